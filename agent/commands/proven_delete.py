@@ -87,18 +87,18 @@ class ReplicaDeleter:
 
     def _without_row(self, container_id: ContainerId) -> frozenset[BlockId]:
         """Return the blocks that have bytes here and no row, so that no tree contains them."""
-        sizes = self.store.blocks_without_row(container_id)
+        sizes = self.store.view(container_id).blocks_without_row()
         return frozenset(block_id for block_id, size_bytes in sizes.items() if size_bytes > 0)
 
     def _tree(self, container_id: ContainerId) -> Tree:
         """Return the replica's tree; for a replica that was never closed, built from its rows."""
         try:
-            return self.store.tree(container_id)
+            return self.store.view(container_id).tree()
         except RefusedError as error:
             if error.code is not Code.UNCLOSED_CONTAINER_IO:
                 raise
         try:
-            rows = self.store.block_rows(container_id)
+            rows = self.store.view(container_id).block_rows()
             return build_from_rows(rows, {}, algorithm=self.store.algorithm)
         except DamagedData as damage:
             raise RefusedError(

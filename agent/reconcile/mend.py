@@ -114,7 +114,7 @@ class RepairExecutor:
     def local_block(self, block_id: BlockId) -> BlockData | None:
         """Return our index's block; a damaged row counts as lost."""
         try:
-            return self.store.block(self.container_id, block_id)
+            return self.store.view(self.container_id).block(block_id)
         except VolumeFailed:
             raise
         except SutureError as error:

@@ -106,9 +106,11 @@ class ChallengeWorker:
         holders = self._holders(container_id)
         if not holders:
             return ""
-        readable = self._store.readable(container_id, block_id)
+        readable = self._store.view(container_id).readable(block_id)
         try:
-            data = self._store.read_medium(container_id, readable, chunk.offset, chunk.length_bytes)
+            data = self._store.view(container_id).read(
+                readable, chunk.offset, chunk.length_bytes, past_cache=True
+            )
         except SutureError:
             return self._own(found, "a chunk cannot be read")
         if not verifies(chunk, data):
@@ -122,7 +124,7 @@ class ChallengeWorker:
         """Request a scan of a replica here; return "" if the unreadable chunk was deleted
         meanwhile. Raise SutureError if the replica or the block was deleted."""
         container_id, block_id, chunk = found
-        if chunk not in self._store.block(container_id, block_id).chunks:
+        if chunk not in self._store.view(container_id).block(block_id).chunks:
             return ""
         self._ask_scan(container_id, why)
         return OWN
@@ -133,12 +135,12 @@ class ChallengeWorker:
         container_id = random.choice(ids) if ids else None  # noqa: S311 - no secret
         if container_id is None or self._store.replica(container_id).state not in STATES:
             return None
-        tree = self._store.tree(container_id)
+        tree = self._store.view(container_id).tree()
         live = tree.block_ids[~tree.deleted]
         if not len(live):
             return None
         block_id = BlockId(int(random.choice(live)))  # noqa: S311 - no secret
-        chunks = self._store.block(container_id, block_id).chunks
+        chunks = self._store.view(container_id).block(block_id).chunks
         return (container_id, block_id, random.choice(chunks)) if chunks else None  # noqa: S311
 
     def _holders(self, container_id: ContainerId) -> Sequence[container_pb2.DatanodeEndpoint]:

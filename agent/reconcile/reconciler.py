@@ -178,13 +178,13 @@ class Reconciler:
     def _known_tree(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
         """Return our tree; read the replica first if the tree and the findings are of different
         scans."""
-        tree = self._store.tree(container_id)
+        tree = self._store.view(container_id).tree()
         if not facts.finding_count:
             return tree
         if are_of_one_moment(facts, tree, self._store.findings(container_id)):
             return tree
         self._scan(container_id)
-        return self._store.tree(container_id)
+        return self._store.view(container_id).tree()
 
     def _repair(self, run: "_ReconcileRun") -> None:
         """Plan and repair. Changes are reported even if no scan follows."""

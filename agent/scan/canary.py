@@ -131,7 +131,7 @@ class Canary:
             sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
             chunk = ChunkInfo(0, BLOCK_BYTES, ChecksumType.CRC32C, WINDOW_BYTES, sums)
             block = BlockData(block_id, Bcsid(1), (chunk,))
-            store.write_chunk(CONTAINER, block_id, chunk, data, commit=block)
+            store.writer(CONTAINER).write_chunk(block_id, chunk, data, commit=block)
         store.close_container(CONTAINER, force=True)
         flip_one_bit(store.paths(CONTAINER).block_file(DAMAGED))
 

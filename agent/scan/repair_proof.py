@@ -62,7 +62,7 @@ def _prove_changed(
     """Read the changed places; return whether that was enough and is committed."""
     with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
         base = tools.store.begin_scan(container_id)
-        known = tools.store.tree(container_id)
+        known = tools.store.view(container_id).tree()
     findings = tools.store.findings(container_id)
     is_known = base.facts.tree == known.summary() and len(findings) < FINDINGS_MAX
     if not (is_known and was_read_lately(base, tools.clock.now_ms(), age_max_s)):

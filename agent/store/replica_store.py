@@ -1,13 +1,15 @@
 """The store of one datanode: every replica on its volumes, behind one interface.
 
-    clients ──► create, write_chunk, put_block, close          scans ──► begin_scan, commit_scan
-    readers ──► block, blocks, read, tree, findings            reconcile ──► repair
+    clients ──► create, writer, begin_blocks, close          scans ──► begin_scan, commit_scan
+    readers ──► view, findings                               reconcile ──► repair
+
+`view`, `writer` and `repair` each give a handle of one replica.
 
 Only `agent/store` accesses volumes. Nothing here locks: callers that change a replica hold its
 lease (agent/runtime/lease.py), LMDB admits one writer at a time, and reads need neither.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,7 +27,7 @@ from agent.store.index.facts import (
     VolumeFacts,
     facts_of,
 )
-from agent.store.index.replica_history import Changes, HistoryEntry
+from agent.store.index.replica_history import Changes
 from agent.store.index.rows import ReplicaRow, ScanCursor, not_found
 from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
 from agent.store.operations.batch_repair import OfferedChunk, install_batch
@@ -33,27 +35,21 @@ from agent.store.operations.closing import close_replica, create_replica, move_s
 from agent.store.operations.deleting import DeleteResult, delete_blocks, delete_replica
 from agent.store.operations.newblocks import NewBlocks
 from agent.store.operations.reading import (
-    BlockLocation,
-    block_rows,
+    LocalReplicaView,
     changes_of,
     findings_of,
-    read_block,
-    readable_block,
-    readable_blocks,
     served_columns,
 )
 from agent.store.operations.repair import ReplicaRepair
 from agent.store.operations.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
-from agent.store.operations.write_rules import check_id, check_new, check_open, check_same
-from agent.store.operations.writing import put_block, write_chunk
+from agent.store.operations.write_rules import check_id, check_new, check_same
+from agent.store.operations.writing import ReplicaWriter
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import open_volumes
 from agent.store.replica.evidence import keep_evidence
-from agent.store.replica.lost_rows import blocks_without_row
 from agent.store.replica.packs import PackIndex
 from agent.store.replica.states import ReplicaEvent
-from agent.store.replica.trees import load_tree
-from agent.store.trouble import StoreFailure, reports_failures
+from agent.store.trouble import StoreFailure
 from agent.store.verification_log.log_entries import log_verdict
 from agent.store.volume_services import VolumeModes
 from agent.store.volume_set import VolumeSet
@@ -61,12 +57,11 @@ from agent.store.volumes.ballast import with_ballast
 from agent.store.volumes.service_mode import VolumeMode
 from agent.store.volumes.volume import Volume, choose_volume
 from merkle.checksum import Algorithm, long_crcs
-from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import ScanFinding
 from scanner.scan_outcome import ScanOutcome
 
-BLOCKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000
 
 
@@ -229,35 +224,14 @@ class ReplicaStore:
         self._check_absent(container_id, arriving=True)
         return self._appear(container_id, arrival.volume, arrival.publish(received))
 
-    @reports_failures
-    def write_chunk(
-        self,
-        container_id: ContainerId,
-        block_id: BlockId,
-        chunk: ChunkInfo,
-        data: bytes,
-        *,
-        commit: BlockData | None = None,
-    ) -> ChunkInfo:
-        """Write a chunk durably and return it as recorded; with `commit`, commit its block too.
-
-        A chunk whose `checksum_type` is None gets CRC32C. A refusal changes nothing.
-        """
-        volume = self._volume(container_id)
-        return write_chunk(volume, self._options, container_id, block_id, chunk, data, commit)
-
-    @reports_failures
-    def put_block(self, container_id: ContainerId, block: BlockData) -> int:
-        """Commit a block whose chunks are written; returns its length. Durable when it returns."""
-        return put_block(self._volume(container_id), container_id, block)
+    def writer(self, container_id: ContainerId) -> ReplicaWriter:
+        """Return the client's writes to one replica. The caller holds its lease for each."""
+        return ReplicaWriter(*self._handle(container_id))
 
     def begin_blocks(self, container_id: ContainerId, submit: Submit | None = None) -> NewBlocks:
         """Begin to take whole new blocks of a container. The caller ends it with `discard`;
         `submit` runs writes beside the caller's thread."""
-        volume = self._volume(container_id)
-        with volume.index.read() as rows:
-            check_open(container_id, rows.replica(container_id))
-        return NewBlocks(volume, self._options, submit, self.on_trouble)
+        return NewBlocks(*self._handle(container_id), submit)
 
     def close_container(
         self, container_id: ContainerId, *, bcsid: int = 0, force: bool = False
@@ -305,78 +279,9 @@ class ReplicaStore:
 
     # -- reading
 
-    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
-        """Return a committed block. Raise `RefusedError`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
-        return self.readable(container_id, block_id).block
-
-    @reports_failures
-    def blocks(
-        self, container_id: ContainerId, *, start: int = 0, count: int = BLOCKS_MAX
-    ) -> list[BlockData]:
-        """Return committed blocks from `start` on, at most `count`; damaged rows are omitted."""
-        rows = block_rows(self._volume(container_id), container_id, start)
-        return list(islice(readable_blocks(rows), min(count, BLOCKS_MAX)))
-
-    @reports_failures
-    def readable(self, container_id: ContainerId, block_id: BlockId) -> BlockLocation:
-        """Return a committed block with its place. Raise as `block`."""
-        return readable_block(self._volume(container_id), container_id, block_id)
-
-    @reports_failures
-    def read(
-        self,
-        container_id: ContainerId,
-        block: BlockId | BlockLocation,
-        offset: int,
-        length_bytes: int,
-    ) -> bytes:
-        """Return bytes of a block from the disk, also uncommitted ones if the block is given by its
-        id. Raise `RefusedError`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`."""
-        return read_block(self._volume(container_id), container_id, block, offset, length_bytes)
-
-    @reports_failures
-    def read_medium(
-        self, container_id: ContainerId, block: BlockLocation, offset: int, length_bytes: int
-    ) -> bytes:
-        """Return the same from the medium, past the page cache."""
-        volume = self._volume(container_id)
-        return read_block(volume, container_id, block, offset, length_bytes, past_cache=True)
-
-    @reports_failures
-    def tree(self, container_id: ContainerId) -> Tree:
-        """Return the replica's tree, rebuilt if its file is absent, damaged or stale.
-
-        Raise `RefusedError(UNCLOSED_CONTAINER_IO)` before it is closed.
-        """
-        return load_tree(self._volume(container_id), self._options, container_id)
-
-    def block_rows(
-        self, container_id: ContainerId, start: int = 0
-    ) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield raw block rows from `start` on by ascending id. Blocks deleted meanwhile may be
-        missing."""
-        return block_rows(self._volume(container_id), container_id, start)
-
-    def block_row(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
-        """Return the raw row of a block; None if it has none."""
-        with self._volume(container_id).index.read() as rows:
-            return rows.block(container_id, block_id)
-
-    def blocks_without_row(self, container_id: ContainerId) -> Mapping[BlockId, int]:
-        """Return the blocks whose rows are lost or damaged, and the sizes of their files."""
-        volume = self._volume(container_id)
-        with volume.index.read() as rows:
-            return blocks_without_row(rows, volume.paths(container_id), container_id)
-
-    def tombstones(self, container_id: ContainerId) -> Mapping[BlockId, int]:
-        """Return the checksums of deleted blocks."""
-        with self._volume(container_id).index.read() as rows:
-            return rows.tombstones(container_id)
-
-    def history(self, container_id: ContainerId) -> list[HistoryEntry]:
-        """Return the replica's history with reasons, oldest first."""
-        with self._volume(container_id).index.read() as rows:
-            return list(rows.history(container_id))
+    def view(self, container_id: ContainerId) -> LocalReplicaView:
+        """Return the reads of one replica. Raise `RefusedError(CONTAINER_NOT_FOUND)`."""
+        return LocalReplicaView(*self._handle(container_id))
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
         """Return the newest changes of all replicas since a time."""
@@ -447,7 +352,7 @@ class ReplicaStore:
 
     def repair(self, container_id: ContainerId) -> ReplicaRepair:
         """Return the repair of one replica. The caller holds its lease until done with it."""
-        return ReplicaRepair(self._volume(container_id), self._options, container_id)
+        return ReplicaRepair(*self._handle(container_id))
 
     def install_chunks(
         self, container_id: ContainerId, offers: Sequence[OfferedChunk]
@@ -493,6 +398,11 @@ class ReplicaStore:
             raise UnavailableError(
                 Code.BUSY, f"container {container_id} is arriving", container_id=container_id
             )
+
+    def _handle(
+        self, container_id: ContainerId
+    ) -> tuple[Volume, StoreOptions, ContainerId, Callable[[StoreFailure], None]]:
+        return self._volume(container_id), self._options, container_id, self.on_trouble
 
     def _volume(self, container_id: ContainerId) -> Volume:
         if (volume := self.volume_set.places.get(container_id)) is not None:

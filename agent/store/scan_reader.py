@@ -136,15 +136,15 @@ class StoreReplicaReader:
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
         """Yield the metadata rows by ascending block id."""
-        return self._store.block_rows(self._container_id)
+        return self._store.view(self._container_id).block_rows()
 
     def row(self, block_id: BlockId) -> bytes | None:
         """Return the block's present row; None if the block is gone."""
-        return self._store.block_row(self._container_id, block_id)
+        return self._store.view(self._container_id).block_row(block_id)
 
     def tombstones(self) -> Mapping[BlockId, int]:
         """Return the deleted blocks and their checksums."""
-        return self._store.tombstones(self._container_id)
+        return self._store.view(self._container_id).tombstones()
 
     def open_block(self, block_id: BlockId) -> BlockFile:
         """Open the block's file; raise FileNotFoundError if there is none."""

@@ -27,27 +27,26 @@ class StoreFailure:
 
 
 class FailureListener(Protocol):
-    """An object with a callback for failures."""
+    """A handle of a replica, with a callback for failures."""
 
+    container_id: ContainerId
     on_trouble: Callable[[StoreFailure], None]
 
 
 S = TypeVar("S", bound=FailureListener)
 
 
-def reports_failures(
-    call: Callable[Concatenate[S, ContainerId, P], R],
-) -> Callable[Concatenate[S, ContainerId, P], R]:
+def reports_failures(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """Wrap a method on one replica so that it reports its failures; they are raised as well."""
 
     @wraps(call)
-    def noticing(self: S, container_id: ContainerId, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def noticing(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return call(self, container_id, *args, **kwargs)
+            return call(self, *args, **kwargs)
         except (UnavailableError, VolumeFailed) as error:
             if is_trouble(error):
                 is_disk = isinstance(error, VolumeFailed)
-                self.on_trouble(StoreFailure(container_id, is_disk, str(error)))
+                self.on_trouble(StoreFailure(self.container_id, is_disk, str(error)))
             raise
 
     return noticing

@@ -153,7 +153,7 @@ class ReplicaExport:
 
     def _pieces(self, tree: Tree, without_row: Mapping[BlockId, int]) -> Iterator[ExportPiece]:
         """Cut the replica into parts; lost rows are sent as empty ones."""
-        known = self.store.block_rows(self.container_id)
+        known = self.store.view(self.container_id).block_rows()
         lost = lost_rows(self.store, self.container_id, without_row)
         rows = merge(known, lost, key=itemgetter(0)) if lost else known
         named = [key for key in self.damaged_block_ids if key > 0]  # not the whole replica's

@@ -42,19 +42,19 @@ def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
     Raise RefusedError(CHECKSUM_MISMATCH) if a scan has to find the lost rows first.
     """
     container_id = facts.container_id
-    tree = store.tree(container_id)
-    buried = store.tombstones(container_id)
+    tree = store.view(container_id).tree()
+    buried = store.view(container_id).tombstones()
     known = [item for item in store.findings(container_id) if item.block_id not in buried]
     findings = [item for item in known if item.is_damage]
     contradictions = [item for item in known if item.is_contradiction]
     if any(map(is_unread_loss, findings)):
         raise undeclared_damage_error("the index lost rows, and no scan has said of which blocks")
-    without_row = store.blocks_without_row(container_id)
+    without_row = store.view(container_id).blocks_without_row()
     findings += _unnamed(facts, findings, without_row)
     damaged = frozenset(tree.unhealthy_block_ids().tolist()) - frozenset(buried)
     if tree.generation != store.generation(container_id):
         tree = build_from_rows(
-            whole_rows(store.block_rows(container_id), findings),
+            whole_rows(store.view(container_id).block_rows(), findings),
             buried,
             algorithm=tree.algorithm,
             generation=store.generation(container_id),
@@ -95,5 +95,5 @@ def lost_rows(
     store: ReplicaStore, container_id: ContainerId, without_row: Mapping[BlockId, int]
 ) -> list[tuple[BlockId, bytes]]:
     """Return blocks without a row; another peer's row may restore them."""
-    rows = ((block_id, store.block_row(container_id, block_id)) for block_id in without_row)
+    rows = ((block_id, store.view(container_id).block_row(block_id)) for block_id in without_row)
     return [(block_id, b"") for block_id, row in rows if row is None]

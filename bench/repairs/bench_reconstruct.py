@@ -73,9 +73,9 @@ def write_shards(cluster: EcCluster, length_bytes: int) -> None:
             if group.cell_bytes(stripe, index):
                 offset = stripe * cluster.scheme.cell_bytes
                 chunks.append(known[id(made)][index]._replace(offset=offset))
-                store.write_chunk(LARGE, BLOCK, chunks[-1], made[index])
+                store.writer(LARGE).write_chunk(BLOCK, chunks[-1], made[index])
         metadata = group_metadata((), group) + stripe_metadata(sums)
-        store.put_block(LARGE, BlockData(BLOCK, Bcsid(1), tuple(chunks), metadata))
+        store.writer(LARGE).put_block(BlockData(BLOCK, Bcsid(1), tuple(chunks), metadata))
         store.close_container(LARGE, bcsid=0, force=True)
 
     with ThreadPoolExecutor(cluster.scheme.shard_count) as pool:
@@ -84,7 +84,7 @@ def write_shards(cluster: EcCluster, length_bytes: int) -> None:
 
 def root_of(node: RecoveringDatanode) -> int:
     """Return the root of a datanode's shard."""
-    return node.store.tree(LARGE).root
+    return node.store.view(LARGE).tree().root
 
 
 def write_many(cluster: EcCluster) -> None:

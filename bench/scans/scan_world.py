@@ -92,7 +92,7 @@ def repeat(volume: Path, source: ContainerId, targets: Sequence[ContainerId]) ->
     to read past the page cache, in a fraction of the space.
     """
     store = open_store(volume)
-    rows = list(store.block_rows(source))
+    rows = list(store.view(source).block_rows())
     folders = {}
     for target in targets:
         store.create_container(target)

@@ -80,7 +80,7 @@ class ReadCommands:
         rows: list[bytes] = []
         size_bytes = 0
         start = max(wish.start_local_id, 0)
-        for block_id, row in islice(self._store.block_rows(asked.container_id, start), count):
+        for block_id, row in islice(self._store.view(asked.container_id).block_rows(start), count):
             try:
                 block = decode_block(block_id, row)
             except DamagedData as damage:
@@ -111,7 +111,7 @@ class ReadCommands:
                 f"container {asked.container_id} is at bcsid {facts.bcsid}, {named.bcsid} was "
                 "asked for",
             )
-        found = self._store.readable(asked.container_id, block_id)
+        found = self._store.view(asked.container_id).readable(block_id)
         if named.bcsid > found.block.bcsid:
             raise RefusedError(
                 Code.BCSID_MISMATCH,
@@ -151,7 +151,7 @@ class ReadCommands:
         self, asked: CommandRequest, found: BlockLocation, offset: int, length_bytes: int
     ) -> bytes:
         begun_s = perf_counter()
-        data = self._store.read(asked.container_id, found, offset, length_bytes)
+        data = self._store.view(asked.container_id).read(found, offset, length_bytes)
         self._on_read(perf_counter() - begun_s)
         return data
 

@@ -42,7 +42,7 @@ def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
     """
     for _ in range(ATTEMPTS_MAX):
         before = store.generation(container_id)
-        tree = store.tree(container_id)
+        tree = store.view(container_id).tree()
         if tree.algorithm is Algorithm.CRC32C:
             return _viewed(tree)
         folded = _folded(store, container_id, tree)
@@ -61,7 +61,7 @@ def _viewed(tree: Tree) -> OzoneView:
 
 def _folded(store: ReplicaStore, container_id: ContainerId, tree: Tree) -> Tree:
     """Return the live blocks of a tree in CRC-32C."""
-    rows = [row for row in store.block_rows(container_id) if is_intact(*row)]
+    rows = [row for row in store.view(container_id).block_rows() if is_intact(*row)]
     live = tree.select(tree.block_ids[~tree.deleted])
     written = build_from_rows(rows, {}, algorithm=tree.algorithm)
     if _is_same(live, written):
@@ -109,7 +109,7 @@ def _reread(
 ) -> Leaf | None:
     """Return the current leaf of a damaged chunk; None if it cannot be read at all."""
     try:
-        data = store.read(container_id, block_id, chunk.offset, leaf.length_bytes)
+        data = store.view(container_id).read(block_id, chunk.offset, leaf.length_bytes)
     except SutureError:
         return None
     sums = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)

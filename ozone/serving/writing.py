@@ -85,7 +85,9 @@ class WriteCommands:
                 raise codec.malformed("block.blockData.blockID", "is not the block of this chunk")
         with self._hold(asked):
             self._begin(asked, wish.block_id.replica_index)
-            self._store.write_chunk(asked.container_id, block_id, chunk, wish.data, commit=commit)
+            self._store.writer(asked.container_id).write_chunk(
+                block_id, chunk, wish.data, commit=commit
+            )
         self._recoveries.wrote(asked.container_id)
         if commit is None:
             return {"write_chunk": {}}
@@ -97,7 +99,7 @@ class WriteCommands:
         block = self._commit(asked, message, "blockData")
         with self._hold(asked):
             self._begin(asked, message.block_id.replica_index)
-            length_bytes = self._store.put_block(asked.container_id, block)
+            length_bytes = self._store.writer(asked.container_id).put_block(block)
         self._recoveries.wrote(asked.container_id)
         return {"put_block": _committed(message.block_id, length_bytes)}
 

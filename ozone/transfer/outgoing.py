@@ -93,7 +93,7 @@ class ArchiveExport:
         """Raise RefusedError for a replica with bytes without a row: an archive has no place for
         them.
         """
-        for block_id, size_bytes in self.store.blocks_without_row(self.container_id).items():
+        for block_id, size_bytes in self.store.view(self.container_id).blocks_without_row().items():
             if size_bytes > 0:
                 raise RefusedError(
                     Code.INELIGIBLE,
@@ -105,13 +105,13 @@ class ArchiveExport:
     def _write_tables(self, facts: ReplicaFacts, view: OzoneView, scratch: Path) -> list[BlockId]:
         """Write the tables; return the blocks in key order."""
         ids = sorted(
-            (block_id for block_id, _ in self.store.block_rows(self.container_id)), key=str
+            (block_id for block_id, _ in self.store.view(self.container_id).block_rows()), key=str
         )
         prefix = struct.pack(">Q", self.container_id) + SEPARATOR
 
         def rows() -> Iterator[tuple[bytes, bytes]]:
             for block_id in ids:
-                block = self.store.readable(self.container_id, block_id).block
+                block = self.store.view(self.container_id).readable(block_id).block
                 row = encode_row(self.container_id, block, facts.replica_index)
                 yield prefix + str(block_id).encode(), row
 
@@ -130,7 +130,7 @@ class ArchiveExport:
 
     def _block(self, block_id: BlockId) -> Iterator[bytes]:
         """Yield the file of a block; nothing for one without chunks."""
-        found = self.store.readable(self.container_id, block_id)
+        found = self.store.view(self.container_id).readable(block_id)
         size_bytes = found.block.length_bytes
         if not size_bytes:
             return
@@ -138,7 +138,7 @@ class ArchiveExport:
         chunks = StreamedChunks(found.block.chunks)
         for at in range(0, size_bytes, STEP_BYTES):
             length_bytes = min(STEP_BYTES, size_bytes - at)
-            data = self.store.read(self.container_id, found, at, length_bytes)
+            data = self.store.view(self.container_id).read(found, at, length_bytes)
             chunks.feed(memoryview(data))
             for chunk in chunks.wrong:
                 raise RefusedError(

@@ -33,7 +33,7 @@ codes = set()
 
 def use(number):
     for call in (
-        lambda: store.read(ContainerId(1 + number % 2), BlockId(1), 0, 100),
+        lambda: store.view(ContainerId(1 + number % 2)).read(BlockId(1), 0, 100),
         lambda: store.close_container(ContainerId(9)),
         lambda: store.create_container(ContainerId(10 + number)),
     ):
@@ -46,7 +46,7 @@ for number in range({rounds}):
     with ThreadPoolExecutor(2) as fresh:  # each thread takes a place among the readers
         list(fresh.map(use, (number, number + 1)))
 for container_id in (1, 2):
-    assert len(store.read(ContainerId(container_id), BlockId(1), 0, 100)) == 100
+    assert len(store.view(ContainerId(container_id)).read(BlockId(1), 0, 100)) == 100
 print(sorted(codes), flush=True)
 """
 

@@ -78,7 +78,7 @@ def test_the_target_dies(tmp_path: Path) -> None:
     """A target killed at any step of an import has the whole replica afterwards or nothing."""
     replicas = ThreeReplicas(tmp_path / "cluster", CONTAINER)
     store = open_store(replicas.whole_volume(), "whole")
-    root = store.tree(CONTAINER).root
+    root = store.view(CONTAINER).tree().root
     with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
         config = write_config(tmp_path / "whole.toml", tmp_path / "target", scm.address)
         zygote.start_counted(config)

@@ -147,5 +147,5 @@ def assert_done(volume: Path) -> None:
         to_close, to_delete, to_shrink = containers(number)
         assert ReplicaState.CLOSED is replica.store.replica(to_close).state
         assert to_delete not in replica.store.replica_ids()
-        assert [2] == [block_id for block_id, _ in replica.store.block_rows(to_shrink)]
+        assert [2] == [block_id for block_id, _ in replica.store.view(to_shrink).block_rows()]
     replica.close()

@@ -73,7 +73,7 @@ def test_damage_is_recorded_without_a_tree(replica: StoredReplica, disk: SmallDi
     assert [2] == [finding.block_id for finding in replica.store.findings(CONTAINER)]
     disk.free()
     assert replica.scan().committed
-    assert 1 == replica.store.tree(CONTAINER).unhealthy_count
+    assert 1 == replica.store.view(CONTAINER).tree().unhealthy_count
 
 
 def test_unchanged_replica_on_a_full_disk_counts_as_scanned(

@@ -47,13 +47,13 @@ def write(store: ReplicaStore, block_id: int) -> None:
     data = content(block_id, CHUNK_BYTES)
     chunk = chunk_of(data)
     block = BlockData(BlockId(block_id), Bcsid(block_id), (chunk,))
-    store.write_chunk(ONE, BlockId(block_id), chunk, data, commit=block)
+    store.writer(ONE).write_chunk(BlockId(block_id), chunk, data, commit=block)
 
 
 def state_of(store: ReplicaStore) -> object:
     """Everything that a refused request must not change."""
     files = {path.name: path.stat().st_size for path in store.paths(ONE).chunks.iterdir()}
-    return store.replica(ONE), store.blocks(ONE), files
+    return store.replica(ONE), store.view(ONE).blocks(), files
 
 
 def test_full_disk_refuses_writes_and_keeps_acknowledged_data(disk: SmallDisk) -> None:
@@ -76,7 +76,9 @@ def test_full_disk_refuses_writes_and_keeps_acknowledged_data(disk: SmallDisk) -
     assert before == state_of(store)
     assert 10 < written < DISK_BYTES // CHUNK_BYTES
     for block_id in range(1, written + 1):
-        assert content(block_id, CHUNK_BYTES) == store.read(ONE, BlockId(block_id), 0, CHUNK_BYTES)
+        assert content(block_id, CHUNK_BYTES) == store.view(ONE).read(
+            BlockId(block_id), 0, CHUNK_BYTES
+        )
 
     remount = ["mount", "-o", f"remount,size={2 * DISK_BYTES}", str(disk.path)]
     subprocess.run(remount, check=True)
@@ -134,7 +136,7 @@ def test_full_disk_fails_or_completes_each_operation_as_a_whole(
         lambda: store.commit_scan(
             ONE,
             base_generation=store.begin_scan(ONE).generation,
-            tree=store.tree(ONE),
+            tree=store.view(ONE).tree(),
             findings=[damage(1, 3, 0, fault=DamageFault.CHUNK_CHECKSUM)],
             bytes_read=1,
             complete=True,
@@ -152,7 +154,7 @@ def test_full_disk_fails_or_completes_each_operation_as_a_whole(
     store.close()
     store = open_store(disk.path)
     assert () == store.unloadable()
-    assert content((2, 1)) == store.read(ONE, BlockId(2), 10_000, 10_000)
+    assert content((2, 1)) == store.view(ONE).read(BlockId(2), 10_000, 10_000)
     store.close()
     found = fsck(disk.path / "v0", read_data=True).problems
     assert [] == [problem for problem in found if problem.kind != "CHUNK_CHECKSUM"]
@@ -241,7 +243,7 @@ def test_replica_that_a_full_disk_cannot_load_fails_no_volume(
         store = open_store(disk.path)
         failed = [facts for facts in store.volumes() if facts.failed]
         unloadable = [item.container_id for item in store.unloadable()]
-        served = len(store.read(ContainerId(2), BlockId(1), 0, 100))
+        served = len(store.view(ContainerId(2)).read(BlockId(1), 0, 100))
         store.close()
         disk.free()
         store = open_store(disk.path)
@@ -321,7 +323,7 @@ def test_no_file_descriptor_says_nothing_about_the_data(tmp_path: Path) -> None:
 
     with limited(resource.RLIMIT_NOFILE, lowest):
         for request in (
-            lambda: store.read(ONE, BlockId(1), 0, 10),
+            lambda: store.view(ONE).read(BlockId(1), 0, 10),
             lambda: write(store, 2),
             lambda: store.close_container(ONE),
         ):

@@ -103,49 +103,50 @@ def check_write(store: ReplicaStore, acknowledged: list[str]) -> None:
     if "created" in acknowledged:
         assert ReplicaState.OPEN is store.replica(NEW).state
     if "first" in acknowledged:
-        assert content("first") == store.read(NEW, ONE, 0, CHUNK_BYTES)
+        assert content("first") == store.view(NEW).read(ONE, 0, CHUNK_BYTES)
     if "second" in acknowledged:
-        assert content("second") == store.read(NEW, ONE, CHUNK_BYTES, CHUNK_BYTES)
+        assert content("second") == store.view(NEW).read(ONE, CHUNK_BYTES, CHUNK_BYTES)
     if "block 1" in acknowledged:
-        assert 2 * CHUNK_BYTES == store.block(NEW, ONE).length_bytes
+        assert 2 * CHUNK_BYTES == store.view(NEW).block(ONE).length_bytes
     if "block 2" in acknowledged:
-        assert LATER == store.read(NEW, TWO, 0, CHUNK_BYTES)
+        assert LATER == store.view(NEW).read(TWO, 0, CHUNK_BYTES)
         assert 2 == store.replica(NEW).bcsid
 
 
 def check_batch(store: ReplicaStore, acknowledged: list[str]) -> None:
     """Of blocks that were committed together all are there or none; none is in between."""
     assert [] == list(store.volume_set.working[0].layout.importing.iterdir())
-    known = {block.block_id for block in store.blocks(OPEN)}
+    known = {block.block_id for block in store.view(OPEN).blocks()}
     for what, block_ids in BATCHES.items():
         assert set(block_ids) <= known or not set(block_ids) & known, what
         assert set(block_ids) <= known or what not in acknowledged
         for block_id in known & set(block_ids):
             chunks, data = described(block_id)
-            assert chunks == store.block(OPEN, block_id).chunks
+            assert chunks == store.view(OPEN).block(block_id).chunks
             assert data == b"".join(
-                store.read(OPEN, block_id, chunk.offset, chunk.length_bytes) for chunk in chunks
+                store.view(OPEN).read(block_id, chunk.offset, chunk.length_bytes)
+                for chunk in chunks
             )
-    assert content((1, 0)) == store.read(OPEN, ONE, 0, CHUNK_BYTES)
+    assert content((1, 0)) == store.view(OPEN).read(ONE, 0, CHUNK_BYTES)
 
 
 def check_rewrite(store: ReplicaStore, acknowledged: list[str]) -> None:
     """The chunk is the old one or the new one, and its neighbours are untouched."""
-    data = store.read(OPEN, TWO, 0, CHUNK_BYTES)
+    data = store.view(OPEN).read(TWO, 0, CHUNK_BYTES)
     assert data in ({LATER} if acknowledged else {LATER, content(("pending", TWO))})
-    assert content(("pending", ONE)) == store.read(OPEN, ONE, CHUNK_BYTES, CHUNK_BYTES)
+    assert content(("pending", ONE)) == store.view(OPEN).read(ONE, CHUNK_BYTES, CHUNK_BYTES)
 
 
 def check_close(store: ReplicaStore, acknowledged: list[str]) -> None:
     """The committed block is whole; the state is one of the way."""
     facts = store.replica(OPEN)
-    assert content((1, 0)) == store.read(OPEN, ONE, 0, CHUNK_BYTES)
+    assert content((1, 0)) == store.view(OPEN).read(ONE, 0, CHUNK_BYTES)
     if acknowledged:
         assert ReplicaState.CLOSED is facts.state
     if facts.state is ReplicaState.OPEN:
-        assert content(("pending", TWO)) == store.read(OPEN, TWO, 0, CHUNK_BYTES)
+        assert content(("pending", TWO)) == store.view(OPEN).read(TWO, 0, CHUNK_BYTES)
     if facts.state is ReplicaState.CLOSED:
-        assert facts.tree == store.tree(OPEN).summary()
+        assert facts.tree == store.view(OPEN).tree().summary()
     else:
         assert facts.state in {ReplicaState.OPEN, ReplicaState.CLOSING}
     assert facts.state is read_descriptor(store.paths(OPEN).descriptor, OPEN).state
@@ -157,24 +158,24 @@ def check_repair(store: ReplicaStore, acknowledged: list[str]) -> None:
         if what.startswith("installed"):
             block_id, offset = (int(word) for word in what.split()[1:])
             number = offset // CHUNK_BYTES
-            data = store.read(DAMAGED, BlockId(block_id), offset, CHUNK_BYTES)
+            data = store.view(DAMAGED).read(BlockId(block_id), offset, CHUNK_BYTES)
             assert content((block_id, number)) == data
-    assert content((1, 1)) == store.read(DAMAGED, ONE, CHUNK_BYTES, CHUNK_BYTES)
+    assert content((1, 1)) == store.view(DAMAGED).read(ONE, CHUNK_BYTES, CHUNK_BYTES)
     corrupt = bytearray(content((1, 0)))
     corrupt[100] ^= 0x10
-    first = store.read(DAMAGED, ONE, 0, CHUNK_BYTES)
+    first = store.view(DAMAGED).read(ONE, 0, CHUNK_BYTES)
     assert first in {bytes(corrupt), content((1, 0))}, "old bytes or new ones"
     third = store.paths(DAMAGED).block_file(THREE).read_bytes()
     whole = content((3, 0)) + content((3, 1))
     assert third in ({whole} if "trimmed" in acknowledged else {whole, whole + b"trailing"})
     if "adopted" in acknowledged:
-        assert 50 == store.block(DAMAGED, BlockId(9)).bcsid == store.replica(DAMAGED).bcsid
+        assert 50 == store.view(DAMAGED).block(BlockId(9)).bcsid == store.replica(DAMAGED).bcsid
 
 
 def check_scan(store: ReplicaStore, acknowledged: list[str]) -> None:
     """Tree, findings and state; the tree that is served is the one that is reported."""
     facts = store.replica(CLOSED)
-    assert facts.tree == store.tree(CLOSED).summary()
+    assert facts.tree == store.view(CLOSED).tree().summary()
     if acknowledged:
         assert (ReplicaState.UNHEALTHY, 1) == (facts.state, len(store.findings(CLOSED)))
     assert (facts.state is ReplicaState.UNHEALTHY) == bool(store.findings(CLOSED))
@@ -183,15 +184,15 @@ def check_scan(store: ReplicaStore, acknowledged: list[str]) -> None:
 
 def check_delete_blocks(store: ReplicaStore, acknowledged: list[str]) -> None:
     """The block is there with all its bytes, or a tombstone without any; the root is the same."""
-    tree = store.tree(CLOSED)
+    tree = store.view(CLOSED).tree()
     is_gone = bool(tree.deleted[tree.index_of(TWO)])
     assert is_gone or not acknowledged
-    assert is_gone == (TWO in store.tombstones(CLOSED))
+    assert is_gone == (TWO in store.view(CLOSED).tombstones())
     assert is_gone == (not store.paths(CLOSED).block_file(TWO).exists())
-    assert is_gone == (store.block_row(CLOSED, TWO) is None)
+    assert is_gone == (store.view(CLOSED).block_row(TWO) is None)
     if not is_gone:
-        assert content((2, 1)) == store.read(CLOSED, TWO, CHUNK_BYTES, CHUNK_BYTES)
-    assert content((3, 1)) == store.read(CLOSED, THREE, CHUNK_BYTES, CHUNK_BYTES)
+        assert content((2, 1)) == store.view(CLOSED).read(TWO, CHUNK_BYTES, CHUNK_BYTES)
+    assert content((3, 1)) == store.view(CLOSED).read(THREE, CHUNK_BYTES, CHUNK_BYTES)
 
 
 def check_transactions(store: ReplicaStore, acknowledged: list[str]) -> None:
@@ -200,13 +201,13 @@ def check_transactions(store: ReplicaStore, acknowledged: list[str]) -> None:
         ("transaction 7", CLOSED, (TWO,)),
         ("transaction 8", DOOMED, (ONE, TWO)),
     ):
-        gone = {block_id in store.tombstones(container_id) for block_id in block_ids}
+        gone = {block_id in store.view(container_id).tombstones() for block_id in block_ids}
         assert gone in ({True}, {False})
         assert gone == {True} or name not in acknowledged
         for block_id in block_ids:
-            row, file = store.block_row(container_id, block_id), store.paths(container_id)
+            row, file = store.view(container_id).block_row(block_id), store.paths(container_id)
             assert gone == {row is None} == {not file.block_file(block_id).exists()}
-        assert content((3, 1)) == store.read(container_id, THREE, CHUNK_BYTES, CHUNK_BYTES)
+        assert content((3, 1)) == store.view(container_id).read(THREE, CHUNK_BYTES, CHUNK_BYTES)
 
 
 def check_arrive(store: ReplicaStore, acknowledged: list[str]) -> None:
@@ -222,8 +223,8 @@ def check_arrive(store: ReplicaStore, acknowledged: list[str]) -> None:
             assert [] == list(rows.blocks(ARRIVED)) == list(rows.journal())
         return
     assert ReplicaState.CLOSED is facts.state
-    assert store.tree(CLOSED).root == store.tree(ARRIVED).root
-    assert list(store.block_rows(CLOSED)) == list(store.block_rows(ARRIVED))
+    assert store.view(CLOSED).tree().root == store.view(ARRIVED).tree().root
+    assert list(store.view(CLOSED).block_rows()) == list(store.view(ARRIVED).block_rows())
     for block_id in (ONE, TWO, THREE):
         whole = store.paths(CLOSED).block_file(block_id).read_bytes()
         assert whole == store.paths(ARRIVED).block_file(block_id).read_bytes()
@@ -242,7 +243,7 @@ def check_arrive_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
         return
     assert [ONE, TWO, THREE] == packed.block_ids.tolist()
     assert [PACK_NAME] == [path.name for path in store.paths(SENT).chunks.iterdir()]
-    assert list(store.block_rows(SMALL)) == list(store.block_rows(SENT))
+    assert list(store.view(SMALL).block_rows()) == list(store.view(SENT).block_rows())
     check_contents(store, SENT, (ONE, TWO, THREE))
 
 
@@ -250,7 +251,7 @@ def check_repair_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
     """The block is as it was or as it should be, wherever it lies; the others are untouched."""
     corrupt = bytearray(content((1, 0)))
     corrupt[100] ^= 0x10
-    first = store.read(BROKEN, ONE, 0, CHUNK_BYTES)
+    first = store.view(BROKEN).read(ONE, 0, CHUNK_BYTES)
     assert first in ({content((1, 0))} if acknowledged else {bytes(corrupt), content((1, 0))})
     check_contents(store, BROKEN, (TWO, THREE))
 
@@ -265,14 +266,14 @@ def check_repair_blocked(store: ReplicaStore, acknowledged: list[str]) -> None:
     )
     assert paths.block_file(ONE).read_bytes() in allowed
     if "repaired 2" in acknowledged:
-        assert content((2, 0)) == store.read(BLOCKED, TWO, 0, CHUNK_BYTES)
+        assert content((2, 0)) == store.view(BLOCKED).read(TWO, 0, CHUNK_BYTES)
     kept = [paths.block_file(TWO), *layout.quarantine.glob(f"{BLOCKED}-{TWO}-*.aside")]
     assert [LATER] == [(path / "precious").read_bytes() for path in kept if path.is_dir()]
 
 
 def check_delete_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
     """Each block is there with its bytes, or a tombstone that nothing in the pack belongs to."""
-    gone = set(store.tombstones(PACKED))
+    gone = set(store.view(PACKED).tombstones())
     assert gone in (set(), {TWO}, {ONE, TWO, THREE})
     assert len(gone) >= {0: 0, 1: 1, 2: 3}[len(acknowledged)]
     left = sorted({ONE, TWO, THREE} - gone)
@@ -286,7 +287,7 @@ def check_contents(
 ) -> None:
     """These blocks of one chunk are what was written."""
     for block_id in block_ids:
-        data = store.read(container_id, block_id, 0, CHUNK_BYTES)
+        data = store.view(container_id).read(block_id, 0, CHUNK_BYTES)
         assert content((block_id, 0)) == data
 
 
@@ -301,7 +302,7 @@ def check_delete_container(store: ReplicaStore, acknowledged: list[str]) -> None
     assert not acknowledged
     assert ReplicaState.CLOSED is facts.state
     for block_id in (1, 2, 3):
-        data = store.read(DOOMED, BlockId(block_id), 0, CHUNK_BYTES)
+        data = store.view(DOOMED).read(BlockId(block_id), 0, CHUNK_BYTES)
         assert content((block_id, 0)) == data
 
 

@@ -191,8 +191,8 @@ class Oracle:
         for container_id in store.replica_ids():
             try:
                 generation = store.generation(container_id)
-                tombstones = set(store.tombstones(container_id))
-                rows = {block_id for block_id, _ in store.block_rows(container_id)}
+                tombstones = set(store.view(container_id).tombstones())
+                rows = {block_id for block_id, _ in store.view(container_id).block_rows()}
             except SutureError:
                 continue
             before = self.generations.get((node.name, container_id), 0)

@@ -91,7 +91,7 @@ class Run(ScheduleRun):
                 block
                 for node in having
                 if node.agent is not None
-                for block in node.agent.store.tombstones(container_id)
+                for block in node.agent.store.view(container_id).tombstones()
             }
         for (container, block), truth in self.oracle.blocks.items():
             if container == container_id and truth.is_deleted and block not in buried:

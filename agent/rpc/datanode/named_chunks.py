@@ -49,7 +49,7 @@ def several_chunks(
     for block_id, offset in keys:
         try:
             if block_id not in blocks:
-                blocks[block_id] = store.readable(container_id, block_id)
+                blocks[block_id] = store.view(container_id).readable(block_id)
             chunk = chunk_at(blocks[block_id].block, offset)
         except SutureError as error:
             chosen[block_id, offset] = error

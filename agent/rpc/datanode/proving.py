@@ -73,7 +73,9 @@ class ProofHandlers:
             raise chosen
         found, chunk = chosen
         try:
-            data = self._store.read_medium(container_id, found, chunk.offset, chunk.length_bytes)
+            data = self._store.view(container_id).read(
+                found, chunk.offset, chunk.length_bytes, past_cache=True
+            )
         except SutureError:
             self._on_damage(container_id, "a peer asked, and a chunk cannot be read")
             raise
@@ -108,7 +110,7 @@ class ProofHandlers:
 
     def _is_in_tree(self, container_id: ContainerId, block_id: BlockId) -> bool:
         """Return whether the tree, which was made of the rows, has the block as a live one."""
-        tree = self._store.tree(container_id)
+        tree = self._store.view(container_id).tree()
         return bool((tree.block_ids[~tree.deleted] == block_id).any())
 
     def _whole(self, container_id: ContainerId) -> ReplicaFacts:
@@ -125,7 +127,7 @@ class ProofHandlers:
         )
 
     def _current(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
-        tree = self._store.tree(container_id)
+        tree = self._store.view(container_id).tree()
         if facts.tree is None or tree.root != facts.tree.root:
             raise RefusedError(
                 Code.INELIGIBLE,

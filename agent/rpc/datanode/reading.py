@@ -106,7 +106,7 @@ class ReadHandlers:
     def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, BlockLocation]:
         """Return the block, unless the caller knows a later commit or another replica index."""
         container_id, block_id = codec.parse_block_key(asked, "block_id")
-        found = self._store.readable(container_id, block_id)
+        found = self._store.view(container_id).readable(block_id)
         if asked.replica_index not in {0, found.replica_index}:
             raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
@@ -137,7 +137,7 @@ class ReadHandlers:
         container_id = codec.parse_container_id(request.container_id)
         start = codec.parse_int(request.start_local_id, "start_local_id", low=0, high=ID_MAX)
         count = page_size(request.count, self._limits.blocks_page_max)
-        blocks = self._store.blocks(container_id, start=start, count=count + 1)
+        blocks = self._store.view(container_id).blocks(start=start, count=count + 1)
         page = pb.ListBlocksResponse()
         size_bytes = 0
         for block in blocks[:count]:
@@ -239,7 +239,7 @@ class ReadHandlers:
     ) -> bytes:
         """Read, and report the duration including `before_s`, which the call had taken before."""
         begun_s = perf_counter()
-        data = self._store.read(container_id, found, offset, length_bytes)
+        data = self._store.view(container_id).read(found, offset, length_bytes)
         self._on_read(before_s + perf_counter() - begun_s)
         return data
 
@@ -250,14 +250,14 @@ class ReadHandlers:
         del context
         container_id = codec.parse_container_id(request.container_id)
         selection = hashes.parse_selection(request)
-        yield from hashes.pages(self._store.tree(container_id), selection)
+        yield from hashes.pages(self._store.view(container_id).tree(), selection)
 
     def ListHistory(
         self, request: pb.ListHistoryRequest, context: grpc.ServicerContext
     ) -> pb.ListHistoryResponse:
         """Return a replica's history, oldest entry first; the store bounds its length."""
         del context
-        entries = self._store.history(codec.parse_container_id(request.container_id))
+        entries = self._store.view(codec.parse_container_id(request.container_id)).history()
         return pb.ListHistoryResponse(entries=reports.HISTORY_ENTRY.messages(entries))
 
     def ListChanges(

@@ -93,7 +93,9 @@ class WriteHandlers:
             if (owner, block.block_id) != (container_id, block_id):
                 raise codec.malformed("commit.block_id", "is not the block of this chunk")
         with self._hold(container_id, context):
-            self._store.write_chunk(container_id, block_id, chunk, request.data, commit=block)
+            self._store.writer(container_id).write_chunk(
+                block_id, chunk, request.data, commit=block
+            )
         self._note_write(container_id)
         committed = 0 if block is None else block.length_bytes
         return pb.WriteChunkResponse(committed_length=committed)
@@ -104,7 +106,7 @@ class WriteHandlers:
         """Commit a block whose chunks are all written."""
         container_id, block = parse_commit(request.block, "block")
         with self._hold(container_id, context):
-            length_bytes = self._store.put_block(container_id, block)
+            length_bytes = self._store.writer(container_id).put_block(block)
         self._note_write(container_id)
         return pb.PutBlockResponse(committed_length=length_bytes)
 
@@ -124,10 +126,10 @@ class WriteHandlers:
                         new = self._store.begin_blocks(owner, self._submit)
                     if piece.container_id != owner:
                         raise codec.malformed("blocks.block_id", "is of another container")
-                    new.take(owner, piece.block, data, is_whole=piece.is_whole)
+                    new.take(piece.block, data, is_whole=piece.is_whole)
                 if owner is not None and new is not None and new.whole_count:
                     with self._hold(owner, context):
-                        count += new.commit(owner)
+                        count += new.commit()
                     self._note_write(owner)
             if new is not None and new.is_cut_off:
                 raise codec.malformed("blocks", "the stream ended before its last block")

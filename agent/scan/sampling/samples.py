@@ -143,7 +143,7 @@ class ChunkSampler:
     def _count(self, container_id: ContainerId, result: SampleResult) -> int:
         """Return the number of chunks that may be drawn; record those that may not."""
         count = 0
-        for block_id, row in self._store.block_rows(container_id):
+        for block_id, row in self._store.view(container_id).block_rows():
             try:
                 chunks = decode_block(block_id, row).chunks
             except DamagedData:
@@ -162,7 +162,7 @@ class ChunkSampler:
         number, at = next(wanted, -1), 0
         if number < 0:
             return
-        for block in readable_blocks(self._store.block_rows(container_id)):
+        for block in readable_blocks(self._store.view(container_id).block_rows()):
             for chunk in filter(has_sums, block.chunks):
                 if at == number:
                     yield block.block_id, chunk
@@ -202,7 +202,7 @@ class ChunkSampler:
     ) -> ChunkCheck | None:
         """Read a chunk at its present place; None when the block no longer has it. Raise
         SutureError."""
-        readable = self._store.readable(container_id, block_id)
+        readable = self._store.view(container_id).readable(block_id)
         if chunk not in readable.block.chunks:
             return None
         return check_chunk(readable.place, chunk)

@@ -9,8 +9,8 @@ sent. A crash before the commit leaves garbage: files without a row, or in tmp/.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
@@ -20,23 +20,26 @@ from agent.store.files import blockfile
 from agent.store.files.directfile import Buffers, DirectFile
 from agent.store.files.durable import begin_writing, disk_errors, raise_shortage, write_all
 from agent.store.files.writebehind import SMALL_BYTES_MAX, Submit
-from agent.store.index.transactions import IndexChange, IndexView
+from agent.store.index.transactions import IndexView
 from agent.store.operations.write_rules import (
     RecordedBlock,
     check_commit,
     check_encodable,
     check_id,
-    check_room_for,
+    check_open,
+    check_room,
     checked_chunk,
+    commit_blocks,
     known_block,
     writable_replica,
 )
+from agent.store.operations.writing import forget_unrecorded
 from agent.store.options import StoreOptions
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.obstacles import clear_place, remove_abandoned
 from agent.store.trouble import StoreFailure, reports_failures
 from agent.store.volumes.volume import Volume, check_space
-from merkle.blockrow import encode_block
-from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 
 OPEN_COUNT_MAX: Final = 64  # small files open at once in one call
 NEW_SUFFIX: Final = ".new"  # in tmp/importing, which a start empties
@@ -64,21 +67,23 @@ class _CompleteBlock:
     file: DirectFile | None = None
 
 
-class NewBlocks:
+class NewBlocks(ReplicaHandle):
     """The new blocks of one call, for one container. Belongs to one thread; ends with `discard`."""
 
     def __init__(
         self,
         volume: Volume,
         options: StoreOptions,
-        submit: Submit | None,
+        container_id: ContainerId,
         on_trouble: Callable[[StoreFailure], None],
+        submit: Submit | None,
     ) -> None:
-        """`submit` runs writes of large blocks beside the caller's thread."""
-        self._volume = volume
-        self._options = options
+        """`submit` runs writes of large blocks beside the caller's thread. Raise `RefusedError` if
+        the replica is not open for writes."""
+        super().__init__(volume, options, container_id, on_trouble)
+        with volume.index.read() as rows:
+            check_open(container_id, rows.replica(container_id))
         self._submit = submit
-        self.on_trouble = on_trouble
         self._growing: _PartialBlock | None = None
         self._whole: list[_CompleteBlock] = []
 
@@ -93,9 +98,7 @@ class NewBlocks:
         return self._growing is not None
 
     @reports_failures
-    def take(
-        self, container_id: ContainerId, piece: BlockData, data: memoryview, *, is_whole: bool
-    ) -> None:
+    def take(self, piece: BlockData, data: memoryview, *, is_whole: bool) -> None:
         """Take the next chunks of a block with their data, which must not change until `commit`.
         The block's metadata counts when it is complete.
 
@@ -120,35 +123,41 @@ class NewBlocks:
         if growing is None and is_whole and len(data) <= SMALL_BYTES_MAX:
             self._whole.append(_CompleteBlock(block, data))
             return
-        self._grow(container_id, block_id, chunks, data)
+        self._grow(block_id, chunks, data)
         if is_whole:
             self._end(block)
 
     @reports_failures
-    def commit(self, container_id: ContainerId) -> int:
+    def commit(self) -> int:
         """Put complete blocks in place and commit them; return their number.
 
         All of them or none. The caller holds the container's lease. Blocks that are already
         committed, identical, count as committed.
         """
-        volume = self._volume
+        volume, container_id = self._volume, self.container_id
         whole, self._whole = self._whole, []
-        with self._taken(whole):
+        with ExitStack() as stack:
+            for one in whole:
+                if one.file is not None:
+                    stack.callback(self._abandon, one.file)
             with volume.index.read() as rows:
                 fresh = [one for one in whole if not _is_committed(rows, container_id, one.block)]
                 row = rows.replica(container_id)
             added_bytes = sum(one.block.length_bytes for one in fresh)
-            check_room_for(self._options, row, added_bytes)
+            check_room(self._options, row, added_bytes)
             small_bytes = sum(len(one.data) for one in fresh if one.file is None)
             check_space(volume, small_bytes, reserve_bytes=self._options.reserve_bytes)
             if not fresh:
                 return len(whole)
             blocks = [one.block for one in fresh]
             try:
-                self._place(container_id, fresh)
-                volume.index.write(lambda rows: _record(rows, container_id, blocks))
+                self._place(fresh)
+                volume.index.write(
+                    lambda rows: commit_blocks(rows, container_id, blocks, added_bytes)
+                )
             except SutureError:
-                _forget_unrecorded(volume, container_id, blocks)
+                for block in blocks:
+                    forget_unrecorded(volume, container_id, block.block_id, 0)
                 raise
         return len(whole)
 
@@ -165,14 +174,6 @@ class NewBlocks:
     def _abandon(self, file: DirectFile) -> None:
         file.abandon()
         remove_abandoned(self._volume, file.path)
-
-    def _taken(self, whole: Iterable[_CompleteBlock]) -> ExitStack:
-        """Return a context that removes files without a place when it ends."""
-        stack = ExitStack()
-        for one in whole:
-            if one.file is not None:
-                stack.callback(self._abandon, one.file)
-        return stack
 
     def _checked(
         self,
@@ -199,19 +200,12 @@ class NewBlocks:
         assert start == len(data), "data is that of the chunks"
         return recorded
 
-    def _grow(
-        self,
-        container_id: ContainerId,
-        block_id: BlockId,
-        chunks: list[ChunkInfo],
-        data: memoryview,
-    ) -> None:
-        volume = self._volume
-        check_space(volume, len(data), reserve_bytes=self._options.reserve_bytes)
-        directory = volume.layout.importing
+    def _grow(self, block_id: BlockId, chunks: list[ChunkInfo], data: memoryview) -> None:
+        check_space(self._volume, len(data), reserve_bytes=self._options.reserve_bytes)
+        directory = self._volume.layout.importing
         with disk_errors(directory):
             if self._growing is None:
-                path = directory / f"{container_id}.{next(_numbers)}{NEW_SUFFIX}"
+                path = directory / f"{self.container_id}.{next(_numbers)}{NEW_SUFFIX}"
                 file = DirectFile(path, _buffers, self._submit)
                 self._growing = _PartialBlock(block_id, file, chunks)
             self._growing.chunks = chunks
@@ -225,19 +219,19 @@ class NewBlocks:
         self._growing = None
         self._whole.append(_CompleteBlock(block, memoryview(b""), growing.file))
 
-    def _place(self, container_id: ContainerId, whole: Sequence[_CompleteBlock]) -> None:
+    def _place(self, whole: Sequence[_CompleteBlock]) -> None:
         """Put blocks' files in place, durable with their names."""
-        chunks = self._volume.paths(container_id).chunks
+        chunks = self._paths.chunks
         for one in whole:
             if one.file is not None:
-                self._clear(container_id, one.block.block_id)
+                self._clear(one.block.block_id)
         with disk_errors(chunks):
             small = [one for one in whole if one.file is None and one.data]
             try:
                 directory_fd = os.open(chunks, blockfile.DIRECTORY_FLAGS)
             except OSError as error:  # directory lost with its content, or replaced
                 raise_shortage(error, chunks)
-                self._clear(container_id, whole[0].block.block_id)
+                self._clear(whole[0].block.block_id)
                 directory_fd = os.open(chunks, blockfile.DIRECTORY_FLAGS)
             try:
                 for one in whole:
@@ -245,16 +239,12 @@ class NewBlocks:
                         name = f"{one.block.block_id}.block"
                         os.rename(one.file.path, name, dst_dir_fd=directory_fd)
                 for start in range(0, len(small), OPEN_COUNT_MAX):
-                    self._write_small(
-                        container_id, small[start : start + OPEN_COUNT_MAX], directory_fd
-                    )
+                    self._write_small(small[start : start + OPEN_COUNT_MAX], directory_fd)
                 os.fsync(directory_fd)
             finally:
                 os.close(directory_fd)
 
-    def _write_small(
-        self, container_id: ContainerId, small: Sequence[_CompleteBlock], directory_fd: int
-    ) -> None:
+    def _write_small(self, small: Sequence[_CompleteBlock], directory_fd: int) -> None:
         """Write small blocks concurrently, then sync each."""
         with ExitStack() as opened:
             fds = []
@@ -262,9 +252,8 @@ class NewBlocks:
                 block_id = one.block.block_id
                 fd = blockfile.create(f"{block_id}.block", directory_fd)
                 if fd is None:  # garbage bytes, or not a regular file
-                    self._clear(container_id, block_id)
-                    path = self._volume.paths(container_id).block_file(block_id)
-                    blockfile.append(path, bytes(one.data), 0)
+                    self._clear(block_id)
+                    blockfile.append(self._paths.block_file(block_id), bytes(one.data), 0)
                     continue
                 opened.callback(os.close, fd)
                 write_all(fd, one.data, 0)
@@ -273,9 +262,9 @@ class NewBlocks:
             for fd in fds:
                 os.fdatasync(fd)
 
-    def _clear(self, container_id: ContainerId, block_id: BlockId) -> None:
+    def _clear(self, block_id: BlockId) -> None:
         reserve_bytes = self._options.reserve_bytes
-        clear_place(self._volume, container_id, block_id, reserve_bytes=reserve_bytes, end=0)
+        clear_place(self._volume, self.container_id, block_id, reserve_bytes=reserve_bytes, end=0)
 
 
 def _is_committed(rows: IndexView, container_id: ContainerId, block: BlockData) -> bool:
@@ -283,7 +272,8 @@ def _is_committed(rows: IndexView, container_id: ContainerId, block: BlockData) 
     committed."""
     writable_replica(rows, container_id, block.block_id)
     known = known_block(rows, container_id, block.block_id)
-    if known.committed == block and not any(map(_is_unsummed, block.chunks)):
+    is_summed = all(chunk.checksum_type is not ChecksumType.NONE for chunk in block.chunks)
+    if known.committed == block and is_summed:
         return True
     if known.end or known.committed is not None:
         raise RefusedError(
@@ -294,34 +284,3 @@ def _is_committed(rows: IndexView, container_id: ContainerId, block: BlockData) 
             block_id=block.block_id,
         )
     return False
-
-
-def _is_unsummed(chunk: ChunkInfo) -> bool:
-    """Return whether a chunk has no checksums to compare."""
-    return chunk.checksum_type is ChecksumType.NONE
-
-
-def _record(rows: IndexChange, container_id: ContainerId, blocks: Sequence[BlockData]) -> None:
-    row = rows.replica(container_id)
-    for block in blocks:
-        rows.put_block(container_id, block.block_id, encode_block(block))
-    rows.put_replica(
-        container_id,
-        replace(
-            row,
-            bytes_used=row.bytes_used + sum(block.length_bytes for block in blocks),
-            block_count=row.block_count + len(blocks),
-            bcsid=Bcsid(max(row.bcsid, *(block.bcsid for block in blocks))),
-        ),
-    )
-
-
-def _forget_unrecorded(
-    volume: Volume, container_id: ContainerId, blocks: Sequence[BlockData]
-) -> None:
-    """Remove the files of blocks that could not be recorded, only if the index confirms that."""
-    with suppress(SutureError), volume.index.read() as rows:
-        for block in blocks:
-            if known_block(rows, container_id, block.block_id) == NOTHING_KNOWN:
-                path = volume.paths(container_id).block_file(block.block_id)
-                blockfile.forget_tail(path, 0)

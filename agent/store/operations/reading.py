@@ -12,14 +12,18 @@ from agent.runtime.memory import trim_heap
 from agent.store.files.durable import error_of
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts
-from agent.store.index.replica_history import Changes, newest, together
-from agent.store.index.transactions import IndexView
+from agent.store.index.replica_history import Changes, HistoryEntry, newest, together
 from agent.store.operations.write_rules import known_block
+from agent.store.replica.handle import ReplicaHandle
+from agent.store.replica.lost_rows import blocks_without_row
 from agent.store.replica.packs import BlockBytes, place_of
+from agent.store.replica.trees import load_tree
+from agent.store.trouble import reports_failures
 from agent.store.volumes.volume import Volume, VolumeTotals
 from merkle.blockrow import decode_block
 from merkle.damaged import DamagedData
 from merkle.replica import CHUNK_BYTES_MAX, Bcsid, BlockData, BlockId, ContainerId
+from merkle.tree import Tree
 from scanner.finding import ScanFinding
 
 ROWS_PER_READ: Final = 4_096  # bounds the length of a read transaction
@@ -28,19 +32,7 @@ COUNT_COST_S: Final = 0.02  # below it, a recount of all rows is cheap
 FEW_ROWS: Final = 1_000  # a recount of so few is cheap, even if a busy machine was slow
 COUNTED_FOR: Final = 30.0
 READ_BYTES_MAX: Final = CHUNK_BYTES_MAX
-
-
-def block_rows(
-    volume: Volume, container_id: ContainerId, start: int
-) -> Iterator[tuple[BlockId, bytes]]:
-    """Yield raw block rows from `start` on, in batches of short transactions."""
-    while True:
-        with volume.index.read() as rows:
-            batch = list(islice(rows.blocks(container_id, start), ROWS_PER_READ))
-        yield from batch
-        if len(batch) < ROWS_PER_READ:
-            return
-        start = batch[-1][0] + 1
+BLOCKS_MAX: Final = 10_000
 
 
 def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData]:
@@ -61,92 +53,140 @@ class BlockLocation(NamedTuple):
     bcsid: Bcsid  # of the replica
 
 
-def readable_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> BlockLocation:
-    """Return a committed block and its place. Raise `RefusedError`, and `UnavailableError` if its
-    row is damaged."""
-    with volume.index.read() as rows:
-        replica_index, bcsid = rows.standing(container_id)
-        row = rows.block(container_id, block_id)
-        if row is None:
-            raise _no_block(rows, container_id, block_id)
-        place = place_of(rows, volume.paths(container_id), container_id, block_id)
-    return BlockLocation(_decoded(container_id, block_id, row), place, replica_index, bcsid)
+class LocalReplicaView(ReplicaHandle):
+    """Reads of one replica. No lease is needed."""
 
+    def block(self, block_id: BlockId) -> BlockData:
+        """Return a committed block. Raise `RefusedError`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
+        return self.readable(block_id).block
 
-def _no_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> RefusedError:
-    pending = rows.last_pending(container_id, block_id)
-    return RefusedError(
-        Code.NO_SUCH_BLOCK if pending is None else Code.BLOCK_NOT_COMMITTED,
-        f"no committed block {block_id} in container {container_id}",
-        container_id=container_id,
-        block_id=block_id,
-    )
+    @reports_failures
+    def blocks(self, *, start: int = 0, count: int = BLOCKS_MAX) -> list[BlockData]:
+        """Return committed blocks from `start` on, at most `count`; damaged rows are omitted."""
+        return list(islice(readable_blocks(self.block_rows(start)), min(count, BLOCKS_MAX)))
 
-
-def _decoded(container_id: ContainerId, block_id: BlockId, row: bytes) -> BlockData:
-    try:
-        return decode_block(block_id, row)
-    except DamagedData as damage:
-        raise damaged_block(container_id, damage) from damage
-
-
-def read_block(
-    volume: Volume,
-    container_id: ContainerId,
-    block: BlockId | BlockLocation,
-    offset: int,
-    length_bytes: int,
-    *,
-    past_cache: bool = False,
-) -> bytes:
-    """Return bytes of a block, with `past_cache` from the medium. The reader verifies them.
-
-    If the block is given by its id, uncommitted bytes are included.
-    """
-    if isinstance(block, BlockLocation):
-        block_id, place, end = block.block.block_id, block.place, block.block.length_bytes
-    else:
-        block_id = block
-        place, end = _found(volume, container_id, block_id)
-    if offset < 0 or not 0 < length_bytes <= READ_BYTES_MAX or offset + length_bytes > end:
-        raise RefusedError(
-            Code.UNABLE_TO_FIND_CHUNK,
-            f"block {block_id} of container {container_id} ends at {end}: "
-            f"no {length_bytes} bytes at {offset}",
-        )
-    try:
-        read = place.read_past_cache if past_cache else place.read
-        data = read(offset, length_bytes)
-    except FileNotFoundError:
-        data = b""
-    except OSError as error:
-        raise error_of(error, place.name) from error
-    if place.packed is not None:
-        with volume.index.read() as rows:
-            if rows.tombstone(container_id, block_id) is not None:
-                data = b""  # its pages may already be zeros
-            elif rows.packed(container_id, block_id) != place.packed:
-                return read_block(
-                    volume, container_id, block_id, offset, length_bytes, past_cache=past_cache
+    @reports_failures
+    def readable(self, block_id: BlockId) -> BlockLocation:
+        """Return a committed block and its place. Raise as `block`, and `UnavailableError` if its
+        row is damaged."""
+        container_id = self.container_id
+        with self._volume.index.read() as rows:
+            replica_index, bcsid = rows.standing(container_id)
+            row = rows.block(container_id, block_id)
+            if row is None:
+                pending = rows.last_pending(container_id, block_id)
+                raise RefusedError(
+                    Code.NO_SUCH_BLOCK if pending is None else Code.BLOCK_NOT_COMMITTED,
+                    f"no committed block {block_id} in container {container_id}",
+                    container_id=container_id,
+                    block_id=block_id,
                 )
-    if len(data) < length_bytes:
-        raise UnavailableError(
-            Code.UNAVAILABLE,
-            f"{place.name}: {len(data)} of {length_bytes} bytes at {offset}",
-            hint="another replica has it; reconcile repairs this one",
-        )
-    return data
-
-
-def _found(volume: Volume, container_id: ContainerId, block_id: BlockId) -> tuple[BlockBytes, int]:
-    """Return the place of a block's bytes, and their end."""
-    with volume.index.read() as rows:
-        rows.replica(container_id)
-        place = place_of(rows, volume.paths(container_id), container_id, block_id)
+            place = place_of(rows, self._paths, container_id, block_id)
         try:
-            return place, known_block(rows, container_id, block_id).end
+            block = decode_block(block_id, row)
         except DamagedData as damage:
             raise damaged_block(container_id, damage) from damage
+        return BlockLocation(block, place, replica_index, bcsid)
+
+    @reports_failures
+    def read(
+        self,
+        block: BlockId | BlockLocation,
+        offset: int,
+        length_bytes: int,
+        *,
+        past_cache: bool = False,
+    ) -> bytes:
+        """Return bytes of a block from the disk, with `past_cache` from the medium; also
+        uncommitted ones if the block is given by its id. The reader verifies them.
+
+        Raise `RefusedError`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`.
+        """
+        return self._read(block, offset, length_bytes, past_cache=past_cache)
+
+    def _read(
+        self, block: BlockId | BlockLocation, offset: int, length_bytes: int, *, past_cache: bool
+    ) -> bytes:
+        if isinstance(block, BlockLocation):
+            block_id, place, end = block.block.block_id, block.place, block.block.length_bytes
+        else:
+            block_id = block
+            place, end = self._found(block_id)
+        if offset < 0 or not 0 < length_bytes <= READ_BYTES_MAX or offset + length_bytes > end:
+            raise RefusedError(
+                Code.UNABLE_TO_FIND_CHUNK,
+                f"block {block_id} of container {self.container_id} ends at {end}: "
+                f"no {length_bytes} bytes at {offset}",
+            )
+        try:
+            read = place.read_past_cache if past_cache else place.read
+            data = read(offset, length_bytes)
+        except FileNotFoundError:
+            data = b""
+        except OSError as error:
+            raise error_of(error, place.name) from error
+        if place.packed is not None:
+            with self._volume.index.read() as rows:
+                if rows.tombstone(self.container_id, block_id) is not None:
+                    data = b""  # its pages may already be zeros
+                elif rows.packed(self.container_id, block_id) != place.packed:
+                    return self._read(block_id, offset, length_bytes, past_cache=past_cache)
+        if len(data) < length_bytes:
+            raise UnavailableError(
+                Code.UNAVAILABLE,
+                f"{place.name}: {len(data)} of {length_bytes} bytes at {offset}",
+                hint="another replica has it; reconcile repairs this one",
+            )
+        return data
+
+    def _found(self, block_id: BlockId) -> tuple[BlockBytes, int]:
+        """Return the place of a block's bytes, and their end."""
+        with self._volume.index.read() as rows:
+            rows.replica(self.container_id)
+            place = place_of(rows, self._paths, self.container_id, block_id)
+            try:
+                return place, known_block(rows, self.container_id, block_id).end
+            except DamagedData as damage:
+                raise damaged_block(self.container_id, damage) from damage
+
+    @reports_failures
+    def tree(self) -> Tree:
+        """Return the replica's tree, rebuilt if its file is absent, damaged or stale.
+
+        Raise `RefusedError(UNCLOSED_CONTAINER_IO)` before it is closed.
+        """
+        return load_tree(self._volume, self._options, self.container_id)
+
+    def block_rows(self, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield raw block rows from `start` on by ascending id, in batches of short transactions.
+        Blocks deleted meanwhile may be missing."""
+        while True:
+            with self._volume.index.read() as rows:
+                batch = list(islice(rows.blocks(self.container_id, start), ROWS_PER_READ))
+            yield from batch
+            if len(batch) < ROWS_PER_READ:
+                return
+            start = batch[-1][0] + 1
+
+    def block_row(self, block_id: BlockId) -> bytes | None:
+        """Return the raw row of a block; None if it has none."""
+        with self._volume.index.read() as rows:
+            return rows.block(self.container_id, block_id)
+
+    def blocks_without_row(self) -> Mapping[BlockId, int]:
+        """Return the blocks whose rows are lost or damaged, and the sizes of their files."""
+        with self._volume.index.read() as rows:
+            return blocks_without_row(rows, self._paths, self.container_id)
+
+    def tombstones(self) -> Mapping[BlockId, int]:
+        """Return the checksums of deleted blocks."""
+        with self._volume.index.read() as rows:
+            return rows.tombstones(self.container_id)
+
+    def history(self) -> list[HistoryEntry]:
+        """Return the replica's history with reasons, oldest first."""
+        with self._volume.index.read() as rows:
+            return list(rows.history(self.container_id))
 
 
 def damaged_block(container_id: ContainerId, damage: DamagedData) -> UnavailableError:

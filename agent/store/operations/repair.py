@@ -12,19 +12,26 @@ from dataclasses import replace
 
 from agent.errors import Code, RefusedError, SutureError
 from agent.store.files import blockfile
-from agent.store.files.durable import block_errors, raise_shortage
+from agent.store.files.durable import block_errors
 from agent.store.index.rows import moved_on
-from agent.store.index.transactions import IndexChange, IndexView
+from agent.store.index.transactions import IndexChange
 from agent.store.operations.block_records import put_blocks, readable_block, record_chunk
 from agent.store.operations.closing import follow_state, take_tail
 from agent.store.operations.deleting import record_tombstones, replace_by_tombstones, unlink_blocks
 from agent.store.operations.overwrite import overwrite_chunk
-from agent.store.operations.write_rules import check_checksums, check_id
+from agent.store.operations.write_rules import (
+    check_bcsid,
+    check_checksums,
+    check_id,
+    refuse_tombstone,
+)
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import note_contradictions
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.packs import place_of
 from agent.store.replica.quarantine import QuarantineEntry, quarantine_bytes
 from agent.store.replica.trees import load_tree, tree_replica
+from agent.store.trouble import StoreFailure
 from agent.store.verification_log.log_entries import log_repair
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import check_chunk, decode_block, encode_block
@@ -32,7 +39,6 @@ from merkle.checksum import window_checksums
 from merkle.damaged import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
-    ID_MAX,
     Bcsid,
     BlockData,
     BlockId,
@@ -43,14 +49,17 @@ from merkle.replica import (
 from scanner.finding import ScanFinding
 
 
-class ReplicaRepair:
-    """Repair of one replica. The caller holds the container's lease."""
+class ReplicaRepair(ReplicaHandle):
+    """Repair of one replica, which must have a tree. The caller holds the container's lease."""
 
-    def __init__(self, volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:
-        self._volume = volume
-        self._options = options
-        self._container_id = container_id
-        self._paths = volume.paths(container_id)
+    def __init__(
+        self,
+        volume: Volume,
+        options: StoreOptions,
+        container_id: ContainerId,
+        on_trouble: Callable[[StoreFailure], None],
+    ) -> None:
+        super().__init__(volume, options, container_id, on_trouble)
         with volume.index.read() as rows:
             tree_replica(rows, container_id)
 
@@ -77,7 +86,7 @@ class ReplicaRepair:
         recorded = chunk_at(block, chunk.offset)
         held = self.held(block_id, recorded or chunk)
         if recorded is not None and not is_ordered:
-            check_damaged(self._container_id, block_id, recorded, held)
+            check_damaged(self.container_id, block_id, recorded, held)
             check_recorded(block_id, recorded, chunk)
         else:
             check_proven(block_id, chunk, held, proof)
@@ -85,11 +94,11 @@ class ReplicaRepair:
         overwrite_chunk(
             self._volume,
             self._options,
-            self._container_id,
+            self.container_id,
             block_id,
             chunk,
             data,
-            lambda rows: record_chunk(rows, self._container_id, block_id, chunk),
+            lambda rows: record_chunk(rows, self.container_id, block_id, chunk),
             pending=False,
             proof=proof,
         )
@@ -110,7 +119,9 @@ class ReplicaRepair:
             return False
         if chunk_at(block, chunk.offset) != chunk:
             self._tell("salvage", block_id, chunk)
-            self._change(lambda rows: record_chunk(rows, self._container_id, block_id, chunk))
+            self._volume.index.write(
+                lambda rows: record_chunk(rows, self.container_id, block_id, chunk)
+            )
         return True
 
     def holds(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
@@ -128,13 +139,13 @@ class ReplicaRepair:
         """
         check_id(block_id, "block id")
         with self._volume.index.read() as rows:
-            row = rows.block(self._container_id, block_id)
+            row = rows.block(self.container_id, block_id)
         try:
             end = 0 if row is None else decode_block(block_id, row).length_bytes
         except DamagedData as damage:
             raise RefusedError(Code.INELIGIBLE, f"{damage}: nothing is trimmed") from damage
         self._tell("trim", block_id, proof=proof)
-        return trim_block(self._volume, self._options, self._container_id, block_id, end)
+        return trim_block(self._volume, self._options, self.container_id, block_id, end)
 
     def adopt_tombstone(self, block_id: BlockId, checksum: int) -> None:
         """Delete a block as at a peer, with the checksum in the peer's tombstone.
@@ -145,16 +156,16 @@ class ReplicaRepair:
         if not 0 <= checksum < 2**64:
             raise RefusedError(Code.MALFORMED_REQUEST, f"checksum {checksum} is not 64 bits")
         with self._volume.index.read() as rows:
-            row = tree_replica(rows, self._container_id)
+            row = tree_replica(rows, self.container_id)
         self._tell("adopt_tombstone", block_id)
         if row.tree is None:
             self._bury_without_tree(block_id, checksum)
             return
-        tree = load_tree(self._volume, self._options, self._container_id)
+        tree = load_tree(self._volume, self._options, self.container_id)
         left = replace_by_tombstones(
             self._volume,
             self._options,
-            self._container_id,
+            self.container_id,
             row,
             tree,
             {block_id: checksum},
@@ -166,35 +177,33 @@ class ReplicaRepair:
         """Raise a block's BCSID; it is never lowered. The caller must know that all of it is
         here."""
         check_bcsid(bcsid)
-
-        def change(rows: IndexChange) -> None:
-            row = rows.block(self._container_id, block_id)
-            if row is None:
-                raise RefusedError(
-                    Code.NO_SUCH_BLOCK, f"no block {block_id} in container {self._container_id}"
-                )
-            block = decode_block(block_id, row)
-            raised = replace(block, bcsid=Bcsid(max(block.bcsid, bcsid)))
-            rows.put_block(self._container_id, block_id, encode_block(raised))
-
-        self._tell("adopt_bcsid", block_id)
-        self._volume.index.write(change)
+        self._alter_block(
+            "adopt_bcsid",
+            block_id,
+            lambda block: replace(block, bcsid=Bcsid(max(block.bcsid, bcsid))),
+        )
 
     def adopt_metadata(self, block_id: BlockId, metadata: tuple[tuple[str, str], ...]) -> None:
         """Give a block without client metadata a peer's; existing metadata stays."""
+        self._alter_block(
+            "adopt_metadata",
+            block_id,
+            lambda block: replace(block, metadata=block.metadata or metadata),
+        )
 
+    def _alter_block(
+        self, action: str, block_id: BlockId, alter: Callable[[BlockData], BlockData]
+    ) -> None:
         def change(rows: IndexChange) -> None:
-            row = rows.block(self._container_id, block_id)
+            row = rows.block(self.container_id, block_id)
             if row is None:
                 raise RefusedError(
-                    Code.NO_SUCH_BLOCK, f"no block {block_id} in container {self._container_id}"
+                    Code.NO_SUCH_BLOCK, f"no block {block_id} in container {self.container_id}"
                 )
-            block = decode_block(block_id, row)
-            if not block.metadata:
-                adopted = encode_block(replace(block, metadata=metadata))
-                rows.put_block(self._container_id, block_id, adopted)
+            altered = alter(decode_block(block_id, row))
+            rows.put_block(self.container_id, block_id, encode_block(altered))
 
-        self._tell("adopt_metadata", block_id)
+        self._tell(action, block_id)
         self._volume.index.write(change)
 
     def install_empty_block(self, block_id: BlockId) -> None:
@@ -202,9 +211,9 @@ class ReplicaRepair:
         check_id(block_id, "block id")
 
         def change(rows: IndexChange) -> None:
-            refuse_tombstone(rows, self._container_id, block_id)
-            if readable_block(rows, self._container_id, block_id) is None:
-                put_blocks(rows, self._container_id, [(BlockData(block_id, Bcsid(0)), 0)])
+            refuse_tombstone(rows, self.container_id, block_id)
+            if readable_block(rows, self.container_id, block_id) is None:
+                put_blocks(rows, self.container_id, [(BlockData(block_id, Bcsid(0)), 0)])
 
         self._tell("install_empty_block", block_id)
         self._volume.index.write(change)
@@ -214,9 +223,9 @@ class ReplicaRepair:
         check_bcsid(bcsid)
 
         def change(rows: IndexChange) -> None:
-            row = rows.replica(self._container_id)
+            row = rows.replica(self.container_id)
             raised = Bcsid(max(row.bcsid, bcsid))
-            rows.put_replica(self._container_id, replace(row, bcsid=raised))
+            rows.put_replica(self.container_id, replace(row, bcsid=raised))
 
         self._tell("advance_bcsid")
         self._volume.index.write(change)
@@ -225,7 +234,7 @@ class ReplicaRepair:
         """Keep contradictions by peers as findings; return whether any is new."""
         return self._volume.index.write(
             lambda rows: note_contradictions(
-                rows, self._container_id, found, is_complete=is_complete
+                rows, self.container_id, found, is_complete=is_complete
             )
         )
 
@@ -234,37 +243,31 @@ class ReplicaRepair:
         if self._volume.available_bytes() - len(data) < self._options.reserve_bytes:
             return
         at_ms = self._options.now_ms()
-        note = QuarantineEntry(self._container_id, block_id, offset, len(data), at_ms, why)
+        note = QuarantineEntry(self.container_id, block_id, offset, len(data), at_ms, why)
         quarantine_bytes(self._volume.layout, note, data)
 
     def rewrite_descriptor(self) -> None:
         """Rewrite the descriptor from the index."""
         self._tell("rewrite_descriptor")
-        follow_state(self._volume, self._container_id)
+        follow_state(self._volume, self.container_id)
 
     def _fitting_block(self, block_id: BlockId, chunk: ChunkInfo) -> BlockData | None:
         with self._volume.index.read() as rows:
-            tree_replica(rows, self._container_id)
-            refuse_tombstone(rows, self._container_id, block_id)
-            block = readable_block(rows, self._container_id, block_id)
+            tree_replica(rows, self.container_id)
+            refuse_tombstone(rows, self.container_id, block_id)
+            block = readable_block(rows, self.container_id, block_id)
         end_bytes = block.length_bytes if block else 0
         check_fits(block_id, end_bytes, chunk_at(block, chunk.offset), chunk)
         return block
 
     def held(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
         """Return the medium's bytes at the place of a chunk; empty if unreadable."""
-        with self._volume.index.read() as rows:
-            place = place_of(rows, self._paths, self._container_id, block_id)
-        try:
-            return place.read_past_cache(chunk.offset, chunk.length_bytes)
-        except OSError as error:
-            raise_shortage(error, place.name)
-            return b""
+        return self.held_of(block_id, [chunk])[0]
 
     def held_of(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
         """Return the same for several chunks of a block, whose file is opened once."""
         with self._volume.index.read() as rows:
-            place = place_of(rows, self._paths, self._container_id, block_id)
+            place = place_of(rows, self._paths, self.container_id, block_id)
         spans = [(chunk.offset, chunk.length_bytes) for chunk in chunks]
         return [data or b"" for data in place.read_each_past_cache(spans)]
 
@@ -277,23 +280,20 @@ class ReplicaRepair:
     ) -> None:
         """Write a repair step to the verification log before it begins."""
         with self._volume.index.read() as rows:
-            row = rows.replica(self._container_id)
+            row = rows.replica(self.container_id)
         log = self._volume.verification
-        log_repair(log, action, self._container_id, row, block_id, chunk, proof)
-
-    def _change(self, change: Callable[[IndexChange], None]) -> None:
-        self._volume.index.write(change)
+        log_repair(log, action, self.container_id, row, block_id, chunk, proof)
 
     def _bury_without_tree(self, block_id: BlockId, checksum: int) -> None:
         def change(rows: IndexChange) -> None:
-            row = rows.replica(self._container_id)
+            row = rows.replica(self.container_id)
             after = record_tombstones(
-                rows, self._container_id, row, {block_id: checksum}, kept_ids={block_id}
+                rows, self.container_id, row, {block_id: checksum}, kept_ids={block_id}
             )
-            rows.put_replica(self._container_id, moved_on(after))
+            rows.put_replica(self.container_id, moved_on(after))
 
         self._volume.index.write(change)
-        check_removed(unlink_blocks(self._volume, self._options, self._container_id), block_id)
+        check_removed(unlink_blocks(self._volume, self._options, self.container_id), block_id)
 
 
 def verifies(chunk: ChunkInfo, data: bytes) -> bool:
@@ -342,7 +342,7 @@ def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
             f"block {block_id}, chunk at {chunk.offset}: {len(data)} bytes for a length of "
             f"{chunk.length_bytes}",
         )
-    check_checksums(f"block {block_id}, chunk at {chunk.offset}", chunk, data)
+    check_checksums(block_id, chunk, data)
 
 
 def check_recorded(block_id: BlockId, recorded: ChunkInfo, chunk: ChunkInfo) -> None:
@@ -366,22 +366,6 @@ def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:
     if chunk.length_bytes == 0 or chunk.end > BLOCK_BYTES_MAX:
         raise RefusedError(
             Code.INVALID_WRITE_SIZE, f"block {block_id}, chunk at {chunk.offset}: impossible length"
-        )
-
-
-def check_bcsid(bcsid: int) -> None:
-    """Refuse an impossible BCSID."""
-    if not 0 <= bcsid <= ID_MAX:
-        raise RefusedError(Code.MALFORMED_REQUEST, f"bcsid {bcsid} is not within 0..{ID_MAX}")
-
-
-def refuse_tombstone(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> None:
-    """Refuse to restore a deleted block."""
-    if rows.tombstone(container_id, block_id) is not None:
-        raise RefusedError(
-            Code.NO_SUCH_BLOCK,
-            f"block {block_id} of container {container_id} was deleted",
-            container_id=container_id,
         )
 
 

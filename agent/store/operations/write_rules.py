@@ -4,7 +4,7 @@ A block is a chain of chunks from offset 0 without holes. Committed chunks are f
 chunks may follow them; only those may be written again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
@@ -69,6 +69,12 @@ def check_id(value: int, what: str) -> None:
         raise RefusedError(Code.MALFORMED_REQUEST, f"{what} {value} is not within 1..{ID_MAX}")
 
 
+def check_bcsid(bcsid: int) -> None:
+    """Refuse an impossible BCSID."""
+    if not 0 <= bcsid <= ID_MAX:
+        raise RefusedError(Code.MALFORMED_REQUEST, f"bcsid {bcsid} is not within 0..{ID_MAX}")
+
+
 def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState) -> None:
     """Refuse to create an invalid replica."""
     check_id(container_id, "container id")
@@ -93,6 +99,12 @@ def writable_replica(rows: IndexView, container_id: ContainerId, block_id: Block
     """Return the replica if a client may write this block of it."""
     row = rows.replica(container_id)
     check_open(container_id, row)
+    refuse_tombstone(rows, container_id, block_id)
+    return row
+
+
+def refuse_tombstone(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> None:
+    """Refuse to write a deleted block, or to restore it."""
     if rows.tombstone(container_id, block_id) is not None:
         raise RefusedError(
             Code.NO_SUCH_BLOCK,
@@ -100,7 +112,6 @@ def writable_replica(rows: IndexView, container_id: ContainerId, block_id: Block
             container_id=container_id,
             block_id=block_id,
         )
-    return row
 
 
 def check_open(container_id: ContainerId, row: ReplicaRow) -> None:
@@ -148,7 +159,7 @@ def checked_chunk(
         raise RefusedError(
             Code.NO_SUCH_ALGORITHM, f"{where}: checksum type {chunk.checksum_type} is unknown"
         )
-    check_checksums(where, chunk, data)
+    check_checksums(block_id, chunk, data)
     return chunk
 
 
@@ -158,8 +169,9 @@ def summed_chunk(offset: int, data: Buffer) -> ChunkInfo:
     return ChunkInfo(offset, len(data), ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, checksums)
 
 
-def check_checksums(where: str, chunk: ChunkInfo, data: Buffer) -> None:
+def check_checksums(block_id: BlockId, chunk: ChunkInfo, data: Buffer) -> None:
     """Refuse checksums that do not fit the chunk, or do not match `data`."""
+    where = f"block {block_id}, chunk at {chunk.offset}"
     if chunk.checksum_type is ChecksumType.NONE:
         if chunk.window_checksums:
             raise RefusedError(Code.MALFORMED_REQUEST, f"{where}: checksums given for type NONE")
@@ -191,13 +203,8 @@ def check_checksums(where: str, chunk: ChunkInfo, data: Buffer) -> None:
             f"{actual[window * width : (window + 1) * width].hex()}, given was "
             f"{chunk.window_checksums[window * width : (window + 1) * width].hex()}",
             hint="the data changed between the client's memory and this host",
-            block_id=block_id_text(where),
+            block_id=block_id,
         )
-
-
-def block_id_text(where: str) -> str:
-    """Return the block id in a message's place."""
-    return where.split()[1].rstrip(",")
 
 
 def differing_window(actual: bytes, given: bytes, width: int) -> int:
@@ -245,12 +252,7 @@ def place_chunk(
     )
 
 
-def check_room(options: StoreOptions, row: ReplicaRow, chunk: ChunkInfo) -> None:
-    """Refuse a chunk that no longer fits into its container."""
-    check_room_for(options, row, chunk.length_bytes)
-
-
-def check_room_for(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> None:
+def check_room(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> None:
     """Refuse data that no longer fits into its container."""
     if row.bytes_used + added_bytes > options.container_bytes_max:
         raise RefusedError(
@@ -301,8 +303,7 @@ def resolved_commit(known: RecordedBlock, written: list[ChunkInfo], block: Block
 def check_commit(known: RecordedBlock, block: BlockData) -> None:
     """Refuse a commit with impossible numbers, or older than the committed block."""
     check_id(block.block_id, "block id")
-    if not 0 <= block.bcsid <= ID_MAX:
-        raise RefusedError(Code.MALFORMED_REQUEST, f"bcsid {block.bcsid} is not within 0..{ID_MAX}")
+    check_bcsid(block.bcsid)
     if len(block.chunks) > CHUNKS_PER_BLOCK_MAX:
         raise RefusedError(
             Code.INVALID_WRITE_SIZE,
@@ -346,17 +347,17 @@ def recounted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> Re
     )
 
 
-def commit_block(rows: IndexChange, container_id: ContainerId, block: BlockData) -> None:
-    """Commit written chunks as a block; their bytes are already counted."""
+def commit_blocks(
+    rows: IndexChange, container_id: ContainerId, blocks: Sequence[BlockData], added_bytes: int = 0
+) -> None:
+    """Commit written chunks as blocks; `added_bytes` of them are not counted yet."""
     row = rows.replica(container_id)
-    is_new = rows.block(container_id, block.block_id) is None
-    rows.put_block(container_id, block.block_id, encode_block(block))
-    rows.delete_pending(container_id, block.block_id, end=block.length_bytes)
-    rows.put_replica(
-        container_id,
-        replace(
-            row,
-            block_count=row.block_count + is_new,
-            bcsid=Bcsid(max(row.bcsid, block.bcsid)),
-        ),
-    )
+    bcsid, block_count = row.bcsid, row.block_count
+    for block in blocks:
+        block_count += rows.block(container_id, block.block_id) is None
+        bcsid = max(bcsid, block.bcsid)
+        rows.put_block(container_id, block.block_id, encode_block(block))
+        rows.delete_pending(container_id, block.block_id, end=block.length_bytes)
+    bytes_used = row.bytes_used + added_bytes
+    changed = replace(row, bytes_used=bytes_used, block_count=block_count, bcsid=bcsid)
+    rows.put_replica(container_id, changed)

@@ -6,7 +6,6 @@ A crash before the commit leaves garbage bytes behind the recorded end.
 """
 
 from contextlib import suppress
-from dataclasses import replace
 
 from agent.errors import Code, RefusedError, SutureError
 from agent.store.files import blockfile
@@ -19,150 +18,154 @@ from agent.store.operations.write_rules import (
     check_id,
     check_room,
     checked_chunk,
-    commit_block,
+    commit_blocks,
     known_block,
     place_chunk,
     resolved_commit,
     writable_replica,
 )
-from agent.store.options import StoreOptions
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.obstacles import clear_place
+from agent.store.trouble import reports_failures
 from agent.store.volumes.volume import Volume, check_space
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 
 
-def write_chunk(
-    volume: Volume,
-    options: StoreOptions,
-    container_id: ContainerId,
-    block_id: BlockId,
-    chunk: ChunkInfo,
-    data: bytes,
-    commit: BlockData | None,
-) -> ChunkInfo:
-    """Write one chunk durably, and commit its block if `commit` is given.
+class ReplicaWriter(ReplicaHandle):
+    """A client's writes to one replica. The caller holds the container's lease."""
 
-    Raise `RefusedError` or `UnavailableError(DISK_OUT_OF_SPACE)`, with nothing changed.
-    """
-    check_id(block_id, "block id")
-    recorded = checked_chunk(options, block_id, chunk, data)
-    with volume.index.read() as rows:
-        row = writable_replica(rows, container_id, block_id)
-        known = known_block(rows, container_id, block_id)
-        place = place_chunk(
-            rows,
-            container_id,
-            block_id,
-            known,
-            recorded,
-            lambda: _holds(volume, container_id, block_id, chunk.offset, data),
-        )
-        block = _commit_with(rows, container_id, block_id, known, recorded, commit)
-    match place:
-        case ChunkPlacement.END:
-            check_room(options, row, recorded)
-            check_space(volume, len(data), reserve_bytes=options.reserve_bytes)
-            clear_place(
-                volume,
-                container_id,
+    @reports_failures
+    def write_chunk(
+        self,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        data: bytes,
+        *,
+        commit: BlockData | None = None,
+    ) -> ChunkInfo:
+        """Write a chunk durably and return it as recorded; with `commit`, commit its block too.
+
+        A chunk whose `checksum_type` is None gets CRC32C. Raise `RefusedError` or
+        `UnavailableError(DISK_OUT_OF_SPACE)`, with nothing changed.
+        """
+        check_id(block_id, "block id")
+        recorded = checked_chunk(self._options, block_id, chunk, data)
+        with self._volume.index.read() as rows:
+            row = writable_replica(rows, self.container_id, block_id)
+            known = known_block(rows, self.container_id, block_id)
+            place = place_chunk(
+                rows,
+                self.container_id,
                 block_id,
-                reserve_bytes=options.reserve_bytes,
-                end=chunk.offset,
+                known,
+                recorded,
+                lambda: self._holds(block_id, chunk.offset, data),
             )
-            _append(volume, container_id, block_id, recorded, data, block)
-        case ChunkPlacement.AGAIN:
+            block = self._commit_with(rows, block_id, known, recorded, commit)
+        match place:
+            case ChunkPlacement.END:
+                check_room(self._options, row, len(data))
+                self._append(block_id, recorded, data, block)
+            case ChunkPlacement.AGAIN:
+                self._overwrite(block_id, recorded, data, block)
+            case ChunkPlacement.RECORDED:
+                if block is not None and block != known.committed:
+                    self._commit(block)
+        return recorded
 
-            def record(rows: IndexChange) -> None:
-                rows.put_pending(container_id, block_id, recorded)
-                if block is not None:
-                    commit_block(rows, container_id, block)
+    @reports_failures
+    def put_block(self, block: BlockData) -> int:
+        """Commit a block whose chunks are written; return its length in bytes. It is durable when
+        this returns."""
+        check_id(block.block_id, "block id")
+        with self._volume.index.read() as rows:
+            writable_replica(rows, self.container_id, block.block_id)
+            known = known_block(rows, self.container_id, block.block_id)
+            written = [chunk for _, chunk in rows.pending(self.container_id, block.block_id)]
+            resolved = resolved_commit(known, written, block)
+        if resolved != known.committed:
+            self._commit(resolved)
+        return resolved.length_bytes
 
-            overwrite_chunk(
-                volume, options, container_id, block_id, recorded, data, record, pending=True
+    def _holds(self, block_id: BlockId, offset: int, data: bytes) -> bool:
+        path = self._paths.block_file(block_id)
+        with disk_errors(path):
+            return blockfile.read(path, offset, len(data)) == data
+
+    def _commit_with(
+        self,
+        rows: IndexView,
+        block_id: BlockId,
+        known: RecordedBlock,
+        chunk: ChunkInfo,
+        commit: BlockData | None,
+    ) -> BlockData | None:
+        if commit is None:
+            return None
+        if commit.block_id != block_id:
+            raise RefusedError(
+                Code.MALFORMED_REQUEST,
+                f"a chunk of block {block_id} with a commit of block {commit.block_id}",
             )
-        case ChunkPlacement.RECORDED:
-            if block is not None and block != known.committed:
-                _commit(volume, container_id, block)
-    return recorded
-
-
-def _holds(
-    volume: Volume, container_id: ContainerId, block_id: BlockId, offset: int, data: bytes
-) -> bool:
-    path = volume.paths(container_id).block_file(block_id)
-    with disk_errors(path):
-        return blockfile.read(path, offset, len(data)) == data
-
-
-def put_block(volume: Volume, container_id: ContainerId, block: BlockData) -> int:
-    """Commit a block whose chunks are written; return its length in bytes."""
-    check_id(block.block_id, "block id")
-    with volume.index.read() as rows:
-        writable_replica(rows, container_id, block.block_id)
-        known = known_block(rows, container_id, block.block_id)
-        written = [chunk for _, chunk in rows.pending(container_id, block.block_id)]
-        resolved = resolved_commit(known, written, block)
-    if resolved != known.committed:
-        _commit(volume, container_id, resolved)
-    return resolved.length_bytes
-
-
-def _commit_with(
-    rows: IndexView,
-    container_id: ContainerId,
-    block_id: BlockId,
-    known: RecordedBlock,
-    chunk: ChunkInfo,
-    commit: BlockData | None,
-) -> BlockData | None:
-    if commit is None:
-        return None
-    if commit.block_id != block_id:
-        raise RefusedError(
-            Code.MALFORMED_REQUEST,
-            f"a chunk of block {block_id} with a commit of block {commit.block_id}",
+        written = [had for _, had in rows.pending(self.container_id, commit.block_id)]
+        return resolved_commit(
+            known, [had for had in written if had.offset != chunk.offset] + [chunk], commit
         )
-    written = [had for _, had in rows.pending(container_id, commit.block_id)]
-    return resolved_commit(
-        known, [had for had in written if had.offset != chunk.offset] + [chunk], commit
-    )
+
+    def _commit(self, block: BlockData) -> None:
+        self._volume.index.write(lambda rows: commit_blocks(rows, self.container_id, [block]))
+
+    def _append(
+        self, block_id: BlockId, chunk: ChunkInfo, data: bytes, block: BlockData | None
+    ) -> None:
+        reserve_bytes = self._options.reserve_bytes
+        check_space(self._volume, len(data), reserve_bytes=reserve_bytes)
+        clear_place(
+            self._volume,
+            self.container_id,
+            block_id,
+            reserve_bytes=reserve_bytes,
+            end=chunk.offset,
+        )
+        blocks = [] if block is None else [block]
+
+        def record(rows: IndexChange) -> None:
+            if block is None or chunk.end > block.length_bytes:
+                rows.put_pending(self.container_id, block_id, chunk)
+            commit_blocks(rows, self.container_id, blocks, added_bytes=chunk.length_bytes)
+
+        blockfile.append(self._paths.block_file(block_id), data, chunk.offset)
+        try:
+            self._volume.index.write(record)
+        except SutureError:
+            forget_unrecorded(self._volume, self.container_id, block_id, chunk.offset)
+            raise
+
+    def _overwrite(
+        self, block_id: BlockId, chunk: ChunkInfo, data: bytes, block: BlockData | None
+    ) -> None:
+        def record(rows: IndexChange) -> None:
+            rows.put_pending(self.container_id, block_id, chunk)
+            if block is not None:
+                commit_blocks(rows, self.container_id, [block])
+
+        overwrite_chunk(
+            self._volume,
+            self._options,
+            self.container_id,
+            block_id,
+            chunk,
+            data,
+            record,
+            pending=True,
+        )
 
 
-def _commit(volume: Volume, container_id: ContainerId, block: BlockData) -> None:
-    volume.index.write(lambda rows: commit_block(rows, container_id, block))
-
-
-def _append(
-    volume: Volume,
-    container_id: ContainerId,
-    block_id: BlockId,
-    chunk: ChunkInfo,
-    data: bytes,
-    block: BlockData | None,
-) -> None:
-    def record(rows: IndexChange) -> None:
-        row = rows.replica(container_id)
-        bytes_used = row.bytes_used + chunk.length_bytes
-        rows.put_replica(container_id, replace(row, bytes_used=bytes_used))
-        covered = block is not None and chunk.end <= block.length_bytes
-        if not covered:
-            rows.put_pending(container_id, block_id, chunk)
-        if block is not None:
-            commit_block(rows, container_id, block)
-
-    path = volume.paths(container_id).block_file(block_id)
-    blockfile.append(path, data, chunk.offset)
-    try:
-        volume.index.write(record)
-    except SutureError:
-        _forget_unrecorded(volume, container_id, block_id, chunk.offset)
-        raise
-
-
-def _forget_unrecorded(
+def forget_unrecorded(
     volume: Volume, container_id: ContainerId, block_id: BlockId, offset: int
 ) -> None:
-    """Cut off the bytes of a chunk that could not be recorded, only if the index confirms that."""
+    """Cut off the bytes from `offset` on that could not be recorded, only if the index confirms
+    that."""
     with suppress(SutureError), volume.index.read() as rows:
         if known_block(rows, container_id, block_id).end == offset:
             blockfile.forget_tail(volume.paths(container_id).block_file(block_id), offset)

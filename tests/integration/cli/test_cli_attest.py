@@ -33,7 +33,7 @@ def volume(tmp_path: Path) -> Path:
     replica.create()
     replica.create(OTHER)
     good = replica.file(1).read_bytes()
-    chunk = replica.store.block(CONTAINER, BlockId(1)).chunks[0]
+    chunk = replica.store.view(CONTAINER).block(BlockId(1)).chunks[0]
     replica.scan()
     replica.scan(OTHER)
     replica.flip(1, 100)

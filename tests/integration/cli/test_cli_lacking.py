@@ -43,7 +43,7 @@ def lose(cluster: Cluster, container_id: int, count: int) -> None:
         store = ReplicaStore.open(
             paths, cluster_id=version.cluster_id, datanode_id=version.datanode_id
         )
-        ids = [block.block_id for block in store.blocks(ContainerId(container_id))]
+        ids = [block.block_id for block in store.view(ContainerId(container_id)).blocks()]
         assert count == remove_blocks(store, ContainerId(container_id), ids[:count])
         store.close()
         cluster.start_again(index)

@@ -41,7 +41,7 @@ def test_rediscovery_takes_the_block_row_with_the_later_commit(
     """One replica missed the last commit. If its row were used because it was asked first, the
     file would be shorter than acknowledged, and would count as lost.
     """
-    whole = pair[0].replica.store.block(CONTAINER, ONE)
+    whole = pair[0].replica.store.view(CONTAINER).block(ONE)
     notes = (("key", "/a"), ("part", "0"))
     whole = replace(whole, bcsid=Bcsid(9), metadata=notes)
     put(pair[newest], whole)

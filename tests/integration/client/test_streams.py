@@ -107,13 +107,13 @@ class World:
                 data = b""
                 for location in item.blocks:
                     at = location.block_id
-                    place = ContainerId(at.container_id), BlockId(at.local_id)
-                    block = store.block(*place)
+                    view, block_id = store.view(ContainerId(at.container_id)), BlockId(at.local_id)
+                    block = view.block(block_id)
                     assert location.length == block.length_bytes
                     assert at.bcsid == block.bcsid
                     assert ("key", item.key) in block.metadata
                     if location.length:
-                        data += store.read(*place, 0, location.length)
+                        data += view.read(block_id, 0, location.length)
                 assert contents(number, item.size_bytes) == data
 
 
@@ -258,7 +258,7 @@ def test_a_session_that_is_stopped_ends_its_streams(
     assert Code.CANCELLED is caught.value.code
     for node in world.nodes:
         node.stop_serving()
-        assert [] == node.replica.store.blocks(ContainerId(101))
+        assert [] == node.replica.store.view(ContainerId(101)).blocks()
 
 
 def test_a_session_that_is_stopped_commits_no_key(tmp_path: Path, stack: ExitStack) -> None:
@@ -299,13 +299,13 @@ def test_data_shards_hold_the_cells_in_turn(tmp_path: Path, stack: ExitStack) ->
         block_id = BlockId(location.block_id.local_id)
         for place, node in enumerate(world.nodes):
             store = node.replica.store
-            block = store.block(container_id, block_id)
+            block = store.view(container_id).block(block_id)
             assert location.block_id.bcsid == block.bcsid
             if place < CODE.data_count:
                 begins = range(place * cell_bytes, size_bytes, CODE.data_count * cell_bytes)
                 expected = [data[begin : begin + cell_bytes] for begin in begins]
                 chunks = [(chunk.offset, chunk.length_bytes) for chunk in block.chunks]
-                assert expected == [store.read(container_id, block_id, *one) for one in chunks]
+                assert expected == [store.view(container_id).read(block_id, *one) for one in chunks]
 
 
 def test_a_group_whose_shard_fails_is_written_elsewhere(tmp_path: Path, stack: ExitStack) -> None:

@@ -49,7 +49,7 @@ def carry_out(
 
 def live(replica: StoredReplica, container_id: ContainerId = CONTAINER) -> list[int]:
     """Return the blocks that have a row; their files must be there, and no others."""
-    rows = [int(block_id) for block_id, _ in replica.store.block_rows(container_id)]
+    rows = [int(block_id) for block_id, _ in replica.store.view(container_id).block_rows()]
     files = replica.store.paths(container_id).chunks.iterdir()
     assert rows == sorted(int(path.stem) for path in files)
     return rows
@@ -59,7 +59,7 @@ def test_every_transaction_is_acknowledged(replica: StoredReplica) -> None:
     """
     Results come in the order of the transactions, with what each of them freed.
     """
-    root = replica.store.tree(CONTAINER).root
+    root = replica.store.view(CONTAINER).tree().root
 
     results = carry_out(
         replica,
@@ -73,8 +73,8 @@ def test_every_transaction_is_acknowledged(replica: StoredReplica) -> None:
     ]
     assert 2 * CHUNK_BYTES + 3 == results[1].bytes_freed
     assert ([3, 5, 6], [1, 2, 4, 5, 6]) == (live(replica), live(replica, OTHER))
-    assert root == replica.store.tree(CONTAINER).root
-    assert {1, 2, 4} == set(replica.store.tombstones(CONTAINER))
+    assert root == replica.store.view(CONTAINER).tree().root
+    assert {1, 2, 4} == set(replica.store.view(CONTAINER).tombstones())
 
 
 def test_blocks_without_a_known_commit_go_to_quarantine(replica: StoredReplica) -> None:
@@ -278,5 +278,5 @@ def test_deleting_waits_for_a_copy_under_way(tmp_path: Path) -> None:
     results = carry_out(source.replica, transaction(1, 1))
 
     assert results[0].done
-    assert BlockId(1) in source.replica.store.tombstones(CONTAINER)
+    assert BlockId(1) in source.replica.store.view(CONTAINER).tombstones()
     source.close()

@@ -240,7 +240,7 @@ def test_small_samples_are_proven_in_one_call(
         return prove_chunks(self, container_id, asked)
 
     monkeypatch.setattr(Peer, "prove_chunks", noted)
-    chunk_count = len(mine.replica.store.tree(CONTAINER).chunk_spans)
+    chunk_count = len(mine.replica.store.view(CONTAINER).tree().chunk_spans)
 
     delete(mine, [other])
 

@@ -178,7 +178,7 @@ def test_uncommitted_chunks_do_not_prevent_a_delete(two: tuple[Datanode, Datanod
         data = noise(100, block_id)
         sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
         chunk = ChunkInfo(offset, 100, ChecksumType.CRC32C, WINDOW_BYTES, sums)
-        mine.replica.store.write_chunk(CONTAINER, BlockId(block_id), chunk, data)
+        mine.replica.store.writer(CONTAINER).write_chunk(BlockId(block_id), chunk, data)
     for one in two:
         close(one, QUASI)
     mine.replica.flip(1, 5)

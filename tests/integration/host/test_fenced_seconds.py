@@ -69,7 +69,7 @@ def test_the_other_one_is_served(host: Host, number: ContainerId) -> None:
     assert {*others, number} == set(gone), "each of them is reported anew"
     assert number in host.on("a")
     data = content(number, ONE)
-    assert data == host.store.read(number, ONE, 0, len(data))
+    assert data == host.store.view(number).read(ONE, 0, len(data))
     assert not host.store.volume_set.is_lost(number)
     assert () == host.store.unloadable()
     for container_id in others:

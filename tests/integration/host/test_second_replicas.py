@@ -119,11 +119,11 @@ class TestCancelled:
         host.restart()
         host.work()
 
-        assert {ONE} == host.store.tombstones(number).keys()
+        assert {ONE} == host.store.view(number).tombstones().keys()
         with pytest.raises(RefusedError):
-            host.store.block(number, ONE)
+            host.store.view(number).block(ONE)
         expected = content(number, 2)
-        assert expected == host.store.read(number, BlockId(2), 0, len(expected))
+        assert expected == host.store.view(number).read(BlockId(2), 0, len(expected))
         assert 1 == len(directories(host, number))
 
     def test_replica_that_lacks_a_tombstone_does_not_replace_the_copy(
@@ -151,7 +151,7 @@ class TestCancelled:
         host.clock.advance_s(RETRY_S + 1)
         host.work()
         assert ["a"] == directories(host, number)
-        assert {ONE} == host.store.tombstones(number).keys()
+        assert {ONE} == host.store.view(number).tombstones().keys()
 
 
 class TestCancelledMeanwhile:
@@ -288,7 +288,7 @@ class TestReturnedDisk:
 
         assert ["b"] == directories(host, number)
         assert ReplicaState.CLOSED is host.store.replica(number).state
-        assert BLOCKS + 1 == len(host.store.blocks(number))
+        assert BLOCKS + 1 == len(host.store.view(number).blocks())
 
     def test_another_shard_of_it_is_something_else(self, host: Host) -> None:
         """The other shard replaces no shard, is not replaced by one, and outlives the delete of
@@ -308,7 +308,7 @@ class TestReturnedDisk:
         host.restart()
         assert number in host.on("a")
         assert ReplicaState.CLOSED is host.store.replica(number).state
-        assert BLOCKS == len(host.store.blocks(number))
+        assert BLOCKS == len(host.store.view(number).blocks())
 
     def test_no_move_is_written_over_one(self, host: Host) -> None:
         """

@@ -41,7 +41,7 @@ class TestRetire:
         """
         before = host.fill()
         assert before["a"]
-        roots = {n: host.store.tree(ContainerId(n)).root for n in range(1, 5)}
+        roots = {n: host.store.view(ContainerId(n)).tree().root for n in range(1, 5)}
 
         host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.work()

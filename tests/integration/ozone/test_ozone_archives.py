@@ -79,12 +79,12 @@ def check_whole(made: OzoneAgent, *unsummed: int) -> None:
     store = made.replica.store
     facts = store.replica(WHOLE)
     assert (ReplicaState.CLOSED, 0, 4) == (facts.state, facts.replica_index, facts.block_count)
-    assert list(BLOCKS) == [block.block_id for block in store.blocks(WHOLE)]
+    assert list(BLOCKS) == [block.block_id for block in store.view(WHOLE).blocks()]
     for number, (seed, length_bytes) in BLOCKS.items():
-        data = store.read(WHOLE, BlockId(number), 0, length_bytes)
+        data = store.view(WHOLE).read(BlockId(number), 0, length_bytes)
         assert java_random(seed, length_bytes) == data or number in unsummed
-    assert GONE == set(store.tombstones(WHOLE))
-    assert ROOT == store.tree(WHOLE).root
+    assert GONE == set(store.view(WHOLE).tombstones())
+    assert ROOT == store.view(WHOLE).tree().root
 
 
 def check_nothing(made: OzoneAgent) -> None:
@@ -122,7 +122,7 @@ def test_a_shard_is_taken(agent: tuple[OzoneAgent, OzoneClient]) -> None:
     client.upload(SHARD, packed("shard"), compression=ZSTD)
 
     facts = made.replica.store.replica(SHARD)
-    assert (2, SHARD_ROOT) == (facts.replica_index, made.replica.store.tree(SHARD).root)
+    assert (2, SHARD_ROOT) == (facts.replica_index, made.replica.store.view(SHARD).tree().root)
     block = client.ask("getBlock", SHARD, blockID=block_id(201, SHARD)).getBlock.blockData
     assert [20] * 3 == [len(chunk.stripeChecksum) for chunk in block.chunks]
     assert ["TYPE", "blockGroupLen"] == [pair.key for pair in block.metadata]
@@ -133,8 +133,8 @@ def test_a_store_of_other_trees_takes_it_too(tmp_path: Path) -> None:
     with served(tmp_path) as (made, client):
         client.upload(WHOLE, plain("whole"))
 
-        assert list(BLOCKS) == [one.block_id for one in made.replica.store.blocks(WHOLE)]
-        assert Algorithm.XXH3_64 is made.replica.store.tree(WHOLE).algorithm
+        assert list(BLOCKS) == [one.block_id for one in made.replica.store.view(WHOLE).blocks()]
+        assert Algorithm.XXH3_64 is made.replica.store.view(WHOLE).tree().algorithm
 
 
 def test_imported_container_survives_a_restart(agent: tuple[OzoneAgent, OzoneClient]) -> None:

@@ -118,11 +118,11 @@ def test_a_replica_is_pushed_to_an_agent(
     assert (EXECUTED, "") == (status.status, status.msg)
     store = target.replica.store
     assert ReplicaState.CLOSED is store.replica(ONE).state
-    assert store_of(agent).tree(ONE).root == store.tree(ONE).root
+    assert store_of(agent).view(ONE).tree().root == store.view(ONE).tree().root
     small = [(block_id, 2, CHUNK_BYTES) for block_id in (9, 11, 12)]
     for block_id, count, size_bytes in (*small, (LARGE, LARGE_CHUNKS, LARGE_BYTES)):
         written = b"".join(content((block_id, number), size_bytes) for number in range(count))
-        assert written == store.read(ONE, BlockId(block_id), 0, len(written))
+        assert written == store.view(ONE).read(BlockId(block_id), 0, len(written))
     assert [ONE] == target.scans
     assert [("ImportContainer", "OK")] == [line[:2] for line in target.audit.lines]
 
@@ -274,10 +274,10 @@ def test_container_is_fetched_from_the_source_that_has_it(
         assert wish.HasField("readOffset")  # Ozone requires it
         assert (5, 0, compression) == (wish.containerID, wish.readOffset, wish.compression)
         store = store_of(host)
-        assert ROOT == store.tree(WHOLE).root
-        assert GONE == set(store.tombstones(WHOLE))
+        assert ROOT == store.view(WHOLE).tree().root
+        assert GONE == set(store.view(WHOLE).tombstones())
         for number, (seed, length_bytes) in BLOCKS.items():
-            data = store.read(WHOLE, BlockId(number), 0, length_bytes)
+            data = store.view(WHOLE).read(BlockId(number), 0, length_bytes)
             assert java_random(seed, length_bytes) == data
         wait_until(lambda: 5 in scm.replicas() and scm.replicas()[5].dataChecksum == ROOT)
 

@@ -175,7 +175,7 @@ def test_exported_container_can_be_imported_by_another_agent(
     with served(tmp_path_factory.mktemp("other"), algorithm=Algorithm.CRC32C) as (other, sender):
         sender.upload(WHOLE, data, compression=ZSTD)
 
-        ours, theirs = made.replica.store.tree(WHOLE), other.replica.store.tree(WHOLE)
+        ours, theirs = made.replica.store.view(WHOLE).tree(), other.replica.store.view(WHOLE).tree()
         assert ours.root == theirs.root
         assert ours.tombstone_count == theirs.tombstone_count == 2
 

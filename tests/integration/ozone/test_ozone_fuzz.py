@@ -39,8 +39,8 @@ def state_of(made: OzoneAgent) -> tuple[object, ...]:
     paths = sorted(store.paths(CONTAINER).chunks.iterdir())
     return (
         store.replica(CONTAINER),
-        store.blocks(CONTAINER),
-        store.tree(CONTAINER).root,
+        store.view(CONTAINER).blocks(),
+        store.view(CONTAINER).tree().root,
         [path.read_bytes() for path in paths],
     )
 
@@ -212,4 +212,4 @@ def test_a_hostile_count_of_chunks_is_refused(agent: tuple[OzoneAgent, OzoneClie
     block.chunks.extend([WIRE["ChunkInfo"]()] * 1_000_000)
 
     assert "MALFORMED_REQUEST" == client.result("putBlock", SHARD, blockData=block)
-    assert [9] == [one.block_id for one in made.replica.store.blocks(SHARD)]
+    assert [9] == [one.block_id for one in made.replica.store.view(SHARD).blocks()]

@@ -64,8 +64,8 @@ def take(host: AgentProcess, served: Served, *, without: int = 0) -> None:
         block = decode_stored(ONE, BlockId(block_id), row, None).block
         for chunk in block.chunks:
             data = served.data[block_id][chunk.offset : chunk.end]
-            store.write_chunk(ONE, block.block_id, chunk, data)
-        store.put_block(ONE, block)
+            store.writer(ONE).write_chunk(block.block_id, chunk, data)
+        store.writer(ONE).put_block(block)
     store.close_container(ONE, force=True)
 
 
@@ -106,7 +106,7 @@ def damage(host: AgentProcess, block_id: BlockId, at: int) -> None:
 
 def checksums(host: AgentProcess) -> dict[int, int]:
     """Return the checksum of each block and tombstone, as our tree has it."""
-    tree = store_of(host).tree(ONE)
+    tree = store_of(host).view(ONE).tree()
     return dict(zip(tree.block_ids.tolist(), tree.block_checksums.tolist(), strict=True))
 
 
@@ -137,7 +137,7 @@ def test_damage_is_healed_from_datanodes_of_ozone(
     wait_until(
         lambda: (
             (scm.replicas()[1].state, scm.replicas()[1].dataChecksum)
-            == (4, store_of(agent).tree(ONE).root)
+            == (4, store_of(agent).view(ONE).tree().root)
         )
     )
 
@@ -174,7 +174,7 @@ def test_a_block_that_was_never_here_is_fetched(
 
         assert (EXECUTED, "") == (status.status, status.msg)
         assert peers[0].containers[1].data[LARGE] == file_of(agent, LARGE).read_bytes()
-        row = store_of(agent).block(ONE, LARGE)
+        row = store_of(agent).view(ONE).block(LARGE)
         wanted = decode_stored(ONE, LARGE, peers[0].containers[1].rows[LARGE], None).block
         assert wanted.chunks == row.chunks
 

@@ -144,8 +144,8 @@ def test_blocks_are_deleted_and_each_transaction_acknowledged(
     assert DATANODE_ID == ack.dnId
     found = [(one.txID, one.containerID, one.success) for one in ack.results]
     assert [(501, 1, True), (502, 99, False)] == found
-    assert [12] == [block.block_id for block in store_of(agent).blocks(ONE)]
-    assert [BlockId(11)] == list(store_of(agent).tombstones(ONE))
+    assert [12] == [block.block_id for block in store_of(agent).view(ONE).blocks()]
+    assert [BlockId(11)] == list(store_of(agent).view(ONE).tombstones())
 
 
 def test_a_root_outlives_deletes(scm: StandInScm, agent: AgentProcess) -> None:
@@ -160,7 +160,7 @@ def test_a_root_outlives_deletes(scm: StandInScm, agent: AgentProcess) -> None:
     wait_until(lambda: scm.replicas()[1].keyCount == 1)
 
     assert before == scm.replicas()[1].dataChecksum
-    assert 1 == store_of(agent).tree(ONE).tombstone_count
+    assert 1 == store_of(agent).view(ONE).tree().tombstone_count
 
 
 def test_operational_state_is_kept_and_reported_after_a_restart(tmp_path: Path) -> None:

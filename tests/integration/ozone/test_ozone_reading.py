@@ -32,7 +32,7 @@ def agent(tmp_path: Path) -> Iterator[tuple[OzoneAgent, OzoneClient]]:
         replica.put(CRC32_BLOCK, 40_000, 5, container_id=EC, checksum_type=ChecksumType.CRC32)
         replica.put(NONE_BLOCK, 30_000, container_id=EC, checksum_type=ChecksumType.NONE)
         notes = (("blockGroupLen", "5"),)
-        replica.store.put_block(EC, BlockData(BlockId(PADDING), Bcsid(0), (), notes))
+        replica.store.writer(EC).put_block(BlockData(BlockId(PADDING), Bcsid(0), (), notes))
         replica.store.close_container(EC, force=True)
         yield made, client
 

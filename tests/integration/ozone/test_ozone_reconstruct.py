@@ -136,7 +136,9 @@ def assert_rebuilt_here(
             assert row_of(row) == comparable(served)
             size = len(real.data[one])
             if size:
-                assert real.data[one] == store_of(host).read(container_id, BlockId(one), 0, size)
+                assert real.data[one] == store_of(host).view(container_id).read(
+                    BlockId(one), 0, size
+                )
 
 
 @pytest.mark.parametrize("container_id", [LARGE, SMALL])

@@ -100,8 +100,8 @@ def test_acknowledged_block_survives_a_restart(
     made.replica.reopen()
 
     store = made.replica.store
-    assert DATA[:CELL] == store.read(EC, BlockId(9), 0, CELL)
-    assert CELL == store.block(EC, BlockId(9)).length_bytes
+    assert DATA[:CELL] == store.view(EC).read(BlockId(9), 0, CELL)
+    assert CELL == store.view(EC).block(BlockId(9)).length_bytes
 
 
 def test_a_chunk_and_its_commit_come_together(agent: tuple[OzoneAgent, OzoneClient]) -> None:
@@ -224,7 +224,7 @@ def test_refused_write_has_ozones_result_code(
 
     assert wanted == RESULTS[answer.result], answer.message
     store = made.replica.store
-    assert all(not store.blocks(one) for one in store.replica_ids() if one != 1)
+    assert all(not store.view(one).blocks() for one in store.replica_ids() if one != 1)
 
 
 def test_notes_are_counted_before_any_is_looked_at(agent: tuple[OzoneAgent, OzoneClient]) -> None:

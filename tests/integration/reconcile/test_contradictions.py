@@ -34,8 +34,8 @@ def write(replica: StoredReplica, contents: dict[BlockId, bytes]) -> None:
     for block_id, data in contents.items():
         sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
         chunk = ChunkInfo(0, len(data), ChecksumType.CRC32C, WINDOW_BYTES, sums)
-        replica.store.write_chunk(CONTAINER, block_id, chunk, data)
-        replica.store.put_block(CONTAINER, BlockData(block_id, Bcsid(block_id), (chunk,)))
+        replica.store.writer(CONTAINER).write_chunk(block_id, chunk, data)
+        replica.store.writer(CONTAINER).put_block(BlockData(block_id, Bcsid(block_id), (chunk,)))
     replica.store.close_container(CONTAINER, bcsid=0, force=True)
 
 
@@ -142,11 +142,11 @@ class TestIntactRow:
         """The medium has the wrong version, and the own row still marks it as damage."""
         cluster.mine.replica.overwrite(BLOCK, 0, cluster.lie)
         cluster.mine.scan()
-        row = cluster.mine.replica.store.block(CONTAINER, BLOCK)
+        row = cluster.mine.replica.store.view(CONTAINER).block(BLOCK)
 
         cluster.mine.reconcile([cluster.wrong])
 
-        assert row == cluster.mine.replica.store.block(CONTAINER, BLOCK)
+        assert row == cluster.mine.replica.store.view(CONTAINER).block(BLOCK)
         assert ReplicaState.UNHEALTHY is cluster.mine.replica.store.replica(CONTAINER).state
 
 
@@ -158,7 +158,7 @@ class TestStore:
         store = cluster.mine.replica.store
         cluster.mine.replica.flip(BLOCK, 7)
         before = cluster.mine.files()
-        [chunk] = cluster.wrong.replica.store.block(CONTAINER, BLOCK).chunks
+        [chunk] = cluster.wrong.replica.store.view(CONTAINER).block(BLOCK).chunks
 
         with pytest.raises(RefusedError, match="not what the row here says") as refused:
             store.repair(CONTAINER).install_chunk(BLOCK, chunk, cluster.lie)
@@ -170,12 +170,12 @@ class TestStore:
         """The row is kept although the bytes here are those of the peer's row."""
         store = cluster.mine.replica.store
         cluster.mine.replica.overwrite(BLOCK, 0, cluster.lie)
-        row = store.block(CONTAINER, BLOCK)
-        [chunk] = cluster.wrong.replica.store.block(CONTAINER, BLOCK).chunks
+        row = store.view(CONTAINER).block(BLOCK)
+        [chunk] = cluster.wrong.replica.store.view(CONTAINER).block(BLOCK).chunks
 
         assert not store.repair(CONTAINER).salvage_chunk(BLOCK, chunk)
 
-        assert row == store.block(CONTAINER, BLOCK)
+        assert row == store.view(CONTAINER).block(BLOCK)
 
 
 class TestLostRow:
@@ -204,7 +204,9 @@ class TestLostRow:
 
         assert "UNCONFIRMED" in skipped(result) & skipped(again)
         assert [] == cluster.contradictions()
-        assert BLOCK not in [b.block_id for b in cluster.mine.replica.store.blocks(CONTAINER)]
+        assert BLOCK not in [
+            b.block_id for b in cluster.mine.replica.store.view(CONTAINER).blocks()
+        ]
 
     def test_dead_holder_does_not_delay_the_repair_of_a_lost_row(self, cluster: Cluster) -> None:
         """A dead datanode may never return. If it returns with other bytes, both versions are
@@ -231,7 +233,7 @@ class TestLostRow:
         self, cluster: Cluster
     ) -> None:
         """The silent holder contradicts no more than that peer does."""
-        tree = cluster.right.replica.store.tree(CONTAINER).summary()
+        tree = cluster.right.replica.store.view(CONTAINER).tree().summary()
         cluster.mine.replica.delete_row(BLOCK)
         cluster.mine.scan()
 
@@ -328,7 +330,7 @@ class TestKnowing:
         store.commit_scan(
             CONTAINER,
             base_generation=store.generation(CONTAINER),
-            tree=store.tree(CONTAINER),
+            tree=store.view(CONTAINER).tree(),
             findings=[],
             bytes_read=0,
             complete=False,

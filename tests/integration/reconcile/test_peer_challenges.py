@@ -13,7 +13,7 @@ from agent.reconcile.peer_challenges import ChallengeWorker
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import RetryAfter
-from agent.store.replica_store import ReplicaStore
+from agent.store.operations.reading import LocalReplicaView
 from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.heard import logged
@@ -97,7 +97,7 @@ def test_honest_peer_proves_every_challenge(two: Two) -> None:
 
 def test_a_medium_that_lost_something_is_found(two: Two) -> None:
     """Its tree is unchanged, and no scan has read the chunk since."""
-    before = two.other.replica.store.tree(CONTAINER).root
+    before = two.other.replica.store.view(CONTAINER).tree().root
     two.other.replica.flip(2, 7)
 
     with logged() as said:
@@ -107,7 +107,7 @@ def test_a_medium_that_lost_something_is_found(two: Two) -> None:
     assert two.results["failed"] + two.results["proven"] == ASKED
     told = [one for one in said if one["event"] == "proof_failed"]
     assert {("dn2", 2, 0)} == {(one["peer"], one["block_id"], one["offset"]) for one in told}
-    assert before == two.other.replica.store.tree(CONTAINER).root
+    assert before == two.other.replica.store.view(CONTAINER).tree().root
 
 
 def test_a_forged_row_that_verifies_is_found(two: Two) -> None:
@@ -173,14 +173,14 @@ def test_container_deleted_during_a_challenge_blames_nobody(
 ) -> None:
     """Deletes go on during challenges. Neither replica is doubted or scanned for it."""
     store = two.mine.replica.store
-    real = type(store).read_medium
+    real = LocalReplicaView.read
 
-    def deleted(self: ReplicaStore, *asked: Any) -> bytes:
-        if CONTAINER in store.replica_ids():
+    def deleted(self: LocalReplicaView, *asked: Any, past_cache: bool = False) -> bytes:
+        if past_cache and CONTAINER in store.replica_ids():
             store.delete_container(CONTAINER, force=True)
-        return real(self, *asked)
+        return real(self, *asked, past_cache=past_cache)
 
-    monkeypatch.setattr(ReplicaStore, "read_medium", deleted)
+    monkeypatch.setattr(LocalReplicaView, "read", deleted)
     two.ask(3)
 
     assert {} == two.results

@@ -155,7 +155,7 @@ class TestOneDamagedReplica:
     @pytest.mark.parametrize("damage", DAMAGES)
     def test_is_whole_again(self, cluster: Cluster, damage: Callable[[Datanode], int]) -> None:
         """Every kind of damage is healed by one reconcile, for the bytes of the damage."""
-        whole, root = cluster[1].files(), cluster[1].replica.store.tree(CONTAINER).root
+        whole, root = cluster[1].files(), cluster[1].replica.store.view(CONTAINER).tree().root
         damaged_bytes = damage(cluster[0])
         serve_all(cluster)
 
@@ -164,7 +164,7 @@ class TestOneDamagedReplica:
         facts = cluster[0].replica.store.replica(CONTAINER)
         assert ReconcileVerdict.CONVERGED is result.result, result
         assert whole == cluster[0].files()
-        assert root == cluster[0].replica.store.tree(CONTAINER).root
+        assert root == cluster[0].replica.store.view(CONTAINER).tree().root
         assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
         assert damaged_bytes == result.fetched_bytes
         assert [] == [chunk for chunk in result.chunks if chunk.result is ChunkResult.FAILED]
@@ -193,7 +193,7 @@ class TestOneDamagedReplica:
 class TestAllReplicasDamaged:
     def test_opposite_damage_is_healed_in_one_round(self, cluster: Cluster) -> None:
         """Only the union of the three is whole, and after one round each of them is."""
-        whole, root = cluster[0].files(), cluster[0].replica.store.tree(CONTAINER).root
+        whole, root = cluster[0].files(), cluster[0].replica.store.view(CONTAINER).tree().root
         damaged = flip(cluster[0]) + truncate(cluster[0])
         damaged += zero(cluster[1]) + delete_file(cluster[1]) + append_garbage(cluster[1])
         cluster[2].replica.flip(6, 5)
@@ -206,7 +206,7 @@ class TestAllReplicasDamaged:
         for datanode in cluster:
             facts = datanode.replica.store.replica(CONTAINER)
             assert whole == datanode.files()
-            assert root == datanode.replica.store.tree(CONTAINER).root
+            assert root == datanode.replica.store.view(CONTAINER).tree().root
             assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
         assert [ReconcileVerdict.CONVERGED] * 3 == [result.result for result in results], results
         assert damaged == sum(result.fetched_bytes for result in results)
@@ -231,7 +231,7 @@ class TestAllReplicasDamaged:
             )
 
         assert [whole] * 3 == [datanode.files() for datanode in cluster]
-        assert 1 == len({one.replica.store.tree(CONTAINER).root for one in cluster})
+        assert 1 == len({one.replica.store.view(CONTAINER).tree().root for one in cluster})
         assert [ReconcileVerdict.CONVERGED] * 3 == [result.result for result in results], results
 
     def test_equal_replicas_compare_roots_only(self, cluster: Cluster) -> None:
@@ -269,16 +269,16 @@ class TestDeletedBlocks:
         """A delete that was ordered is carried out here, too, though roots agree."""
         remove_blocks(cluster[1].replica.store, CONTAINER, [BlockId(3)])
         serve_all(cluster)
-        root = cluster[0].replica.store.tree(CONTAINER).root
-        assert root == cluster[1].replica.store.tree(CONTAINER).root
+        root = cluster[0].replica.store.view(CONTAINER).tree().root
+        assert root == cluster[1].replica.store.view(CONTAINER).tree().root
 
         ordered = ConfirmedDeletes(frozenset({BlockId(3)}))
         result = cluster[0].reconcile(cluster[1:], deletes=ordered)
 
         assert ReconcileVerdict.CONVERGED is result.result, result
         assert "3.block" not in cluster[0].files()
-        assert root == cluster[0].replica.store.tree(CONTAINER).root
-        assert {BlockId(3)} == set(cluster[0].replica.store.tombstones(CONTAINER))
+        assert root == cluster[0].replica.store.view(CONTAINER).tree().root
+        assert {BlockId(3)} == set(cluster[0].replica.store.view(CONTAINER).tombstones())
         assert 0 == result.fetched_bytes
 
 
@@ -299,7 +299,7 @@ class TestRandomDamage:
         results = one_round(cluster)
 
         assert [whole] * 3 == [datanode.files() for datanode in cluster]
-        assert 1 == len({one.replica.store.tree(CONTAINER).root for one in cluster})
+        assert 1 == len({one.replica.store.view(CONTAINER).tree().root for one in cluster})
         assert [0] * 3 == [one.replica.store.replica(CONTAINER).finding_count for one in cluster]
         assert [ReconcileVerdict.CONVERGED] * 3 == [result.result for result in results], results
 

@@ -270,12 +270,12 @@ class TestStopping:
         remove_blocks(cluster[1].replica.store, CONTAINER, [BlockId(1), BlockId(2)])
         cluster[1].serve()
         told: list[int] = []
-        store.on_change = lambda _: told.append(len(store.tombstones(CONTAINER)))
+        store.on_change = lambda _: told.append(len(store.view(CONTAINER).tombstones()))
 
         result = cluster[0].reconcile(
             cluster[1:2],
             deletes=ConfirmedDeletes(frozenset({BlockId(1), BlockId(2)})),
-            stop=lambda: bool(store.tombstones(CONTAINER)),
+            stop=lambda: bool(store.view(CONTAINER).tombstones()),
         )
 
         assert ReconcileVerdict.INTERRUPTED is result.result
@@ -357,7 +357,7 @@ class TestCommitIds:
 
         facts = late.replica.store.replica(CONTAINER)
         assert ReconcileVerdict.CONVERGED is result.result, result
-        assert (2, 2) == (facts.bcsid, late.replica.store.block(CONTAINER, BlockId(2)).bcsid)
+        assert (2, 2) == (facts.bcsid, late.replica.store.view(CONTAINER).block(BlockId(2)).bcsid)
         assert ahead.files() == late.files()
 
     def test_a_closed_replica_takes_the_id_of_a_commit_that_was_deleted_since(
@@ -391,7 +391,7 @@ class TestCommitIds:
 
         result = late.reconcile([ahead])
 
-        block = late.replica.store.block(CONTAINER, BlockId(2))
+        block = late.replica.store.view(CONTAINER).block(BlockId(2))
         assert ReconcileVerdict.PARTIAL is result.result
         assert (1, 0) == (len(block.chunks), block.bcsid)
         assert 1 == late.replica.store.replica(CONTAINER).bcsid
@@ -407,7 +407,7 @@ class TestCommitIds:
 
         late.reconcile([ahead])
 
-        assert 2 == late.replica.store.block(CONTAINER, BlockId(2)).bcsid
+        assert 2 == late.replica.store.view(CONTAINER).block(BlockId(2)).bcsid
         assert 1 == late.replica.store.replica(CONTAINER).bcsid
 
     def test_a_block_that_failed_holds_back_the_container(
@@ -428,7 +428,7 @@ class TestCommitIds:
         result = late.reconcile([ahead])
 
         assert ReconcileVerdict.PARTIAL is result.result
-        assert 3 == late.replica.store.block(CONTAINER, BlockId(3)).bcsid
+        assert 3 == late.replica.store.view(CONTAINER).block(BlockId(3)).bcsid
         assert 1 == late.replica.store.replica(CONTAINER).bcsid
 
     def test_client_metadata_comes_with_a_block(self, tmp_path: Path) -> None:
@@ -441,15 +441,15 @@ class TestCommitIds:
         chunk = ChunkInfo(0, 1_000, ChecksumType.CRC32C, WINDOW_BYTES, sums)
         full = BlockData(BlockId(1), Bcsid(1), (chunk,), (("key", "a/b"),))
         empty = replace(full, block_id=BlockId(2), chunks=(), metadata=(("key", "empty"),))
-        peer.replica.store.write_chunk(CONTAINER, BlockId(1), chunk, data, commit=full)
-        peer.replica.store.put_block(CONTAINER, empty)
+        peer.replica.store.writer(CONTAINER).write_chunk(BlockId(1), chunk, data, commit=full)
+        peer.replica.store.writer(CONTAINER).put_block(empty)
         for datanode in (mine, peer):
             datanode.replica.store.close_container(CONTAINER, bcsid=0, force=True)
         peer.serve()
 
         result = mine.reconcile([peer])
 
-        blocks = mine.replica.store.blocks(CONTAINER)
+        blocks = mine.replica.store.view(CONTAINER).blocks()
         mine.close()
         peer.close()
         assert ReconcileVerdict.CONVERGED is result.result, result

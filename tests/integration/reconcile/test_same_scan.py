@@ -61,7 +61,7 @@ def test_damage_found_by_an_interrupted_scan_is_repaired(cluster: Cluster) -> No
     damage(damaged)
     report = scan_container(damaged.replica.tools, CONTAINER, stop=after(4))
     assert (ReplicaState.UNHEALTHY, 2) == state(damaged), report
-    assert 0 == damaged.replica.store.tree(CONTAINER).unhealthy_count
+    assert 0 == damaged.replica.store.view(CONTAINER).tree().unhealthy_count
 
     result = damaged.reconcile(others)
 

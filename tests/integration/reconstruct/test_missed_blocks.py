@@ -56,7 +56,7 @@ def facts(cluster: EcCluster) -> tuple[ReplicaState, int, int]:
 
 def rows(cluster: EcCluster) -> list[tuple[BlockId, bytes]]:
     """Return the rows of the shard."""
-    return list(cluster.nodes[LATE].store.block_rows(CONTAINER))
+    return list(cluster.nodes[LATE].store.view(CONTAINER).block_rows())
 
 
 def test_late_shard_gets_its_missed_blocks_and_can_be_closed(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_block_deleted_here_is_not_made_again(tmp_path: Path) -> None:
         cluster.mend(LATE, OTHERS)
 
         with pytest.raises(RefusedError) as gone:
-            cluster.nodes[LATE].store.block(CONTAINER, BlockId(2))
+            cluster.nodes[LATE].store.view(CONTAINER).block(BlockId(2))
         assert Code.NO_SUCH_BLOCK is gone.value.code
         assert (Q, LAST, 0) == facts(cluster)
 
@@ -156,7 +156,7 @@ def test_without_one_of_the_others_the_id_is_not_taken_over(tmp_path: Path) -> N
         cluster.mend(LATE, OTHERS)
 
         assert (Q, 1, 0) == facts(cluster)
-        assert LAST == cluster.nodes[LATE].store.block(CONTAINER, BlockId(LAST)).bcsid
+        assert LAST == cluster.nodes[LATE].store.view(CONTAINER).block(BlockId(LAST)).bcsid
 
 
 def test_uncomputable_block_keeps_the_commit_id(tmp_path: Path) -> None:

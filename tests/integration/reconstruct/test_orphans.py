@@ -44,7 +44,7 @@ class TestOrphans:
             assert [2] == list(result.orphans)
             assert len(LENGTHS) - 1 == result.block_count
             with pytest.raises(RefusedError):
-                cluster.nodes[6].store.block(CONTAINER, BlockId(2))
+                cluster.nodes[6].store.view(CONTAINER).block(BlockId(2))
 
     def test_a_block_that_a_key_names_is_not_left_out(self, tmp_path: Path) -> None:
         """
@@ -53,7 +53,7 @@ class TestOrphans:
         """
         with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
             for index in (3, 4, 5):
-                cluster.nodes[index].store.tree(CONTAINER)
+                cluster.nodes[index].store.view(CONTAINER).tree()
                 cluster.nodes[index].replica.delete_row(2, CONTAINER)
             cluster.serve()
             asked: list[tuple[int, list[int]]] = []
@@ -126,7 +126,7 @@ class TestOrphans:
 
             left_out = [3] if len(deleted_on) > 1 else []
             assert left_out == list(result.orphans) == [one for ids in asked for one in ids]
-            held = [block.block_id for block in cluster.nodes[6].store.blocks(CONTAINER)]
+            held = [block.block_id for block in cluster.nodes[6].store.view(CONTAINER).blocks()]
             assert [one for one in (1, 2, 3) if one not in left_out] == held
             assert ReplicaState.CLOSED is cluster.nodes[6].store.replica(CONTAINER).state
 

@@ -138,8 +138,8 @@ class TestLostShards:
 
             cluster.reconstruct(cluster.order([1]))
 
-            cluster_root = cluster.nodes[1].store.tree(CONTAINER).root
-            assert cluster_root == cluster.nodes[6].store.tree(CONTAINER).root
+            cluster_root = cluster.nodes[1].store.view(CONTAINER).tree().root
+            assert cluster_root == cluster.nodes[6].store.view(CONTAINER).tree().root
 
     def test_shards_of_an_empty_container_are_rebuilt_empty(self, tmp_path: Path) -> None:
         """An empty container has empty shards."""

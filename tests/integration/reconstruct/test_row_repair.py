@@ -76,7 +76,7 @@ def test_a_block_without_its_row_is_recorded_again(tmp_path: Path, fault: str, i
         blocks = {name for name in before if name.endswith(".block")}
         assert blocks
         assert all(before[name] == node.files(CONTAINER)[name] for name in blocks)
-        assert BLOCK == node.store.block(CONTAINER, BLOCK).bcsid
+        assert BLOCK == node.store.view(CONTAINER).block(BLOCK).bcsid
         cluster.assert_shard(index, index)
 
 
@@ -161,7 +161,7 @@ def test_failed_batch_records_no_rows(tmp_path: Path, monkeypatch: pytest.Monkey
             found, told = outcome(cluster, 2, others(2))
 
         assert (ReconcileVerdict.PARTIAL, ChunkResult.FAILED) == (found, told.result)
-        assert node.store.block_row(CONTAINER, BLOCK) is None
+        assert node.store.view(CONTAINER).block_row(BLOCK) is None
         assert ReconcileVerdict.CONVERGED is outcome(cluster, 2, others(2))[0]
         cluster.assert_shard(2, 2)
 
@@ -237,7 +237,7 @@ def test_interrupted_row_repair_is_resumed_later(tmp_path: Path) -> None:
         asked = iter([False, False])
 
         stopped = cluster.mend(2, others(2), stop=lambda: next(asked, True))
-        chunk_count = len(node.store.block(CONTAINER, BLOCK).chunks)
+        chunk_count = len(node.store.view(CONTAINER).block(BLOCK).chunks)
         found, told = outcome(cluster, 2, others(2))
 
         assert (ReconcileVerdict.INTERRUPTED, 3) == (stopped.result, chunk_count)

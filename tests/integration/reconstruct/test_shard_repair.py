@@ -335,7 +335,9 @@ class TestChunkRepair:
             assert [ChunkResult.SKIPPED] == [one.result for one in held_up.chunks]
             assert {1, 2} == {one.block_id for one in result.chunks}
             assert {ChunkResult.REPAIRED} == {one.result for one in result.chunks}
-            assert [1, 2] == [one.block_id for one in cluster.nodes[1].store.blocks(CONTAINER)]
+            assert [1, 2] == [
+                one.block_id for one in cluster.nodes[1].store.view(CONTAINER).blocks()
+            ]
 
     def test_too_few_peers_are_refused(self, tmp_path: Path) -> None:
         """With two of three needed shards the damage stays, and is reported."""

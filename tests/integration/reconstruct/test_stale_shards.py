@@ -96,7 +96,7 @@ def test_a_restored_control_plane_learns_the_whole_length(tmp_path: Path) -> Non
     try:
         for index in RS_3_2.indexes:
             store = cluster.nodes[index].store
-            block = store.block(CONTAINER, BlockId(1))
+            block = store.view(CONTAINER).block(BlockId(1))
             noted = encode_block(replace(block, metadata=(*block.metadata, ("part", "0"))))
             index_of = store.volume_set.places[CONTAINER].index
             index_of.write(lambda rows, noted=noted: rows.put_block(CONTAINER, BlockId(1), noted))
@@ -133,6 +133,6 @@ def test_with_too_many_stale_ones_what_all_have_is_rebuilt(tmp_path: Path) -> No
 
         cluster.reconstruct(cluster.order([1]))
 
-        rebuilt = cluster.nodes[6].store.block(CONTAINER, BlockId(1))
+        rebuilt = cluster.nodes[6].store.view(CONTAINER).block(BlockId(1))
         assert RS_3_2.cell_bytes == rebuilt.length_bytes
         assert str(RS_3_2.stripe_bytes) == dict(rebuilt.metadata)["blockGroupLen"]

@@ -335,7 +335,7 @@ class TestReading:
 
         tree = peer.tree(CONTAINER, meter)
 
-        assert datanode.replica.store.tree(CONTAINER) == tree
+        assert datanode.replica.store.view(CONTAINER).tree() == tree
         assert 0 < meter.tree_bytes < 1_000
 
     def test_an_open_container_has_no_tree(self, peer: Peer) -> None:

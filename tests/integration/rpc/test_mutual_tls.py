@@ -67,7 +67,9 @@ class TestHandshake:
         Over TLS calls work as before, each by the role that may make it.
         """
         with Peer(datanode.address, security=authority.security("dn2", Role.PEER)) as peer:
-            assert peer.summary(CONTAINER).root == datanode.replica.store.tree(CONTAINER).root
+            assert (
+                peer.summary(CONTAINER).root == datanode.replica.store.view(CONTAINER).tree().root
+            )
         with Peer(datanode.address, security=authority.security("ada", Role.ADMIN)) as admin:
             assert [] == admin.findings(CONTAINER)
             pushed = refusal(

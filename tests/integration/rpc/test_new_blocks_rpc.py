@@ -103,7 +103,7 @@ def test_a_stream_that_ends_early_leaves_what_was_whole(peer: Peer, datanode: Da
     assert "MALFORMED_REQUEST" == refusal(peer, whole, part)
 
     store = datanode.replica.store
-    assert [1] == [block.block_id for block in store.blocks(OPEN)]
+    assert [1] == [block.block_id for block in store.view(OPEN).blocks()]
     assert ["1.block"] == [path.name for path in store.paths(OPEN).chunks.iterdir()]
     assert [] == list(store.volume_set.working[0].layout.importing.iterdir())
 

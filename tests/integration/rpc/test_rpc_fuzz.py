@@ -96,8 +96,8 @@ def state_of(datanode: Datanode) -> tuple[object, ...]:
         facts.state,
         facts.bcsid,
         facts.block_count,
-        store.blocks(CONTAINER),
-        store.tree(CONTAINER).root,
+        store.view(CONTAINER).blocks(),
+        store.view(CONTAINER).tree().root,
         datanode.files(),
     )
 

@@ -27,8 +27,8 @@ def stored(path: Path, *commits: tuple[int, tuple[bytes, ...]]) -> Path:
         for data in new:
             end = chunks[-1].end if chunks else 0
             chunk = chunk_of(data, end)
-            chunks.append(replica.store.write_chunk(CONTAINER, BLOCK, chunk, data))
-        replica.store.put_block(CONTAINER, BlockData(BLOCK, Bcsid(bcsid), tuple(chunks)))
+            chunks.append(replica.store.writer(CONTAINER).write_chunk(BLOCK, chunk, data))
+        replica.store.writer(CONTAINER).put_block(BlockData(BLOCK, Bcsid(bcsid), tuple(chunks)))
     replica.store.close_container(CONTAINER, bcsid=0, force=True)
     replica.close()
     return path

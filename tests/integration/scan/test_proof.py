@@ -34,7 +34,7 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
 
 def repair(made: StoredReplica) -> None:
     """Install the damaged chunk again."""
-    chunk = made.store.block(CONTAINER, BLOCK).chunks[1]
+    chunk = made.store.view(CONTAINER).block(BLOCK).chunks[1]
     data = noise(CHUNK_BYTES + 1, 1_000 + CHUNK_BYTES)
     made.store.repair(CONTAINER).install_chunk(BLOCK, chunk, data)
 
@@ -63,7 +63,7 @@ class TestChanged:
 
         proof = proven(replica)
 
-        after, tree = replica.store.replica(CONTAINER), replica.store.tree(CONTAINER)
+        after, tree = replica.store.replica(CONTAINER), replica.store.view(CONTAINER).tree()
         replica.scan(CONTAINER)
         whole = replica.store.replica(CONTAINER)
         assert ReadBack.CHANGED is proof
@@ -72,7 +72,7 @@ class TestChanged:
         assert before.data_scan_at_ms == after.data_scan_at_ms < whole.data_scan_at_ms
         assert after.tree is not None
         assert whole.tree == replace(after.tree, generation=whole.tree.generation)  # type: ignore[union-attr]
-        assert tree.root == replica.store.tree(CONTAINER).root
+        assert tree.root == replica.store.view(CONTAINER).tree().root
         assert 0 == len(tree.unhealthy_block_ids())
 
     def test_the_rest_is_left_to_the_next_scan(self, replica: StoredReplica) -> None:

@@ -14,6 +14,7 @@ from agent.runtime.clock import SystemClock
 from agent.runtime.lease import ContainerLeases
 from agent.scan.sampling.samples import ChunkSampler
 from agent.scan.throttle import ScanPace
+from agent.store.operations.reading import LocalReplicaView
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import DamageFault
 from scanner.pacing import PaceLimits
@@ -179,14 +180,14 @@ def test_a_damaged_row_and_a_replica_that_cannot_be_read_are_told(
 ) -> None:
     """A sample that could not cover everything is not clean."""
     replica.damage_row(1)
-    rows = replica.store.block_rows
+    rows = LocalReplicaView.block_rows
 
-    def refusing(container_id: ContainerId, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
-        if container_id == 2:
+    def refusing(self: LocalReplicaView, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
+        if self.container_id == 2:
             raise UnavailableError(Code.UNAVAILABLE, "the volume does not answer")
-        return rows(container_id, start)
+        return rows(self, start)
 
-    monkeypatch.setattr(replica.store, "block_rows", refusing)
+    monkeypatch.setattr(LocalReplicaView, "block_rows", refusing)
     result = Sampler(replica).run()
 
     assert (CHUNKS - 6, 1, 1) == (

@@ -59,11 +59,11 @@ class TestClean:
         """The scan's tree equals the one that closing built from metadata."""
         replica = StoredReplica(tmp_path / "volume", algorithm=algorithm)
         replica.create()
-        before = replica.store.tree(CONTAINER)
+        before = replica.store.view(CONTAINER).tree()
 
         report = replica.scan()
 
-        after = replica.store.tree(CONTAINER)
+        after = replica.store.view(CONTAINER).tree()
         assert () == report.findings
         assert (before.root, 0) == (after.root, after.unhealthy_count)
         assert before.summary() == after.with_generation(before.generation).summary()
@@ -82,10 +82,10 @@ class TestClean:
             replica.put(int(checksum_type), CHUNK_BYTES, 10, checksum_type=checksum_type)
         replica.put(99)
         replica.store.close_container(CONTAINER, bcsid=0, force=True)
-        root = replica.store.tree(CONTAINER).root
+        root = replica.store.view(CONTAINER).tree().root
 
         assert [] == found(replica)
-        assert root == replica.store.tree(CONTAINER).root
+        assert root == replica.store.view(CONTAINER).tree().root
         replica.close()
 
     def test_a_reader_knows_when_its_replica_has_moved_on(self, replica: StoredReplica) -> None:
@@ -121,7 +121,7 @@ class TestClean:
         outcome = scan(reader)
 
         reader.close()
-        assert replica.store.tree(CONTAINER).root == outcome.tree.root
+        assert replica.store.view(CONTAINER).tree().root == outcome.tree.root
         assert 0 == cached_pages(path)
 
 
@@ -130,10 +130,10 @@ class TestChunkDamage:
         """Exactly the chunk with the flipped bit is corrupt and marked in the tree."""
         replica.file(2).read_bytes()
         replica.flip(2, CHUNK_BYTES + 70_000)
-        before = replica.store.tree(CONTAINER)
+        before = replica.store.view(CONTAINER).tree()
 
         assert [(CORRUPT, DamageFault.CHUNK_CHECKSUM, 2, CHUNK_BYTES)] == found(replica)
-        after = replica.store.tree(CONTAINER)
+        after = replica.store.view(CONTAINER).tree()
         assert [(2, CHUNK_BYTES)] == unhealthy_chunks(after)
         assert before.leaves(1) == after.leaves(1)
         assert before.root != after.root
@@ -156,7 +156,7 @@ class TestChunkDamage:
             (CORRUPT, DamageFault.CHUNK_SHORT, 1, 0),
             (CORRUPT, DamageFault.CHUNK_MISSING, 1, CHUNK_BYTES),
         ] == found(replica)
-        leaves = replica.store.tree(CONTAINER).leaves(1)
+        leaves = replica.store.view(CONTAINER).tree().leaves(1)
         assert [(0, CHUNK_BYTES - 1, False)] == [
             (leaf.offset, leaf.length_bytes, leaf.healthy) for leaf in leaves
         ]
@@ -179,12 +179,12 @@ class TestChunkDamage:
 
     def test_appended_garbage(self, replica: StoredReplica) -> None:
         """Nothing that was written is damaged, and the tree stays what it was."""
-        root = replica.store.tree(CONTAINER).root
+        root = replica.store.view(CONTAINER).tree().root
         with replica.file(3).open("ab") as file:
             file.write(b"garbage")
 
         assert [(CORRUPT, DamageFault.TRAILING_BYTES, 3, 2 * CHUNK_BYTES + 3)] == found(replica)
-        assert root == replica.store.tree(CONTAINER).root
+        assert root == replica.store.view(CONTAINER).tree().root
 
     def test_scan_lists_all_bad_chunks_of_a_dying_disk(self, replica: StoredReplica) -> None:
         """One scan finds all damage, so one reconcile can repair all of it."""
@@ -193,7 +193,7 @@ class TestChunkDamage:
             replica.flip(block_id, CHUNK_BYTES + 5)
 
         assert 6 == len(found(replica))
-        assert 6 == replica.store.tree(CONTAINER).unhealthy_count
+        assert 6 == replica.store.view(CONTAINER).tree().unhealthy_count
 
 
 class TestStructureDamage:
@@ -202,14 +202,14 @@ class TestStructureDamage:
         replica.file(2).unlink()
 
         assert [(CORRUPT, DamageFault.BLOCK_FILE_MISSING, 2, 0)] == found(replica)
-        assert -1 == replica.store.tree(CONTAINER).index_of(2)
+        assert -1 == replica.store.view(CONTAINER).tree().index_of(2)
 
     def test_a_deleted_metadata_row(self, replica: StoredReplica) -> None:
         """The tree remembers the block; later scans do too, though the tree then does not."""
         replica.delete_row(2)
 
         assert [(CORRUPT, DamageFault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
-        assert -1 == replica.store.tree(CONTAINER).index_of(2)
+        assert -1 == replica.store.view(CONTAINER).tree().index_of(2)
         assert [(CORRUPT, DamageFault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
 
     def test_a_metadata_row_and_its_file_deleted(self, replica: StoredReplica) -> None:
@@ -270,7 +270,7 @@ class TestStructureDamage:
 
         assert [(CORRUPT, DamageFault.BLOCK_ROW_MISSING, 2, -1)] == before
         assert [] == after
-        assert {2} == set(replica.store.tombstones(CONTAINER))
+        assert {2} == set(replica.store.view(CONTAINER).tombstones())
         assert not replica.file(2).exists()
         assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
 
@@ -285,14 +285,14 @@ class TestStructureDamage:
         paths = replica.store.paths(CONTAINER)
         old = paths.tree.read_bytes()
         replica.scan()
-        newer = replica.store.tree(CONTAINER)
+        newer = replica.store.view(CONTAINER).tree()
         paths.tree.write_bytes(old)
 
         report = replica.scan()
 
         assert [(Verdict.OK, DamageFault.TREE_STALE, -1, -1)] == facts(report.findings)
         assert ReplicaState.CLOSED == report.commit.state_after
-        assert newer.generation + 1 == replica.store.tree(CONTAINER).generation
+        assert newer.generation + 1 == replica.store.view(CONTAINER).tree().generation
         assert () == replica.scan().findings
 
     @pytest.mark.parametrize(
@@ -303,11 +303,11 @@ class TestStructureDamage:
         self, replica: StoredReplica, content: bytes | None, fault: DamageFault
     ) -> None:
         """The tree follows from the data, never the other way round."""
-        path, root = replica.store.paths(CONTAINER).tree, replica.store.tree(CONTAINER).root
+        path, root = replica.store.paths(CONTAINER).tree, replica.store.view(CONTAINER).tree().root
         path.unlink() if content is None else path.write_bytes(content)
 
         assert [(Verdict.OK, fault, -1, -1)] == found(replica)
-        assert root == replica.store.tree(CONTAINER).root
+        assert root == replica.store.view(CONTAINER).tree().root
         assert path.exists()
 
     @pytest.mark.parametrize(
@@ -386,15 +386,17 @@ class TestAfterwards:
 
         assert ReplicaState.CLOSED == report.commit.state_after
         assert [] == replica.store.findings(CONTAINER)
-        assert 0 == replica.store.tree(CONTAINER).unhealthy_count
+        assert 0 == replica.store.view(CONTAINER).tree().unhealthy_count
 
     def test_a_deleted_block_stays_deleted(self, replica: StoredReplica) -> None:
         """A scan neither misses nor resurrects it, and the root stays."""
-        root = replica.store.tree(CONTAINER).root
-        remove_blocks(replica.store, CONTAINER, [replica.store.blocks(CONTAINER)[1].block_id])
+        root = replica.store.view(CONTAINER).tree().root
+        remove_blocks(
+            replica.store, CONTAINER, [replica.store.view(CONTAINER).blocks()[1].block_id]
+        )
 
         assert [] == found(replica)
-        tree = replica.store.tree(CONTAINER)
+        tree = replica.store.view(CONTAINER).tree()
         assert (root, 1, 2) == (tree.root, tree.tombstone_count, tree.block_count)
 
     def test_uncommitted_chunks_of_a_dead_client_are_no_damage(self, tmp_path: Path) -> None:
@@ -404,10 +406,10 @@ class TestAfterwards:
         block = replica.put(1, CHUNK_BYTES)
         chunk = block.chunks[0]
         data = replica.file(1).read_bytes()
-        replica.store.write_chunk(
-            CONTAINER, block.block_id, chunk._replace(offset=CHUNK_BYTES), data
+        replica.store.writer(CONTAINER).write_chunk(
+            block.block_id, chunk._replace(offset=CHUNK_BYTES), data
         )
-        replica.store.write_chunk(CONTAINER, BlockId(2), chunk, data)
+        replica.store.writer(CONTAINER).write_chunk(BlockId(2), chunk, data)
         replica.store.close_container(CONTAINER, bcsid=0, force=True)
 
         assert [] == found(replica)

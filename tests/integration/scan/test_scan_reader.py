@@ -175,7 +175,7 @@ def test_bytes_that_a_repair_took_away_are_known_again(stored: StoredReplica) ->
     good = stored.file(6).read_bytes()
     stored.overwrite(6, 0, bad)
     assert stored.scan().findings
-    (chunk,) = stored.store.block(CONTAINER, BlockId(6)).chunks
+    (chunk,) = stored.store.view(CONTAINER).block(BlockId(6)).chunks
     stored.store.repair(CONTAINER).install_chunk(BlockId(6), chunk, good)
     assert () == stored.scan().findings
 

@@ -433,7 +433,7 @@ class TestCursor:
         """A cursor is good for one generation."""
         self.scan(large, 1)
         before = large.store.generation(CONTAINER)
-        remove_blocks(large.store, CONTAINER, [large.store.blocks(CONTAINER)[0].block_id])
+        remove_blocks(large.store, CONTAINER, [large.store.view(CONTAINER).blocks()[0].block_id])
 
         assert large.store.generation(CONTAINER) > before
         assert large.store.kept_cursor(CONTAINER) is None

@@ -59,7 +59,7 @@ class TestMeanwhile:
 
         report = scan_container(replica.tools, CONTAINER, progress=lambda _: next(deletes, int)())
 
-        tree = replica.store.tree(CONTAINER)
+        tree = replica.store.view(CONTAINER).tree()
         assert report.committed
         assert (1, 2) == (tree.tombstone_count, tree.block_count)
         assert [] == replica.store.findings(CONTAINER)
@@ -78,7 +78,7 @@ class TestMeanwhile:
         report = scan_container(replica.tools, CONTAINER, progress=meddle)
 
         assert (False, "changed") == (report.committed, report.held_because)
-        assert 2 == replica.store.tree(CONTAINER).tombstone_count
+        assert 2 == replica.store.view(CONTAINER).tree().tombstone_count
 
     def test_a_deleted_container_is_refused(self, replica: StoredReplica) -> None:
         """The error names the container."""

@@ -109,13 +109,13 @@ def test_a_volume_whose_directory_is_gone_is_fenced_at_once(store: ReplicaStore)
     assert [(volume_id, (ContainerId(1),))] == rig.failed
     assert "is gone" in rig.checks.error_of(volume_id)
     with pytest.raises(VolumeFailed, match="volume that failed"):
-        store.read(ContainerId(1), BlockId(1), 0, 10)
+        store.view(ContainerId(1)).read(BlockId(1), 0, 10)
     with pytest.raises(VolumeFailed, match="volume that failed"):
         store.create_container(ContainerId(1))
     assert [2] == [facts.container_id for facts in store.replicas()]
     (failed,) = [facts for facts in store.volumes() if facts.failed]
     assert (volume_id, 0) == (failed.volume_id, failed.container_count)
-    assert store.blocks(ContainerId(2))
+    assert store.view(ContainerId(2)).blocks()
     store.create_container(ContainerId(3))
 
 

@@ -119,7 +119,7 @@ class TestMany:
         for number in range(1, self.COUNT + 1):
             replica.put(number, 10)
         replica.store.close_container(CONTAINER, bcsid=0, force=True)
-        rows = list(replica.store.block_rows(CONTAINER))
+        rows = list(replica.store.view(CONTAINER).block_rows())
         replica.lose_index()
         pair.source.scan()
         return rows
@@ -134,7 +134,7 @@ class TestMany:
         assert pair.source.files() == pair.target.files()
         pair.target.scan()
         assert ReplicaState.UNHEALTHY is found(pair.target)[0]
-        assert len(rows) == len(pair.target.replica.store.blocks_without_row(CONTAINER))
+        assert len(rows) == len(pair.target.replica.store.view(CONTAINER).blocks_without_row())
 
     def test_blocks_without_rows_beyond_the_findings_are_found_later(
         self, pair: Pair, rows: list[tuple[BlockId, bytes]]

@@ -58,7 +58,7 @@ class TestArrival:
         )
         assert contents(pair.source) == contents(pair.target)
         stores = [one.replica.store for one in (pair.source, pair.target)]
-        assert stores[0].tree(CONTAINER).root == stores[1].tree(CONTAINER).root
+        assert stores[0].view(CONTAINER).tree().root == stores[1].view(CONTAINER).tree().root
         assert stores[0].replica(CONTAINER).bytes_used == stores[1].replica(CONTAINER).bytes_used
         assert [] == findings(pair.target)
         assert {} == problems(pair)
@@ -299,7 +299,7 @@ class TestDelete:
         monkeypatch.setattr(BlockBytes, "read", late)
 
         if what == "unpacked":
-            assert whole == store.read(CONTAINER, TWO, 0, 4_000)
+            assert whole == store.view(CONTAINER).read(TWO, 0, 4_000)
         else:
             with pytest.raises(SutureError, match="0 of 4000 bytes"):
-                store.read(CONTAINER, TWO, 0, 4_000)
+                store.view(CONTAINER).read(TWO, 0, 4_000)

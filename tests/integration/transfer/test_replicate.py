@@ -35,9 +35,9 @@ def assert_same(pair: Pair) -> None:
     """Assert that both have the same files, rows, tombstones and root; that fsck is content."""
     ours, theirs = pair.source.replica.store, pair.target.replica.store
     assert pair.source.files() == pair.target.files()
-    assert list(ours.block_rows(CONTAINER)) == list(theirs.block_rows(CONTAINER))
-    assert ours.tombstones(CONTAINER) == theirs.tombstones(CONTAINER)
-    assert ours.tree(CONTAINER).root == theirs.tree(CONTAINER).root
+    assert list(ours.view(CONTAINER).block_rows()) == list(theirs.view(CONTAINER).block_rows())
+    assert ours.view(CONTAINER).tombstones() == theirs.view(CONTAINER).tombstones()
+    assert ours.view(CONTAINER).tree().root == theirs.view(CONTAINER).tree().root
     pair.target.replica.close()
     assert () == fsck(pair.path / "b", read_data=True).problems
     pair.target.replica.reopen()
@@ -137,11 +137,11 @@ class TestWholeReplicas:
 
         source.replicate(target)
 
-        tree = target.replica.store.tree(CONTAINER)
+        tree = target.replica.store.view(CONTAINER).tree()
         assert Algorithm.XXH3_64 is tree.algorithm
         root = tree.root
         target.scan()
-        assert root == target.replica.store.tree(CONTAINER).root
+        assert root == target.replica.store.view(CONTAINER).tree().root
         source.close()
         target.close()
 

@@ -22,7 +22,7 @@ def half_repaired(node: Datanode) -> None:
     replica.flip(2, 5)
     replica.flip(2, CHUNK_BYTES + 5)
     node.scan()
-    chunk = replica.store.block(CONTAINER, BLOCK).chunks[0]
+    chunk = replica.store.view(CONTAINER).block(BLOCK).chunks[0]
     replica.store.repair(CONTAINER).install_chunk(BLOCK, chunk, noise(CHUNK_BYTES, 2_000))
 
 
@@ -36,8 +36,8 @@ def facts(node: Datanode) -> tuple[ReplicaState, set[tuple[int, int]]]:
 def is_of_its_rows(node: Datanode) -> bool:
     """Whether the replica's root is what its own rows fold to."""
     store = node.replica.store
-    tree = store.tree(CONTAINER)
-    rows, buried = store.block_rows(CONTAINER), store.tombstones(CONTAINER)
+    tree = store.view(CONTAINER).tree()
+    rows, buried = store.view(CONTAINER).block_rows(), store.view(CONTAINER).tombstones()
     return tree.root == build_from_rows(rows, buried, algorithm=tree.algorithm).root
 
 
@@ -59,7 +59,7 @@ class TestUnderRepair:
         """QUASI_CLOSED, with the block that came, and no commit id that it has not."""
         replica = pair.source.replica
         replica.create()
-        lost = replica.store.block(CONTAINER, BlockId(3))
+        lost = replica.store.view(CONTAINER).block(BlockId(3))
         whole = replica.file(3).read_bytes()
         replica.store.delete_container(CONTAINER, force=True)
         replica.store.create_container(CONTAINER)
@@ -91,7 +91,7 @@ class TestUnderRepair:
         pair.source.replicate(pair.target)
 
         assert (ReplicaState.UNHEALTHY, {(3, 0)}) == facts(pair.target)
-        assert {BLOCK} == set(pair.target.replica.store.tombstones(CONTAINER))
+        assert {BLOCK} == set(pair.target.replica.store.view(CONTAINER).tombstones())
         assert not pair.target.replica.file(2).exists()
 
     def test_the_first_stream_of_it_is_taken(self, pair: Pair) -> None:
@@ -139,7 +139,7 @@ class TestUndeclared:
         """
         replica = pair.source.replica
         replica.create()
-        root = replica.store.tree(CONTAINER).root
+        root = replica.store.view(CONTAINER).tree().root
         replica.rewrite(2)
 
         with pytest.raises(SutureError) as caught:

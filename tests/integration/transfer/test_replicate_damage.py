@@ -49,7 +49,10 @@ class TestDamage:
         assert (2, 0) == (finding.block_id, finding.offset)
         assert "dn-a" in finding.evidence
         assert pair.source.files() == pair.target.files()
-        assert pair.source.replica.store.tree(CONTAINER).root == store.tree(CONTAINER).root
+        assert (
+            pair.source.replica.store.view(CONTAINER).tree().root
+            == store.view(CONTAINER).tree().root
+        )
         pair.target.scan()
         assert ReplicaState.UNHEALTHY is store.replica(CONTAINER).state
 

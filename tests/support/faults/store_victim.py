@@ -92,7 +92,7 @@ def prepare(path: Path) -> None:
     write_block(store, OPEN, ONE, chunk_count=1)
     for block_id, offset in ((ONE, CHUNK_BYTES), (TWO, 0)):
         data = content(("pending", block_id))
-        store.write_chunk(OPEN, block_id, chunk_of(data, offset), data)
+        store.writer(OPEN).write_chunk(block_id, chunk_of(data, offset), data)
     paths = store.paths(DAMAGED)
     flip_bit(paths.block_file(ONE), 100)
     paths.block_file(TWO).unlink()
@@ -118,14 +118,14 @@ def write(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     acknowledge("created")
     first, second = content("first"), content("second")
     chunks = (chunk_of(first), chunk_of(second, CHUNK_BYTES))
-    store.write_chunk(NEW, ONE, chunks[0], first)
+    store.writer(NEW).write_chunk(ONE, chunks[0], first)
     acknowledge("first")
-    store.write_chunk(NEW, ONE, chunks[1], second)
+    store.writer(NEW).write_chunk(ONE, chunks[1], second)
     acknowledge("second")
-    store.put_block(NEW, BlockData(ONE, Bcsid(1), chunks))
+    store.writer(NEW).put_block(BlockData(ONE, Bcsid(1), chunks))
     acknowledge("block 1")
     chunk = chunk_of(LATER)
-    store.write_chunk(NEW, TWO, chunk, LATER, commit=BlockData(TWO, Bcsid(2), (chunk,)))
+    store.writer(NEW).write_chunk(TWO, chunk, LATER, commit=BlockData(TWO, Bcsid(2), (chunk,)))
     acknowledge("block 2")
 
 
@@ -153,7 +153,7 @@ def described(block_id: BlockId) -> tuple[tuple[ChunkInfo, ...], bytes]:
 
 def rewrite(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     """Write an uncommitted chunk again, otherwise."""
-    store.write_chunk(OPEN, TWO, chunk_of(LATER), LATER)
+    store.writer(OPEN).write_chunk(TWO, chunk_of(LATER), LATER)
     acknowledge("rewritten")
 
 
@@ -203,7 +203,7 @@ def scan(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     store.commit_scan(
         CLOSED,
         base_generation=store.begin_scan(CLOSED).generation,
-        tree=store.tree(CLOSED).select([ONE, TWO]),
+        tree=store.view(CLOSED).tree().select([ONE, TWO]),
         findings=[damage(CLOSED, THREE, 0)],
         bytes_read=1,
         complete=True,

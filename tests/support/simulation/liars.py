@@ -128,7 +128,7 @@ class NearPeer:
 
     def tree(self, container_id: ContainerId) -> Tree:
         """Return its tree, or the one that it forged."""
-        tree = self._node.store.tree(container_id)
+        tree = self._node.store.view(container_id).tree()
         claims = {b: c.claimed for b, c in self._node.copies.items() if c.claimed is not None}
         if not claims:
             return tree
@@ -169,7 +169,7 @@ class NearPeer:
         copy = self._node.copies[block_id]
         if copy.claimed is not None:
             return BlockData(block_id, Bcsid(block_id), chunks_of(copy.claimed))
-        return self._node.store.block(container_id, block_id)
+        return self._node.store.view(container_id).block(block_id)
 
     def read_chunk(
         self, container_id: ContainerId, block_id: BlockId, offset: int, _meter: object = None
@@ -179,7 +179,7 @@ class NearPeer:
         [chunk] = [one for one in block.chunks if one.offset == offset]
         claimed = self._node.copies[block_id].claimed
         data = (
-            self._node.store.read(container_id, block_id, offset, chunk.length_bytes)
+            self._node.store.view(container_id).read(block_id, offset, chunk.length_bytes)
             if claimed is None
             else b"".join(claimed)[offset : chunk.end]
         )
@@ -309,9 +309,9 @@ class _Cluster:
         for block_id, copy in node.copies.items():
             chunks = chunks_of(copy.written)
             for chunk, data in zip(chunks, copy.written, strict=True):
-                store.write_chunk(self.container_id, block_id, chunk, data)
+                store.writer(self.container_id).write_chunk(block_id, chunk, data)
             block = BlockData(block_id, Bcsid(block_id), chunks)
-            store.put_block(self.container_id, block)
+            store.writer(self.container_id).put_block(block)
         store.close_container(self.container_id, bcsid=0, force=True)
 
     def _draw_deletes(self) -> None:
@@ -392,7 +392,7 @@ class _Cluster:
         if copy.is_deleted:
             self._check(after is None, f"{where}: came back")
             return
-        if node.store.tombstones(self.container_id).get(block_id) is not None:
+        if node.store.view(self.container_id).tombstones().get(block_id) is not None:
             self._check(self._may_bury(node, block_id), f"{where}: buried on a peer's word")
             copy.is_deleted, copy.hurt = True, ""
             self._judgement.counts["deletes followed"] += 1
@@ -421,9 +421,9 @@ class _Cluster:
         """Chunks that no row here told of are those of all who have any, and nobody was silent."""
         copy = node.copies[block_id]
         known = by_offset(copy.written) if copy.has_row else {}
-        if block_id not in {b.block_id for b in node.store.blocks(self.container_id)}:
+        if block_id not in {b.block_id for b in node.store.view(self.container_id).blocks()}:
             return
-        chunks = node.store.block(self.container_id, block_id).chunks
+        chunks = node.store.view(self.container_id).block(block_id).chunks
         adopted = {c.offset: after[c.offset : c.end] for c in chunks if c.offset not in known}
         if not adopted:
             return

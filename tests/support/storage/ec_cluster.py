@@ -67,8 +67,8 @@ def write_shard(
         block = shard_block(made, block_id, index, recorded=recorded)
         for chunk in block.chunks:
             cell = made.stripes[chunk.offset // made.group.scheme.cell_bytes][index]
-            store.write_chunk(container_id, block.block_id, chunk, cell)
-        store.put_block(container_id, block)
+            store.writer(container_id).write_chunk(block.block_id, chunk, cell)
+        store.writer(container_id).put_block(block)
     store.close_container(container_id, bcsid=last_bcsid, force=not last_bcsid)
 
 
@@ -218,13 +218,15 @@ class EcCluster:
         assert ("CLOSED", index) == (facts.state.value, facts.replica_index)
         for block_id, made in self.groups.items():
             expected = shard_block(made, block_id, index, recorded=True)
-            found = store.block(CONTAINER, BlockId(block_id))
+            found = store.view(CONTAINER).block(BlockId(block_id))
             assert expected.chunks == found.chunks
             assert dict(expected.metadata) == dict(found.metadata)
             if found.chunks:
-                data = store.read(CONTAINER, BlockId(block_id), 0, found.length_bytes)
+                data = store.view(CONTAINER).read(BlockId(block_id), 0, found.length_bytes)
                 assert b"".join(cells[index] for cells in made.stripes) == data
-        assert self.nodes[index].store.tree(CONTAINER).root == store.tree(CONTAINER).root
+        assert (
+            self.nodes[index].store.view(CONTAINER).tree().root == store.view(CONTAINER).tree().root
+        )
 
 
 @contextmanager

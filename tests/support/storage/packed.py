@@ -66,10 +66,10 @@ def contents(datanode: Datanode) -> dict[int, bytes]:
     store = datanode.replica.store
     return {
         block.block_id: b"".join(
-            store.read(CONTAINER, block.block_id, chunk.offset, chunk.length_bytes)
+            store.view(CONTAINER).read(block.block_id, chunk.offset, chunk.length_bytes)
             for chunk in block.chunks
         )
-        for block in store.blocks(CONTAINER)
+        for block in store.view(CONTAINER).blocks()
     }
 
 

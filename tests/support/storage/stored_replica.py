@@ -77,11 +77,13 @@ class StoredReplica:
             data = noise(length_bytes, block_id * 1_000 + offset)
             sums = window_checksums(checksum_type, WINDOW_BYTES, data)
             chunk = ChunkInfo(offset, length_bytes, checksum_type, WINDOW_BYTES, sums)
-            chunks.append(self.store.write_chunk(container_id, BlockId(block_id), chunk, data))
+            chunks.append(
+                self.store.writer(container_id).write_chunk(BlockId(block_id), chunk, data)
+            )
             offset += length_bytes
         told = (("key", f"name {block_id}"),)
         block = BlockData(BlockId(block_id), Bcsid(block_id), tuple(chunks), told)
-        self.store.put_block(container_id, block)
+        self.store.writer(container_id).put_block(block)
         return block
 
     # damaging, as the world does
@@ -125,7 +127,7 @@ class StoredReplica:
     def rewrite(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
         """Change the first chunk of a block, and its row so that it fits: a lie that verifies."""
 
-        first, *rest = self.store.block(container_id, BlockId(block_id)).chunks
+        first, *rest = self.store.view(container_id).block(BlockId(block_id)).chunks
         data = noise(first.length_bytes, 666)
         sums = window_checksums(first.checksum_type, first.bytes_per_checksum, data)
         chunks = (first._replace(window_checksums=sums), *rest)

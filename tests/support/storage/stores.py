@@ -104,10 +104,10 @@ def write_block(
     for number in range(chunk_count):
         data = content((block_id, number), chunk_bytes)
         chunk = chunk_of(data, number * chunk_bytes)
-        store.write_chunk(ContainerId(container_id), BlockId(block_id), chunk, data)
+        store.writer(ContainerId(container_id)).write_chunk(BlockId(block_id), chunk, data)
         chunks.append(chunk)
     block = BlockData(BlockId(block_id), Bcsid(bcsid), tuple(chunks), (("key", f"k{block_id}"),))
-    store.put_block(ContainerId(container_id), block)
+    store.writer(ContainerId(container_id)).put_block(block)
     return block
 
 
@@ -135,7 +135,9 @@ def metadata_tree(store: ReplicaStore, container_id: int = 1) -> Tree:
     """Build the tree that a clean scan of an undamaged replica builds."""
     one = ContainerId(container_id)
     return build_from_rows(
-        store.block_rows(one), store.tombstones(one), algorithm=store.tree(one).algorithm
+        store.view(one).block_rows(),
+        store.view(one).tombstones(),
+        algorithm=store.view(one).tree().algorithm,
     )
 
 
@@ -206,4 +208,4 @@ def check_clean(store: ReplicaStore, path: Path) -> None:
 def state_of(store: ReplicaStore, container_id: ContainerId) -> object:
     """Return everything of a replica that a refused request must not change."""
     files = {path.name: path.read_bytes() for path in store.paths(container_id).chunks.iterdir()}
-    return store.replica(container_id), store.blocks(container_id), files
+    return store.replica(container_id), store.view(container_id).blocks(), files

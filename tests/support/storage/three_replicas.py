@@ -178,8 +178,8 @@ class ThreeReplicas:
             parts = [content(block_id, index, CHUNK_BYTES) for index in range(CHUNKS)]
             chunks = tuple(chunk_of(i * CHUNK_BYTES, part) for i, part in enumerate(parts))
             for chunk, part in zip(chunks, parts, strict=True):
-                store.write_chunk(self.container_id, BlockId(block_id), chunk, part)
-            store.put_block(
-                self.container_id, BlockData(BlockId(block_id), Bcsid(block_id), chunks)
+                store.writer(self.container_id).write_chunk(BlockId(block_id), chunk, part)
+            store.writer(self.container_id).put_block(
+                BlockData(BlockId(block_id), Bcsid(block_id), chunks)
             )
         store.close_container(self.container_id, bcsid=BLOCKS, force=False)

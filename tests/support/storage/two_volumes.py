@@ -100,8 +100,10 @@ class Host:
             data = content(container_id, block_id)
             sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
             chunk = ChunkInfo(0, len(data), ChecksumType.CRC32C, WINDOW_BYTES, sums)
-            self.store.write_chunk(number, BlockId(block_id), chunk, data)
-            self.store.put_block(number, BlockData(BlockId(block_id), Bcsid(block_id), (chunk,)))
+            self.store.writer(number).write_chunk(BlockId(block_id), chunk, data)
+            self.store.writer(number).put_block(
+                BlockData(BlockId(block_id), Bcsid(block_id), (chunk,))
+            )
         if closed:
             self.store.close_container(number, bcsid=0, force=True)
 
@@ -128,8 +130,8 @@ class Host:
         for container_id in range(1, count + 1):
             for block_id in range(1, BLOCKS + 1):
                 expected = content(container_id, block_id)
-                found = self.store.read(
-                    ContainerId(container_id), BlockId(block_id), 0, len(expected)
+                found = self.store.view(ContainerId(container_id)).read(
+                    BlockId(block_id), 0, len(expected)
                 )
                 assert expected == found, (container_id, block_id)
 

@@ -102,7 +102,7 @@ class CodedOracle(LedOracle):
         store = node.store
         with suppress(SutureError):
             index = store.replica(ContainerId(place.container)).replica_index
-            block = store.block(ContainerId(place.container), BlockId(place.block))
+            block = store.view(ContainerId(place.container)).block(BlockId(place.block))
             return block.length_bytes >= len(group.shards[index])
         return False
 

@@ -36,7 +36,7 @@ class LedOracle(Oracle):
         if not node.is_up:
             return False
         with suppress(SutureError):
-            rows = node.store.block_rows(ContainerId(place.container))
+            rows = node.store.view(ContainerId(place.container)).block_rows()
             return any(block_id == place.block for block_id, _ in rows)
         return False
 

@@ -48,10 +48,10 @@ def test_a_huge_file_of_a_replica_is_damaged(
     The scan, the quick look and fsck say so with its size; the tree is served as the index has it.
     """
     paths = replica.store.paths(CONTAINER)
-    root = replica.store.tree(CONTAINER).root
+    root = replica.store.view(CONTAINER).tree().root
     grow(paths.descriptor.parent / name)
 
-    assert root == replica.store.tree(CONTAINER).root
+    assert root == replica.store.view(CONTAINER).tree().root
     if fault is DamageFault.DESCRIPTOR_DAMAGED:
         [seen] = quick_check(paths, CONTAINER, has_tree=True)
         assert str(HUGE_BYTES) in seen

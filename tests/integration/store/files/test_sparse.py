@@ -124,7 +124,7 @@ class TestReserve:
     def test_a_repair_that_would_touch_the_reserve_is_refused(self, tight: ReplicaStore) -> None:
         """The damaged bytes stay, and there is no copy of them."""
         path = tight.paths(ONE).block_file(BLOCK)
-        chunk = tight.block(ONE, BLOCK).chunks[0]
+        chunk = tight.view(ONE).block(BLOCK).chunks[0]
         flip_bit(path, 5)
         before = path.read_bytes()
 

@@ -28,12 +28,12 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
 
 def told(replica: StoredReplica) -> list[tuple[ReplicaState, str]]:
     """Return state and reason of every entry, the oldest first."""
-    return [(entry.state, entry.why) for entry in replica.store.history(CONTAINER)]
+    return [(entry.state, entry.why) for entry in replica.store.view(CONTAINER).history()]
 
 
 def repaired(replica: StoredReplica, block_id: int) -> None:
     """Put the first chunk of a block back, as reconcile does with a peer's."""
-    chunk = replica.store.block(CONTAINER, BlockId(block_id)).chunks[0]
+    chunk = replica.store.view(CONTAINER).block(BlockId(block_id)).chunks[0]
     data = noise(CHUNK_BYTES, block_id * 1_000)
     replica.store.repair(CONTAINER).install_chunk(BlockId(block_id), chunk, data)
 
@@ -52,8 +52,8 @@ def test_damage_and_its_repair_are_told(replica: StoredReplica) -> None:
         (ReplicaState.UNHEALTHY, "damaged: 1 CHUNK_CHECKSUM"),
         (ReplicaState.CLOSED, "repaired; a whole read found no damage"),
     ] == told(replica)
-    first, second, third = replica.store.history(CONTAINER)
-    assert first.root == third.root == replica.store.tree(CONTAINER).root
+    first, second, third = replica.store.view(CONTAINER).history()
+    assert first.root == third.root == replica.store.view(CONTAINER).tree().root
     assert first.root != second.root
     assert first.at_ms <= second.at_ms <= third.at_ms
 
@@ -74,7 +74,7 @@ def test_deleted_blocks_are_told(replica: StoredReplica) -> None:
     """
     remove_blocks(replica.store, CONTAINER, [BlockId(1), BlockId(3)])
 
-    first, second = replica.store.history(CONTAINER)
+    first, second = replica.store.view(CONTAINER).history()
     assert first.root == second.root
     assert (2, "2 blocks deleted") == (second.tombstone_count, second.why)
 
@@ -108,15 +108,15 @@ def test_only_the_newest_entries_are_kept(replica: StoredReplica) -> None:
 
         index.write(change)
 
-    entries = replica.store.history(CONTAINER)
+    entries = replica.store.view(CONTAINER).history()
     assert KEPT_COUNT == len(entries)
     assert "closed with 3 blocks" not in {entry.why for entry in entries}
-    assert 1 == len(replica.store.history(ContainerId(2)))
+    assert 1 == len(replica.store.view(ContainerId(2)).history())
 
 
 def test_a_damaged_entry_is_passed_over(replica: StoredReplica) -> None:
     """An entry with a wrong checksum or another version is ignored."""
-    (entry,) = replica.store.history(CONTAINER)
+    (entry,) = replica.store.view(CONTAINER).history()
     row = encode_entry(entry)
 
     assert entry == decode_entry(CONTAINER, row)
@@ -133,7 +133,7 @@ def test_recent_changes_of_all_replicas_are_listed(replica: StoredReplica) -> No
     replica.scan()
     repaired(replica, 2)
     replica.scan()
-    closed, damaged, healed = replica.store.history(CONTAINER)
+    closed, damaged, healed = replica.store.view(CONTAINER).history()
 
     everything = replica.store.changes(0, count=10)
     newest = replica.store.changes(0, count=2)

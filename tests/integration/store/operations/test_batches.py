@@ -85,7 +85,7 @@ class TestInstalled:
         to which chunk.
         """
         before = files(store)
-        blocks = {number: store.block(ONE, BlockId(number)) for number in (1, 2, 3)}
+        blocks = {number: store.view(ONE).block(BlockId(number)) for number in (1, 2, 3)}
 
         done = store.install_chunks(ONE, WANTED)
 
@@ -93,8 +93,8 @@ class TestInstalled:
         for block_id in (1, 2, 3, 9):
             whole = content((block_id, 0)) + content((block_id, 1))
             assert whole == files(store)[f"{block_id}.block"]
-        assert blocks == {number: store.block(ONE, BlockId(number)) for number in (1, 2, 3)}
-        assert [0, CHUNK_BYTES] == [one.offset for one in store.block(ONE, BlockId(9)).chunks]
+        assert blocks == {number: store.view(ONE).block(BlockId(number)) for number in (1, 2, 3)}
+        assert [0, CHUNK_BYTES] == [one.offset for one in store.view(ONE).block(BlockId(9)).chunks]
         assert {
             (1, 0): before["1.block"][:CHUNK_BYTES],
             (2, CHUNK_BYTES): before["2.block"][CHUNK_BYTES:],
@@ -129,18 +129,18 @@ class TestInstalled:
 
         store.install_chunks(ONE, [replace(one, lent=lent) for one in offers[:count]])
 
-        block = store.block(ONE, BlockId(9))
+        block = store.view(ONE).block(BlockId(9))
         assert expected == (block.bcsid, block.metadata)
 
     def test_own_block_facts_are_kept(self, store: ReplicaStore) -> None:
         """No commit id is lowered, and no client's metadata is replaced."""
-        before = store.block(ONE, BlockId(1))
+        before = store.view(ONE).block(BlockId(1))
         assert before.metadata
         lent = replace(before, bcsid=Bcsid(0), metadata=(("key", "another"),))
 
         store.install_chunks(ONE, [replace(offer(1, 0), lent=lent)])
 
-        assert before == store.block(ONE, BlockId(1))
+        assert before == store.view(ONE).block(BlockId(1))
 
     def test_a_scan_that_has_begun_is_outdated(self, store: ReplicaStore) -> None:
         """
@@ -277,13 +277,13 @@ class TestLeftAlone:
         store.create_container(two)
         chunk = chunk_of(data, checksum_type=ChecksumType.NONE)
         block = BlockData(block_id, Bcsid(1), (chunk,))
-        store.write_chunk(two, block_id, chunk, data, commit=block)
+        store.writer(two).write_chunk(block_id, chunk, data, commit=block)
         store.close_container(two, bcsid=1)
 
         done = store.install_chunks(two, [OfferedChunk(block_id, chunk, content("x"))])
 
         assert frozenset() == done
-        assert data == store.read(two, block_id, 0, CHUNK_BYTES)
+        assert data == store.view(two).read(block_id, 0, CHUNK_BYTES)
 
     def test_ordered_chunk_replaces_one_that_verifies(
         self, tmp_path: Path, store: ReplicaStore
@@ -304,7 +304,7 @@ class TestLeftAlone:
         done = store.install_chunks(ONE, WANTED)
 
         assert {0, 1, 4, 5} == done
-        assert BlockId(3) not in [block.block_id for block in store.blocks(ONE)]
+        assert BlockId(3) not in [block.block_id for block in store.view(ONE).blocks()]
 
     def test_a_file_with_other_names_is_not_written(
         self, tmp_path: Path, store: ReplicaStore
@@ -443,7 +443,7 @@ class TestInterrupted:
         store = reopened(store, tmp_path)
 
         assert before == files(store)
-        assert None is store.block_row(ONE, BlockId(1))
+        assert None is store.view(ONE).block_row(BlockId(1))
         assert [] == journal(store)
         store.close()
 

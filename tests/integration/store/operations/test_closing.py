@@ -120,7 +120,7 @@ def test_the_tree_is_there_when_the_close_returns(tmp_path: Path, algorithm: Alg
         for chunk in block.chunks:
             builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums)
 
-    tree = store.tree(ONE)
+    tree = store.view(ONE).tree()
 
     assert builder.build(generation=1) == tree
     assert tree.summary() == store.replica(ONE).tree
@@ -155,15 +155,15 @@ def test_uncommitted_bytes_go_to_quarantine_at_a_close(tmp_path: Path) -> None:
     store.create_container(ONE)
     block = write_block(store, 1, 1, chunk_count=1)
     tail, orphan = content("tail"), content("orphan")
-    store.write_chunk(ONE, BlockId(1), chunk_of(tail, CHUNK_BYTES), tail)
-    store.write_chunk(ONE, BlockId(2), chunk_of(orphan), orphan)
+    store.writer(ONE).write_chunk(BlockId(1), chunk_of(tail, CHUNK_BYTES), tail)
+    store.writer(ONE).write_chunk(BlockId(2), chunk_of(orphan), orphan)
     with store.paths(ONE).block_file(BlockId(2)).open("ab") as file:
         file.write(b"unacknowledged")
 
     facts = store.close_container(ONE, bcsid=1)
 
     assert (1, CHUNK_BYTES) == (facts.block_count, facts.bytes_used)
-    assert [block] == store.blocks(ONE)
+    assert [block] == store.view(ONE).blocks()
     assert {(1, CHUNK_BYTES): tail, (2, 0): orphan + b"unacknowledged"} == quarantined(tmp_path)
     store.close()
     assert () == fsck(tmp_path / "v0", read_data=True).problems
@@ -176,10 +176,10 @@ def test_empty_file_without_a_row_is_removed_at_a_close(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.create_container(ONE)
     empty = BlockData(BlockId(1), Bcsid(1), ())
-    store.put_block(ONE, empty)
+    store.writer(ONE).put_block(empty)
     store.paths(ONE).block_file(BlockId(1)).touch()  # of a block that has no bytes
     orphan = content("orphan")
-    store.write_chunk(ONE, BlockId(2), chunk_of(orphan), orphan)
+    store.writer(ONE).write_chunk(BlockId(2), chunk_of(orphan), orphan)
     os.truncate(store.paths(ONE).block_file(BlockId(2)), 0)  # a write that the disk lost
 
     store.close_container(ONE, bcsid=1)
@@ -196,7 +196,7 @@ def test_the_empty_file_of_a_damaged_row_is_left_alone(store: ReplicaStore) -> N
     write_block(store, 1, 1, chunk_count=1)
     file = store.paths(ONE).block_file(BlockId(1))
     os.truncate(file, 0)
-    row = bytearray(store.block_row(ONE, BlockId(1)) or b"")
+    row = bytearray(store.view(ONE).block_row(BlockId(1)) or b"")
     row[len(row) // 2] ^= 1
     index = store.volume_set.places[ONE].index
     index.write(lambda rows: rows.put_block(ONE, BlockId(1), bytes(row)))
@@ -214,7 +214,7 @@ def test_a_replica_before_its_close_has_no_tree(store: ReplicaStore) -> None:
     store.create_container(ONE)
 
     assert store.replica(ONE).tree is None
-    for request in (store.tree, store.begin_scan, store.repair):
+    for request in (lambda one: store.view(one).tree(), store.begin_scan, store.repair):
         with pytest.raises(RefusedError) as refusal:
             request(ONE)
         assert Code.UNCLOSED_CONTAINER_IO is refusal.value.code
@@ -228,7 +228,7 @@ def test_quarantine_is_purged_by_age(tmp_path: Path) -> None:
     for container_id in (1, 2):
         store.create_container(ContainerId(container_id))
         data = content(container_id)
-        store.write_chunk(ContainerId(container_id), BlockId(1), chunk_of(data), data)
+        store.writer(ContainerId(container_id)).write_chunk(BlockId(1), chunk_of(data), data)
         store.close_container(ContainerId(container_id))
         now_ms[0] += 60_000
 
@@ -244,7 +244,7 @@ def test_quarantined_bytes_that_the_journal_needs_are_not_purged(tmp_path: Path)
     store = open_store(tmp_path)
     store.create_container(ONE)
     data = content("pending")
-    store.write_chunk(ONE, BlockId(2), chunk_of(data), data)
+    store.writer(ONE).write_chunk(BlockId(2), chunk_of(data), data)
     store.close_container(ONE)
     name = next((tmp_path / "v0" / "hdds" / CLUSTER / "quarantine").glob("*.bytes")).stem
     entry = InstallEntry(BlockId(2), chunk_of(data), 0, 0, name, pending=False)
@@ -261,13 +261,13 @@ def test_quarantined_bytes_that_the_journal_needs_are_not_purged(tmp_path: Path)
 def test_a_block_of_no_chunks_survives_the_close(store: ReplicaStore) -> None:
     """The block is in the tree, as the fold rules require."""
     store.create_container(ONE)
-    store.put_block(ONE, BlockData(BlockId(4), Bcsid(1)))
+    store.writer(ONE).put_block(BlockData(BlockId(4), Bcsid(1)))
 
     facts = store.close_container(ONE, bcsid=1)
 
     assert facts.tree is not None
     assert 1 == facts.tree.block_count
-    assert [4] == store.tree(ONE).block_ids.tolist()
+    assert [4] == store.view(ONE).tree().block_ids.tolist()
 
 
 def test_a_repeated_close_brings_the_descriptor_up_to_date(store: ReplicaStore) -> None:

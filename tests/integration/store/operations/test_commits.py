@@ -51,10 +51,10 @@ class TestPutBlock:
         Both ways of committing leave the same rows.
         """
         block = BlockData(BLOCK, Bcsid(3), (CHUNK_A, CHUNK_B), (("key", "a"),))
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
-        opened.write_chunk(ONE, BLOCK, CHUNK_B, B, commit=block)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_B, B, commit=block)
 
-        assert block == opened.block(ONE, BLOCK)
+        assert block == opened.view(ONE).block(BLOCK)
         assert (1, 2 * CHUNK_BYTES) == (
             opened.replica(ONE).block_count,
             opened.replica(ONE).bytes_used,
@@ -67,7 +67,7 @@ class TestPutBlock:
         block = write_block(opened, 1, 11)
         before = state_of(opened, ONE)
 
-        length_bytes = opened.put_block(ONE, block)
+        length_bytes = opened.writer(ONE).put_block(block)
 
         assert block.length_bytes == length_bytes
         assert before == state_of(opened, ONE)
@@ -76,10 +76,12 @@ class TestPutBlock:
         """
         A commit of a part is final for that part, and more may follow.
         """
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, A, commit=BlockData(BLOCK, Bcsid(1), (CHUNK_A,)))
-        opened.write_chunk(ONE, BLOCK, CHUNK_B, B)
+        opened.writer(ONE).write_chunk(
+            BLOCK, CHUNK_A, A, commit=BlockData(BLOCK, Bcsid(1), (CHUNK_A,))
+        )
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_B, B)
 
-        length_bytes = opened.put_block(ONE, BlockData(BLOCK, Bcsid(2), (CHUNK_A, CHUNK_B)))
+        length_bytes = opened.writer(ONE).put_block(BlockData(BLOCK, Bcsid(2), (CHUNK_A, CHUNK_B)))
 
         assert 2 * CHUNK_BYTES == length_bytes
         assert 1 == opened.replica(ONE).block_count
@@ -88,40 +90,40 @@ class TestPutBlock:
         """
         Chunks that the commit does not name stay written, readable and replaceable.
         """
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
-        opened.write_chunk(ONE, BLOCK, CHUNK_B, B)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_B, B)
 
-        opened.put_block(ONE, BlockData(BLOCK, Bcsid(1), (CHUNK_A,)))
+        opened.writer(ONE).put_block(BlockData(BLOCK, Bcsid(1), (CHUNK_A,)))
 
-        assert CHUNK_BYTES == opened.block(ONE, BLOCK).length_bytes
-        assert B == opened.read(ONE, BLOCK, CHUNK_BYTES, CHUNK_BYTES)
+        assert CHUNK_BYTES == opened.view(ONE).block(BLOCK).length_bytes
+        assert B == opened.view(ONE).read(BLOCK, CHUNK_BYTES, CHUNK_BYTES)
 
     def test_a_commit_may_leave_the_checksums_to_the_store(self, opened: ReplicaStore) -> None:
         """
         A client that gave no checksums with the data gives none with the commit.
         """
-        recorded = opened.write_chunk(ONE, BLOCK, bare_chunk(A), A)
+        recorded = opened.writer(ONE).write_chunk(BLOCK, bare_chunk(A), A)
 
-        opened.put_block(ONE, BlockData(BLOCK, Bcsid(1), (bare_chunk(A),)))
+        opened.writer(ONE).put_block(BlockData(BLOCK, Bcsid(1), (bare_chunk(A),)))
 
-        assert (recorded,) == opened.block(ONE, BLOCK).chunks
+        assert (recorded,) == opened.view(ONE).block(BLOCK).chunks
 
     def test_a_block_without_chunks_is_a_block(self, opened: ReplicaStore) -> None:
         """
         An empty file's block is counted and listed, and needs no file.
         """
-        opened.put_block(ONE, BlockData(BLOCK, Bcsid(1)))
+        opened.writer(ONE).put_block(BlockData(BLOCK, Bcsid(1)))
 
         assert 1 == opened.replica(ONE).block_count
-        assert [BlockData(BLOCK, Bcsid(1))] == opened.blocks(ONE)
+        assert [BlockData(BLOCK, Bcsid(1))] == opened.view(ONE).blocks()
 
     def test_an_uncommitted_block_is_not_a_block(self, opened: ReplicaStore) -> None:
         """The error differs from that for an unknown block."""
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A)
 
         for block_id, code in ((BLOCK, Code.BLOCK_NOT_COMMITTED), (99, Code.NO_SUCH_BLOCK)):
             with pytest.raises(RefusedError) as refusal:
-                opened.block(ONE, BlockId(block_id))
+                opened.view(ONE).block(BlockId(block_id))
             assert code is refusal.value.code
 
 
@@ -185,7 +187,7 @@ class TestCreate:
         data = content(1)
 
         with pytest.raises(UnavailableError) as refusal:
-            store.write_chunk(ONE, BlockId(1), chunk_of(data), data)
+            store.writer(ONE).write_chunk(BlockId(1), chunk_of(data), data)
 
         assert Code.DISK_OUT_OF_SPACE is refusal.value.code
         assert [] == list(store.paths(ONE).chunks.iterdir())

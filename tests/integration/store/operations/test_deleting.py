@@ -31,14 +31,14 @@ class TestBlocks:
         A replica that deleted a block and one that will are equal in their roots.
         """
         closed_replica(store)
-        root = store.tree(ONE).root
+        root = store.view(ONE).tree().root
 
         deleted = remove_blocks(store, ONE, [BlockId(2)])
 
         facts = store.replica(ONE)
         assert 1 == deleted
-        assert root == store.tree(ONE).root
-        assert [1, 3] == [block.block_id for block in store.blocks(ONE)]
+        assert root == store.view(ONE).tree().root
+        assert [1, 3] == [block.block_id for block in store.view(ONE).blocks()]
         assert not store.paths(ONE).block_file(BlockId(2)).exists()
         assert (2, 4 * CHUNK_BYTES) == (facts.block_count, facts.bytes_used)
 
@@ -48,10 +48,10 @@ class TestBlocks:
         """
         closed_replica(store)
         remove_blocks(store, ONE, [BlockId(2)])
-        before = store.replica(ONE), store.tombstones(ONE)
+        before = store.replica(ONE), store.view(ONE).tombstones()
 
         assert 0 == remove_blocks(store, ONE, [BlockId(2), BlockId(99)])
-        assert before == (store.replica(ONE), store.tombstones(ONE))
+        assert before == (store.replica(ONE), store.view(ONE).tombstones())
 
     def test_the_tombstone_keeps_what_was_written_not_what_was_read(
         self, store: ReplicaStore
@@ -60,7 +60,7 @@ class TestBlocks:
         Replicas agree on a tombstone even where one of them was damaged before the delete.
         """
         closed_replica(store)
-        healthy = store.tree(ONE)
+        healthy = store.view(ONE).tree()
         expected = int(healthy.block_checksums[healthy.index_of(2)])
         without = healthy.select([1, 3])
         store.commit_scan(
@@ -74,8 +74,8 @@ class TestBlocks:
 
         remove_blocks(store, ONE, [BlockId(2)])
 
-        assert {2: expected} == store.tombstones(ONE)
-        assert healthy.root == store.tree(ONE).root
+        assert {2: expected} == store.view(ONE).tombstones()
+        assert healthy.root == store.view(ONE).tree().root
 
     def test_damage_goes_with_its_block(self, store: ReplicaStore) -> None:
         """Damage of a deleted block cannot be repaired any more. Findings of other blocks stay,
@@ -89,7 +89,7 @@ class TestBlocks:
         store.commit_scan(
             ONE,
             base_generation=store.begin_scan(ONE).generation,
-            tree=store.tree(ONE),
+            tree=store.view(ONE).tree(),
             findings=planted,
             bytes_read=1,
             complete=True,
@@ -117,7 +117,7 @@ class TestBlocks:
     def test_a_tombstone_is_never_written_again(self, store: ReplicaStore) -> None:
         """A repair or a salvage does not bring a deleted block back."""
         blocks = closed_replica(store)
-        data = store.read(ONE, BlockId(2), 0, CHUNK_BYTES)
+        data = store.view(ONE).read(BlockId(2), 0, CHUNK_BYTES)
         remove_blocks(store, ONE, [BlockId(2)])
         repair = store.repair(ONE)
 
@@ -173,7 +173,7 @@ class TestContainers:
             store.delete_container(ONE)
 
         assert Code.DELETE_ON_NON_EMPTY_CONTAINER is refusal.value.code
-        assert 3 == len(store.blocks(ONE))
+        assert 3 == len(store.view(ONE).blocks())
 
     def test_delete_of_a_container_with_an_unknown_file_is_refused(
         self, store: ReplicaStore
@@ -223,13 +223,13 @@ class TestContainers:
         else:
             store.create_container(ONE)
             data = content("pending")
-            store.write_chunk(ONE, BlockId(9), chunk_of(data), data)
+            store.writer(ONE).write_chunk(BlockId(9), chunk_of(data), data)
 
         store.delete_container(ONE, force=True)
         store.create_container(ONE)
 
-        assert [] == store.blocks(ONE)
-        assert {} == store.tombstones(ONE)
+        assert [] == store.view(ONE).blocks()
+        assert {} == store.view(ONE).tombstones()
         assert 0 == store.replica(ONE).bytes_used
         store.close()
         assert () == fsck(tmp_path / "v0").problems

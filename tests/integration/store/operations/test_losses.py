@@ -64,7 +64,7 @@ class TestLosses:
         assert (0 if all_rows else 2) == facts.block_count
         assert not facts.is_empty
         assert files == sorted(path.name for path in store.paths(ONE).chunks.iterdir())
-        assert {1} == set(store.tombstones(ONE)), "the tree file remembers tombstones"
+        assert {1} == set(store.view(ONE).tombstones()), "the tree file remembers tombstones"
         with pytest.raises(RefusedError):
             store.delete_container(ONE)
         store.close()
@@ -136,7 +136,7 @@ class TestLosses:
         assert [DamageFault.CHUNKS_DIRECTORY_MISSING] == [
             finding.fault for finding in store.findings(ONE)
         ]
-        assert 0 == store.tree(ONE).block_count
+        assert 0 == store.view(ONE).tree().block_count
         store.close()
 
     def test_a_directory_at_a_wrong_place_is_reported(self, tmp_path: Path) -> None:

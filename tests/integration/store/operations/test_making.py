@@ -249,6 +249,6 @@ def test_an_arrival_that_could_not_be_taken_away_leaves_no_rows_to_a_new_replica
 
     store.create_container(CONTAINER)
 
-    assert [] == store.blocks(CONTAINER)
+    assert [] == store.view(CONTAINER).blocks()
     with store.volume_set.working[0].index.read() as rows:
         assert [] == list(rows.journal(CONTAINER))

@@ -177,14 +177,14 @@ def test_a_lender_that_has_fewer_chunks_lends_its_commit_id(store: ReplicaStore)
     """
     flip_bit(store.paths(ONE).block_file(BLOCK), 3)
     first = entries()[0].chunk
-    later = Bcsid(store.block(ONE, BLOCK).bcsid + 1)
+    later = Bcsid(store.view(ONE).block(BLOCK).bcsid + 1)
     lent = BlockData(BLOCK, later, (first,))
 
     assert frozenset({0}) == store.install_chunks(
         ONE, [OfferedChunk(BLOCK, first, PIECES[0], lent=lent)]
     )
-    assert later == store.block(ONE, BLOCK).bcsid
-    assert 2 == len(store.block(ONE, BLOCK).chunks)
+    assert later == store.view(ONE).block(BLOCK).bcsid
+    assert 2 == len(store.view(ONE).block(BLOCK).chunks)
 
 
 def test_rows_that_were_damaged_are_counted_again_once_and_claim_no_commit(
@@ -219,6 +219,6 @@ def test_rows_that_were_damaged_are_counted_again_once_and_claim_no_commit(
     after = store.replica(ONE)
     assert (before.block_count, before.bytes_used) == (after.block_count, after.bytes_used)
     assert before.bcsid == after.bcsid
-    assert before.bcsid + 9 == store.block(ONE, BLOCK).bcsid
+    assert before.bcsid + 9 == store.view(ONE).block(BLOCK).bcsid
     assert len(quarantined(tmp_path)) == 4
     check_clean(store, tmp_path)

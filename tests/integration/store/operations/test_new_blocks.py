@@ -42,8 +42,8 @@ def write(
     new = store.begin_blocks(ONE, submit)
     try:
         for block, data in blocks:
-            new.take(ONE, block, memoryview(data), is_whole=True)
-        return new.commit(ONE)
+            new.take(block, memoryview(data), is_whole=True)
+        return new.commit()
     finally:
         new.discard()
 
@@ -74,7 +74,7 @@ class TestTogether:
         assert len(sizes) == count == opened.replica(ONE).block_count
         assert sum(sizes) == opened.replica(ONE).bytes_used
         assert len(sizes) == opened.replica(ONE).bcsid
-        assert [block for block, _ in blocks] == opened.blocks(ONE)
+        assert [block for block, _ in blocks] == opened.view(ONE).blocks()
         for block, data in blocks:
             path = opened.paths(ONE).block_file(block.block_id)
             assert (path.read_bytes() if data else b"") == data
@@ -101,12 +101,12 @@ class TestTogether:
             for number, (chunk, part) in enumerate(zip(block.chunks, datas, strict=True)):
                 piece = replace(block, chunks=(chunk,))
                 is_whole = number == len(datas) - 1
-                new.take(ONE, piece, memoryview(part), is_whole=is_whole)
+                new.take(piece, memoryview(part), is_whole=is_whole)
                 assert (not is_whole) == new.is_cut_off
-            assert 1 == new.commit(ONE)
+            assert 1 == new.commit()
             new.discard()
 
-        assert block == store.block(ONE, BlockId(5))
+        assert block == store.view(ONE).block(BlockId(5))
         assert data == store.paths(ONE).block_file(BlockId(5)).read_bytes()
         store.close()
 
@@ -118,7 +118,9 @@ class TestTogether:
 
         write(opened, *blocks)
 
-        assert all(data == opened.read(ONE, block.block_id, 0, len(data)) for block, data in blocks)
+        assert all(
+            data == opened.view(ONE).read(block.block_id, 0, len(data)) for block, data in blocks
+        )
 
     def test_the_same_again_is_acknowledged_again(self, opened: ReplicaStore) -> None:
         """
@@ -172,7 +174,7 @@ class TestTogether:
 
         write(opened, block_of(1, content(1)), block_of(2, content(2, LARGE)))
 
-        assert content(1) == opened.read(ONE, BlockId(1), 0, CHUNK_BYTES)
+        assert content(1) == opened.view(ONE).read(BlockId(1), 0, CHUNK_BYTES)
 
 
 WRONG = chunk_of(content("w"))._replace(window_checksums=chunk_of(content("x")).window_checksums)
@@ -240,9 +242,9 @@ class TestRefusals:
         store = open_store(tmp_path, options=options_of_test(container_bytes_max=140_000))
         store.create_container(ONE)
         write(store, block_of(1, content("a")))
-        store.write_chunk(ONE, BlockId(2), chunk_of(content("b")), content("b"))
+        store.writer(ONE).write_chunk(BlockId(2), chunk_of(content("b")), content("b"))
         block = BlockData(BlockId(3), Bcsid(3), (NO_SUM,))
-        store.write_chunk(ONE, BlockId(3), NO_SUM, content("n"), commit=block)
+        store.writer(ONE).write_chunk(BlockId(3), NO_SUM, content("n"), commit=block)
         return store
 
     @pytest.mark.parametrize("name", REFUSALS)
@@ -263,15 +265,15 @@ class TestRefusals:
         """The bytes sent are removed when the call ends."""
         block, data = block_of(1, content(1))
         new = opened.begin_blocks(ONE)
-        new.take(ONE, block, memoryview(data), is_whole=False)
+        new.take(block, memoryview(data), is_whole=False)
         assert 1 == len(left_beside(opened))
 
         with pytest.raises(RefusedError, match="before block 1 is whole"):
-            new.take(ONE, block_of(2)[0], memoryview(b""), is_whole=True)
+            new.take(block_of(2)[0], memoryview(b""), is_whole=True)
         new.discard()
 
         assert [] == left_beside(opened)
-        assert [] == opened.blocks(ONE)
+        assert [] == opened.view(ONE).blocks()
 
     @pytest.mark.parametrize("when", ["begun", "written"])
     def test_a_closed_container_takes_none(self, opened: ReplicaStore, when: str) -> None:
@@ -284,14 +286,19 @@ class TestRefusals:
         else:
             new = opened.begin_blocks(ONE)
             for block, data in (block_of(1, content(1)), block_of(2, content(2, LARGE))):
-                new.take(ONE, block, memoryview(data), is_whole=True)
+                new.take(block, memoryview(data), is_whole=True)
             close()
             with pytest.raises(RefusedError) as refusal:
-                new.commit(ONE)
+                new.commit()
             new.discard()
 
         assert Code.CONTAINER_NOT_OPEN is refusal.value.code
-        assert [] == opened.blocks(ONE) == left_beside(opened) == names_in(opened.paths(ONE).chunks)
+        assert (
+            []
+            == opened.view(ONE).blocks()
+            == left_beside(opened)
+            == names_in(opened.paths(ONE).chunks)
+        )
 
     def test_the_reserve_is_not_written_into(self, tmp_path: Path) -> None:
         """
@@ -306,5 +313,10 @@ class TestRefusals:
             with pytest.raises(SutureError) as refusal:
                 write(store, block)
             assert Code.DISK_OUT_OF_SPACE is refusal.value.code
-        assert [] == store.blocks(ONE) == left_beside(store) == names_in(store.paths(ONE).chunks)
+        assert (
+            []
+            == store.view(ONE).blocks()
+            == left_beside(store)
+            == names_in(store.paths(ONE).chunks)
+        )
         store.close()

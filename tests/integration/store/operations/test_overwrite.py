@@ -102,4 +102,4 @@ def test_a_deleted_block_is_not_brought_back(
         step(store.repair(ONE), blocks[2].chunks[0])
 
     assert Code.NO_SUCH_BLOCK == caught.value.code
-    assert BLOCK not in [block.block_id for block in store.blocks(ONE)]
+    assert BLOCK not in [block.block_id for block in store.view(ONE).blocks()]

@@ -70,7 +70,7 @@ class TestInstall:
         assert FIRST + SECOND == path.read_bytes()
         assert {(2, CHUNK_BYTES): corrupt} == quarantined(tmp_path)
         assert before == store.replica(ONE)
-        assert blocks[2] == store.block(ONE, BLOCK)
+        assert blocks[2] == store.view(ONE).block(BLOCK)
 
     def test_a_chunk_that_verifies_is_never_overwritten(
         self, store: ReplicaStore, blocks: dict[int, BlockData]
@@ -95,7 +95,7 @@ class TestInstall:
         store.create_container(ONE)
         chunk = chunk_of(FIRST, checksum_type=ChecksumType.NONE)
         block = BlockData(BLOCK, Bcsid(1), (chunk,))
-        store.write_chunk(ONE, BLOCK, chunk, FIRST, commit=block)
+        store.writer(ONE).write_chunk(BLOCK, chunk, FIRST, commit=block)
         store.close_container(ONE, bcsid=1)
         path = store.paths(ONE).block_file(BLOCK)
 
@@ -134,12 +134,12 @@ class TestInstall:
         for number in range(2):
             data = content((9, number))
             repair.install_chunk(BlockId(9), chunk_of(data, number * CHUNK_BYTES), data)
-        partial = store.block(ONE, BlockId(9))
+        partial = store.view(ONE).block(BlockId(9))
         repair.adopt_metadata(BlockId(9), (("key", "k9"),))
         repair.adopt_bcsid(BlockId(9), 44)
         repair.advance_bcsid(44)
 
-        block = store.block(ONE, BlockId(9))
+        block = store.view(ONE).block(BlockId(9))
         facts = store.replica(ONE)
         assert Bcsid(0) == partial.bcsid
         assert (44, (("key", "k9"),)) == (block.bcsid, block.metadata)
@@ -158,7 +158,7 @@ class TestInstall:
         repair.adopt_bcsid(BLOCK, 1)
         repair.advance_bcsid(1)
 
-        assert blocks[2].bcsid == store.block(ONE, BLOCK).bcsid
+        assert blocks[2].bcsid == store.view(ONE).block(BLOCK).bcsid
         assert 3 == store.replica(ONE).bcsid
 
     def test_a_block_without_chunks_is_added(
@@ -170,8 +170,8 @@ class TestInstall:
         store.repair(ONE).install_empty_block(BlockId(9))
         store.repair(ONE).install_empty_block(BLOCK)
 
-        assert BlockData(BlockId(9), Bcsid(0)) == store.block(ONE, BlockId(9))
-        assert blocks[2] == store.block(ONE, BLOCK)
+        assert BlockData(BlockId(9), Bcsid(0)) == store.view(ONE).block(BlockId(9))
+        assert blocks[2] == store.view(ONE).block(BLOCK)
         assert 4 == store.replica(ONE).block_count
 
     def test_a_damaged_row_of_a_block_without_chunks_is_replaced(
@@ -182,13 +182,13 @@ class TestInstall:
         """
         nine = BlockId(9)
         store.repair(ONE).install_empty_block(nine)
-        row = bytearray(store.block_row(ONE, nine) or b"")
+        row = bytearray(store.view(ONE).block_row(nine) or b"")
         row[20] ^= 1
         store.volume_set.places[ONE].index.write(lambda rows: rows.put_block(ONE, nine, bytes(row)))
 
         store.repair(ONE).install_empty_block(nine)
 
-        assert BlockData(nine, Bcsid(0)) == store.block(ONE, nine)
+        assert BlockData(nine, Bcsid(0)) == store.view(ONE).block(nine)
         assert len(blocks) + 1 == store.replica(ONE).block_count
 
     def test_a_damaged_row_is_replaced_chunk_by_chunk(
@@ -197,7 +197,7 @@ class TestInstall:
         """
         A row that cannot be read is as good as none; counts are right afterwards.
         """
-        row = bytearray(store.block_row(ONE, BLOCK) or b"")
+        row = bytearray(store.view(ONE).block_row(BLOCK) or b"")
         row[20] ^= 1
         store.volume_set.places[ONE].index.write(
             lambda rows: rows.put_block(ONE, BLOCK, bytes(row))
@@ -207,7 +207,7 @@ class TestInstall:
         for chunk in blocks[2].chunks:
             assert repair.salvage_chunk(BLOCK, chunk)
 
-        assert blocks[2].chunks == store.block(ONE, BLOCK).chunks
+        assert blocks[2].chunks == store.view(ONE).block(BLOCK).chunks
         store.close()
         assert () == fsck(tmp_path / "v0", read_data=True).problems
 
@@ -224,8 +224,8 @@ class TestInstall:
         assert Code.NOT_PROVEN is unproven.value.code
         repair.install_chunk(BLOCK, chunk_of(other), other, is_ordered=True, proof="dn2")
 
-        assert (chunk_of(other), blocks[2].chunks[1]) == store.block(ONE, BLOCK).chunks
-        assert blocks[2].bcsid == store.block(ONE, BLOCK).bcsid
+        assert (chunk_of(other), blocks[2].chunks[1]) == store.view(ONE).block(BLOCK).chunks
+        assert blocks[2].bcsid == store.view(ONE).block(BLOCK).bcsid
 
 
 def test_a_medium_that_does_not_keep_what_was_written_fails(tmp_path: Path) -> None:
@@ -303,13 +303,13 @@ def test_a_bad_offer_changes_nothing(
     A peer may send anything.
     """
     code, request = BAD_OFFERS[name]
-    before = store.replica(ONE), store.blocks(ONE), store.generation(ONE)
+    before = store.replica(ONE), store.view(ONE).blocks(), store.generation(ONE)
 
     with pytest.raises(RefusedError) as refusal:
         request(store.repair(ONE))
 
     assert code is refusal.value.code
-    assert before == (store.replica(ONE), store.blocks(ONE), store.generation(ONE))
+    assert before == (store.replica(ONE), store.view(ONE).blocks(), store.generation(ONE))
     assert FIRST + SECOND == store.paths(ONE).block_file(BLOCK).read_bytes()
     assert 3 == len(blocks)
 
@@ -330,7 +330,7 @@ class TestSalvage:
         salvaged = [store.repair(ONE).salvage_chunk(BLOCK, chunk) for chunk in blocks[2].chunks]
 
         assert [True, True] == salvaged
-        assert blocks[2].chunks == store.block(ONE, BLOCK).chunks
+        assert blocks[2].chunks == store.view(ONE).block(BLOCK).chunks
         assert before == path.stat().st_mtime_ns
 
     def test_bytes_that_do_not_verify_are_not_recorded(
@@ -347,7 +347,7 @@ class TestSalvage:
         assert not repair.salvage_chunk(BLOCK, blocks[2].chunks[0])
         assert not repair.salvage_chunk(BlockId(1), unsummed)
         assert not repair.salvage_chunk(BlockId(9), chunk_of(FIRST))
-        assert store.block_row(ONE, BLOCK) is None
+        assert store.view(ONE).block_row(BLOCK) is None
 
 
 class TestTrim:
@@ -407,8 +407,8 @@ class TestTombstones:
         """
         store.repair(ONE).adopt_tombstone(BLOCK, 12345)
 
-        tree = store.tree(ONE)
-        assert {2: 12345} == store.tombstones(ONE)
+        tree = store.view(ONE).tree()
+        assert {2: 12345} == store.view(ONE).tombstones()
         assert 12345 == int(tree.block_checksums[tree.index_of(2)])
         assert not store.paths(ONE).block_file(BLOCK).exists()
         store.close()
@@ -421,7 +421,7 @@ class TestTombstones:
         """Otherwise the roots of the two replicas would differ for ever."""
         store.repair(ONE).adopt_tombstone(BlockId(50), 7)
 
-        assert [1, 2, 3, 50] == store.tree(ONE).block_ids.tolist()
+        assert [1, 2, 3, 50] == store.view(ONE).tree().block_ids.tolist()
         assert 3 == store.replica(ONE).block_count
         assert 3 == len(blocks)
 
@@ -435,7 +435,7 @@ class TestTombstones:
 
         store.repair(ONE).adopt_tombstone(BLOCK, 2**64 - 1)
 
-        assert {2: 2**64 - 1} == store.tombstones(ONE)
+        assert {2: 2**64 - 1} == store.view(ONE).tombstones()
         assert 3 == len(blocks)
 
 

@@ -43,7 +43,7 @@ def test_rows_are_counted_while_others_may_write(
     monkeypatch.setattr(IndexView, "blocks", noted)
     assert replica.scan().committed
 
-    left = sum(replica.store.block(CONTAINER, BlockId(n)).length_bytes for n in (1, 3))
+    left = sum(replica.store.view(CONTAINER).block(BlockId(n)).length_bytes for n in (1, 3))
     assert (3, (2, left)) == (before[0], counts(replica))
     assert read_by, "nothing was counted"
     assert IndexChange not in read_by
@@ -62,5 +62,5 @@ def test_counts_from_before_a_change_are_not_recorded(
     monkeypatch.setattr(scans, "commit_tree", commit)
     assert replica.scan().committed
 
-    left = replica.store.block(CONTAINER, BlockId(1)).length_bytes
+    left = replica.store.view(CONTAINER).block(BlockId(1)).length_bytes
     assert ([], (1, left)) == (late, counts(replica))

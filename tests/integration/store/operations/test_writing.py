@@ -43,9 +43,9 @@ class TestWriteChunk:
         """
         The acknowledgement means that the bytes can be had.
         """
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A)
 
-        assert A == opened.read(ONE, BLOCK, 0, CHUNK_BYTES)
+        assert A == opened.view(ONE).read(BLOCK, 0, CHUNK_BYTES)
 
     @pytest.mark.parametrize("checksum_type", list(ChecksumType))
     def test_every_checksum_type_is_accepted(
@@ -56,16 +56,16 @@ class TestWriteChunk:
         """
         chunk = chunk_of(A, checksum_type=checksum_type)
 
-        recorded = opened.write_chunk(
-            ONE, BLOCK, chunk, A, commit=BlockData(BLOCK, Bcsid(1), (chunk,))
+        recorded = opened.writer(ONE).write_chunk(
+            BLOCK, chunk, A, commit=BlockData(BLOCK, Bcsid(1), (chunk,))
         )
 
         assert chunk == recorded
-        assert (chunk,) == opened.block(ONE, BLOCK).chunks
+        assert (chunk,) == opened.view(ONE).block(BLOCK).chunks
 
     def test_a_chunk_without_checksums_gets_crc32c(self, opened: ReplicaStore) -> None:
         """Stored bytes can be verified even if their writer sent no checksums."""
-        recorded = opened.write_chunk(ONE, BLOCK, bare_chunk(A), A)
+        recorded = opened.writer(ONE).write_chunk(BLOCK, bare_chunk(A), A)
 
         assert ChecksumType.CRC32C is recorded.checksum_type
         expected = window_checksums(ChecksumType.CRC32C, recorded.bytes_per_checksum, A)
@@ -75,10 +75,10 @@ class TestWriteChunk:
         """
         A client whose acknowledgement got lost may repeat itself.
         """
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A)
         before = state_of(opened, ONE)
 
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A)
 
         assert before == state_of(opened, ONE)
 
@@ -86,13 +86,13 @@ class TestWriteChunk:
         """
         Until a commit names it, a chunk is its client's to replace; those behind it stay.
         """
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
-        opened.write_chunk(ONE, BLOCK, CHUNK_B, B)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_B, B)
 
-        opened.write_chunk(ONE, BLOCK, chunk_of(C), C)
+        opened.writer(ONE).write_chunk(BLOCK, chunk_of(C), C)
 
-        assert C + B == opened.read(ONE, BLOCK, 0, 2 * CHUNK_BYTES)
-        opened.put_block(ONE, BlockData(BLOCK, Bcsid(1), (chunk_of(C), CHUNK_B)))
+        assert C + B == opened.view(ONE).read(BLOCK, 0, 2 * CHUNK_BYTES)
+        opened.writer(ONE).put_block(BlockData(BLOCK, Bcsid(1), (chunk_of(C), CHUNK_B)))
         assert 2 * CHUNK_BYTES == opened.replica(ONE).bytes_used
 
     def test_a_committed_chunk_without_checksums_may_be_repeated_byte_for_byte(
@@ -101,22 +101,22 @@ class TestWriteChunk:
         """Without checksums the disk shows whether the chunk is a repetition."""
         chunk = chunk_of(A, checksum_type=ChecksumType.NONE)
         block = BlockData(BLOCK, Bcsid(1), (chunk,))
-        opened.write_chunk(ONE, BLOCK, chunk, A, commit=block)
+        opened.writer(ONE).write_chunk(BLOCK, chunk, A, commit=block)
 
-        opened.write_chunk(ONE, BLOCK, chunk, A, commit=block)
+        opened.writer(ONE).write_chunk(BLOCK, chunk, A, commit=block)
 
         with pytest.raises(RefusedError) as refusal:
-            opened.write_chunk(ONE, BLOCK, chunk, B, commit=block)
+            opened.writer(ONE).write_chunk(BLOCK, chunk, B, commit=block)
         assert Code.OVERLAPPING_CHUNK is refusal.value.code
-        assert A == opened.read(ONE, BLOCK, 0, CHUNK_BYTES)
+        assert A == opened.view(ONE).read(BLOCK, 0, CHUNK_BYTES)
 
     def test_bytes_that_nobody_acknowledged_are_written_over(self, opened: ReplicaStore) -> None:
         """Bytes that a crash left behind the recorded end never become part of a block."""
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A)
         with opened.paths(ONE).block_file(BLOCK).open("ab") as file:
             file.write(b"left by a crash" * 5000)
 
-        opened.write_chunk(ONE, BLOCK, CHUNK_B, B)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_B, B)
 
         assert A + B == opened.paths(ONE).block_file(BLOCK).read_bytes()
 
@@ -124,24 +124,23 @@ class TestWriteChunk:
 REFUSALS: dict[str, tuple[Code, Callable[[ReplicaStore], object]]] = {
     "wrong checksum": (
         Code.CHECKSUM_MISMATCH,
-        lambda store: store.write_chunk(ONE, BLOCK, CHUNK_B, C),
+        lambda store: store.writer(ONE).write_chunk(BLOCK, CHUNK_B, C),
     ),
     "overlap with a committed chunk": (
         Code.OVERLAPPING_CHUNK,
-        lambda store: store.write_chunk(ONE, BLOCK, chunk_of(C), C),
+        lambda store: store.writer(ONE).write_chunk(BLOCK, chunk_of(C), C),
     ),
     "overlap in the middle": (
         Code.OVERLAPPING_CHUNK,
-        lambda store: store.write_chunk(ONE, BLOCK, chunk_of(C, CHUNK_BYTES // 2), C),
+        lambda store: store.writer(ONE).write_chunk(BLOCK, chunk_of(C, CHUNK_BYTES // 2), C),
     ),
     "gap": (
         Code.CHUNK_GAP,
-        lambda store: store.write_chunk(ONE, BLOCK, chunk_of(C, 3 * CHUNK_BYTES), C),
+        lambda store: store.writer(ONE).write_chunk(BLOCK, chunk_of(C, 3 * CHUNK_BYTES), C),
     ),
     "unknown checksum type": (
         Code.NO_SUCH_ALGORITHM,
-        lambda store: store.write_chunk(
-            ONE,
+        lambda store: store.writer(ONE).write_chunk(
             BLOCK,
             CHUNK_B._replace(checksum_type=9),  # type: ignore[arg-type]
             B,
@@ -149,104 +148,108 @@ REFUSALS: dict[str, tuple[Code, Callable[[ReplicaStore], object]]] = {
     ),
     "length that is not the data's": (
         Code.INVALID_WRITE_SIZE,
-        lambda store: store.write_chunk(ONE, BLOCK, CHUNK_B, B[:-1]),
+        lambda store: store.writer(ONE).write_chunk(BLOCK, CHUNK_B, B[:-1]),
     ),
     "no bytes": (
         Code.INVALID_WRITE_SIZE,
-        lambda store: store.write_chunk(ONE, BLOCK, chunk_of(b"", CHUNK_BYTES), b""),
+        lambda store: store.writer(ONE).write_chunk(BLOCK, chunk_of(b"", CHUNK_BYTES), b""),
     ),
     "chunk too long": (
         Code.INVALID_WRITE_SIZE,
-        lambda store: store.write_chunk(
-            ONE, BLOCK, chunk_of(bytes(50_001), CHUNK_BYTES), bytes(50_001)
+        lambda store: store.writer(ONE).write_chunk(
+            BLOCK, chunk_of(bytes(50_001), CHUNK_BYTES), bytes(50_001)
         ),
     ),
     "container full": (
         Code.INVALID_WRITE_SIZE,
-        lambda store: store.write_chunk(ONE, BlockId(12), chunk_of(bytes(45_000)), bytes(45_000)),
+        lambda store: store.writer(ONE).write_chunk(
+            BlockId(12), chunk_of(bytes(45_000)), bytes(45_000)
+        ),
     ),
     "negative offset": (
         Code.INVALID_WRITE_SIZE,
-        lambda store: store.write_chunk(ONE, BLOCK, CHUNK_B._replace(offset=-4096), B),
+        lambda store: store.writer(ONE).write_chunk(BLOCK, CHUNK_B._replace(offset=-4096), B),
     ),
     "offset beyond any block": (
         Code.INVALID_WRITE_SIZE,
-        lambda store: store.write_chunk(ONE, BLOCK, CHUNK_B._replace(offset=2**62), B),
+        lambda store: store.writer(ONE).write_chunk(BLOCK, CHUNK_B._replace(offset=2**62), B),
     ),
     "window too small": (
         Code.MALFORMED_REQUEST,
-        lambda store: store.write_chunk(
-            ONE, BLOCK, chunk_of(B, CHUNK_BYTES, bytes_per_checksum=16), B
+        lambda store: store.writer(ONE).write_chunk(
+            BLOCK, chunk_of(B, CHUNK_BYTES, bytes_per_checksum=16), B
         ),
     ),
     "too few checksums": (
         Code.MALFORMED_REQUEST,
-        lambda store: store.write_chunk(ONE, BLOCK, CHUNK_B._replace(window_checksums=b"1234"), B),
+        lambda store: store.writer(ONE).write_chunk(
+            BLOCK, CHUNK_B._replace(window_checksums=b"1234"), B
+        ),
     ),
     "checksums for type NONE": (
         Code.MALFORMED_REQUEST,
-        lambda store: store.write_chunk(
-            ONE, BLOCK, CHUNK_B._replace(checksum_type=ChecksumType.NONE), B
+        lambda store: store.writer(ONE).write_chunk(
+            BLOCK, CHUNK_B._replace(checksum_type=ChecksumType.NONE), B
         ),
     ),
     "block id 0": (
         Code.MALFORMED_REQUEST,
-        lambda store: store.write_chunk(ONE, BlockId(0), CHUNK_A, A),
+        lambda store: store.writer(ONE).write_chunk(BlockId(0), CHUNK_A, A),
     ),
     "block id out of range": (
         Code.MALFORMED_REQUEST,
-        lambda store: store.write_chunk(ONE, BlockId(ID_MAX + 1), CHUNK_A, A),
+        lambda store: store.writer(ONE).write_chunk(BlockId(ID_MAX + 1), CHUNK_A, A),
     ),
     "unknown container": (
         Code.CONTAINER_NOT_FOUND,
-        lambda store: store.write_chunk(ContainerId(2), BLOCK, CHUNK_A, A),
+        lambda store: store.writer(ContainerId(2)).write_chunk(BLOCK, CHUNK_A, A),
     ),
     "commit of another block": (
         Code.MALFORMED_REQUEST,
-        lambda store: store.write_chunk(
-            ONE, BLOCK, CHUNK_B, B, commit=BlockData(BlockId(12), Bcsid(1), ())
+        lambda store: store.writer(ONE).write_chunk(
+            BLOCK, CHUNK_B, B, commit=BlockData(BlockId(12), Bcsid(1), ())
         ),
     ),
     "commit that skips the chunk before": (
         Code.CHUNK_GAP,
-        lambda store: store.write_chunk(
-            ONE, BLOCK, CHUNK_B, B, commit=BlockData(BLOCK, Bcsid(2), (CHUNK_B,))
+        lambda store: store.writer(ONE).write_chunk(
+            BLOCK, CHUNK_B, B, commit=BlockData(BLOCK, Bcsid(2), (CHUNK_B,))
         ),
     ),
     "commit of a chunk that was never written": (
         Code.UNABLE_TO_FIND_CHUNK,
-        lambda store: store.put_block(ONE, BlockData(BLOCK, Bcsid(2), (CHUNK_A, CHUNK_B))),
+        lambda store: store.writer(ONE).put_block(BlockData(BLOCK, Bcsid(2), (CHUNK_A, CHUNK_B))),
     ),
     "commit with other checksums": (
         Code.CHECKSUM_MISMATCH,
-        lambda store: store.put_block(ONE, BlockData(BLOCK, Bcsid(2), (chunk_of(C),))),
+        lambda store: store.writer(ONE).put_block(BlockData(BLOCK, Bcsid(2), (chunk_of(C),))),
     ),
     "commit in disorder": (
         Code.OVERLAPPING_CHUNK,
-        lambda store: store.put_block(ONE, BlockData(BLOCK, Bcsid(2), (CHUNK_A, CHUNK_A))),
+        lambda store: store.writer(ONE).put_block(BlockData(BLOCK, Bcsid(2), (CHUNK_A, CHUNK_A))),
     ),
     "commit that takes a chunk back": (
         Code.OVERLAPPING_CHUNK,
-        lambda store: store.put_block(ONE, BlockData(BLOCK, Bcsid(2), ())),
+        lambda store: store.writer(ONE).put_block(BlockData(BLOCK, Bcsid(2), ())),
     ),
     "commit older than the last": (
         Code.BCSID_MISMATCH,
-        lambda store: store.put_block(ONE, BlockData(BLOCK, Bcsid(0), (CHUNK_A,))),
+        lambda store: store.writer(ONE).put_block(BlockData(BLOCK, Bcsid(0), (CHUNK_A,))),
     ),
     "bcsid out of range": (
         Code.MALFORMED_REQUEST,
-        lambda store: store.put_block(ONE, BlockData(BLOCK, Bcsid(-1), (CHUNK_A,))),
+        lambda store: store.writer(ONE).put_block(BlockData(BLOCK, Bcsid(-1), (CHUNK_A,))),
     ),
     "too much metadata": (
         Code.MALFORMED_REQUEST,
-        lambda store: store.put_block(
-            ONE, BlockData(BLOCK, Bcsid(2), (CHUNK_A,), (("key", "x" * 100_000),))
+        lambda store: store.writer(ONE).put_block(
+            BlockData(BLOCK, Bcsid(2), (CHUNK_A,), (("key", "x" * 100_000),))
         ),
     ),
     "metadata that is no text": (
         Code.MALFORMED_REQUEST,
-        lambda store: store.put_block(
-            ONE, BlockData(BLOCK, Bcsid(2), (CHUNK_A,), (("key", "\ud800"),))
+        lambda store: store.writer(ONE).put_block(
+            BlockData(BLOCK, Bcsid(2), (CHUNK_A,), (("key", "\ud800"),))
         ),
     ),
 }
@@ -261,7 +264,7 @@ def test_a_refusal_says_why_and_changes_nothing(tmp_path: Path, name: str) -> No
         tmp_path, options=options_of_test(container_bytes_max=50_000, chunk_bytes_max=50_000)
     )
     store.create_container(ONE)
-    store.write_chunk(ONE, BLOCK, CHUNK_A, A, commit=BlockData(BLOCK, Bcsid(1), (CHUNK_A,)))
+    store.writer(ONE).write_chunk(BLOCK, CHUNK_A, A, commit=BlockData(BLOCK, Bcsid(1), (CHUNK_A,)))
     before = state_of(store, ONE)
     code, request = REFUSALS[name]
 
@@ -278,7 +281,7 @@ def test_the_first_wrong_window_is_named(opened: ReplicaStore) -> None:
     spoiled = A[:5000] + bytes([A[5000] ^ 1]) + A[5001:]
 
     with pytest.raises(RefusedError, match="block 11, chunk at 0: window 1 has CRC32C"):
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, spoiled)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, spoiled)
 
 
 class TestStates:
@@ -288,12 +291,12 @@ class TestStates:
         """
         After the close nothing is added, by neither request.
         """
-        opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
+        opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A)
         opened.close_container(ONE)
 
         for request in (
-            lambda: opened.write_chunk(ONE, BLOCK, CHUNK_A, A),
-            lambda: opened.put_block(ONE, BlockData(BLOCK, Bcsid(1), (CHUNK_A,))),
+            lambda: opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A),
+            lambda: opened.writer(ONE).put_block(BlockData(BLOCK, Bcsid(1), (CHUNK_A,))),
         ):
             with pytest.raises(RefusedError) as refusal:
                 request()
@@ -317,8 +320,8 @@ class TestStates:
         index.write(lambda rows: rows.put_tombstone(ONE, BLOCK, 5))
 
         for request in (
-            lambda: opened.write_chunk(ONE, BLOCK, CHUNK_A, A),
-            lambda: opened.put_block(ONE, BlockData(BLOCK, Bcsid(1))),
+            lambda: opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A),
+            lambda: opened.writer(ONE).put_block(BlockData(BLOCK, Bcsid(1))),
         ):
             with pytest.raises(RefusedError) as refusal:
                 request()
@@ -327,13 +330,13 @@ class TestStates:
 
 def test_reading_is_bounded_by_what_is_recorded(opened: ReplicaStore) -> None:
     """Bytes behind the recorded end are not readable."""
-    opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
+    opened.writer(ONE).write_chunk(BLOCK, CHUNK_A, A)
 
     for offset, length_bytes in ((1, CHUNK_BYTES), (-1, 10), (0, 0), (CHUNK_BYTES, 1)):
         with pytest.raises(RefusedError) as refusal:
-            opened.read(ONE, BLOCK, offset, length_bytes)
+            opened.view(ONE).read(BLOCK, offset, length_bytes)
         assert Code.UNABLE_TO_FIND_CHUNK is refusal.value.code
-    assert A[5:10] == opened.read(ONE, BLOCK, 5, 5)
+    assert A[5:10] == opened.view(ONE).read(BLOCK, 5, 5)
 
 
 def test_blocks_are_listed_in_pages(opened: ReplicaStore) -> None:
@@ -343,8 +346,8 @@ def test_blocks_are_listed_in_pages(opened: ReplicaStore) -> None:
     for block_id in (5, 1, 3):
         write_block(opened, 1, block_id, chunk_count=1)
 
-    assert [1, 3] == [block.block_id for block in opened.blocks(ONE, count=2)]
-    assert [5] == [block.block_id for block in opened.blocks(ONE, start=4, count=2)]
+    assert [1, 3] == [block.block_id for block in opened.view(ONE).blocks(count=2)]
+    assert [5] == [block.block_id for block in opened.view(ONE).blocks(start=4, count=2)]
 
 
 def test_volume_written_by_clients_passes_fsck(tmp_path: Path) -> None:
@@ -352,8 +355,8 @@ def test_volume_written_by_clients_passes_fsck(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.create_container(ONE)
     write_block(store, 1, 11)
-    store.write_chunk(ONE, BlockId(12), chunk_of(A), A)
-    store.put_block(ONE, BlockData(BlockId(13), Bcsid(1)))
+    store.writer(ONE).write_chunk(BlockId(12), chunk_of(A), A)
+    store.writer(ONE).put_block(BlockData(BlockId(13), Bcsid(1)))
     store.close()
 
     report = fsck(tmp_path / "v0", read_data=True)
@@ -374,6 +377,6 @@ def test_checksums_of_a_chunk_are_kept_as_given(opened: ReplicaStore) -> None:
     """
     chunk = chunk_of(A, checksum_type=ChecksumType.SHA256, bytes_per_checksum=1000)
 
-    recorded: ChunkInfo = opened.write_chunk(ONE, BLOCK, chunk, A)
+    recorded: ChunkInfo = opened.writer(ONE).write_chunk(BLOCK, chunk, A)
 
     assert chunk == recorded

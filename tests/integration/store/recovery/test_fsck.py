@@ -42,7 +42,7 @@ def volume(tmp_path: Path) -> Path:
     remove_blocks(store, ONE, [BlockId(3)])
     store.create_container(TWO)
     data = content("pending")
-    store.write_chunk(TWO, BlockId(1), chunk_of(data), data)
+    store.writer(TWO).write_chunk(BlockId(1), chunk_of(data), data)
     with store.paths(TWO).block_file(BlockId(1)).open("ab") as file:
         file.write(b"a write that was cut off")
     store.close()
@@ -82,7 +82,7 @@ def set_row(volume: Path, **changes: object) -> None:
 def make_stale_tree(volume: Path) -> None:
     """Put a whole tree of another generation in place."""
     store = open_store(volume.parent)
-    tree = store.tree(ONE).with_generation(77)
+    tree = store.view(ONE).tree().with_generation(77)
     store.close()
     paths_of(volume).tree.write_bytes(encode_tree(tree, ONE))
 
@@ -96,7 +96,7 @@ def lose_tombstone(volume: Path) -> None:
 def make_lying_tree(volume: Path) -> None:
     """Put a tree in place whose root is not the fold of its blocks."""
     store = open_store(volume.parent)
-    tree = bury(store.tree(ONE), [])
+    tree = bury(store.view(ONE).tree(), [])
     store.close()
     checksums = tree.block_checksums.copy()
     checksums[0] ^= 1

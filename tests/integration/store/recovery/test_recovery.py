@@ -57,11 +57,11 @@ def test_a_clean_stop_needs_no_recovery(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     closed_replica(store)
     store.create_container(ContainerId(2))
-    before = store.replicas(), store.blocks(ONE), store.tree(ONE)
+    before = store.replicas(), store.view(ONE).blocks(), store.view(ONE).tree()
 
     store = reopened(store, tmp_path)
 
-    assert before == (store.replicas(), store.blocks(ONE), store.tree(ONE))
+    assert before == (store.replicas(), store.view(ONE).blocks(), store.view(ONE).tree())
     assert ([], ()) == (steps(store), store.unloadable())
     store.close()
 
@@ -196,7 +196,7 @@ class TestInterruptedWrites:
 
         store = reopened(store, tmp_path)
 
-        assert chunk_of(new) == store.block(ONE, BLOCK).chunks[0]
+        assert chunk_of(new) == store.view(ONE).block(BLOCK).chunks[0]
         assert ["block 2, chunk at 0: interrupted write finished"] == steps(store)
         check_clean(store, tmp_path)
 
@@ -262,13 +262,13 @@ class TestInterruptedTrees:
         """The tree is one generation ahead, whole, and intended, so the commit is completed."""
         store = open_store(tmp_path)
         closed_replica(store)
-        tree = store.tree(ONE).select([1, 3]).with_generation(2)
+        tree = store.view(ONE).tree().select([1, 3]).with_generation(2)
         journal(store, TreeEntry(2))
         store.paths(ONE).tree.write_bytes(encode_tree(tree, ONE))
 
         store = reopened(store, tmp_path)
 
-        assert tree == store.tree(ONE)
+        assert tree == store.view(ONE).tree()
         assert tree.summary() == store.replica(ONE).tree
         assert ["tree of generation 2 adopted"] == steps(store)
         check_clean(store, tmp_path)
@@ -277,14 +277,14 @@ class TestInterruptedTrees:
         """The tree was the decision to delete, so rows and bytes are deleted."""
         store = open_store(tmp_path)
         closed_replica(store)
-        tree = bury(store.tree(ONE), [2]).with_generation(2)
+        tree = bury(store.view(ONE).tree(), [2]).with_generation(2)
         journal(store, TreeEntry(2))
         store.paths(ONE).tree.write_bytes(encode_tree(tree, ONE))
 
         store = reopened(store, tmp_path)
 
-        assert [1, 3] == [block.block_id for block in store.blocks(ONE)]
-        assert {2} == set(store.tombstones(ONE))
+        assert [1, 3] == [block.block_id for block in store.view(ONE).blocks()]
+        assert {2} == set(store.view(ONE).tombstones())
         assert not store.paths(ONE).block_file(BLOCK).exists()
         check_clean(store, tmp_path)
 
@@ -295,15 +295,15 @@ class TestInterruptedTrees:
         """
         store = open_store(tmp_path)
         closed_replica(store)
-        tree = store.tree(ONE)
+        tree = store.view(ONE).tree()
         other = bury(tree, [2]).with_generation(generation)
         journal(store, TreeEntry(2))
         store.paths(ONE).tree.write_bytes(encode_tree(other, ONE))
 
         store = reopened(store, tmp_path)
 
-        assert tree == store.tree(ONE)
-        assert 3 == len(store.blocks(ONE))
+        assert tree == store.view(ONE).tree()
+        assert 3 == len(store.view(ONE).blocks())
         assert ["tree of generation 2 was never put in place"] == steps(store)
         store.close()
 
@@ -311,12 +311,12 @@ class TestInterruptedTrees:
         """A foreign file is not the agent's tree."""
         store = open_store(tmp_path)
         closed_replica(store)
-        tree = store.tree(ONE)
+        tree = store.view(ONE).tree()
         store.paths(ONE).tree.write_bytes(encode_tree(bury(tree, [2]).with_generation(2), ONE))
 
         store = reopened(store, tmp_path)
 
-        assert tree == store.tree(ONE)
+        assert tree == store.view(ONE).tree()
         assert [] == steps(store)
         store.close()
 
@@ -365,7 +365,7 @@ def test_a_damaged_journal_entry_is_left_alone_and_said(tmp_path: Path) -> None:
     store = reopened(store, tmp_path)
 
     assert "journal entry left alone" in steps(store)[0]
-    assert 3 == len(store.blocks(ONE))
+    assert 3 == len(store.view(ONE).blocks())
     store.close()
     assert ["JOURNAL_NOT_EMPTY"] == [problem.kind for problem in fsck(tmp_path / "v0").problems]
 
@@ -417,7 +417,7 @@ class TestStates:
 
         facts = store.replica(ONE)
         assert (ReplicaState.UNHEALTHY, None) == (facts.state, facts.former_state)
-        assert 1 == len(store.blocks(ONE))
+        assert 1 == len(store.view(ONE).blocks())
         with pytest.raises(RefusedError):
             write_block(store, 1, 2)
         check_clean(store, tmp_path)

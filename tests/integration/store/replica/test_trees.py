@@ -50,7 +50,7 @@ class TestRead:
         """
         closed_replica(store)
         remove_blocks(store, ONE, [BlockId(2)])
-        before = store.tree(ONE)
+        before = store.view(ONE).tree()
         path = store.paths(ONE).tree
         match harm:
             case "remove":
@@ -64,7 +64,7 @@ class TestRead:
             case "other container":
                 path.write_bytes(encode_tree(before, ContainerId(2)))
 
-        after = store.tree(ONE)
+        after = store.view(ONE).tree()
 
         assert before.with_generation(after.generation) == after
         assert [False, True, False] == after.deleted.tolist()
@@ -78,16 +78,16 @@ class TestRead:
         remove_blocks(store, ONE, [BlockId(2)])
         store.paths(ONE).tree.write_bytes(old)
 
-        assert [False, True, False] == store.tree(ONE).deleted.tolist()
+        assert [False, True, False] == store.view(ONE).tree().deleted.tolist()
 
     def test_a_file_from_the_future_is_not_believed(self, store: ReplicaStore) -> None:
         """A change that the index has not committed did not happen."""
         closed_replica(store)
-        tree = store.tree(ONE)
+        tree = store.view(ONE).tree()
         path = store.paths(ONE).tree
         path.write_bytes(encode_tree(tree.select([1]).with_generation(2), ONE))
 
-        assert tree == store.tree(ONE)
+        assert tree == store.view(ONE).tree()
 
     def test_a_rebuilt_tree_claims_no_more_than_the_scan_saw(self, store: ReplicaStore) -> None:
         """
@@ -101,7 +101,7 @@ class TestRead:
         )
         store.paths(ONE).tree.unlink()
 
-        tree = store.tree(ONE)
+        tree = store.view(ONE).tree()
 
         assert [1, 2] == tree.block_ids.tolist()
         assert [1, 2] == tree.chunk_counts.tolist()
@@ -115,7 +115,7 @@ class TestRead:
         closed_replica(store)
         store.paths(ONE).tree.unlink()
 
-        store.tree(ONE)
+        store.view(ONE).tree()
 
         assert not store.paths(ONE).tree.exists()
         assert 1 == store.replica(ONE).tree.generation  # type: ignore[union-attr]
@@ -175,13 +175,13 @@ class TestCompareAndSet:
             ONE, base_generation=generation, tree=fresh, findings=[], bytes_read=1, complete=True
         )
 
-        assert [False, True, False] == store.tree(ONE).deleted.tolist()
-        assert fresh.root == store.tree(ONE).root
+        assert [False, True, False] == store.view(ONE).tree().deleted.tolist()
+        assert fresh.root == store.view(ONE).tree().root
 
     def test_repair_step_makes_a_running_scan_outdated(self, store: ReplicaStore) -> None:
         """The result of a scan is discarded if the data changed under it."""
         blocks = closed_replica(store)
-        data = store.read(ONE, BlockId(1), 0, CHUNK_BYTES)
+        data = store.view(ONE).read(BlockId(1), 0, CHUNK_BYTES)
         flip_bit(store.paths(ONE).block_file(BlockId(1)), 17)
         generation = store.begin_scan(ONE).generation
 
@@ -195,7 +195,7 @@ class TestCompareAndSet:
         """
         closed_replica(store)
         volume = store.volume_set.places[ONE]
-        tree = store.tree(ONE)
+        tree = store.view(ONE).tree()
         racing = replace(volume, index=RacingIndex(volume.index))  # type: ignore[arg-type]
 
         committed = commit_tree(
@@ -207,7 +207,7 @@ class TestCompareAndSet:
         )
 
         assert not committed
-        assert tree == store.tree(ONE)
+        assert tree == store.view(ONE).tree()
         with volume.index.read() as rows:
             assert [] == list(rows.journal())
 
@@ -286,7 +286,7 @@ class TestVerdicts:
         result = store.commit_scan(
             ONE,
             base_generation=store.begin_scan(ONE).generation,
-            tree=store.tree(ONE).select([2]),
+            tree=store.view(ONE).tree().select([2]),
             findings=[second],
             bytes_read=1,
             complete=False,
@@ -303,7 +303,7 @@ class TestVerdicts:
         """
         closed_replica(store)
         generation = store.begin_scan(ONE).generation
-        tree = store.tree(ONE)
+        tree = store.view(ONE).tree()
 
         store.commit_scan(
             ONE, base_generation=generation, tree=tree, findings=[], bytes_read=1, complete=False

@@ -42,7 +42,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
     for _ in range(ROUNDS):
         replica.scan()
     good = replica.file(1).read_bytes()
-    block = replica.store.block(CONTAINER, BlockId(1))
+    block = replica.store.view(CONTAINER).block(BlockId(1))
     replica.flip(1, 100)
     replica.scan()
     chunk = block.chunks[0]

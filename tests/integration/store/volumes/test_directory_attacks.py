@@ -69,7 +69,7 @@ class TestLinks:
             chunks.symlink_to(tmp_path / "moved")
         try:
             with pytest.raises(UnavailableError):
-                replica.store.read(CONTAINER, BlockId(1), 0, CHUNK_BYTES)
+                replica.store.view(CONTAINER).read(BlockId(1), 0, CHUNK_BYTES)
             replica.scan()
             found = {finding.fault for finding in replica.store.findings(CONTAINER)}
         finally:
@@ -98,7 +98,10 @@ class TestLinks:
             nodes[0].reconcile(nodes[1:])
 
             assert stat.S_ISREG(path.lstat().st_mode)
-            assert victim.store.tree(CONTAINER).root == nodes[1].replica.store.tree(CONTAINER).root
+            assert (
+                victim.store.view(CONTAINER).tree().root
+                == nodes[1].replica.store.view(CONTAINER).tree().root
+            )
             assert SECRET == outside.read_bytes()
         finally:
             for node in nodes:
@@ -205,7 +208,7 @@ class TestLinks:
         again = opened(tmp_path / "link")
 
         try:
-            assert 3 == again.store.tree(CONTAINER).block_count
+            assert 3 == again.store.view(CONTAINER).tree().block_count
         finally:
             again.close()
 

@@ -86,13 +86,13 @@ def test_a_trim_leaves_the_other_name_alone(store: ReplicaStore, tmp_path: Path)
 def append(store: ReplicaStore) -> None:
     """Write the next chunk of block 1, over a tail that nobody acknowledged."""
     data = content("next")
-    store.write_chunk(OPEN, BlockId(1), chunk_of(data, CHUNK_BYTES), data)
+    store.writer(OPEN).write_chunk(BlockId(1), chunk_of(data, CHUNK_BYTES), data)
 
 
 def rewrite(store: ReplicaStore) -> None:
     """Write an uncommitted chunk again, otherwise."""
     data = content("again")
-    store.write_chunk(OPEN, BLOCK, chunk_of(data), data)
+    store.writer(OPEN).write_chunk(BLOCK, chunk_of(data), data)
 
 
 def close(store: ReplicaStore) -> None:
@@ -108,7 +108,7 @@ def test_a_write_leaves_the_other_name_alone(
     store.create_container(OPEN)
     write_block(store, OPEN, 1, chunk_count=1)
     pending = content("pending")
-    store.write_chunk(OPEN, BLOCK, chunk_of(pending), pending)
+    store.writer(OPEN).write_chunk(BLOCK, chunk_of(pending), pending)
     chunks = store.paths(OPEN).chunks
     with (chunks / "1.block").open("ab") as file:
         file.write(b"a tail")
@@ -121,11 +121,11 @@ def test_a_write_leaves_the_other_name_alone(
     change(store)
 
     assert before == {path.name: path.read_bytes() for path in kept.iterdir()}
-    assert content((1, 0)) == store.read(OPEN, BlockId(1), 0, CHUNK_BYTES)
+    assert content((1, 0)) == store.view(OPEN).read(BlockId(1), 0, CHUNK_BYTES)
     if change is append:
-        assert content("next") == store.read(OPEN, BlockId(1), CHUNK_BYTES, CHUNK_BYTES)
+        assert content("next") == store.view(OPEN).read(BlockId(1), CHUNK_BYTES, CHUNK_BYTES)
     if change is rewrite:
-        assert content("again") == store.read(OPEN, BLOCK, 0, CHUNK_BYTES)
+        assert content("again") == store.view(OPEN).read(BLOCK, 0, CHUNK_BYTES)
 
 
 def test_rollback_leaves_a_new_hard_link_alone(
@@ -212,7 +212,7 @@ def test_a_lock_file_with_another_name_is_not_written(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     try:
         assert WHOLE == good.read_bytes()
-        assert blocks[2] == store.block(ONE, BLOCK)
+        assert blocks[2] == store.view(ONE).block(BLOCK)
         with pytest.raises(Exception, match="is held by"):
             open_store(tmp_path)
     finally:
@@ -235,6 +235,6 @@ def test_a_pack_with_another_name_keeps_its_pages(tmp_path: Path) -> None:
         assert 1 == remove_blocks(store, PACKED, [BLOCK])
 
         assert before == backup.read_bytes()
-        assert BLOCK in store.tombstones(PACKED)
+        assert BLOCK in store.view(PACKED).tombstones()
     finally:
         store.close()

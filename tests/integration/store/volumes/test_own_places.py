@@ -102,7 +102,7 @@ def test_something_else_in_an_own_place_is_moved_aside(tmp_path: Path, name: str
 
     replica = StoredReplica(layout.volume)
     try:
-        replica.store.read(CONTAINER, BlockId(1), 0, CHUNK_BYTES)
+        replica.store.view(CONTAINER).read(BlockId(1), 0, CHUNK_BYTES)
         replica.store.create_container(CONTAINER + 1)
         replica.scan()
         probed = replica.store.volume_set.probe(replica.store.volumes()[0].volume_id)
