@@ -9,11 +9,11 @@ Only `agent/store` accesses volumes. Nothing here locks: callers that change a r
 lease (agent/runtime/lease.py), LMDB admits one writer at a time, and reads need neither.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from agent.store.files.layout import ReplicaPaths
@@ -34,12 +34,7 @@ from agent.store.operations.batch_repair import OfferedChunk, install_batch
 from agent.store.operations.closing import close_replica, create_replica, move_state
 from agent.store.operations.deleting import DeleteResult, delete_blocks, delete_replica
 from agent.store.operations.newblocks import NewBlocks
-from agent.store.operations.reading import (
-    LocalReplicaView,
-    changes_of,
-    findings_of,
-    served_columns,
-)
+from agent.store.operations.reading import LocalReplicaView, changes_of, findings_of, served_columns
 from agent.store.operations.repair import ReplicaRepair
 from agent.store.operations.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
 from agent.store.operations.write_rules import check_id, check_new, check_same
@@ -47,6 +42,7 @@ from agent.store.operations.writing import ReplicaWriter
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import open_volumes
 from agent.store.replica.evidence import keep_evidence
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.packs import PackIndex
 from agent.store.replica.states import ReplicaEvent
 from agent.store.trouble import StoreFailure
@@ -63,6 +59,8 @@ from scanner.finding import ScanFinding
 from scanner.scan_outcome import ScanOutcome
 
 FINDINGS_MAX: Final = 10_000
+
+H = TypeVar("H", bound=ReplicaHandle)
 
 
 class ReplicaStore:
@@ -226,19 +224,19 @@ class ReplicaStore:
 
     def writer(self, container_id: ContainerId) -> ReplicaWriter:
         """Return the client's writes to one replica. The caller holds its lease for each."""
-        return ReplicaWriter(*self._handle(container_id))
+        return self._handle(ReplicaWriter, container_id)
 
     def begin_blocks(self, container_id: ContainerId, submit: Submit | None = None) -> NewBlocks:
         """Begin to take whole new blocks of a container. The caller ends it with `discard`;
         `submit` runs writes beside the caller's thread."""
-        return NewBlocks(*self._handle(container_id), submit)
+        volume = self._volume(container_id)
+        return NewBlocks(volume, self._options, container_id, self.on_trouble, submit)
 
     def close_container(
         self, container_id: ContainerId, *, bcsid: int = 0, force: bool = False
     ) -> ReplicaFacts:
         """Close a replica: CLOSED if it has reached `bcsid` or is forced, else QUASI_CLOSED."""
-        volume = self._volume(container_id)
-        close_replica(volume, self._options, container_id, bcsid=bcsid, force=force)
+        close_replica(self._handle(ReplicaHandle, container_id), bcsid=bcsid, force=force)
         self.on_change(container_id)
         return self.replica(container_id)
 
@@ -268,9 +266,9 @@ class ReplicaStore:
         self, container_id: ContainerId, ids: Collection[BlockId], kept: Collection[BlockId] = ()
     ) -> DeleteResult:
         """Delete blocks of a closed replica; if files are left, the volume is checked."""
-        volume, options = self._volume(container_id), self._options
-        delete = partial(delete_blocks, volume, options, container_id, ids, kept)
-        deleted = with_ballast(volume.layout, options.reserve_bytes, delete)
+        replica = self._handle(ReplicaHandle, container_id)
+        delete = partial(delete_blocks, replica, ids, kept)
+        deleted = with_ballast(replica.volume.layout, self._options.reserve_bytes, delete)
         if deleted.freed:
             self.on_change(container_id)
         for error in islice(deleted.left.values(), 1):
@@ -281,7 +279,7 @@ class ReplicaStore:
 
     def view(self, container_id: ContainerId) -> LocalReplicaView:
         """Return the reads of one replica. Raise `RefusedError(CONTAINER_NOT_FOUND)`."""
-        return LocalReplicaView(*self._handle(container_id))
+        return self._handle(LocalReplicaView, container_id)
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
         """Return the newest changes of all replicas since a time."""
@@ -315,9 +313,7 @@ class ReplicaStore:
         """Make a scan's result durable, if nothing has changed since `begin_scan`."""
         assert bytes_read >= 0
         commit = commit_scan(
-            self._volume(container_id),
-            self._options,
-            container_id,
+            self._handle(ReplicaHandle, container_id),
             base_generation=base_generation,
             tree=tree,
             findings=findings,
@@ -352,18 +348,18 @@ class ReplicaStore:
 
     def repair(self, container_id: ContainerId) -> ReplicaRepair:
         """Return the repair of one replica. The caller holds its lease until done with it."""
-        return ReplicaRepair(*self._handle(container_id))
+        return self._handle(ReplicaRepair, container_id)
 
     def install_chunks(
         self, container_id: ContainerId, offers: Sequence[OfferedChunk]
     ) -> frozenset[int]:
         """Install chunks under the lease; return which. The others must be installed one by one."""
-        return install_batch(self._volume(container_id), self._options, container_id, offers)
+        return install_batch(self._handle(ReplicaHandle, container_id), offers)
 
     def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
         """Keep evidence about a replica in its volume's quarantine, each piece under its
         description."""
-        keep_evidence(self._volume(container_id), self._options, container_id, pieces)
+        keep_evidence(self._handle(ReplicaHandle, container_id), pieces)
 
     def volume_id(self, container_id: ContainerId) -> str:
         """Return the volume of a replica; "" if no working one has it. Nothing is read."""
@@ -399,10 +395,8 @@ class ReplicaStore:
                 Code.BUSY, f"container {container_id} is arriving", container_id=container_id
             )
 
-    def _handle(
-        self, container_id: ContainerId
-    ) -> tuple[Volume, StoreOptions, ContainerId, Callable[[StoreFailure], None]]:
-        return self._volume(container_id), self._options, container_id, self.on_trouble
+    def _handle(self, kind: type[H], container_id: ContainerId) -> H:
+        return kind(self._volume(container_id), self._options, container_id, self.on_trouble)
 
     def _volume(self, container_id: ContainerId) -> Volume:
         if (volume := self.volume_set.places.get(container_id)) is not None:

@@ -38,12 +38,12 @@ from agent.store.operations.repair import (
     check_proven,
     check_recorded,
 )
-from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.obstacles import has_home
 from agent.store.replica.trees import tree_replica
 from agent.store.verification_log.log_entries import log_batch
-from agent.store.volumes.volume import Volume, check_space
+from agent.store.volumes.volume import check_space
 from merkle.checksum import crc32c
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 
@@ -92,9 +92,7 @@ class _AcceptedChunk:
     before_bytes: int
 
 
-def install_batch(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, offers: Sequence[OfferedChunk]
-) -> frozenset[int]:
+def install_batch(replica: ReplicaHandle, offers: Sequence[OfferedChunk]) -> frozenset[int]:
     """Install the simple cases among `offers`; return the positions of the installed ones.
 
     The others are unchanged; offered alone, each gets its error. The same applies to the whole
@@ -102,9 +100,10 @@ def install_batch(
     is no such replica, and the error that keeps the batch from being rolled back; the next start
     does it then.
     """
+    volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
-        blocks = _plain_blocks(rows, volume, container_id, offers)
+        blocks = _plain_blocks(rows, replica, offers)
     taken = list(_taken(container_id, blocks, offers))
     if not taken:
         return frozenset()
@@ -112,7 +111,7 @@ def install_batch(
     proofs = [one.offer.proof for one in taken]
     log_batch(volume.verification, container_id, row, places, proofs)
     try:
-        entries = _prepared(volume, options, container_id, blocks, taken)
+        entries = _prepared(replica, blocks, taken)
     except SutureError:
         return frozenset()
     chunks: dict[BlockId, list[ChunkInfo]] = defaultdict(list)
@@ -122,24 +121,21 @@ def install_batch(
     data = [one.offer.data for one in taken]
     try:
         overwrite_chunks(
-            volume,
-            container_id,
-            entries,
-            data,
-            lambda rows: record_chunks(rows, container_id, chunks, lent),
+            replica, entries, data, lambda rows: record_chunks(rows, container_id, chunks, lent)
         )
     except SutureError:
-        if any(is_open(volume, container_id, entry) for entry in entries):
+        if any(is_open(replica, entry) for entry in entries):
             raise
         return frozenset()
     return frozenset(one.index for one in taken)
 
 
 def _plain_blocks(
-    rows: IndexView, volume: Volume, container_id: ContainerId, offers: Sequence[OfferedChunk]
+    rows: IndexView, replica: ReplicaHandle, offers: Sequence[OfferedChunk]
 ) -> dict[BlockId, _Block]:
     """Return the blocks that have a file of their own, or none yet, and are not deleted."""
-    paths = volume.paths(container_id)
+    container_id = replica.container_id
+    paths = replica.paths
     found: dict[BlockId, _Block] = {}
     if not has_home(paths):
         return found
@@ -226,21 +222,21 @@ def _checked(container_id: ContainerId, block: _Block, offer: OfferedChunk, firs
 
 
 def _prepared(
-    volume: Volume,
-    options: StoreOptions,
-    container_id: ContainerId,
-    blocks: Mapping[BlockId, _Block],
-    taken: Sequence[_AcceptedChunk],
+    replica: ReplicaHandle, blocks: Mapping[BlockId, _Block], taken: Sequence[_AcceptedChunk]
 ) -> list[InstallEntry]:
     """Keep the old bytes; return the journal's entries. Raise the store's errors."""
     grown_bytes = sum(block.size_bytes - max(block.had_bytes, 0) for block in blocks.values())
     kept = [(one.offer.block_id, one.offer.chunk.offset, one.old) for one in taken if one.old]
     needed_bytes = grown_bytes + sum(len(old) for _, _, old in kept)
-    check_space(volume, needed_bytes, reserve_bytes=options.reserve_bytes)
+    check_space(replica.volume, needed_bytes, reserve_bytes=replica.options.reserve_bytes)
     name, places = "", list[int]()
     if kept:
         name, places = quarantine.quarantine_ranges(
-            volume.layout, container_id, kept, at_ms=options.now_ms(), why=REPAIRED
+            replica.volume.layout,
+            replica.container_id,
+            kept,
+            at_ms=replica.options.now_ms(),
+            why=REPAIRED,
         )
     starts = iter(places)
     return [

@@ -27,10 +27,10 @@ from agent.store.files.layout import ReplicaPaths, block_id_of, replica_paths
 from agent.store.index.packformat import PackedBlocks
 from agent.store.index.rows import DescriptorEntry, ReplicaRow
 from agent.store.index.transactions import IndexChange, IndexView
-from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.contradictions import replace_scanned
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.obstacles import (
     clear_place,
     make_home,
@@ -79,9 +79,7 @@ def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -
             remove_abandoned(volume, building.root)
 
 
-def close_replica(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, *, bcsid: int, force: bool
-) -> None:
+def close_replica(replica: ReplicaHandle, *, bcsid: int, force: bool) -> None:
     """Close a replica, continuing an earlier attempt at any step.
 
     Below the control plane's BCSID it becomes QUASI_CLOSED, unless forced. Closed and UNHEALTHY
@@ -89,6 +87,7 @@ def close_replica(
     last blocks may have been deleted and its own would be lower. So has a replica that is closed by
     force although it lacks commits, which were abandoned or never acknowledged.
     """
+    volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         lags = any(isinstance(work, DescriptorEntry) for _, work in rows.journal(container_id))
@@ -111,24 +110,23 @@ def close_replica(
         return
     if row.state is not ReplicaState.CLOSING:
         move_state(volume, container_id, ReplicaEvent.CLOSE_BEGAN)
-    put_first_tree(volume, options, container_id, event)
+    put_first_tree(replica, event)
     follow_state(volume, container_id)
 
 
-def put_first_tree(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, event: ReplicaEvent
-) -> None:
+def put_first_tree(replica: ReplicaHandle, event: ReplicaEvent) -> None:
     """Build the tree from metadata and change the state in the same commit.
 
     A damaged block row cannot be in the tree, so the replica is then UNHEALTHY at once.
     """
-    with volume.index.read() as rows:
+    container_id = replica.container_id
+    with replica.volume.index.read() as rows:
         row = rows.replica(container_id)
-        tree = rebuilt_tree(rows, options.algorithm, container_id, row)
+        tree = rebuilt_tree(rows, replica.options.algorithm, container_id, row)
         findings = []
         if tree.block_count != row.block_count:
-            findings = damaged_rows(rows, container_id, options.now_ms())
-    quarantine_uncommitted(volume, options, container_id, tree)
+            findings = damaged_rows(rows, container_id, replica.options.now_ms())
+    quarantine_uncommitted(replica, tree)
 
     def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
         rows.delete_pending(container_id)
@@ -143,7 +141,7 @@ def put_first_tree(
         replace_scanned(rows, container_id, findings)
         return unhealthy(container_id, altered, finding_count=len(findings))
 
-    commit_tree(volume, container_id, tree, base_generation=row.generation, alter=alter)
+    commit_tree(replica, tree, base_generation=row.generation, alter=alter)
 
 
 def damaged_rows(rows: IndexView, container_id: ContainerId, now_ms: int) -> list[ScanFinding]:
@@ -201,33 +199,31 @@ def follow_state(volume: Volume, container_id: ContainerId) -> None:
     volume.index.write(lambda rows: rows.end_work(container_id, DescriptorEntry()))
 
 
-def quarantine_uncommitted(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, tree: Tree
-) -> None:
+def quarantine_uncommitted(replica: ReplicaHandle, tree: Tree) -> None:
     """Remove uncommitted bytes from the block files, so that a closed replica holds its blocks and
     nothing else. A dead client may have left them. They are kept in quarantine, except empty files,
     which are deleted.
 
     A file whose row is damaged is left alone, because its proper content is unknown.
     """
-    paths = volume.paths(container_id)
-    with volume.index.read() as rows:
-        packed = rows.packed_blocks(container_id)
+    paths = replica.paths
+    with replica.volume.index.read() as rows:
+        packed = rows.packed_blocks(replica.container_id)
     with disk_errors(paths.chunks):
         sizes_bytes = data_sizes(paths, packed)
     ends = block_ends(tree)
     tails = [block_id for block_id, size in sizes_bytes.items() if size > ends.get(block_id, -1)]
-    with volume.index.read() as rows:
-        known = {block_id for block_id in tails if rows.block(container_id, block_id) is not None}
+    with replica.volume.index.read() as rows:
+        known = {
+            block_id for block_id in tails if rows.block(replica.container_id, block_id) is not None
+        }
     unwritten = [one for one in tails if one not in known and not sizes_bytes[one]]
     remove_unwritten(paths, unwritten)
     for block_id in tails:
         if block_id in ends or block_id not in known:
             end = ends.get(block_id, 0)
             take_tail(
-                volume,
-                options,
-                container_id,
+                replica,
                 block_id,
                 end,
                 why="never committed",
@@ -272,14 +268,7 @@ def data_sizes(paths: ReplicaPaths, packed: PackedBlocks) -> dict[BlockId, int]:
 
 
 def take_tail(
-    volume: Volume,
-    options: StoreOptions,
-    container_id: ContainerId,
-    block_id: BlockId,
-    end: int,
-    *,
-    why: str,
-    reserve_bytes: int,
+    replica: ReplicaHandle, block_id: BlockId, end: int, *, why: str, reserve_bytes: int
 ) -> int:
     """Move a block file's bytes from `end` on to quarantine; return their number.
 
@@ -287,13 +276,16 @@ def take_tail(
     not copied. Raise `BlockFailed(DISK_OUT_OF_SPACE)` if the copy would leave less than
     `reserve_bytes` free; then nothing is changed.
     """
-    path = volume.paths(container_id).block_file(block_id)
-    unpack(volume, container_id, block_id)
+    volume = replica.volume
+    path = replica.paths.block_file(block_id)
+    unpack(volume, replica.container_id, block_id)
     with block_errors(path):
         size = blockfile.size_bytes(path)
         if size <= max(end, blockfile.ABSENT):
             return 0
-        note = QuarantineEntry(container_id, block_id, end, size - end, options.now_ms(), why)
+        note = QuarantineEntry(
+            replica.container_id, block_id, end, size - end, replica.options.now_ms(), why
+        )
         if end == 0:
             quarantine.keep_file(volume.layout, note, path)
             return size
@@ -301,6 +293,6 @@ def take_tail(
             tail_bytes = extents.data_bytes(fd, end, size)
         check_space_of_block(volume, tail_bytes, reserve_bytes=reserve_bytes)
         quarantine.keep_tail(volume.layout, note, path)
-        clear_place(volume, container_id, block_id, reserve_bytes=reserve_bytes, end=end)
+        clear_place(replica, block_id, reserve_bytes=reserve_bytes, end=end)
         blockfile.truncate(path, end)
     return size - end

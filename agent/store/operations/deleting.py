@@ -27,8 +27,8 @@ from agent.store.files.durable import (
 )
 from agent.store.index.rows import ReplicaRow, Texts, UnlinkEntry, moved_on
 from agent.store.index.transactions import IndexChange, IndexView
-from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.obstacles import has_home, put_aside
 from agent.store.replica.packs import give_back_pages, place_of, remove_spent
 from agent.store.replica.states import ReplicaEvent, next_state
@@ -66,14 +66,11 @@ class DeleteResult:
 
 
 def delete_blocks(
-    volume: Volume,
-    options: StoreOptions,
-    container_id: ContainerId,
-    block_ids: Iterable[BlockId],
-    kept_ids: Collection[BlockId] = (),
+    replica: ReplicaHandle, block_ids: Iterable[BlockId], kept_ids: Collection[BlockId] = ()
 ) -> DeleteResult:
     """Delete blocks of a closed replica. Repeating it is harmless, and retries the removal of
     remaining files. The data of `kept_ids` goes to quarantine."""
+    volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         if row.state not in TREE_STATES:
@@ -82,28 +79,23 @@ def delete_blocks(
                 f"container {container_id} is {row.state}: its blocks cannot be deleted",
                 container_id=container_id,
             )
-    tree = load_tree(volume, options, container_id)  # read after the row, so never older than it
+    tree = load_tree(replica)  # read after the row, so never older than it
     with volume.index.read() as rows:
         tombstones = fresh_tombstones(rows, container_id, tree, sorted(set(block_ids)))
         freed = {key: row_bytes(key, rows.block(container_id, key) or b"") for key in tombstones}
         has_leftover = bool(to_unlink(rows, container_id).block_ids)
     left: Mapping[BlockId, SutureError] = {}
     if tombstones:
-        left = replace_by_tombstones(
-            volume, options, container_id, row, tree, tombstones, kept_ids=kept_ids
-        )
+        left = replace_by_tombstones(replica, row, tree, tombstones, kept_ids=kept_ids)
     elif has_leftover:  # of an earlier delete with undeletable files
-        left = unlink_blocks(volume, options, container_id)
+        left = unlink_blocks(replica)
     with volume.index.read() as rows:
         after = rows.replica(container_id)
     return DeleteResult(freed, left, bool(row.finding_count and not after.finding_count))
 
 
 def fresh_tombstones(
-    rows: IndexView,
-    container_id: ContainerId,
-    tree: Tree,
-    block_ids: Iterable[BlockId],
+    rows: IndexView, container_id: ContainerId, tree: Tree, block_ids: Iterable[BlockId]
 ) -> dict[BlockId, int]:
     """Return the checksums for the tombstones of live blocks, and of blocks whose row a scan found
     lost.
@@ -131,9 +123,7 @@ def fresh_tombstones(
 
 
 def replace_by_tombstones(
-    volume: Volume,
-    options: StoreOptions,
-    container_id: ContainerId,
+    replica: ReplicaHandle,
     row: ReplicaRow,
     tree: Tree,
     tombstones: Mapping[BlockId, int],
@@ -144,18 +134,14 @@ def replace_by_tombstones(
     files of some are left. Raise `RefusedError` if the replica changed meanwhile."""
 
     def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
-        return record_tombstones(rows, container_id, row, tombstones, kept_ids=kept_ids)
+        return record_tombstones(rows, replica.container_id, row, tombstones, kept_ids=kept_ids)
 
     committed = commit_tree(
-        volume,
-        container_id,
-        without_blocks(tree, tombstones),
-        base_generation=row.generation,
-        alter=alter,
+        replica, without_blocks(tree, tombstones), base_generation=row.generation, alter=alter
     )
     if not committed:
-        raise changed_meanwhile(container_id)
-    return unlink_blocks(volume, options, container_id)
+        raise changed_meanwhile(replica.container_id)
+    return unlink_blocks(replica)
 
 
 def record_tombstones(
@@ -235,28 +221,27 @@ def to_unlink(rows: IndexView, container_id: ContainerId) -> UnlinkEntry:
     return UnlinkEntry(())
 
 
-def unlink_blocks(
-    volume: Volume, options: StoreOptions, container_id: ContainerId
-) -> Mapping[BlockId, SutureError]:
+def unlink_blocks(replica: ReplicaHandle) -> Mapping[BlockId, SutureError]:
     """Remove the bytes of tombstones in the journal, and the journal's order. Some go to
     quarantine. The pack is removed with its last block.
 
     Blocks that cannot be removed stay in the order; return the reasons, by block, after all others
     are removed.
     """
+    volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
         entry = to_unlink(rows, container_id)
         packed = [rows.packed(container_id, block_id) for block_id in entry.block_ids]
         dead = set(entry.block_ids)
         is_spent = all(block_id in dead for block_id, _ in rows.packed_rows(container_id))
     gone = [place for place in packed if place is not None]
-    paths = volume.paths(container_id)
+    paths = replica.paths
     left: dict[BlockId, SutureError] = {}
     removed = False
     for block_id in entry.block_ids if has_home(paths) else ():
         try:
             if block_id in entry.kept:
-                keep_block(volume, options, container_id, block_id, entry.kept[block_id])
+                keep_block(replica, block_id, entry.kept[block_id])
             removed |= remove_block(volume, container_id, block_id)
         except SutureError as error:
             left[block_id] = error
@@ -292,23 +277,24 @@ def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -
             return True
 
 
-def keep_block(
-    volume: Volume,
-    options: StoreOptions,
-    container_id: ContainerId,
-    block_id: BlockId,
-    metadata: Texts,
-) -> None:
+def keep_block(replica: ReplicaHandle, block_id: BlockId, metadata: Texts) -> None:
     """Move a block's file to quarantine, or copy its part of a pack. Unreadable bytes are not kept.
     The note has `metadata`, which names its key."""
+    volume = replica.volume
     with volume.index.read() as rows:
-        place = place_of(rows, volume.paths(container_id), container_id, block_id)
+        place = place_of(rows, replica.paths, replica.container_id, block_id)
     with block_errors(place.name):
         size_bytes = place.size_bytes()
     if size_bytes == ABSENT:
         return
     note = quarantine.QuarantineEntry(
-        container_id, block_id, 0, size_bytes, options.now_ms(), "deleted without proof", metadata
+        replica.container_id,
+        block_id,
+        0,
+        size_bytes,
+        replica.options.now_ms(),
+        "deleted without proof",
+        metadata,
     )
     if place.packed is None:
         quarantine.keep_file(volume.layout, note, place.name)

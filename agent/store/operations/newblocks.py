@@ -9,9 +9,9 @@ sent. A crash before the commit leaves garbage: files without a row, or in tmp/.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
@@ -34,11 +34,10 @@ from agent.store.operations.write_rules import (
     writable_replica,
 )
 from agent.store.operations.writing import forget_unrecorded
-from agent.store.options import StoreOptions
 from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.obstacles import clear_place, remove_abandoned
-from agent.store.trouble import StoreFailure, reports_failures
-from agent.store.volumes.volume import Volume, check_space
+from agent.store.trouble import reports_failures
+from agent.store.volumes.volume import check_space
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 
 OPEN_COUNT_MAX: Final = 64  # small files open at once in one call
@@ -67,25 +66,21 @@ class _CompleteBlock:
     file: DirectFile | None = None
 
 
+@dataclass(eq=False)
 class NewBlocks(ReplicaHandle):
-    """The new blocks of one call, for one container. Belongs to one thread; ends with `discard`."""
+    """The new blocks of one call, for one container. Belongs to one thread; ends with `discard`.
 
-    def __init__(
-        self,
-        volume: Volume,
-        options: StoreOptions,
-        container_id: ContainerId,
-        on_trouble: Callable[[StoreFailure], None],
-        submit: Submit | None,
-    ) -> None:
-        """`submit` runs writes of large blocks beside the caller's thread. Raise `RefusedError` if
-        the replica is not open for writes."""
-        super().__init__(volume, options, container_id, on_trouble)
-        with volume.index.read() as rows:
-            check_open(container_id, rows.replica(container_id))
-        self._submit = submit
-        self._growing: _PartialBlock | None = None
-        self._whole: list[_CompleteBlock] = []
+    `submit` runs writes of large blocks beside the caller's thread.
+    """
+
+    submit: Submit | None
+    _growing: _PartialBlock | None = field(default=None, init=False)
+    _whole: list[_CompleteBlock] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        """Raise `RefusedError` if the replica is not open for writes."""
+        with self.volume.index.read() as rows:
+            check_open(self.container_id, rows.replica(self.container_id))
 
     @property
     def whole_count(self) -> int:
@@ -134,7 +129,7 @@ class NewBlocks(ReplicaHandle):
         All of them or none. The caller holds the container's lease. Blocks that are already
         committed, identical, count as committed.
         """
-        volume, container_id = self._volume, self.container_id
+        volume, container_id = self.volume, self.container_id
         whole, self._whole = self._whole, []
         with ExitStack() as stack:
             for one in whole:
@@ -144,9 +139,9 @@ class NewBlocks(ReplicaHandle):
                 fresh = [one for one in whole if not _is_committed(rows, container_id, one.block)]
                 row = rows.replica(container_id)
             added_bytes = sum(one.block.length_bytes for one in fresh)
-            check_room(self._options, row, added_bytes)
+            check_room(self.options, row, added_bytes)
             small_bytes = sum(len(one.data) for one in fresh if one.file is None)
-            check_space(volume, small_bytes, reserve_bytes=self._options.reserve_bytes)
+            check_space(volume, small_bytes, reserve_bytes=self.options.reserve_bytes)
             if not fresh:
                 return len(whole)
             blocks = [one.block for one in fresh]
@@ -173,7 +168,7 @@ class NewBlocks(ReplicaHandle):
 
     def _abandon(self, file: DirectFile) -> None:
         file.abandon()
-        remove_abandoned(self._volume, file.path)
+        remove_abandoned(self.volume, file.path)
 
     def _checked(
         self,
@@ -195,18 +190,18 @@ class NewBlocks(ReplicaHandle):
                     f"block {block_id}, chunk at {chunk.offset}: the one before it ends at {end}",
                 )
             piece = data[start : start + chunk.length_bytes]
-            recorded.append(checked_chunk(self._options, block_id, chunk, piece))
+            recorded.append(checked_chunk(self.options, block_id, chunk, piece))
             end, start = chunk.end, start + chunk.length_bytes
         assert start == len(data), "data is that of the chunks"
         return recorded
 
     def _grow(self, block_id: BlockId, chunks: list[ChunkInfo], data: memoryview) -> None:
-        check_space(self._volume, len(data), reserve_bytes=self._options.reserve_bytes)
-        directory = self._volume.layout.importing
+        check_space(self.volume, len(data), reserve_bytes=self.options.reserve_bytes)
+        directory = self.volume.layout.importing
         with disk_errors(directory):
             if self._growing is None:
                 path = directory / f"{self.container_id}.{next(_numbers)}{NEW_SUFFIX}"
-                file = DirectFile(path, _buffers, self._submit)
+                file = DirectFile(path, _buffers, self.submit)
                 self._growing = _PartialBlock(block_id, file, chunks)
             self._growing.chunks = chunks
             self._growing.file.append(data)
@@ -221,7 +216,7 @@ class NewBlocks(ReplicaHandle):
 
     def _place(self, whole: Sequence[_CompleteBlock]) -> None:
         """Put blocks' files in place, durable with their names."""
-        chunks = self._paths.chunks
+        chunks = self.paths.chunks
         for one in whole:
             if one.file is not None:
                 self._clear(one.block.block_id)
@@ -253,7 +248,7 @@ class NewBlocks(ReplicaHandle):
                 fd = blockfile.create(f"{block_id}.block", directory_fd)
                 if fd is None:  # garbage bytes, or not a regular file
                     self._clear(block_id)
-                    blockfile.append(self._paths.block_file(block_id), bytes(one.data), 0)
+                    blockfile.append(self.paths.block_file(block_id), bytes(one.data), 0)
                     continue
                 opened.callback(os.close, fd)
                 write_all(fd, one.data, 0)
@@ -263,8 +258,8 @@ class NewBlocks(ReplicaHandle):
                 os.fdatasync(fd)
 
     def _clear(self, block_id: BlockId) -> None:
-        reserve_bytes = self._options.reserve_bytes
-        clear_place(self._volume, self.container_id, block_id, reserve_bytes=reserve_bytes, end=0)
+        reserve_bytes = self.options.reserve_bytes
+        clear_place(self, block_id, reserve_bytes=reserve_bytes, end=0)
 
 
 def _is_committed(rows: IndexView, container_id: ContainerId, block: BlockData) -> bool:

@@ -31,14 +31,14 @@ from agent.store.files.durable import (
 from agent.store.files.layout import VolumeLayout
 from agent.store.index.rows import InstallEntry, moved_on
 from agent.store.index.transactions import IndexChange
-from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.obstacles import clear_place
 from agent.store.replica.packs import unpack
 from agent.store.replica.quarantine import QuarantineEntry
-from agent.store.volumes.volume import Volume, check_space
+from agent.store.volumes.volume import check_space
 from merkle.checksum import crc32c
-from merkle.replica import BlockId, ChunkInfo, ContainerId
+from merkle.replica import BlockId, ChunkInfo
 
 FILES_SYNCED_MAX: Final = 16  # more are synced with their file system, with one journal commit
 REPAIRED: Final = "replaced by a repair"
@@ -48,9 +48,7 @@ Record: TypeAlias = Callable[[IndexChange], None]
 
 
 def overwrite_chunk(
-    volume: Volume,
-    options: StoreOptions,
-    container_id: ContainerId,
+    replica: ReplicaHandle,
     block_id: BlockId,
     chunk: ChunkInfo,
     data: bytes,
@@ -61,9 +59,10 @@ def overwrite_chunk(
 ) -> None:
     """Write `data` at the chunk's place, whatever obstructs it, as `overwrite_chunks` does. The
     entry has `proof`, of a peer with the same bytes."""
-    path = volume.paths(container_id).block_file(block_id)
-    clear_place(volume, container_id, block_id, reserve_bytes=options.reserve_bytes)
-    unpack(volume, container_id, block_id)
+    volume, options = replica.volume, replica.options
+    path = replica.paths.block_file(block_id)
+    clear_place(replica, block_id, reserve_bytes=options.reserve_bytes)
+    unpack(volume, replica.container_id, block_id)
     with block_errors(path):
         size_bytes = blockfile.size_bytes(path)
     blockfile.check_reached(path, max(size_bytes, 0), chunk.offset)
@@ -71,7 +70,7 @@ def overwrite_chunk(
     added_bytes = max(chunk.end - max(size_bytes, 0), 0)
     check_space(volume, kept_bytes + added_bytes, reserve_bytes=options.reserve_bytes)
     note = QuarantineEntry(
-        container_id=container_id,
+        container_id=replica.container_id,
         block_id=block_id,
         offset=chunk.offset,
         length_bytes=chunk.length_bytes,
@@ -87,43 +86,36 @@ def overwrite_chunk(
         pending=pending,
         proof=proof,
     )
-    overwrite_chunks(volume, container_id, [entry], [data], record)
+    overwrite_chunks(replica, [entry], [data], record)
 
 
 def overwrite_chunks(
-    volume: Volume,
-    container_id: ContainerId,
-    entries: Sequence[InstallEntry],
-    data: Sequence[bytes],
-    record: Record,
+    replica: ReplicaHandle, entries: Sequence[InstallEntry], data: Sequence[bytes], record: Record
 ) -> None:
     """Write the entries' new bytes at their places, verify them there, and `record` them in the
     commit that ends the entries. Raise the store's errors; the old bytes are then restored, or the
     next start does it if an entry is still open."""
+
+    container_id = replica.container_id
 
     def begin(rows: IndexChange) -> None:
         for entry in entries:
             rows.begin_work(container_id, entry)
         rows.put_replica(container_id, moved_on(rows.replica(container_id)))
 
-    volume.index.write(begin)
+    replica.volume.index.write(begin)
     try:
-        _write(volume, container_id, entries, data)
-        finish(volume, container_id, entries, record)
+        _write(replica, entries, data)
+        finish(replica, entries, record)
     except BaseException:
-        _take_back(volume, container_id, entries)
+        _take_back(replica, entries)
         raise
 
 
-def _write(
-    volume: Volume,
-    container_id: ContainerId,
-    entries: Sequence[InstallEntry],
-    data: Sequence[bytes],
-) -> None:
+def _write(replica: ReplicaHandle, entries: Sequence[InstallEntry], data: Sequence[bytes]) -> None:
     """Write all chunks, make them durable, and verify that they arrived. Raise the store's
     errors."""
-    paths = volume.paths(container_id)
+    paths = replica.paths
     pieces: dict[BlockId, list[tuple[int, bytes]]] = defaultdict(list)
     written: dict[BlockId, list[InstallEntry]] = defaultdict(list)
     for entry, piece in zip(entries, data, strict=True):
@@ -140,37 +132,35 @@ def _write(
         check_arrived(paths.block_file(block_id), those)
 
 
-def finish(
-    volume: Volume, container_id: ContainerId, entries: Sequence[InstallEntry], record: Record
-) -> None:
+def finish(replica: ReplicaHandle, entries: Sequence[InstallEntry], record: Record) -> None:
     """Record the new bytes and end the entries, in one commit."""
 
     def change(rows: IndexChange) -> None:
         record(rows)
         for entry in entries:
-            rows.end_work(container_id, entry)
+            rows.end_work(replica.container_id, entry)
 
-    volume.index.write(change)
+    replica.volume.index.write(change)
     for entry in entries:
         if entry.pending and entry.quarantine:  # the client replaced its own bytes: no copy needed
             with suppress(SutureError):  # the write is complete even if the copy stays
-                quarantine.forget(volume.layout, entry.quarantine)
+                quarantine.forget(replica.volume.layout, entry.quarantine)
 
 
-def _take_back(volume: Volume, container_id: ContainerId, entries: Sequence[InstallEntry]) -> None:
+def _take_back(replica: ReplicaHandle, entries: Sequence[InstallEntry]) -> None:
     """Restore all old bytes, if none of the new ones is recorded."""
     for entry in entries:
-        if is_open(volume, container_id, entry):
-            roll_back(volume, container_id, entry)
+        if is_open(replica, entry):
+            roll_back(replica, entry)
     for name in {entry.quarantine for entry in entries if entry.is_of_batch} - {""}:
         with suppress(SutureError):
-            quarantine.forget(volume.layout, name)
+            quarantine.forget(replica.volume.layout, name)
 
 
-def is_open(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> bool:
+def is_open(replica: ReplicaHandle, entry: InstallEntry) -> bool:
     """Return whether the index still has the entry, so that no new bytes are recorded."""
-    with volume.index.read() as rows:
-        return entry in (known for _, known in rows.journal(container_id))
+    with replica.volume.index.read() as rows:
+        return entry in (known for _, known in rows.journal(replica.container_id))
 
 
 def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
@@ -200,11 +190,12 @@ def _is_new(entry: InstallEntry, data: bytes) -> bool:
     return len(data) == entry.chunk.length_bytes and crc32c(data) == entry.data_checksum
 
 
-def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> None:
+def roll_back(replica: ReplicaHandle, entry: InstallEntry) -> None:
     """Restore the former content of the file, as far as it was readable, and end the entry."""
-    path = volume.paths(container_id).block_file(entry.block_id)
+    volume = replica.volume
+    path = replica.paths.block_file(entry.block_id)
     if entry.old_length_bytes != blockfile.ABSENT:
-        clear_place(volume, container_id, entry.block_id, reserve_bytes=0)
+        clear_place(replica, entry.block_id, reserve_bytes=0)
     with block_errors(path):
         if entry.old_length_bytes == blockfile.ABSENT:
             remove_file(path)
@@ -214,7 +205,7 @@ def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) ->
                 blockfile.overwrite(path, kept_of(volume.layout, entry), entry.chunk.offset)
             if blockfile.size_bytes(path) > entry.old_length_bytes:
                 blockfile.truncate(path, entry.old_length_bytes)
-    volume.index.write(lambda rows: rows.end_work(container_id, entry))
+    volume.index.write(lambda rows: rows.end_work(replica.container_id, entry))
     if entry.quarantine and not entry.is_of_batch:  # other entries may need the shared copy
         quarantine.forget(volume.layout, entry.quarantine)
 

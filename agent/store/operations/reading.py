@@ -70,7 +70,7 @@ class LocalReplicaView(ReplicaHandle):
         """Return a committed block and its place. Raise as `block`, and `UnavailableError` if its
         row is damaged."""
         container_id = self.container_id
-        with self._volume.index.read() as rows:
+        with self.volume.index.read() as rows:
             replica_index, bcsid = rows.standing(container_id)
             row = rows.block(container_id, block_id)
             if row is None:
@@ -81,7 +81,7 @@ class LocalReplicaView(ReplicaHandle):
                     container_id=container_id,
                     block_id=block_id,
                 )
-            place = place_of(rows, self._paths, container_id, block_id)
+            place = place_of(rows, self.paths, container_id, block_id)
         try:
             block = decode_block(block_id, row)
         except DamagedData as damage:
@@ -126,7 +126,7 @@ class LocalReplicaView(ReplicaHandle):
         except OSError as error:
             raise error_of(error, place.name) from error
         if place.packed is not None:
-            with self._volume.index.read() as rows:
+            with self.volume.index.read() as rows:
                 if rows.tombstone(self.container_id, block_id) is not None:
                     data = b""  # its pages may already be zeros
                 elif rows.packed(self.container_id, block_id) != place.packed:
@@ -141,9 +141,9 @@ class LocalReplicaView(ReplicaHandle):
 
     def _found(self, block_id: BlockId) -> tuple[BlockBytes, int]:
         """Return the place of a block's bytes, and their end."""
-        with self._volume.index.read() as rows:
+        with self.volume.index.read() as rows:
             rows.replica(self.container_id)
-            place = place_of(rows, self._paths, self.container_id, block_id)
+            place = place_of(rows, self.paths, self.container_id, block_id)
             try:
                 return place, known_block(rows, self.container_id, block_id).end
             except DamagedData as damage:
@@ -155,13 +155,13 @@ class LocalReplicaView(ReplicaHandle):
 
         Raise `RefusedError(UNCLOSED_CONTAINER_IO)` before it is closed.
         """
-        return load_tree(self._volume, self._options, self.container_id)
+        return load_tree(self)
 
     def block_rows(self, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
         """Yield raw block rows from `start` on by ascending id, in batches of short transactions.
         Blocks deleted meanwhile may be missing."""
         while True:
-            with self._volume.index.read() as rows:
+            with self.volume.index.read() as rows:
                 batch = list(islice(rows.blocks(self.container_id, start), ROWS_PER_READ))
             yield from batch
             if len(batch) < ROWS_PER_READ:
@@ -170,22 +170,22 @@ class LocalReplicaView(ReplicaHandle):
 
     def block_row(self, block_id: BlockId) -> bytes | None:
         """Return the raw row of a block; None if it has none."""
-        with self._volume.index.read() as rows:
+        with self.volume.index.read() as rows:
             return rows.block(self.container_id, block_id)
 
     def blocks_without_row(self) -> Mapping[BlockId, int]:
         """Return the blocks whose rows are lost or damaged, and the sizes of their files."""
-        with self._volume.index.read() as rows:
-            return blocks_without_row(rows, self._paths, self.container_id)
+        with self.volume.index.read() as rows:
+            return blocks_without_row(rows, self.paths, self.container_id)
 
     def tombstones(self) -> Mapping[BlockId, int]:
         """Return the checksums of deleted blocks."""
-        with self._volume.index.read() as rows:
+        with self.volume.index.read() as rows:
             return rows.tombstones(self.container_id)
 
     def history(self) -> list[HistoryEntry]:
         """Return the replica's history with reasons, oldest first."""
-        with self._volume.index.read() as rows:
+        with self.volume.index.read() as rows:
             return list(rows.history(self.container_id))
 
 

@@ -25,15 +25,12 @@ from agent.store.operations.write_rules import (
     check_id,
     refuse_tombstone,
 )
-from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import note_contradictions
 from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.packs import place_of
 from agent.store.replica.quarantine import QuarantineEntry, quarantine_bytes
 from agent.store.replica.trees import load_tree, tree_replica
-from agent.store.trouble import StoreFailure
 from agent.store.verification_log.log_entries import log_repair
-from agent.store.volumes.volume import Volume
 from merkle.blockrow import check_chunk, decode_block, encode_block
 from merkle.checksum import window_checksums
 from merkle.damaged import DamagedData
@@ -52,16 +49,10 @@ from scanner.finding import ScanFinding
 class ReplicaRepair(ReplicaHandle):
     """Repair of one replica, which must have a tree. The caller holds the container's lease."""
 
-    def __init__(
-        self,
-        volume: Volume,
-        options: StoreOptions,
-        container_id: ContainerId,
-        on_trouble: Callable[[StoreFailure], None],
-    ) -> None:
-        super().__init__(volume, options, container_id, on_trouble)
-        with volume.index.read() as rows:
-            tree_replica(rows, container_id)
+    def __post_init__(self) -> None:
+        """Raise `RefusedError` if the replica has no tree."""
+        with self.volume.index.read() as rows:
+            tree_replica(rows, self.container_id)
 
     def install_chunk(
         self,
@@ -92,9 +83,7 @@ class ReplicaRepair(ReplicaHandle):
             check_proven(block_id, chunk, held, proof)
         self._tell("install", block_id, chunk, proof)
         overwrite_chunk(
-            self._volume,
-            self._options,
-            self.container_id,
+            self,
             block_id,
             chunk,
             data,
@@ -119,7 +108,7 @@ class ReplicaRepair(ReplicaHandle):
             return False
         if chunk_at(block, chunk.offset) != chunk:
             self._tell("salvage", block_id, chunk)
-            self._volume.index.write(
+            self.volume.index.write(
                 lambda rows: record_chunk(rows, self.container_id, block_id, chunk)
             )
         return True
@@ -138,14 +127,14 @@ class ReplicaRepair(ReplicaHandle):
         unknown, and nothing is moved.
         """
         check_id(block_id, "block id")
-        with self._volume.index.read() as rows:
+        with self.volume.index.read() as rows:
             row = rows.block(self.container_id, block_id)
         try:
             end = 0 if row is None else decode_block(block_id, row).length_bytes
         except DamagedData as damage:
             raise RefusedError(Code.INELIGIBLE, f"{damage}: nothing is trimmed") from damage
         self._tell("trim", block_id, proof=proof)
-        return trim_block(self._volume, self._options, self.container_id, block_id, end)
+        return trim_block(self, block_id, end)
 
     def adopt_tombstone(self, block_id: BlockId, checksum: int) -> None:
         """Delete a block as at a peer, with the checksum in the peer's tombstone.
@@ -155,22 +144,14 @@ class ReplicaRepair(ReplicaHandle):
         check_id(block_id, "block id")
         if not 0 <= checksum < 2**64:
             raise RefusedError(Code.MALFORMED_REQUEST, f"checksum {checksum} is not 64 bits")
-        with self._volume.index.read() as rows:
+        with self.volume.index.read() as rows:
             row = tree_replica(rows, self.container_id)
         self._tell("adopt_tombstone", block_id)
         if row.tree is None:
             self._bury_without_tree(block_id, checksum)
             return
-        tree = load_tree(self._volume, self._options, self.container_id)
-        left = replace_by_tombstones(
-            self._volume,
-            self._options,
-            self.container_id,
-            row,
-            tree,
-            {block_id: checksum},
-            kept_ids={block_id},
-        )
+        tree = load_tree(self)
+        left = replace_by_tombstones(self, row, tree, {block_id: checksum}, kept_ids={block_id})
         check_removed(left, block_id)
 
     def adopt_bcsid(self, block_id: BlockId, bcsid: int) -> None:
@@ -204,7 +185,7 @@ class ReplicaRepair(ReplicaHandle):
             rows.put_block(self.container_id, block_id, encode_block(altered))
 
         self._tell(action, block_id)
-        self._volume.index.write(change)
+        self.volume.index.write(change)
 
     def install_empty_block(self, block_id: BlockId) -> None:
         """Record a block that has no chunks at a peer, and no readable row here."""
@@ -216,7 +197,7 @@ class ReplicaRepair(ReplicaHandle):
                 put_blocks(rows, self.container_id, [(BlockData(block_id, Bcsid(0)), 0)])
 
         self._tell("install_empty_block", block_id)
-        self._volume.index.write(change)
+        self.volume.index.write(change)
 
     def advance_bcsid(self, bcsid: int) -> None:
         """Raise the container's BCSID, which claims all blocks up to it."""
@@ -228,11 +209,11 @@ class ReplicaRepair(ReplicaHandle):
             rows.put_replica(self.container_id, replace(row, bcsid=raised))
 
         self._tell("advance_bcsid")
-        self._volume.index.write(change)
+        self.volume.index.write(change)
 
     def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
         """Keep contradictions by peers as findings; return whether any is new."""
-        return self._volume.index.write(
+        return self.volume.index.write(
             lambda rows: note_contradictions(
                 rows, self.container_id, found, is_complete=is_complete
             )
@@ -240,19 +221,19 @@ class ReplicaRepair(ReplicaHandle):
 
     def keep_version(self, block_id: BlockId, offset: int, data: bytes, why: str) -> None:
         """Keep a peer's version of a chunk in quarantine, if there is room for it."""
-        if self._volume.available_bytes() - len(data) < self._options.reserve_bytes:
+        if self.volume.available_bytes() - len(data) < self.options.reserve_bytes:
             return
-        at_ms = self._options.now_ms()
+        at_ms = self.options.now_ms()
         note = QuarantineEntry(self.container_id, block_id, offset, len(data), at_ms, why)
-        quarantine_bytes(self._volume.layout, note, data)
+        quarantine_bytes(self.volume.layout, note, data)
 
     def rewrite_descriptor(self) -> None:
         """Rewrite the descriptor from the index."""
         self._tell("rewrite_descriptor")
-        follow_state(self._volume, self.container_id)
+        follow_state(self.volume, self.container_id)
 
     def _fitting_block(self, block_id: BlockId, chunk: ChunkInfo) -> BlockData | None:
-        with self._volume.index.read() as rows:
+        with self.volume.index.read() as rows:
             tree_replica(rows, self.container_id)
             refuse_tombstone(rows, self.container_id, block_id)
             block = readable_block(rows, self.container_id, block_id)
@@ -266,8 +247,8 @@ class ReplicaRepair(ReplicaHandle):
 
     def held_of(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
         """Return the same for several chunks of a block, whose file is opened once."""
-        with self._volume.index.read() as rows:
-            place = place_of(rows, self._paths, self.container_id, block_id)
+        with self.volume.index.read() as rows:
+            place = place_of(rows, self.paths, self.container_id, block_id)
         spans = [(chunk.offset, chunk.length_bytes) for chunk in chunks]
         return [data or b"" for data in place.read_each_past_cache(spans)]
 
@@ -279,9 +260,9 @@ class ReplicaRepair(ReplicaHandle):
         proof: str = "",
     ) -> None:
         """Write a repair step to the verification log before it begins."""
-        with self._volume.index.read() as rows:
+        with self.volume.index.read() as rows:
             row = rows.replica(self.container_id)
-        log = self._volume.verification
+        log = self.volume.verification
         log_repair(log, action, self.container_id, row, block_id, chunk, proof)
 
     def _bury_without_tree(self, block_id: BlockId, checksum: int) -> None:
@@ -292,8 +273,8 @@ class ReplicaRepair(ReplicaHandle):
             )
             rows.put_replica(self.container_id, moved_on(after))
 
-        self._volume.index.write(change)
-        check_removed(unlink_blocks(self._volume, self._options, self.container_id), block_id)
+        self.volume.index.write(change)
+        check_removed(unlink_blocks(self), block_id)
 
 
 def verifies(chunk: ChunkInfo, data: bytes) -> bool:
@@ -394,27 +375,24 @@ def check_fits(
         )
 
 
-def trim_block(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, block_id: BlockId, end: int
-) -> int:
+def trim_block(replica: ReplicaHandle, block_id: BlockId, end: int) -> int:
     """Cut a block file to `end`. No journal is needed: the copy in quarantine is durable before the
     cut, so a crash between them leaves the file unchanged, and a second copy when it is trimmed
     again."""
-    with volume.index.read() as rows:
-        place = place_of(rows, volume.paths(container_id), container_id, block_id)
+    container_id = replica.container_id
+    with replica.volume.index.read() as rows:
+        place = place_of(rows, replica.paths, container_id, block_id)
     with block_errors(place.name):
         size = place.size_bytes()
     if size <= max(end, blockfile.ABSENT):
         return 0
-    volume.index.write(
+    replica.volume.index.write(
         lambda rows: rows.put_replica(container_id, moved_on(rows.replica(container_id)))
     )
     return take_tail(
-        volume,
-        options,
-        container_id,
+        replica,
         block_id,
         end,
         why="behind the last chunk",
-        reserve_bytes=options.reserve_bytes,
+        reserve_bytes=replica.options.reserve_bytes,
     )

@@ -14,6 +14,7 @@ from agent.store.operations.closing import follow_state, unhealthy
 from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import place_of, replace_scanned
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.states import healing_event, next_state
 from agent.store.replica.trees import Alter, commit_tree, sticky, tree_replica
 from agent.store.volumes.volume import Volume
@@ -53,9 +54,7 @@ def kept_cursor(volume: Volume, container_id: ContainerId) -> ScanCursor | None:
 
 
 def commit_scan(
-    volume: Volume,
-    options: StoreOptions,
-    container_id: ContainerId,
+    replica: ReplicaHandle,
     *,
     base_generation: int,
     tree: Tree,
@@ -70,6 +69,7 @@ def commit_scan(
     knows nothing of the rest. If a tree can no longer be written (unreadable directories, a full
     disk), damage is recorded even so, and a replica with an unchanged tree counts as read.
     """
+    volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
         before = tree_replica(rows, container_id)
         merged = sticky(rows, container_id, tree) if complete else tree
@@ -80,7 +80,7 @@ def commit_scan(
         # count.
         row = replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
         after = apply_scan_result(
-            options, container_id, row, findings, complete=complete, is_whole=is_whole
+            replica.options, container_id, row, findings, complete=complete, is_whole=is_whole
         )
         replace_scanned(rows, container_id, findings)
         rows.delete_cursor(container_id)
@@ -90,20 +90,18 @@ def commit_scan(
         return after
 
     def add() -> bool:
-        return _add_findings(volume, options, container_id, base_generation, findings)
+        return _add_findings(replica, base_generation, findings)
 
     if complete:
         try:
-            committed = commit_tree(
-                volume, container_id, merged, base_generation=base_generation, alter=alter
-            )
+            committed = commit_tree(replica, merged, base_generation=base_generation, alter=alter)
         except (BlockFailed, UnavailableError) as error:
             if not _is_without_place(error):
                 raise
             if any(finding.is_damage for finding in findings):
                 committed = add()
             elif not differs(before.tree, merged.summary()):
-                committed = _keep_tree(volume, container_id, base_generation, alter)
+                committed = _keep_tree(replica, base_generation, alter)
             else:
                 raise
     else:
@@ -173,26 +171,22 @@ def _is_without_place(error: SutureError) -> bool:
     return isinstance(error, BlockFailed) or error.code is Code.DISK_OUT_OF_SPACE
 
 
-def _keep_tree(
-    volume: Volume, container_id: ContainerId, base_generation: int, alter: Alter
-) -> bool:
+def _keep_tree(replica: ReplicaHandle, base_generation: int, alter: Alter) -> bool:
     def change(rows: IndexChange) -> bool:
-        row = rows.replica(container_id)
+        row = rows.replica(replica.container_id)
         if row.generation != base_generation:
             return False
-        rows.put_replica(container_id, alter(rows, row))
+        rows.put_replica(replica.container_id, alter(rows, row))
         return True
 
-    return volume.index.write(change)
+    return replica.volume.index.write(change)
 
 
 def _add_findings(
-    volume: Volume,
-    options: StoreOptions,
-    container_id: ContainerId,
-    base_generation: int,
-    findings: Sequence[ScanFinding],
+    replica: ReplicaHandle, base_generation: int, findings: Sequence[ScanFinding]
 ) -> bool:
+    container_id = replica.container_id
+
     def change(rows: IndexChange) -> bool:
         row = rows.replica(container_id)
         if row.generation != base_generation:
@@ -201,13 +195,13 @@ def _add_findings(
         known.update({place_of(finding): finding for finding in findings})
         together = sorted(known.values(), key=place_of)
         replace_scanned(rows, container_id, together)
-        after = apply_scan_result(options, container_id, row, together, complete=False)
+        after = apply_scan_result(replica.options, container_id, row, together, complete=False)
         rows.put_replica(container_id, after)
         if after.state is not row.state:
             rows.begin_work(container_id, DescriptorEntry())
         return True
 
-    return volume.index.write(change)
+    return replica.volume.index.write(change)
 
 
 def _unchanged(row: ReplicaRow) -> ScanCommit:

@@ -36,12 +36,7 @@ class ReplicaWriter(ReplicaHandle):
 
     @reports_failures
     def write_chunk(
-        self,
-        block_id: BlockId,
-        chunk: ChunkInfo,
-        data: bytes,
-        *,
-        commit: BlockData | None = None,
+        self, block_id: BlockId, chunk: ChunkInfo, data: bytes, *, commit: BlockData | None = None
     ) -> ChunkInfo:
         """Write a chunk durably and return it as recorded; with `commit`, commit its block too.
 
@@ -49,8 +44,8 @@ class ReplicaWriter(ReplicaHandle):
         `UnavailableError(DISK_OUT_OF_SPACE)`, with nothing changed.
         """
         check_id(block_id, "block id")
-        recorded = checked_chunk(self._options, block_id, chunk, data)
-        with self._volume.index.read() as rows:
+        recorded = checked_chunk(self.options, block_id, chunk, data)
+        with self.volume.index.read() as rows:
             row = writable_replica(rows, self.container_id, block_id)
             known = known_block(rows, self.container_id, block_id)
             place = place_chunk(
@@ -64,7 +59,7 @@ class ReplicaWriter(ReplicaHandle):
             block = self._commit_with(rows, block_id, known, recorded, commit)
         match place:
             case ChunkPlacement.END:
-                check_room(self._options, row, len(data))
+                check_room(self.options, row, len(data))
                 self._append(block_id, recorded, data, block)
             case ChunkPlacement.AGAIN:
                 self._overwrite(block_id, recorded, data, block)
@@ -78,7 +73,7 @@ class ReplicaWriter(ReplicaHandle):
         """Commit a block whose chunks are written; return its length in bytes. It is durable when
         this returns."""
         check_id(block.block_id, "block id")
-        with self._volume.index.read() as rows:
+        with self.volume.index.read() as rows:
             writable_replica(rows, self.container_id, block.block_id)
             known = known_block(rows, self.container_id, block.block_id)
             written = [chunk for _, chunk in rows.pending(self.container_id, block.block_id)]
@@ -88,7 +83,7 @@ class ReplicaWriter(ReplicaHandle):
         return resolved.length_bytes
 
     def _holds(self, block_id: BlockId, offset: int, data: bytes) -> bool:
-        path = self._paths.block_file(block_id)
+        path = self.paths.block_file(block_id)
         with disk_errors(path):
             return blockfile.read(path, offset, len(data)) == data
 
@@ -113,20 +108,14 @@ class ReplicaWriter(ReplicaHandle):
         )
 
     def _commit(self, block: BlockData) -> None:
-        self._volume.index.write(lambda rows: commit_blocks(rows, self.container_id, [block]))
+        self.volume.index.write(lambda rows: commit_blocks(rows, self.container_id, [block]))
 
     def _append(
         self, block_id: BlockId, chunk: ChunkInfo, data: bytes, block: BlockData | None
     ) -> None:
-        reserve_bytes = self._options.reserve_bytes
-        check_space(self._volume, len(data), reserve_bytes=reserve_bytes)
-        clear_place(
-            self._volume,
-            self.container_id,
-            block_id,
-            reserve_bytes=reserve_bytes,
-            end=chunk.offset,
-        )
+        reserve_bytes = self.options.reserve_bytes
+        check_space(self.volume, len(data), reserve_bytes=reserve_bytes)
+        clear_place(self, block_id, reserve_bytes=reserve_bytes, end=chunk.offset)
         blocks = [] if block is None else [block]
 
         def record(rows: IndexChange) -> None:
@@ -134,11 +123,11 @@ class ReplicaWriter(ReplicaHandle):
                 rows.put_pending(self.container_id, block_id, chunk)
             commit_blocks(rows, self.container_id, blocks, added_bytes=chunk.length_bytes)
 
-        blockfile.append(self._paths.block_file(block_id), data, chunk.offset)
+        blockfile.append(self.paths.block_file(block_id), data, chunk.offset)
         try:
-            self._volume.index.write(record)
+            self.volume.index.write(record)
         except SutureError:
-            forget_unrecorded(self._volume, self.container_id, block_id, chunk.offset)
+            forget_unrecorded(self.volume, self.container_id, block_id, chunk.offset)
             raise
 
     def _overwrite(
@@ -149,16 +138,7 @@ class ReplicaWriter(ReplicaHandle):
             if block is not None:
                 commit_blocks(rows, self.container_id, [block])
 
-        overwrite_chunk(
-            self._volume,
-            self._options,
-            self.container_id,
-            block_id,
-            chunk,
-            data,
-            record,
-            pending=True,
-        )
+        overwrite_chunk(self, block_id, chunk, data, record, pending=True)
 
 
 def forget_unrecorded(

@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agent.errors import Code, SutureError, VolumeFailed
-from agent.store.files.durable import (
-    disk_errors,
-    error_of,
-    is_out_of_space,
-    raise_shortage,
-    remove,
-)
+from agent.store.files.durable import disk_errors, error_of, is_out_of_space, raise_shortage, remove
 from agent.store.files.layout import container_id_of, group_name
 from agent.store.index.facts import RecoveryStep, Unloadable
 from agent.store.index.rows import (
@@ -42,6 +36,7 @@ from agent.store.operations.deleting import finish_delete, record_tombstones, un
 from agent.store.operations.overwrite import arrived, finish, roll_back
 from agent.store.options import StoreOptions
 from agent.store.recovery.adoption import adopt_directory, lost_directory
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.quarantine import remove_cut_off
 from agent.store.replica.states import FORMER_STATE, ReplicaEvent, next_state
 from agent.store.replica.trees import read_tree
@@ -131,11 +126,10 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) ->
         if isinstance(entry, DamagedData):
             shelf.note(volume, container_id, f"journal entry left alone: {entry}")
             continue
+        replica = ReplicaHandle(volume, options, container_id, options.on_trouble)
         try:
             what = with_ballast(
-                volume.layout,
-                options.reserve_bytes,
-                partial(replay_entry, volume, options, container_id, entry),
+                volume.layout, options.reserve_bytes, partial(replay_entry, replica, entry)
             )
         except (SutureError, DamagedData, OSError) as error:
             raise_shortage(error, volume.layout.volume)
@@ -145,38 +139,35 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) ->
         shelf.note(volume, container_id, what)
 
 
-def replay_entry(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, entry: JournalEntry
-) -> str:
+def replay_entry(replica: ReplicaHandle, entry: JournalEntry) -> str:
     """Roll one journal entry; return a description of the step."""
     match entry:
         case InstallEntry():
-            return roll_install(volume, container_id, entry)
+            return roll_install(replica, entry)
         case UnlinkEntry():
-            left = unlink_blocks(volume, options, container_id)
+            left = unlink_blocks(replica)
             done = f"unlinked {len(entry.block_ids) - len(left)} deleted blocks"
             first = next(iter(left.values()), None)
             return done if first is None else f"{done}; {first}: left alone"
         case TreeEntry():
-            return roll_tree(volume, options, container_id, entry)
+            return roll_tree(replica, entry)
         case MovingEntry():
-            return finish_move(volume, container_id)
+            return finish_move(replica.volume, replica.container_id)
         case DescriptorEntry():
-            follow_state(volume, container_id)
+            follow_state(replica.volume, replica.container_id)
             return "descriptor rewritten"
 
 
-def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> str:
+def roll_install(replica: ReplicaHandle, entry: InstallEntry) -> str:
     """Keep the new bytes of an interrupted write if all are there; otherwise restore the old ones.
 
     A chunk of a batch may have arrived without the previous one. It would be recorded behind a
     hole, so it is rolled back, too.
     """
+    container_id = replica.container_id
     where = f"block {entry.block_id}, chunk at {entry.chunk.offset}"
-    if leaves_hole(volume, container_id, entry) or not arrived(
-        volume.paths(container_id).block_file(entry.block_id), entry
-    ):
-        roll_back(volume, container_id, entry)
+    if leaves_hole(replica, entry) or not arrived(replica.paths.block_file(entry.block_id), entry):
+        roll_back(replica, entry)
         return f"{where}: interrupted write taken back"
 
     def record(rows: IndexChange) -> None:
@@ -185,29 +176,28 @@ def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry)
         elif rows.replica(container_id).state in WRITABLE_STATES:
             rows.put_pending(container_id, entry.block_id, entry.chunk)
 
-    finish(volume, container_id, [entry], record)
+    finish(replica, [entry], record)
     return f"{where}: interrupted write finished"
 
 
-def leaves_hole(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> bool:
+def leaves_hole(replica: ReplicaHandle, entry: InstallEntry) -> bool:
     """Return whether a repair's chunk begins beyond the recorded end of its block."""
     if entry.pending:
         return False
-    with volume.index.read() as rows:
-        block = readable_block(rows, container_id, entry.block_id)
+    with replica.volume.index.read() as rows:
+        block = readable_block(rows, replica.container_id, entry.block_id)
     return entry.chunk.offset > (block.length_bytes if block is not None else 0)
 
 
-def roll_tree(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, entry: TreeEntry
-) -> str:
+def roll_tree(replica: ReplicaHandle, entry: TreeEntry) -> str:
     """Adopt a tree whose file is in place and whose commit is missing.
 
     It is accepted only if it is intact, of this container, and exactly the successor of the index's
     tree. Its tombstones were decided when it was written, so their deletes are finished. The scan's
     other findings are lost, so the replica counts as never read, and is read before others.
     """
-    tree = read_tree(volume, container_id)
+    container_id = replica.container_id
+    tree = read_tree(replica.volume, container_id)
 
     def change(rows: IndexChange) -> bool:
         rows.end_work(container_id, entry)
@@ -227,9 +217,9 @@ def roll_tree(
         rows.put_replica(container_id, adopted)
         return True
 
-    if not volume.index.write(change):
+    if not replica.volume.index.write(change):
         return f"tree of generation {entry.generation} was never put in place"
-    unlink_blocks(volume, options, container_id)
+    unlink_blocks(replica)
     return f"tree of generation {entry.generation} adopted"
 
 

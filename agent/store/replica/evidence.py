@@ -6,22 +6,21 @@ from typing import Final
 from agent.store.index.rows import InstallEntry
 from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.volumes.volume import Volume
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import BlockId
 
 NO_BLOCK: Final = BlockId(0)  # for evidence about a whole replica; ids begin at 1
 
 
-def keep_evidence(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, pieces: Mapping[str, bytes]
-) -> None:
+def keep_evidence(replica: ReplicaHandle, pieces: Mapping[str, bytes]) -> None:
     """Keep evidence about a replica in its volume's quarantine, each piece under its
     description."""
     for number, (why, data) in enumerate(pieces.items()):
         note = quarantine.QuarantineEntry(
-            container_id, NO_BLOCK, number, len(data), options.now_ms(), why
+            replica.container_id, NO_BLOCK, number, len(data), replica.options.now_ms(), why
         )
-        quarantine.quarantine_bytes(volume.layout, note, data)
+        quarantine.quarantine_bytes(replica.volume.layout, note, data)
 
 
 def purge_quarantine(volumes: Sequence[Volume], options: StoreOptions, older_than_s: float) -> int:

@@ -30,6 +30,7 @@ from agent.store.files.durable import (
 from agent.store.files.kinds import kind_at
 from agent.store.files.layout import ReplicaPaths
 from agent.store.replica import quarantine
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.quarantine import QuarantineEntry
 from agent.store.volumes.volume import Volume, check_space_of_block
 from merkle.replica import BlockId, ContainerId
@@ -40,19 +41,15 @@ _numbers = count()
 
 
 def clear_place(
-    volume: Volume,
-    container_id: ContainerId,
-    block_id: BlockId,
-    *,
-    reserve_bytes: int,
-    end: int | None = None,
+    replica: ReplicaHandle, block_id: BlockId, *, reserve_bytes: int, end: int | None = None
 ) -> None:
     """Make a block's place writable: its own file, or nothing yet.
 
     If the file has other names, keep only the part before `end`, if given. Raise `BlockFailed`,
     with DISK_OUT_OF_SPACE for a copy that would use the reserve; then nothing is changed.
     """
-    path = volume.paths(container_id).block_file(block_id)
+    volume, container_id = replica.volume, replica.container_id
+    path = replica.paths.block_file(block_id)
     with block_errors(path):
         if _is_own(_facts(path)):
             return

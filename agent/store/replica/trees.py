@@ -19,7 +19,7 @@ from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.durable import TooLarge, block_errors, raise_shortage, read_file, stage
 from agent.store.index.rows import ReplicaRow, TreeEntry
 from agent.store.index.transactions import IndexChange, IndexView
-from agent.store.options import StoreOptions
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.obstacles import make_home
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import decode_block, encode_block, is_intact
@@ -37,12 +37,13 @@ READ_ATTEMPTS_MAX: Final = 4  # a scan may commit between the two reads, but not
 Alter: TypeAlias = Callable[[IndexChange, ReplicaRow], ReplicaRow]
 
 
-def load_tree(volume: Volume, options: StoreOptions, container_id: ContainerId) -> Tree:
+def load_tree(replica: ReplicaHandle) -> Tree:
     """Return the tree of a replica: its file, or a rebuilt one if the file does not match the
     index. Nothing is written, because the next scan finds and replaces a bad file.
 
     Raise `RefusedError(UNCLOSED_CONTAINER_IO)` while the replica has no tree.
     """
+    volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
     for _ in range(READ_ATTEMPTS_MAX):
@@ -53,7 +54,7 @@ def load_tree(volume: Volume, options: StoreOptions, container_id: ContainerId) 
         with volume.index.read() as rows:
             row = tree_replica(rows, container_id)
             if row.tree == seen.tree:
-                return rebuilt_tree(rows, options.algorithm, container_id, row)
+                return rebuilt_tree(rows, replica.options.algorithm, container_id, row)
     raise RefusedError(
         Code.INVALID_CONTAINER_STATE, f"tree of container {container_id} keeps changing"
     )
@@ -84,9 +85,7 @@ def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
 
 
 def read_tree_file(
-    path: Path,
-    container_id: ContainerId,
-    read: Callable[[Path, int, int], bytes] | None = None,
+    path: Path, container_id: ContainerId, read: Callable[[Path, int, int], bytes] | None = None
 ) -> Tree:
     """Return the tree in a file; read no more than its head declares. Raise OSError, `Damaged`."""
     try:
@@ -172,19 +171,13 @@ def sticky(rows: IndexView, container_id: ContainerId, tree: Tree) -> Tree:
     return without_blocks(tree, missing)
 
 
-def commit_tree(
-    volume: Volume,
-    container_id: ContainerId,
-    tree: Tree,
-    *,
-    base_generation: int,
-    alter: Alter,
-) -> bool:
+def commit_tree(replica: ReplicaHandle, tree: Tree, *, base_generation: int, alter: Alter) -> bool:
     """Put `tree` in place as the successor of `base_generation`; `alter` makes the other changes of
     the same commit. Return False, with nothing changed, if the replica has changed."""
+    volume, container_id = replica.volume, replica.container_id
     numbered = tree.with_generation(base_generation + 1)
     entry = TreeEntry(numbered.generation)
-    path = volume.paths(container_id).tree
+    path = replica.paths.tree
     with block_errors(path):
         make_home(volume, container_id, path)  # lost directories must not block a new tree
         staged = stage(path, encode_tree(numbered, container_id))
@@ -204,8 +197,7 @@ def commit_tree(
             staged.publish()
         altered = alter(rows, row)
         rows.put_replica(
-            container_id,
-            replace(altered, generation=numbered.generation, tree=numbered.summary()),
+            container_id, replace(altered, generation=numbered.generation, tree=numbered.summary())
         )
         rows.end_work(container_id, entry)
         return True

@@ -8,7 +8,6 @@ import pytest
 
 from agent.host.housekeeper import HOUSEKEEPING_INTERVAL_S, SETTLED_S, Housekeeper
 from agent.runtime.loop import RetryAfter
-from agent.store.replica.evidence import keep_evidence
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
@@ -28,7 +27,7 @@ class Kept:
         self.replica.reopen()
         self.replica.create()
         (self._volume,) = self.replica.store.volume_set.working
-        keep_evidence(self._volume, self.replica.options, CONTAINER, {"replaced": b"the only copy"})
+        self.replica.store.keep_evidence(CONTAINER, {"replaced": b"the only copy"})
         self.start()
 
     def start(self) -> None:

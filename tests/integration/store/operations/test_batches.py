@@ -13,6 +13,7 @@ from agent.store.index.rows import InstallEntry
 from agent.store.operations import batch_repair, overwrite
 from agent.store.operations.batch_repair import OfferedChunk, install_batch
 from agent.store.operations.overwrite import FILES_SYNCED_MAX
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import StoreReplicaReader
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ContainerId
@@ -370,7 +371,8 @@ class TestFailing:
         before = files(store)
 
         full = options_of_test(reserve_bytes=2**62)
-        done = install_batch(store.volume_set.places[ONE], full, ONE, WANTED)
+        replica = ReplicaHandle(store.volume_set.places[ONE], full, ONE, full.on_trouble)
+        done = install_batch(replica, WANTED)
 
         assert frozenset() == done
         assert (before, []) == (files(store), in_quarantine(tmp_path))

@@ -8,6 +8,7 @@ import pytest
 from agent.store.index.environment import Index
 from agent.store.index.rows import moved_on
 from agent.store.index.transactions import IndexChange
+from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.trees import commit_tree
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
@@ -20,6 +21,7 @@ from tests.support.storage.stores import (
     damage,
     flip_bit,
     metadata_tree,
+    options_of_test,
 )
 
 ONE = ContainerId(1)
@@ -196,11 +198,11 @@ class TestCompareAndSet:
         closed_replica(store)
         volume = store.volume_set.places[ONE]
         tree = store.view(ONE).tree()
+        options = options_of_test()
         racing = replace(volume, index=RacingIndex(volume.index))  # type: ignore[arg-type]
 
         committed = commit_tree(
-            racing,
-            ONE,
+            ReplicaHandle(racing, options, ONE, options.on_trouble),
             tree.select([1]),
             base_generation=1,
             alter=lambda rows, row: row,  # noqa: ARG005
