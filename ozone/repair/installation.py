@@ -29,13 +29,7 @@ from agent.store.files.durable import (
     sync_directory,
 )
 from agent.store.files.layout import VolumeLayout
-from agent.store.operations.overwrite import (
-    REPAIRED,
-    arrived,
-    check_arrived,
-    keep_old,
-    kept_of,
-)
+from agent.store.operations.overwrite import REPAIRED, arrived, check_arrived, keep_old, kept_of
 from agent.store.replica import quarantine
 from agent.store.replica.quarantine import QuarantineEntry
 from merkle.checksum import crc32c
@@ -131,7 +125,25 @@ class Installer:
             blockfile.check_reached(path, max(size_bytes, 0), chunk.offset)
             self._check_room(path, size_bytes, chunk)
             own_name(path, size_bytes)
-        entry = self._begun(paths.container_id, block_id, path, chunk, data, size_bytes)
+        note = QuarantineEntry(
+            container_id=paths.container_id,
+            block_id=block_id,
+            offset=chunk.offset,
+            length_bytes=chunk.length_bytes,
+            at_ms=self._now_ms(),
+            why=REPAIRED,
+        )
+        entry = RepairJournalEntry(
+            container_id=paths.container_id,
+            path=path.absolute(),
+            block_id=block_id,
+            chunk=chunk,
+            data_checksum=crc32c(data),
+            old_length_bytes=size_bytes,
+            quarantine=keep_old(self._layout, note, path, size_bytes),
+            pending=False,
+        )
+        self._journal.begin(entry)
         try:
             with block_errors(path):
                 if size_bytes == blockfile.ABSENT:
@@ -165,32 +177,6 @@ class Installer:
                 staged.publish()
             finally:
                 staged.discard()
-
-    def _begun(
-        self,
-        container_id: ContainerId,
-        block_id: BlockId,
-        path: Path,
-        chunk: ChunkInfo,
-        data: bytes,
-        size_bytes: int,
-    ) -> RepairJournalEntry:
-        at_ms = self._now_ms()
-        note = QuarantineEntry(
-            container_id, block_id, chunk.offset, chunk.length_bytes, at_ms, REPAIRED
-        )
-        entry = RepairJournalEntry(
-            container_id=container_id,
-            path=path.absolute(),
-            block_id=block_id,
-            chunk=chunk,
-            data_checksum=crc32c(data),
-            old_length_bytes=size_bytes,
-            quarantine=keep_old(self._layout, note, path, size_bytes),
-            pending=False,
-        )
-        self._journal.begin(entry)
-        return entry
 
     def _check_room(self, path: Path, size_bytes: int, chunk: ChunkInfo) -> None:
         """Raise UnavailableError if there is no room, before anything is begun. Raise OSError."""
@@ -300,11 +286,7 @@ def own_name(path: Path, size_bytes: int) -> None:
     if size_bytes == blockfile.ABSENT or path.lstat().st_nlink == 1:
         return
     with making(path, path.lstat()) as temporary, blockfile.opened(path, os.O_RDONLY) as fd:
-        copy_fd = open_new(temporary)
-        try:
-            extents.copy(source_fd=fd, target_fd=copy_fd, start=0, end=size_bytes)
-        finally:
-            os.close(copy_fd)
+        extents.copy(fd, temporary, start=0, end=size_bytes)
 
 
 @contextmanager

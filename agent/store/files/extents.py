@@ -7,9 +7,10 @@ byte, would fill memory or the disk with zeros.
 import errno
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
-from agent.store.files.durable import write_all
+from agent.store.files.durable import open_new, write_all
 from merkle.checksum import crc32c
 
 COPY_BYTES: Final = 4 * 1024**2  # in memory at once
@@ -54,16 +55,20 @@ def data_bytes(fd: int, start: int, end: int) -> int:
     return sum(behind - first for first, behind in runs(fd, start, end))
 
 
-def copy(*, source_fd: int, target_fd: int, start: int, end: int) -> None:
-    """Copy `[start, end)` to the start of an empty file, durably and with its holes, and verify it
-    by reading it back. Raise OSError."""
-    os.ftruncate(target_fd, end - start)
-    sums = []
-    for offset, data in pieces(source_fd, start, end):
-        write_all(target_fd, data, offset - start)
-        sums.append((offset - start, len(data), crc32c(data)))
-    os.fsync(target_fd)
-    os.posix_fadvise(target_fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    for offset, length_bytes, checksum in sums:
-        if crc32c(os.pread(target_fd, length_bytes, offset)) != checksum:
-            raise OSError(errno.EIO, f"the copy reads back otherwise at byte {offset}")
+def copy(fd: int, target: Path, *, start: int, end: int) -> None:
+    """Copy `[start, end)` to a new file, durably and with its holes, and verify it by reading it
+    back. The name of the file is not durable yet. Raise OSError."""
+    target_fd = open_new(target)
+    try:
+        os.ftruncate(target_fd, end - start)
+        sums = []
+        for offset, data in pieces(fd, start, end):
+            write_all(target_fd, data, offset - start)
+            sums.append((offset - start, len(data), crc32c(data)))
+        os.fsync(target_fd)
+        os.posix_fadvise(target_fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        for offset, length_bytes, checksum in sums:
+            if crc32c(os.pread(target_fd, length_bytes, offset)) != checksum:
+                raise OSError(errno.EIO, f"the copy reads back otherwise at byte {offset}")
+    finally:
+        os.close(target_fd)

@@ -31,13 +31,7 @@ from agent.store.index.rows import InstallEntry
 from agent.store.index.transactions import IndexView
 from agent.store.operations.block_records import readable_block, record_chunks
 from agent.store.operations.overwrite import REPAIRED, is_open, overwrite_chunks
-from agent.store.operations.repair import (
-    check_damaged,
-    check_fits,
-    check_offered,
-    check_proven,
-    check_recorded,
-)
+from agent.store.operations.repair import check_fits, check_offered, check_replaceable
 from agent.store.replica import quarantine
 from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.obstacles import has_home
@@ -45,7 +39,7 @@ from agent.store.replica.trees import tree_replica
 from agent.store.verification_log.log_entries import log_batch
 from agent.store.volumes.volume import check_space
 from merkle.checksum import crc32c
-from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from merkle.replica import BlockData, BlockId, ChunkInfo
 
 BATCH_BYTES_MAX: Final = 16 * 1024**2  # in memory twice: new bytes and old bytes
 BATCH_COUNT_MAX: Final = 1_024
@@ -104,7 +98,7 @@ def install_batch(replica: ReplicaHandle, offers: Sequence[OfferedChunk]) -> fro
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
         blocks = _plain_blocks(rows, replica, offers)
-    taken = list(_taken(container_id, blocks, offers))
+    taken = list(_taken(blocks, offers))
     if not taken:
         return frozenset()
     places = [(one.offer.block_id, one.offer.chunk) for one in taken]
@@ -163,7 +157,7 @@ def _plain_blocks(
 
 
 def _taken(
-    container_id: ContainerId, blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]
+    blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]
 ) -> Iterator[_AcceptedChunk]:
     """Yield the offers that the batch may write, and update `blocks` accordingly."""
     seen: set[tuple[BlockId, int]] = set()
@@ -173,7 +167,7 @@ def _taken(
         if block is None or (offer.block_id, chunk.offset) in seen:
             continue
         try:
-            old = _checked(container_id, block, offer, held.get(index, b""))
+            old = _checked(block, offer, held.get(index, b""))
         except SutureError:
             continue
         seen.add((offer.block_id, chunk.offset))
@@ -199,7 +193,7 @@ def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]) -> d
     return found
 
 
-def _checked(container_id: ContainerId, block: _Block, offer: OfferedChunk, first: bytes) -> bytes:
+def _checked(block: _Block, offer: OfferedChunk, first: bytes) -> bytes:
     """Return the medium's bytes at the place of a chunk that may be written there. Return nothing
     if they are unreadable, or differ from `first` in each read, because there is then nothing to
     restore. Raise `RefusedError` as the install of one chunk does."""
@@ -213,11 +207,8 @@ def _checked(container_id: ContainerId, block: _Block, offer: OfferedChunk, firs
         read = partial(blockfile.read_past_cache, block.path, chunk.offset, chunk.length_bytes)
         with suppress(OSError):  # unreadable, which is why it is replaced
             old = blockfile.read_agreed(read, first, offer.seen)
-    if recorded is not None and not offer.is_ordered:
-        check_damaged(container_id, block_id, recorded, old or first)
-        check_recorded(block_id, recorded, chunk)
-    else:
-        check_proven(block_id, chunk, old or first, offer.proof)
+    decides = None if offer.is_ordered else recorded
+    check_replaceable(block_id, chunk, decides, held=old or first, proof=offer.proof)
     return old
 
 

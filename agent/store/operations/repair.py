@@ -41,7 +41,6 @@ from merkle.replica import (
     BlockId,
     ChecksumType,
     ChunkInfo,
-    ContainerId,
 )
 from scanner.finding import ScanFinding
 
@@ -76,11 +75,7 @@ class ReplicaRepair(ReplicaHandle):
         block = self._fitting_block(block_id, chunk)
         recorded = chunk_at(block, chunk.offset)
         held = self.held(block_id, recorded or chunk)
-        if recorded is not None and not is_ordered:
-            check_damaged(self.container_id, block_id, recorded, held)
-            check_recorded(block_id, recorded, chunk)
-        else:
-            check_proven(block_id, chunk, held, proof)
+        check_replaceable(block_id, chunk, None if is_ordered else recorded, held=held, proof=proof)
         self._tell("install", block_id, chunk, proof)
         overwrite_chunk(
             self,
@@ -286,25 +281,28 @@ def verifies(chunk: ChunkInfo, data: bytes) -> bool:
     return actual == chunk.window_checksums
 
 
-def check_damaged(
-    container_id: ContainerId, block_id: BlockId, recorded: ChunkInfo, held: bytes
+def check_replaceable(
+    block_id: BlockId, chunk: ChunkInfo, recorded: ChunkInfo | None, *, held: bytes, proof: str
 ) -> None:
-    """Refuse to overwrite a chunk whose bytes on the medium match the local row."""
+    """Refuse to overwrite the bytes `held` by the medium if they match the local row, or to install
+    another chunk than that of the row. Without a row that decides (`recorded`), they may be right,
+    so a peer must have proved to have the new ones."""
+    where = f"block {block_id}, chunk at {chunk.offset}"
+    if recorded is None:
+        if held and not proof:
+            raise RefusedError(
+                Code.NOT_PROVEN,
+                f"{where}: no peer proved to have on its medium what would replace the "
+                f"{len(held)} bytes here, of which no row says that they are wrong",
+            )
+        return
     if verifies(recorded, held):
+        raise RefusedError(Code.INELIGIBLE, f"{where}: what is there verifies")
+    if chunk != recorded:
         raise RefusedError(
-            Code.INELIGIBLE,
-            f"block {block_id}, chunk at {recorded.offset}: what is there verifies",
-            container_id=container_id,
-        )
-
-
-def check_proven(block_id: BlockId, chunk: ChunkInfo, held: bytes, proof: str) -> None:
-    """Refuse to overwrite bytes that may be right, unless a peer proved to have the new ones."""
-    if held and not proof:
-        raise RefusedError(
-            Code.NOT_PROVEN,
-            f"block {block_id}, chunk at {chunk.offset}: no peer proved to have on its medium what "
-            f"would replace the {len(held)} bytes here, of which no row says that they are wrong",
+            Code.CHECKSUM_MISMATCH,
+            f"{where}: what is offered is not what the row here says was written",
+            hint="the replicas contradict each other; `suture reconcile --trust` decides",
         )
 
 
@@ -324,17 +322,6 @@ def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
             f"{chunk.length_bytes}",
         )
     check_checksums(block_id, chunk, data)
-
-
-def check_recorded(block_id: BlockId, recorded: ChunkInfo, chunk: ChunkInfo) -> None:
-    """Refuse a chunk that differs from the local row's."""
-    if chunk != recorded:
-        raise RefusedError(
-            Code.CHECKSUM_MISMATCH,
-            f"block {block_id}, chunk at {chunk.offset}: what is offered is not what the row here "
-            "says was written",
-            hint="the replicas contradict each other; `suture reconcile --trust` decides",
-        )
 
 
 def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:

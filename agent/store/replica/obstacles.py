@@ -22,7 +22,6 @@ from agent.store.files.durable import (
     block_errors,
     make_directories,
     move,
-    open_new,
     remove,
     remove_tree,
     sync_directory,
@@ -83,11 +82,7 @@ def _put_copy(fd: int, length_bytes: int, temporary: Path, path: Path) -> None:
     """Replace the name by a copy of the first `length_bytes`; the original file keeps its other
     names."""
     try:
-        copy_fd = open_new(temporary)
-        try:
-            extents.copy(source_fd=fd, target_fd=copy_fd, start=0, end=length_bytes)
-        finally:
-            os.close(copy_fd)
+        extents.copy(fd, temporary, start=0, end=length_bytes)
         move(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

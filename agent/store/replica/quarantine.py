@@ -26,7 +26,6 @@ from agent.store.files.durable import (
     block_errors,
     disk_errors,
     move,
-    open_new,
     read_file,
     remove_file,
     remove_tree,
@@ -163,16 +162,8 @@ def keep_tail(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
     with block_errors(target):
         try:
             with blockfile.opened(path, os.O_RDONLY) as fd:
-                copy_fd = open_new(temporary)
-                try:
-                    extents.copy(
-                        source_fd=fd,
-                        target_fd=copy_fd,
-                        start=note.offset,
-                        end=note.offset + note.length_bytes,
-                    )
-                finally:
-                    os.close(copy_fd)
+                end = note.offset + note.length_bytes
+                extents.copy(fd, temporary, start=note.offset, end=end)
             move(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
