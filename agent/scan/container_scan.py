@@ -28,7 +28,6 @@ from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import StoreReplicaReader
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
-from merkle.tree import Tree
 from scanner.breaker import Breaker
 from scanner.chunk_verdict import is_lasting
 from scanner.finding import ScanFinding, Verdict
@@ -142,17 +141,7 @@ class ScannedStore(Protocol):
         reason if it is held back."""
         ...
 
-    def commit_scan(
-        self,
-        container_id: ContainerId,
-        /,
-        *,
-        base_generation: int,
-        tree: Tree,
-        findings: Sequence[ScanFinding],
-        bytes_read: int,
-        complete: bool,
-    ) -> ScanCommit:
+    def commit_scan(self, base: ScanBase, outcome: ScanOutcome, /) -> ScanCommit:
         """Commit a scan's result durably if nothing has changed since `begin_scan`."""
         ...
 
@@ -387,14 +376,7 @@ def _scan_once(
     if held_because:
         return _held(base.facts, outcome, held_because)
     with lease():
-        commit = tools.store.commit_scan(
-            container_id,
-            base_generation=base.generation,
-            tree=outcome.tree,
-            findings=outcome.findings,
-            bytes_read=outcome.bytes_read,
-            complete=outcome.complete,
-        )
+        commit = tools.store.commit_scan(base, outcome)
     held_because = outcome.stopped_because if commit.committed else CHANGED
     return ScanReport(
         container_id,

@@ -76,15 +76,7 @@ def _prove_changed(
     if not (is_clean(outcome) and is_as_read(known, outcome.tree, mark)):
         return False
     with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
-        commit = tools.store.commit_scan(
-            container_id,
-            base_generation=base.generation,
-            tree=outcome.tree,
-            findings=outcome.findings,
-            bytes_read=outcome.bytes_read,
-            complete=True,
-            is_whole=False,
-        )
+        commit = tools.store.commit_scan(base, outcome, is_whole=False)
     if commit.committed:
         log.info(
             "repair_proven",

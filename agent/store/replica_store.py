@@ -54,7 +54,6 @@ from agent.store.volumes.service_mode import VolumeMode
 from agent.store.volumes.volume import Volume, choose_volume
 from merkle.checksum import Algorithm, long_crcs
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from merkle.tree import Tree
 from scanner.finding import ScanFinding
 from scanner.scan_outcome import ScanOutcome
 
@@ -300,26 +299,12 @@ class ReplicaStore:
         return kept_cursor(self._volume(container_id), container_id)
 
     def commit_scan(
-        self,
-        container_id: ContainerId,
-        *,
-        base_generation: int,
-        tree: Tree,
-        findings: Sequence[ScanFinding],
-        bytes_read: int,
-        complete: bool,
-        is_whole: bool = True,
+        self, base: ScanBase, outcome: ScanOutcome, *, is_whole: bool = True
     ) -> ScanCommit:
         """Make a scan's result durable, if nothing has changed since `begin_scan`."""
-        assert bytes_read >= 0
-        commit = commit_scan(
-            self._handle(ReplicaHandle, container_id),
-            base_generation=base_generation,
-            tree=tree,
-            findings=findings,
-            complete=complete,
-            is_whole=is_whole,
-        )
+        container_id = base.facts.container_id
+        replica = self._handle(ReplicaHandle, container_id)
+        commit = commit_scan(replica, base.generation, outcome, is_whole=is_whole)
         if commit.committed:
             self.on_change(container_id)
         return commit

@@ -5,7 +5,7 @@ are the agent's own. The results of scans go into the history, which is elsewher
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,6 @@ from agent.store.reads_past_cache import ReadBuffers
 from merkle.checksum import Algorithm
 from merkle.damaged import DamagedData
 from merkle.replica import TREE_STATES, Bcsid, ContainerId
-from merkle.tree import Tree
 from ozone.disk.database import ContainerDatabase, DatabaseView
 from ozone.disk.descriptor import OzoneDescriptor
 from ozone.disk.layout import ContainerPaths, OzoneVolume, check_there, container_ids
@@ -107,7 +106,6 @@ class OzoneStore:
         self.unkept: ContainerResult | None = None  # the last result, if it is not in the history
         self._held: dict[ContainerId, tuple[tuple[int, ...], int]] = {}
         self._reading: OzoneReader | None = None
-        self._base: ScanBase | None = None
         self._begun: ContainerOnDisk | None = None  # being read, as of its start
         self.refused: tuple[ContainerResult, ...] = ()  # of the last listing for a schedule
 
@@ -323,7 +321,6 @@ class OzoneStore:
                 found[view] = ContainerRows(view, container_id, replica.descriptor.schema)
             return found[view]
 
-        self._base = base
         self._reading = OzoneReader(
             replica.paths,
             rows_since,
@@ -348,27 +345,17 @@ class OzoneStore:
         record.
         """
 
-    def commit_scan(
-        self,
-        container_id: ContainerId,
-        *,
-        base_generation: int,
-        tree: Tree,
-        findings: Sequence[ScanFinding],
-        bytes_read: int,
-        complete: bool,
-    ) -> ScanCommit:
+    def commit_scan(self, base: ScanBase, outcome: ScanOutcome) -> ScanCommit:
         """Store a scan's results in the history, if the replica is still in its place."""
         assert self._reading is not None
-        assert self._base is not None
-        facts = self._base.facts
-        committed = self.generation(container_id) == base_generation
+        facts, container_id = base.facts, base.facts.container_id
+        committed = self.generation(container_id) == base.generation
         if committed:
-            result = self._result(facts, self._reading, tree, findings, bytes_read)
-            if not complete:
+            result = self._result(facts, self._reading, outcome)
+            if not outcome.complete:
                 result = self._added(result)
             try:
-                self.history.put(result, is_whole=complete)
+                self.history.put(result, is_whole=outcome.complete)
             except SutureError:
                 self.unkept = result
                 raise
@@ -389,12 +376,7 @@ class OzoneStore:
         )
 
     def _result(
-        self,
-        facts: ReplicaFacts,
-        reader: OzoneReader,
-        tree: Tree,
-        findings: Sequence[ScanFinding],
-        bytes_read: int,
+        self, facts: ReplicaFacts, reader: OzoneReader, outcome: ScanOutcome
     ) -> ContainerResult:
         """Return the result of a whole read of a container."""
         now_ms = self._clock.now_ms()
@@ -433,11 +415,11 @@ class OzoneStore:
             replica_index=facts.replica_index,
             schema=replica.descriptor.schema,
             read_at_ms=now_ms,
-            bytes_read=bytes_read,
-            block_count=tree.block_count,
-            findings=(*findings, *links, *surplus),
-            finding_count=len(findings) + len(reader.links) + len(reader.surplus),
-            comparison=reader.compare(tree),
+            bytes_read=outcome.bytes_read,
+            block_count=outcome.tree.block_count,
+            findings=(*outcome.findings, *links, *surplus),
+            finding_count=len(outcome.findings) + len(reader.links) + len(reader.surplus),
+            comparison=reader.compare(outcome.tree),
             skipped=reader.skipped,
             skipped_count=reader.skipped_count,
             unknown_row_count=reader.rows.unknown_count,

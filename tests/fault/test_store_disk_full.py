@@ -22,6 +22,7 @@ from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     chunk_of,
     closed_replica,
+    commit_scan,
     content,
     damage,
     open_store,
@@ -133,12 +134,11 @@ def test_full_disk_fails_or_completes_each_operation_as_a_whole(
         lambda: store.repair(ONE).install_chunk(
             BlockId(2), blocks[2].chunks[0], whole[: blocks[2].chunks[0].length_bytes]
         ),
-        lambda: store.commit_scan(
+        lambda: commit_scan(
+            store,
             ONE,
-            base_generation=store.begin_scan(ONE).generation,
             tree=store.view(ONE).tree(),
             findings=[damage(1, 3, 0, fault=DamageFault.CHUNK_CHECKSUM)],
-            bytes_read=1,
             complete=True,
         ),
         lambda: remove_blocks(store, ONE, [BlockId(1)]),

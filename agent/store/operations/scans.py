@@ -19,8 +19,9 @@ from agent.store.replica.states import healing_event, next_state
 from agent.store.replica.trees import Alter, commit_tree, sticky, tree_replica
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId, ReplicaState
-from merkle.tree import Tree, TreeSummary
+from merkle.tree import TreeSummary
 from scanner.finding import ScanFinding, Verdict
+from scanner.scan_outcome import ScanOutcome
 
 NO_DOUBT: Final = frozenset({Verdict.OK, Verdict.GONE})
 """Verdicts that do not prevent a replica from counting as clean."""
@@ -54,13 +55,7 @@ def kept_cursor(volume: Volume, container_id: ContainerId) -> ScanCursor | None:
 
 
 def commit_scan(
-    replica: ReplicaHandle,
-    *,
-    base_generation: int,
-    tree: Tree,
-    findings: Sequence[ScanFinding],
-    complete: bool,
-    is_whole: bool = True,
+    replica: ReplicaHandle, base_generation: int, outcome: ScanOutcome, *, is_whole: bool = True
 ) -> ScanCommit:
     """Make the result of a scan durable, if the replica is unchanged since the scan began.
 
@@ -70,9 +65,10 @@ def commit_scan(
     disk), damage is recorded even so, and a replica with an unchanged tree counts as read.
     """
     volume, container_id = replica.volume, replica.container_id
+    findings, complete = outcome.findings, outcome.complete
     with volume.index.read() as rows:
         before = tree_replica(rows, container_id)
-        merged = sticky(rows, container_id, tree) if complete else tree
+        merged = sticky(rows, container_id, outcome.tree) if complete else outcome.tree
         true = counted(rows, container_id, before) if complete else before
 
     def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:

@@ -22,6 +22,7 @@ from scanner.finding import DamageFault, ScanFinding, Verdict
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, WINDOW_BYTES, StoredReplica, noise
+from tests.support.storage.stores import commit_scan
 
 LENGTH_BYTES = 5_000
 BLOCK = BlockId(1)
@@ -327,12 +328,11 @@ class TestKnowing:
         cluster.mine.reconcile([cluster.right, cluster.wrong])
         before = cluster.contradictions()
 
-        store.commit_scan(
+        commit_scan(
+            store,
             CONTAINER,
-            base_generation=store.generation(CONTAINER),
             tree=store.view(CONTAINER).tree(),
             findings=[],
-            bytes_read=0,
             complete=False,
         )
 

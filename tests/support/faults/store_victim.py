@@ -39,6 +39,7 @@ from tests.support.storage.stores import (
     CHUNK_BYTES,
     chunk_of,
     closed_replica,
+    commit_scan,
     content,
     damage,
     flip_bit,
@@ -200,12 +201,11 @@ def repair_batch(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 def scan(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     """Commit a scan that found damage."""
-    store.commit_scan(
+    commit_scan(
+        store,
         CLOSED,
-        base_generation=store.begin_scan(CLOSED).generation,
         tree=store.view(CLOSED).tree().select([ONE, TWO]),
         findings=[damage(CLOSED, THREE, 0)],
-        bytes_read=1,
         complete=True,
     )
     acknowledge("scanned")

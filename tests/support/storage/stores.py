@@ -7,8 +7,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from agent.store.index.facts import ScanCommit
 from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
@@ -25,6 +27,7 @@ from merkle.replica import (
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
 from scanner.finding import DamageFault, ScanFinding, Verdict
+from scanner.scan_outcome import ScanOutcome
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
 MEMORY_FREE_MIN_BYTES = 2 * 1024**3  # a container may be given 64 MiB of it: that is no place
@@ -67,6 +70,24 @@ def open_store(
         datanode_id=DATANODE,
         options=options or options_of_test(),
     )
+
+
+def commit_scan(
+    store: ReplicaStore,
+    container_id: ContainerId,
+    *,
+    tree: Tree,
+    findings: Sequence[ScanFinding],
+    complete: bool,
+    base_generation: int | None = None,
+) -> ScanCommit:
+    """Commit the result of a scan, complete or stopped, that began now or at a generation."""
+    base = store.begin_scan(container_id)
+    if base_generation is not None:
+        base = replace(base, generation=base_generation)
+    stopped_because = "" if complete else "stopped"
+    outcome = ScanOutcome(tree, tuple(findings), len(findings), 1, 0, 0, stopped_because)
+    return store.commit_scan(base, outcome)
 
 
 def content(seed: object, length_bytes: int = CHUNK_BYTES) -> bytes:

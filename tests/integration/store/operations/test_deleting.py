@@ -14,6 +14,7 @@ from tests.support.storage.stores import (
     CHUNK_BYTES,
     chunk_of,
     closed_replica,
+    commit_scan,
     content,
     damage,
     metadata_tree,
@@ -63,12 +64,11 @@ class TestBlocks:
         healthy = store.view(ONE).tree()
         expected = int(healthy.block_checksums[healthy.index_of(2)])
         without = healthy.select([1, 3])
-        store.commit_scan(
+        commit_scan(
+            store,
             ONE,
-            base_generation=store.begin_scan(ONE).generation,
             tree=without,
             findings=[],
-            bytes_read=1,
             complete=True,
         )
 
@@ -86,12 +86,11 @@ class TestBlocks:
             damage(block_id=block_id, offset=offset)
             for block_id, offset in ((1, 0), (1, CHUNK_BYTES), (3, 0))
         ]
-        store.commit_scan(
+        commit_scan(
+            store,
             ONE,
-            base_generation=store.begin_scan(ONE).generation,
             tree=store.view(ONE).tree(),
             findings=planted,
-            bytes_read=1,
             complete=True,
         )
 

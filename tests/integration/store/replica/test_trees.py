@@ -18,6 +18,7 @@ from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     closed_replica,
+    commit_scan,
     damage,
     flip_bit,
     metadata_tree,
@@ -29,13 +30,12 @@ ONE = ContainerId(1)
 
 def commit(store: ReplicaStore, *findings: object, generation: int | None = None) -> object:
     """Commit a complete scan that found these, on what is there now or then."""
-    base = store.begin_scan(ONE).generation if generation is None else generation
-    return store.commit_scan(
+    return commit_scan(
+        store,
         ONE,
-        base_generation=base,
+        base_generation=generation,
         tree=metadata_tree(store),
         findings=list(findings),  # type: ignore[arg-type]
-        bytes_read=1,
         complete=True,
     )
 
@@ -149,12 +149,12 @@ class TestCompareAndSet:
         remove_blocks(store, ONE, [BlockId(2)])
         file = store.paths(ONE).tree.read_bytes()
 
-        result = store.commit_scan(
+        result = commit_scan(
+            store,
             ONE,
             base_generation=generation,
             tree=before,
             findings=[damage(block_id=2, offset=0)],
-            bytes_read=1,
             complete=True,
         )
 
@@ -173,9 +173,7 @@ class TestCompareAndSet:
         remove_blocks(store, ONE, [BlockId(2)])
         generation = store.begin_scan(ONE).generation
 
-        store.commit_scan(
-            ONE, base_generation=generation, tree=fresh, findings=[], bytes_read=1, complete=True
-        )
+        commit_scan(store, ONE, base_generation=generation, tree=fresh, findings=[], complete=True)
 
         assert [False, True, False] == store.view(ONE).tree().deleted.tolist()
         assert fresh.root == store.view(ONE).tree().root
@@ -285,12 +283,11 @@ class TestVerdicts:
         commit(store, first)
         before = store.replica(ONE)
 
-        result = store.commit_scan(
+        result = commit_scan(
+            store,
             ONE,
-            base_generation=store.begin_scan(ONE).generation,
             tree=store.view(ONE).tree().select([2]),
             findings=[second],
-            bytes_read=1,
             complete=False,
         )
 
@@ -307,9 +304,7 @@ class TestVerdicts:
         generation = store.begin_scan(ONE).generation
         tree = store.view(ONE).tree()
 
-        store.commit_scan(
-            ONE, base_generation=generation, tree=tree, findings=[], bytes_read=1, complete=False
-        )
+        commit_scan(store, ONE, base_generation=generation, tree=tree, findings=[], complete=False)
         stopped_at_ms = store.replica(ONE).data_scan_at_ms
         commit(store)
 
@@ -324,15 +319,14 @@ class TestVerdicts:
         generation = store.begin_scan(ONE).generation
         other = metadata_tree(store).select([1])
 
-        changed = store.commit_scan(
-            ONE, base_generation=generation, tree=other, findings=[], bytes_read=1, complete=True
+        changed = commit_scan(
+            store, ONE, base_generation=generation, tree=other, findings=[], complete=True
         )
-        same = store.commit_scan(
+        same = commit_scan(
+            store,
             ONE,
-            base_generation=store.begin_scan(ONE).generation,
             tree=other,
             findings=[],
-            bytes_read=1,
             complete=True,
         )
 
