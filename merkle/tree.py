@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from merkle.checksum import Algorithm, U64s, container_checksum
 from merkle.damaged import DamagedData
+from merkle.replica import BlockId
 from merkle.tree_columns import (
     LENGTH_MASK,
     OFFSET_SHIFT,
@@ -190,6 +191,11 @@ class Tree:
             tombstone_count=tombstone_count,
             tombstones_checksum=self.tombstones_checksum,
         )
+
+    def tombstones(self) -> dict[BlockId, int]:
+        """Return the checksums of deleted blocks."""
+        dead = self.block_ids[self.deleted].tolist()
+        return dict(zip(dead, self.block_checksums[self.deleted].tolist(), strict=True))
 
     def index_of(self, block_id: int) -> int:
         """Return the block's index in the columns, -1 if it is not in the tree."""

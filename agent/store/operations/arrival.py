@@ -363,10 +363,8 @@ class ReplicaImport:
         rows.delete_container(container_id)  # of an import whose rollback had failed
         rows.put_blocks(container_id, self.rows())
         rows.put_packed(container_id, packed)
-        dead = tree.block_ids[tree.deleted].tolist()
-        checksums = tree.block_checksums[tree.deleted].tolist()
-        for block_id, checksum in zip(dead, checksums, strict=True):
-            rows.put_tombstone(container_id, BlockId(block_id), checksum)
+        for block_id, checksum in tree.tombstones().items():
+            rows.put_tombstone(container_id, block_id, checksum)
         rows.replace_findings(container_id, findings)
         rows.put_replica(container_id, row)
         rows.begin_work(container_id, MovingEntry())

@@ -54,10 +54,8 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
     def change(rows: IndexChange) -> None:
         rows.put_packed(container_id, recalled)
         if tree is not None:
-            dead = tree.block_ids[tree.deleted].tolist()
-            checksums = tree.block_checksums[tree.deleted].tolist()
-            for block_id, checksum in zip(dead, checksums, strict=True):
-                rows.put_tombstone(container_id, BlockId(block_id), checksum)
+            for block_id, checksum in tree.tombstones().items():
+                rows.put_tombstone(container_id, block_id, checksum)
         rows.put_replica(container_id, recounted(rows, container_id, row))
         rows.replace_findings(container_id, [finding])
         rows.begin_work(container_id, DescriptorEntry())

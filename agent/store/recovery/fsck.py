@@ -265,7 +265,7 @@ class _Check:
                 f"generation {tree.generation}, root {tree.root:#x}; the index remembers "
                 f"generation {known.generation}, root {known.root:#x}",
             )
-        dead = set(tree.block_ids[tree.deleted].tolist())
+        dead = set(tree.tombstones())
         if dead != set(self._rows.tombstones(self._container_id)):
             self._tally.add(path, "TOMBSTONES_DIFFER", "tree and index name other tombstones")
 

@@ -204,13 +204,8 @@ def roll_tree(replica: ReplicaHandle, entry: TreeEntry) -> str:
         row = rows.replica(container_id)
         if tree is None or not entry.generation == tree.generation == row.generation + 1:
             return False
-        dead = zip(
-            tree.block_ids[tree.deleted].tolist(),
-            tree.block_checksums[tree.deleted].tolist(),
-            strict=True,
-        )
-        known = rows.tombstones(container_id)
-        fresh = {block_id: checksum for block_id, checksum in dead if block_id not in known}
+        known, dead = rows.tombstones(container_id), tree.tombstones()
+        fresh = {block_id: dead[block_id] for block_id in dead if block_id not in known}
         if fresh:
             row = record_tombstones(rows, container_id, row, fresh, kept_ids=fresh)
         adopted = replace(row, generation=entry.generation, tree=tree.summary(), data_scan_at_ms=0)

@@ -166,7 +166,7 @@ def without_blocks(tree: Tree, tombstones: Mapping[BlockId, int]) -> Tree:
 def sticky(rows: IndexView, container_id: ContainerId, tree: Tree) -> Tree:
     """Return the tree with all tombstones of the index added."""
     known = rows.tombstones(container_id)
-    dead = set(tree.block_ids[tree.deleted].tolist())
+    dead = tree.tombstones()
     missing = {block_id: known[block_id] for block_id in known if block_id not in dead}
     return without_blocks(tree, missing)
 

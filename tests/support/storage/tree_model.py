@@ -26,13 +26,7 @@ def apply_divergence(
         block_id: {leaf.offset: leaf for leaf in mine.leaves_at(index)}
         for block_id, index in blocks.items()
     }
-    tombstones = dict(
-        zip(
-            mine.block_ids[mine.deleted].tolist(),
-            mine.block_checksums[mine.deleted].tolist(),
-            strict=True,
-        )
-    )
+    tombstones = mine.tombstones()
     for difference in divergence.differences:
         if difference.kind not in REPAIRED_KINDS:
             continue
