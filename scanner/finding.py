@@ -47,6 +47,9 @@ class DamageFault(StrEnum):
     UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # a peer deleted the block, without a known order
 
 
+NO_BLOCK: Final = BlockId(-1)
+"""The block of a finding that is not about a block."""
+
 CONTRADICTING: Final = frozenset({DamageFault.PEER_CONTRADICTS, DamageFault.UNCONFIRMED_DELETE})
 """Faults that are between replicas: their verdict is CONTRADICTORY."""
 
@@ -102,3 +105,15 @@ class ScanFinding:
     def is_contradiction(self) -> bool:
         """True if it involves the peers, so that no scan of this replica finds or clears it."""
         return self.verdict is Verdict.CONTRADICTORY
+
+
+def replica_damage(
+    container_id: ContainerId,
+    fault: DamageFault,
+    found_at_ms: int,
+    evidence: str,
+    block_id: BlockId = NO_BLOCK,
+) -> ScanFinding:
+    """Return damage of a replica as a whole, or of one block as a whole."""
+    verdict = Verdict.CORRUPT
+    return ScanFinding(container_id, verdict, fault, block_id, -1, -1, found_at_ms, evidence)

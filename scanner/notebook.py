@@ -6,12 +6,11 @@ from typing import Final
 
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from scanner.chunk_verdict import ChunkJudgement
-from scanner.finding import DamageFault, Forensic, ScanFinding, Verdict
+from scanner.finding import NO_BLOCK, DamageFault, Forensic, ScanFinding, Verdict
 from scanner.forensics import UnexplainedChunk, find_places, sought
 
 FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
 NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; they never displace damage
-NO_BLOCK: Final = BlockId(-1)
 
 
 class FindingCollector:

@@ -21,7 +21,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
-from scanner.finding import DamageFault, ScanFinding, Verdict
+from scanner.finding import DamageFault, ScanFinding, replica_damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,12 @@ def _unnamed(
     """Return findings for blocks without a row that exceeded the scan's limit."""
     named = {item.block_id for item in findings}
     return [
-        ScanFinding(
-            container_id=facts.container_id,
-            verdict=Verdict.CORRUPT,
-            fault=DamageFault.BLOCK_ROW_MISSING,
-            block_id=block_id,
-            offset=-1,
-            length_bytes=-1,
-            found_at_ms=facts.data_scan_at_ms,
-            evidence="no row that can be read; its file is there",
+        replica_damage(
+            facts.container_id,
+            DamageFault.BLOCK_ROW_MISSING,
+            facts.data_scan_at_ms,
+            "no row that can be read; its file is there",
+            block_id,
         )
         for block_id in without_row
         if block_id not in named

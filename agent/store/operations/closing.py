@@ -46,7 +46,7 @@ from agent.store.volumes.volume import Volume, check_space_of_block
 from merkle.blockrow import is_intact
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
-from scanner.finding import DamageFault, ScanFinding, Verdict
+from scanner.finding import DamageFault, ScanFinding, replica_damage
 
 BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CLOSED})
 """States in which a replica may claim less than its container, and still be healthy."""
@@ -147,15 +147,12 @@ def put_first_tree(replica: ReplicaHandle, event: ReplicaEvent) -> None:
 def damaged_rows(rows: IndexView, container_id: ContainerId, now_ms: int) -> list[ScanFinding]:
     """Return a finding for every unreadable block row."""
     return [
-        ScanFinding(
-            container_id=container_id,
-            verdict=Verdict.CORRUPT,
-            fault=DamageFault.BLOCK_ROW_DAMAGED,
-            block_id=block_id,
-            offset=-1,
-            length_bytes=-1,
-            found_at_ms=now_ms,
-            evidence="the row fails its checksum",
+        replica_damage(
+            container_id,
+            DamageFault.BLOCK_ROW_DAMAGED,
+            now_ms,
+            "the row fails its checksum",
+            block_id,
         )
         for block_id, row in rows.blocks(container_id)
         if not is_intact(block_id, row)

@@ -19,8 +19,8 @@ from agent.store.replica.descriptor import Descriptor, read_descriptor
 from agent.store.replica.packs import recover_pack_index
 from agent.store.replica.trees import read_tree
 from agent.store.volumes.volume import Volume
-from merkle.replica import BlockId, ContainerId, ReplicaState
-from scanner.finding import DamageFault, ScanFinding, Verdict
+from merkle.replica import ContainerId, ReplicaState
+from scanner.finding import DamageFault, replica_damage
 
 
 def adopt_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> str:
@@ -40,7 +40,7 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
         return "creation finished"
     former = None if descriptor.state is ReplicaState.RECOVERING else ReplicaState.QUASI_CLOSED
     row = _row_of(descriptor, ReplicaState.UNHEALTHY, former)
-    finding = finding_of(
+    finding = replica_damage(
         container_id,
         DamageFault.BLOCK_ROW_MISSING,
         options.now_ms(),
@@ -68,7 +68,7 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
 def lost_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:
     """Mark a replica whose directory is gone as UNHEALTHY, with an empty directory for its
     repair."""
-    finding = finding_of(
+    finding = replica_damage(
         container_id,
         DamageFault.CHUNKS_DIRECTORY_MISSING,
         options.now_ms(),
@@ -91,22 +91,6 @@ def lost_directory(volume: Volume, options: StoreOptions, container_id: Containe
         make_directories(paths.chunks, below=volume.layout.current)
         make_directories(paths.descriptor.parent, below=volume.layout.current)
     follow_state(volume, container_id)
-
-
-def finding_of(
-    container_id: ContainerId, fault: DamageFault, now_ms: int, evidence: str
-) -> ScanFinding:
-    """Return a finding about a whole replica."""
-    return ScanFinding(
-        container_id=container_id,
-        verdict=Verdict.CORRUPT,
-        fault=fault,
-        block_id=BlockId(-1),
-        offset=-1,
-        length_bytes=-1,
-        found_at_ms=now_ms,
-        evidence=evidence,
-    )
 
 
 def _row_of(
