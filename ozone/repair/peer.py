@@ -28,10 +28,7 @@ class DamagedBlocksPeer(OzonePeer):
     """A datanode and its data on the damaged blocks of one container."""
 
     def __init__(
-        self,
-        datanode: Datanode,
-        container_id: ContainerId,
-        damaged: Mapping[BlockId, StoredBlock],
+        self, datanode: Datanode, container_id: ContainerId, damaged: Mapping[BlockId, StoredBlock]
     ) -> None:
         super().__init__(datanode)
         self._container_id = container_id

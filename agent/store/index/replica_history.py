@@ -132,9 +132,7 @@ def append(cursor: "lmdb.Cursor[bytes]", container_id: ContainerId, entry: Histo
         cursor.delete()
 
 
-def entries_of(
-    rows: Iterable[tuple[bytes, bytes]],
-) -> Iterator[tuple[ContainerId, HistoryEntry]]:
+def entries_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ContainerId, HistoryEntry]]:
     """Yield entries with their containers, in the order of their rows; damaged ones are skipped."""
     for key, row in rows:
         container_id = ContainerId(int.from_bytes(key[:8]))

@@ -20,14 +20,7 @@ from health.tables.replica_numbers import NUMBERS, ReplicaNumbers
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, crc32c
 from merkle.damaged import DamagedData
-from merkle.replica import (
-    Bcsid,
-    BlockData,
-    BlockId,
-    ChunkInfo,
-    ContainerId,
-    ReplicaState,
-)
+from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import TreeSummary
 from scanner.finding import DamageFault, Forensic, ScanFinding, Verdict
 from scanner.resume import ScanMark
@@ -382,8 +375,7 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
         case {"kind": "unlink", "block_ids": block_ids}:
             kept = fields.get("kept", ())
             return UnlinkEntry(
-                tuple(block_ids),
-                {block_id: tuple(map(tuple, texts)) for block_id, texts in kept},
+                tuple(block_ids), {block_id: tuple(map(tuple, texts)) for block_id, texts in kept}
             )
         case {"kind": "install" | "batch", "block_id": block_id}:
             return InstallEntry(

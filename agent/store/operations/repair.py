@@ -34,14 +34,7 @@ from agent.store.verification_log.log_entries import log_repair
 from merkle.blockrow import check_chunk, decode_block, encode_block
 from merkle.checksum import window_checksums
 from merkle.damaged import DamagedData
-from merkle.replica import (
-    BLOCK_BYTES_MAX,
-    Bcsid,
-    BlockData,
-    BlockId,
-    ChecksumType,
-    ChunkInfo,
-)
+from merkle.replica import BLOCK_BYTES_MAX, Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from scanner.finding import ScanFinding
 
 

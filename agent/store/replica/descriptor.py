@@ -147,9 +147,7 @@ def _descriptor(fields: dict[str, Any], container_id: ContainerId, what: str) ->
 
 
 def read_descriptor(
-    path: Path,
-    container_id: ContainerId,
-    read: Callable[[Path, int, int], bytes] | None = None,
+    path: Path, container_id: ContainerId, read: Callable[[Path, int, int], bytes] | None = None
 ) -> Descriptor:
     """Read a descriptor file. Raise `Damaged`, and OSError if there is none."""
     try:

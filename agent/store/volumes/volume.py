@@ -112,12 +112,7 @@ class Volume:
 
 
 def open_volume(
-    path: Path,
-    *,
-    cluster_id: str,
-    datanode_id: str,
-    options: StoreOptions,
-    expected: str = "",
+    path: Path, *, cluster_id: str, datanode_id: str, options: StoreOptions, expected: str = ""
 ) -> Volume:
     """Open a volume, formatting an empty one. The caller then runs the recovery.
 
