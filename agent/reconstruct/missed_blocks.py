@@ -44,7 +44,7 @@ class BlockBackfill:
         sources, index = self.rows.sources, self.rows.index
         own = store.replica(container_id).bcsid
         self._lender, self._claimed = highest_claim(peers, container_id, peers)
-        tree = store.tree(container_id)
+        tree = store.view(container_id).tree()
         for block_id, known in sources.blocks():
             if self.changes.must_stop():
                 self.is_complete = False

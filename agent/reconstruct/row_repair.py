@@ -42,7 +42,7 @@ class RowRestorer:
         length of its group, and with bytes behind its last chunk."""
         if finding.fault is not DamageFault.TRAILING_BYTES:
             return finding.fault in ROW_FAULTS
-        block = self.changes.store.block(self.changes.container_id, finding.block_id)
+        block = self.changes.store.view(self.changes.container_id).block(finding.block_id)
         return group_length_bytes(block) is None
 
     def remake(self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome) -> ChunkOutcome:

@@ -296,7 +296,7 @@ class _ShardRepair:
         return tuple(chunk for chunk in chunks if chunk.offset == finding.offset)
 
     def _block(self, block_id: BlockId) -> BlockData:
-        return self.changes.store.block(self.changes.container_id, block_id)
+        return self.changes.store.view(self.changes.container_id).block(block_id)
 
     def _rebuilt(self, agreed: RebuildableGroup | OrphanGroup, chunk: ChunkInfo) -> RebuiltChunk:
         return rebuilt_chunk(self.rows.sources, _rebuildable(agreed), self.rows.index, chunk)

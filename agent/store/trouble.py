@@ -4,16 +4,10 @@ A failed read is the first sign of a failing disk, and a client meets it days be
 The caller still gets the error.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from agent.errors import Code, SutureError, UnavailableError, VolumeFailed
+from agent.errors import Code, SutureError, VolumeFailed
 from merkle.replica import ContainerId
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,32 +18,6 @@ class StoreFailure:
     container_id: ContainerId
     is_disk: bool
     reason: str
-
-
-class FailureListener(Protocol):
-    """A handle of a replica, with a callback for failures."""
-
-    container_id: ContainerId
-    on_trouble: Callable[[StoreFailure], None]
-
-
-S = TypeVar("S", bound=FailureListener)
-
-
-def reports_failures(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Wrap a method on one replica so that it reports its failures; they are raised as well."""
-
-    @wraps(call)
-    def noticing(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return call(self, *args, **kwargs)
-        except (UnavailableError, VolumeFailed) as error:
-            if is_trouble(error):
-                is_disk = isinstance(error, VolumeFailed)
-                self.on_trouble(StoreFailure(self.container_id, is_disk, str(error)))
-            raise
-
-    return noticing
 
 
 def is_trouble(error: SutureError) -> bool:

@@ -40,8 +40,8 @@ from ozone.scrub.comparison import Comparison, TreeComparisonBuilder
 from ozone.scrub.places import FileKind, PathRole, inspect_path, rule_of
 from ozone.scrub.swapped_files import OF_BYTES, TRIED_MAX, MisplacedFile, exchanges, explained
 from scanner.chunk_verdict import name_of, persistent_error, read_failure
-from scanner.finding import DamageFault, ScanFinding, Verdict
-from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NO_BLOCK
+from scanner.finding import NO_BLOCK, DamageFault, ScanFinding, Verdict
+from scanner.notebook import FINDINGS_PER_REPLICA_MAX
 from scanner.ports import ReadSplitting, Structure, StructureFault
 from scanner.replica_scan import CHANGED, STOPPED
 from scanner.scan_outcome import ScanOutcome

@@ -13,8 +13,7 @@ from ozone.disk.rows import held_containers
 from ozone.scrub.places import PathRole, PathRule, PathVerdict, inspect_path, rule_of
 from ozone.scrub.reader import VIEW_AGE_S
 from ozone.scrub.result import ContainerResult
-from scanner.finding import DamageFault, ScanFinding, Verdict
-from scanner.notebook import NO_BLOCK
+from scanner.finding import NO_BLOCK, DamageFault, ScanFinding, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,8 @@ from agent.store.operations.write_rules import (
     writable_replica,
 )
 from agent.store.operations.writing import forget_unrecorded
-from agent.store.replica.handle import ReplicaHandle
+from agent.store.replica.handle import ReplicaHandle, reports_failures
 from agent.store.replica.obstacles import clear_place, remove_abandoned
-from agent.store.trouble import reports_failures
 from agent.store.volumes.volume import check_space
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 

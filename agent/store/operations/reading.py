@@ -14,11 +14,10 @@ from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts
 from agent.store.index.replica_history import Changes, HistoryEntry, newest, together
 from agent.store.operations.write_rules import known_block
-from agent.store.replica.handle import ReplicaHandle
+from agent.store.replica.handle import ReplicaHandle, reports_failures
 from agent.store.replica.lost_rows import blocks_without_row
 from agent.store.replica.packs import BlockBytes, place_of
 from agent.store.replica.trees import load_tree
-from agent.store.trouble import reports_failures
 from agent.store.volumes.volume import Volume, VolumeTotals
 from merkle.blockrow import decode_block
 from merkle.damaged import DamagedData

@@ -8,7 +8,7 @@ place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from agent.errors import Code, RefusedError, SutureError
 from agent.store.files import blockfile
@@ -38,6 +38,7 @@ from merkle.replica import BLOCK_BYTES_MAX, Bcsid, BlockData, BlockId, ChecksumT
 from scanner.finding import ScanFinding
 
 
+@dataclass(eq=False)
 class ReplicaRepair(ReplicaHandle):
     """Repair of one replica, which must have a tree. The caller holds the container's lease."""
 

@@ -24,9 +24,8 @@ from agent.store.operations.write_rules import (
     resolved_commit,
     writable_replica,
 )
-from agent.store.replica.handle import ReplicaHandle
+from agent.store.replica.handle import ReplicaHandle, reports_failures
 from agent.store.replica.obstacles import clear_place
-from agent.store.trouble import reports_failures
 from agent.store.volumes.volume import Volume, check_space
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 

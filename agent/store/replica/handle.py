@@ -2,17 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
+from agent.errors import UnavailableError, VolumeFailed
 from agent.store.files.layout import ReplicaPaths
 from agent.store.options import StoreOptions
-from agent.store.trouble import StoreFailure
+from agent.store.trouble import StoreFailure, is_trouble
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(eq=False)
 class ReplicaHandle:
-    """One replica on its volume. Failed calls of a client are also reported to `on_trouble`."""
+    """A replica on its volume. Failed calls of a client are also reported to `on_trouble`."""
 
     volume: Volume
     options: StoreOptions
@@ -23,3 +29,22 @@ class ReplicaHandle:
     def paths(self) -> ReplicaPaths:
         """The replica's files."""
         return self.volume.paths(self.container_id)
+
+
+S = TypeVar("S", bound=ReplicaHandle)
+
+
+def reports_failures(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Wrap a method on one replica so that it reports its failures; they are raised as well."""
+
+    @wraps(call)
+    def noticing(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(self, *args, **kwargs)
+        except (UnavailableError, VolumeFailed) as error:
+            if is_trouble(error):
+                is_disk = isinstance(error, VolumeFailed)
+                self.on_trouble(StoreFailure(self.container_id, is_disk, str(error)))
+            raise
+
+    return noticing

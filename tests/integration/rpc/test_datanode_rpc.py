@@ -478,9 +478,8 @@ class TestLoad:
         sums = window_checksums(ChecksumType.CRC32C, 16_384, data)
         chunk = ChunkInfo(0, len(data), ChecksumType.CRC32C, 16_384, sums)
         service.create_container(OPEN)
-        service.write_chunk(
-            OPEN, BlockId(1), chunk, data, commit=BlockData(BlockId(1), Bcsid(1), (chunk,))
-        )
+        block = BlockData(BlockId(1), Bcsid(1), (chunk,))
+        service.writer(OPEN).write_chunk(BlockId(1), chunk, data, commit=block)
         request = pb.ReadChunkRequest(block_id=container_pb2.BlockId(container_id=OPEN, local_id=1))
 
         for _ in range(40):  # more than the server has threads

@@ -138,8 +138,8 @@ def batch(store: ReplicaStore, acknowledge: Acknowledge) -> None:
             for block_id in block_ids:
                 chunks, data = described(block_id)
                 block = BlockData(block_id, Bcsid(block_id), chunks)
-                new.take(OPEN, block, memoryview(data), is_whole=True)
-            new.commit(OPEN)
+                new.take(block, memoryview(data), is_whole=True)
+            new.commit()
         finally:
             new.discard()
         acknowledge(what)
