@@ -222,11 +222,13 @@ class ReplicaProofCollector:
         for place, index in zip(theirs.block_of(drawn).tolist(), drawn.tolist(), strict=True):
             block_id, offset = BlockId(int(theirs.block_ids[place])), theirs.leaf(index).offset
             try:
-                found = self.store.readable(self.container_id, block_id)
+                found = self.store.view(self.container_id).readable(block_id)
                 chunk = found.block.chunk_at(offset)
                 if chunk is None:
                     continue
-                data = self.store.read_medium(self.container_id, found, offset, chunk.length_bytes)
+                data = self.store.view(self.container_id).read(
+                    found, offset, chunk.length_bytes, past_cache=True
+                )
             except SutureError:
                 continue  # damaged here: nothing to compare with
             if verifies(chunk, data):
