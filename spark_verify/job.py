@@ -27,7 +27,7 @@ from spark_verify.exits import Exit
 from spark_verify.options import OPTIONS, ResolvedOptions
 from spark_verify.pipeline import Progress, VerifyRequest, VerifyResult, verify
 from spark_verify.printable import printable
-from spark_verify.report.html_report import verdict
+from spark_verify.report.pages import verdict
 from spark_verify.report.sql_views import ENGINES, views
 from spark_verify.retention import RetentionPolicy, remove_old_runs
 from spark_verify.session import open_session

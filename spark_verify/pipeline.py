@@ -41,7 +41,7 @@ from spark_verify.frames.previous_run import Previous, divergent_before, previou
 from spark_verify.frames.result_frames import JudgedContainers, judge_containers, typed
 from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
 from spark_verify.options import OPTIONS
-from spark_verify.report.html_report import render
+from spark_verify.report.pages import html_report, text_report
 from spark_verify.report.summary import (
     agreement,
     blame,
@@ -51,7 +51,6 @@ from spark_verify.report.summary import (
     incomparable,
     leaving_nodes,
     samples,
-    text_report,
     verification_ages,
 )
 from spark_verify.result_tables import RUNS, columns_of, describe_tables
@@ -478,7 +477,7 @@ def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
     described(run.spark, "writing runs/")
     describe_tables(storage)
     told = _result_manifest(run, summary)
-    texts = json.dumps(summary, indent=2), render(summary), json.dumps(told, indent=2)
+    texts = json.dumps(summary, indent=2), html_report(summary), json.dumps(told, indent=2)
     for name, text in zip(TEXTS, texts, strict=True):
         storage.write_text(f"{RUN}{attempt.run_id}/{name}", text + "\n")
     columns = columns_of(RUNS)

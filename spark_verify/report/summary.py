@@ -1,9 +1,8 @@
-"""Computes the summary of a run (summary.json and HTML report) and its text report."""
+"""Computes the summary of a run, from which its reports are rendered."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from health.blame import suspects
@@ -174,65 +173,3 @@ def leaving_nodes(
 def blame(votes: list[dict[str, Any]], nodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the suspects among volumes, nodes, racks and versions."""
     return [asdict(suspect) for suspect in suspects(votes, nodes)]
-
-
-def scope(summary: dict[str, Any]) -> str:
-    """Return the sentence that names the containers of a partial result."""
-    return (
-        f"Only the {summary['containers']:,} of {summary['rows']['containers']:,} containers with "
-        f"a replica on {', '.join(summary['changed_nodes'])} were verified; nothing is said of the "
-        "others."
-    )
-
-
-def _told_by_reports(summary: dict[str, Any]) -> list[str]:
-    told = summary.get("reports")
-    if told is None:
-        return []
-    lines = ["", f"Replicas are those that {told['datanodes']} datanodes report."]
-    lines += [f"Too old: {name}" for name in told["silent"]]
-    if assumed := told["assumed"]:
-        lines += [f"Assumed: {', '.join(f'{name} {number}' for name, number in assumed.items())}."]
-    differing = summary["disagreement"]
-    if any(differing.values()):
-        counts = ", ".join(f"{kind} {count}" for kind, count in differing.items() if count)
-        lines += [f"The SCM believes something else of replicas: {counts} (disagreement/)."]
-    return lines
-
-
-def text_report(summary: dict[str, Any]) -> str:
-    """Return the run in the format of Ozone's Replication Manager report."""
-    at = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    title = f"Container Summary Report generated at {at}"
-    lines = [title, "=" * len(title)]
-    if summary["is_partial"]:
-        lines = [f"PARTIAL {title}", "=" * (len(title) + 8), scope(summary)]
-    lines += ["", "Container State Summary", "-" * 23]
-    lines += [f"{name}: {count}" for name, count in summary["states"].items()]
-    lines += ["", "Container Health Summary", "-" * 24]
-    lines += [
-        f"{name}: {count}" for name, count in summary["health_states"].items() if name != "HEALTHY"
-    ]
-    lines += [f"(without any flag: {summary['containers'] - summary['flagged']})"]
-    if summary["unknown_containers"]:
-        lines += [f"(of no container, but with replicas: {summary['unknown_containers']})"]
-    lines += _told_by_reports(summary)
-    agreed = summary["agreement"]
-    same = agreed["compared"] - agreed["differing"]
-    lines += ["", f"The SCM agrees on {same} containers, differs on {agreed['differing']}."]
-    for found in agreed["differences"]:
-        ids = ", ".join(map(str, found["ids"]))
-        lines += [f"{found['scm']} for the SCM, {found['judge']} here: {ids}"]
-    for name, ids in summary["samples"]["health_states"].items():
-        lines += [
-            "",
-            f"First {summary['inputs']['sample_max']} {name} containers:",
-            ", ".join(map(str, ids)),
-        ]
-    told = summary["keys_at_risk"]
-    if told and told["key_count"]:
-        lines += ["", f"First of {told['key_count']} keys in containers at risk, for the SCM:"]
-        lines += [
-            f"{one['key']} (in {', '.join(map(str, one['container_ids']))})" for one in told["keys"]
-        ]
-    return "\n".join(lines)
