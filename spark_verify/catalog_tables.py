@@ -16,11 +16,10 @@ import pyspark.sql.functions as f
 from pyspark.sql import SparkSession
 
 from spark_verify.errors import FlagRefused
-from spark_verify.result_tables import RESULTS, RUN_ID, RUNS, described, type_name
+from spark_verify.result_tables import RESULTS, RUN_ID, RUNS, described
 from spark_verify.runs import table_of
-from spark_verify.snapshot.tables import parquet_reader
+from spark_verify.snapshot.tables import read_rows
 from spark_verify.sql_text import quoted, text
-from spark_verify.storage import spark_path
 
 LAST: Final = (*(name for name in RESULTS if name != RUNS), RUNS)
 """`runs` last, because its row confirms that the other tables are complete."""
@@ -57,27 +56,25 @@ class Catalog:
 
     def _replace(self, path: str, *, name: str, run_id: str) -> None:
         """Replace the rows of a run in one table, in one commit."""
-        schema = ", ".join(f"`{c.name}` {type_name(c.type)}" for c in RESULTS[name].schema)
-        rows = parquet_reader(self.spark).schema(schema).parquet(spark_path(path))
-        named = rows.withColumn(RUN_ID[0], f.lit(run_id))
+        rows = read_rows(self.spark, RESULTS[name].schema, path)
+        named = rows.withColumn("run_id", f.lit(run_id))
         if self.kind == "iceberg":
-            named.writeTo(self._table(name)).overwrite(f.col(RUN_ID[0]) == run_id)
+            named.writeTo(self._table(name)).overwrite(f.col("run_id") == run_id)
             return
-        only = f"{RUN_ID[0]} = {text(run_id)}"
+        only = f"run_id = {text(run_id)}"
         writer = named.write.format(self.kind).mode("overwrite").option("replaceWhere", only)
         writer.saveAsTable(self._table(name))
 
     def _creation(self, name: str) -> str:
         """Return the SQL that creates a table if it does not exist."""
         table = described(name)
-        partition = dict(zip(("name", "type", "comment"), RUN_ID, strict=True))
         shown = ", ".join(
             f"`{one['name']}` {one['type']} COMMENT {text(one['comment'])}"
-            for one in [*table["columns"], partition]
+            for one in [*table["columns"], RUN_ID]
         )
         return (
             f"CREATE TABLE IF NOT EXISTS {self._table(name)} ({shown}) USING {self.kind} "
-            f"PARTITIONED BY ({RUN_ID[0]}) COMMENT {text(table['comment'])} "
+            f"PARTITIONED BY (run_id) COMMENT {text(table['comment'])} "
             f"TBLPROPERTIES ('suture.version' = '{table['version']}')"
         )
 

@@ -5,19 +5,9 @@ with the same 64 bits (two's complement). They are only ever compared for equali
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
 
 from health.tables import report_columns, snapshot_columns
 
@@ -37,54 +27,33 @@ AHEAD_MAX_MS: Final = 3_600_000
 """How far an instant may lie in the future, because clocks differ by up to an hour."""
 
 
-@dataclass(frozen=True, slots=True)
-class InputColumn:
-    """A column of a table; if `words` is not empty, other values are invalid."""
-
-    name: str
-    type: pa.DataType
-    nullable: bool = False
-    words: tuple[str, ...] = ()
-
-
 KINDS: Final[dict[str, pa.DataType]] = {
     "long": pa.int64(),
     "int": pa.int32(),
     "string": pa.string(),
     "boolean": pa.bool_(),
 }
-SPARK_KINDS: Final[dict[pa.DataType, DataType]] = {
-    pa.int64(): LongType(),
-    pa.int32(): IntegerType(),
-    pa.string(): StringType(),
-    pa.bool_(): BooleanType(),
-}
 
 
-def _typed(columns: Iterable[snapshot_columns.Column]) -> tuple[InputColumn, ...]:
-    return tuple(InputColumn(c.name, KINDS[c.kind], c.is_nullable, c.words) for c in columns)
+def schema_of(text: str) -> pa.Schema:
+    """Return the schema of columns written as `name kind, ...`."""
+    return pa.schema([(name, KINDS[kind]) for name, kind in map(str.split, text.split(","))])
 
 
-TABLES: Final[dict[str, tuple[InputColumn, ...]]] = {
-    name: _typed(columns) for name, columns in snapshot_columns.TABLES.items()
-}
+def _schema(columns: Iterable[snapshot_columns.Column]) -> pa.Schema:
+    return pa.schema([pa.field(c.name, KINDS[c.kind], c.is_nullable) for c in columns])
+
+
+TABLES: Final = {name: _schema(columns) for name, columns in snapshot_columns.TABLES.items()}
 """The input tables: one directory of Parquet files each."""
 
-REPORT: Final = _typed(report_columns.REPORT)
+REPORT: Final = _schema(report_columns.REPORT)
 """Columns of the other input: one file per report of a datanode."""
 
-CONTAINERS: Final = TABLES["containers"]
-REPLICAS: Final = TABLES["replicas"]
-PENDING_OPS: Final = TABLES["pending_ops"]
+NOT_JUDGED: Final = ("snapshot_id", "tree_generation", "data_scan_at_ms", "reported_at_ms")
 
-
-def schema_of(columns: tuple[InputColumn, ...]) -> pa.Schema:
-    """Return the Arrow schema of a table."""
-    return pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
-
-
-def spark_schema(columns: tuple[InputColumn, ...]) -> StructType:
-    """Return the schema with which Spark reads a table. All columns are nullable, because Parquet
-    files need not declare it; nulls are checked row by row.
-    """
-    return StructType([StructField(c.name, SPARK_KINDS[c.type]) for c in columns])
+CASE: Final = {
+    name: pa.schema([column for column in TABLES[name] if column.name not in NOT_JUDGED])
+    for name in ("containers", "replicas", "pending_ops")
+}
+"""The tables whose rows belong to a container, with the columns that its judge needs."""

@@ -38,7 +38,7 @@ from spark_verify.frames.counting import (
 from spark_verify.frames.disagreement import compared, disagreement, reported
 from spark_verify.frames.facts import Inputs
 from spark_verify.frames.previous_run import Previous, divergent_before, previous_run
-from spark_verify.frames.result_frames import JudgedContainers, judge_containers, typed
+from spark_verify.frames.result_frames import JudgedContainers, judge_containers
 from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
 from spark_verify.options import OPTIONS
 from spark_verify.report.pages import html_report, text_report
@@ -53,7 +53,7 @@ from spark_verify.report.summary import (
     samples,
     verification_ages,
 )
-from spark_verify.result_tables import RUNS, columns_of, describe_tables
+from spark_verify.result_tables import RESULTS, RUNS, describe_tables
 from spark_verify.runs import (
     RUN,
     SUCCESS,
@@ -77,8 +77,8 @@ from spark_verify.snapshot.checks import (
 )
 from spark_verify.snapshot.manifest import SnapshotManifest, read_manifest
 from spark_verify.snapshot.reports import ASSUMED, Reports, open_reports
-from spark_verify.snapshot.tables import Snapshot, open_snapshot, parquet_reader
-from spark_verify.sql_text import local_rows
+from spark_verify.snapshot.tables import Snapshot, open_snapshot, parquet_reader, read_rows
+from spark_verify.sql_text import casts, local_rows
 from spark_verify.storage import Storage, address_of, is_local, spark_path, storage_of
 from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judge_cases import Case
@@ -322,7 +322,7 @@ def _opened(run: VerificationRun) -> tuple[Snapshot, DataFrame]:
     reports = run.reports
     if reports is None or reports.recorded is None:
         snapshot = reports.snapshot if reports else open_snapshot(run.spark, run.source)
-        return snapshot, local_rows(run.spark, columns_of("disagreement"), [])
+        return snapshot, local_rows(run.spark, RESULTS["disagreement"].schema, [])
     snapshot, manifest = reports.recorded
     both = run.keep("both", compared(snapshot.replicas, reports.snapshot.replicas))
     check_counts(manifest, {"replicas": both.filter("recorded IS NOT NULL").count()})
@@ -353,8 +353,9 @@ def _write_tables(
 
     def add(name: str, rows: DataFrame) -> DataFrame:
         described(run.spark, f"writing {name}/")
-        write(run.attempt.table(name), typed(name, rows))
-        tables[name] = _written(run, name)
+        schema, address = RESULTS[name].schema, run.attempt.table(name)
+        write(address, rows.selectExpr(*casts(schema)))
+        tables[name] = read_rows(run.spark, schema, address)
         return tables[name]
 
     volumes = add("volumes", result_frames.volumes(judged))
@@ -380,12 +381,6 @@ def _silent(judged: JudgedContainers) -> list[str]:
 def write(address: str, rows: DataFrame) -> None:
     """Write rows as a directory of Parquet files."""
     rows.write.options(**WRITE_OPTIONS).mode("overwrite").parquet(spark_path(address))
-
-
-def _written(run: VerificationRun, name: str) -> DataFrame:
-    """Return the written rows of a table."""
-    schema = ", ".join(f"`{c}` {kind}" for c, kind in columns_of(name).items())
-    return parquet_reader(run.spark).schema(schema).parquet(spark_path(run.attempt.table(name)))
 
 
 def _conclude(
@@ -480,10 +475,10 @@ def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
     texts = json.dumps(summary, indent=2), html_report(summary), json.dumps(told, indent=2)
     for name, text in zip(TEXTS, texts, strict=True):
         storage.write_text(f"{RUN}{attempt.run_id}/{name}", text + "\n")
-    columns = columns_of(RUNS)
+    schema = RESULTS[RUNS].schema
     known = summary["inputs"] | summary | {"replicas": summary["rows"]["replicas"]}
     known["attempt"] = attempt.name
-    row = local_rows(run.spark, columns, [[known[name] for name in columns]])
+    row = local_rows(run.spark, schema, [[known[name] for name in schema.names]])
     write(attempt.table(RUNS), row.coalesce(1))
     storage.write_text(f"{RUN}{attempt.run_id}/{SUCCESS}", attempt.name)
 

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_verify.input_columns import KINDS, REPLICAS, RESULT_VERSION, schema_of
+from spark_verify.input_columns import KINDS, RESULT_VERSION, TABLES, schema_of
+from spark_verify.sql_text import type_name
 from spark_verify.storage import Storage
 
 RUNS: Final = "runs"
@@ -23,8 +24,16 @@ RUNS: Final = "runs"
 SCHEMA: Final = "_schema.json"
 """Readers of a table skip this file because of its name."""
 
-RUN_ID: Final = ("run_id", "string", "name of the run: the directory that the rows lie in")
-ATTEMPT: Final = ("attempt", "string", "attempt that wrote the rows: the directory within")
+RUN_ID: Final = {
+    "name": "run_id",
+    "type": "string",
+    "comment": "name of the run: the directory that the rows lie in",
+}
+ATTEMPT: Final = {
+    "name": "attempt",
+    "type": "string",
+    "comment": "attempt that wrote the rows: the directory within",
+}
 """Partition columns: `runs` has the first one, all other tables have both."""
 
 
@@ -41,7 +50,7 @@ def _table(meaning: str, text: str, **structs: pa.Schema) -> ResultTable:
     """Return a table from lines `name type meaning`; `*` marks a list, `structs` adds types."""
     kinds = KINDS | {name: pa.struct(list(own)) for name, own in structs.items()}
     fields, meanings = [], []
-    for line in text.strip().splitlines():
+    for line in filter(str.strip, text.splitlines()):
         name, kind, words = line.split(maxsplit=2)
         base = kinds[kind.rstrip("*")]
         fields.append(pa.field(name, pa.list_(base) if kind.endswith("*") else base))
@@ -49,9 +58,34 @@ def _table(meaning: str, text: str, **structs: pa.Schema) -> ResultTable:
     return ResultTable(meaning, pa.schema(fields), tuple(meanings))
 
 
-_HEALTH: Final = _table(
-    "one row a container",
+PLAN_REPLICA: Final = schema_of(
+    "datanode_id string, state string, root long, tree_algorithm string"
+)
+NOT_COMPARED: Final = (
+    *("snapshot_id", "container_id", "datanode_id", "origin_datanode_id", "tree_generation"),
+    *("settled_root", "is_barred", "is_hopeful", "data_scan_at_ms", "reported_at_ms"),
+)
+COMPARED: Final = pa.schema([c for c in TABLES["replicas"] if c.name not in NOT_COMPARED])
+"""Replica columns that are compared."""
+
+
+_RECONCILE: Final = """
+    container_id long the container
+    action string reconcile
+    priority int how urgent it is: the lower, the sooner; null if its redundancy is unknown
+    reason string why
+    checksum_class string how the roots of its replicas relate
+    replicas replica* its replicas as they were seen
+    bytes_estimated long what a repair may have to move
+    snapshot_id string the snapshot that was verified
+    as_of_ms long the instant of the snapshot, in ms since 1970
+    expires_at_ms long after it the control plane does not act on the row, in ms since 1970
     """
+
+RESULTS: Final = {
+    "health": _table(
+        "one row a container",
+        """
     container_id long the container
     state string its own state: OPEN, CLOSED and others; null if nobody knows it
     replication_type string RATIS, EC or STAND_ALONE; null if the control plane does not know it
@@ -67,11 +101,11 @@ _HEALTH: Final = _table(
     is_known boolean whether the control plane knows it; if not, only replicas name it
     scm_health_state string the health state that the control plane gave it; null if it gave none
     snapshot_id string the snapshot that was verified
-    """,
-)
-_REPLICA_CLASS: Final = _table(
-    "one row a replica of every container with which anything is the matter",
-    """
+        """,
+    ),
+    "replica_class": _table(
+        "one row a replica of every container with which anything is the matter",
+        """
     container_id long the container
     datanode_id string the datanode that holds it
     replica_index int the shard of an EC container, from 1; 0 for a whole replica
@@ -85,37 +119,23 @@ _REPLICA_CLASS: Final = _table(
     is_minority boolean whether it lost the vote about the root
     checksum_class string that of the container
     snapshot_id string the snapshot that was verified
-    """,
-)
-PLAN_REPLICA: Final = pa.schema(
-    [
-        ("datanode_id", pa.string()),
-        ("state", pa.string()),
-        ("root", pa.int64()),
-        ("tree_algorithm", pa.string()),
-    ]
-)
-_DIVERGENT: Final = _table(
-    "one row a container whose replicas differ, also where no repair moved them",
-    """
-    container_id long the container
-    action string reconcile
-    priority int how urgent it is: the lower, the sooner; null if its redundancy is unknown
-    reason string why
-    checksum_class string how the roots of its replicas relate
-    replicas replica* its replicas as they were seen
-    bytes_estimated long what a repair may have to move
-    snapshot_id string the snapshot that was verified
-    as_of_ms long the instant of the snapshot, in ms since 1970
-    expires_at_ms long after it the control plane does not act on the row, in ms since 1970
+        """,
+    ),
+    "divergent": _table(
+        "one row a container whose replicas differ, also where no repair moved them",
+        f"""{_RECONCILE}
     attempts int runs in a row before this one that found the same roots
     is_backed_off boolean whether it is left out of reconcile_plan this time
-    """,
-    replica=PLAN_REPLICA,
-)
-_ACTION_PLAN: Final = _table(
-    "what to do beside reconciling: replicate, reconstruct, delete, close and scan",
-    """
+        """,
+        replica=PLAN_REPLICA,
+    ),
+    # The control plane reads it and checks each row again on live state.
+    "reconcile_plan": _table(
+        "containers to reconcile, the most urgent first", _RECONCILE, replica=PLAN_REPLICA
+    ),
+    "plan": _table(
+        "what to do beside reconciling: replicate, reconstruct, delete, close and scan",
+        """
     container_id long the container
     action string replicate, reconstruct, delete, close or scan
     priority int how urgent it is: the lower, the sooner
@@ -130,11 +150,11 @@ _ACTION_PLAN: Final = _table(
     snapshot_id string the snapshot that was verified
     as_of_ms long the instant of the snapshot, in ms since 1970
     expires_at_ms long after it the control plane does not act on the row, in ms since 1970
-    """,
-)
-_VOLUMES: Final = _table(
-    "one row a volume of a datanode that holds a replica",
-    """
+        """,
+    ),
+    "volumes": _table(
+        "one row a volume of a datanode that holds a replica",
+        """
     datanode_id string the datanode
     volume_id string the volume of that datanode
     replicas long replicas on it
@@ -150,28 +170,22 @@ _VOLUMES: Final = _table(
     verified_earlier long replicas whose last full scan is older
     never_verified long replicas that have a tree and no full scan
     agreeing long replicas that have the root of all others of a container that is plainly well
-    """,
-)
-_VOTES: Final = _table(
-    "how the replicas of a volume voted about roots that could be compared",
-    """
+        """,
+    ),
+    "votes": _table(
+        "how the replicas of a volume voted about roots that could be compared",
+        """
     datanode_id string the datanode
     volume_id string the volume of that datanode
     against string the version of all others, where it is another than the replica's; else empty
     exposed long votes that could have been lost
     lost long votes that were lost
-    """,
-)
-NOT_COMPARED: Final = (
-    *("snapshot_id", "container_id", "datanode_id", "origin_datanode_id", "tree_generation"),
-    *("settled_root", "is_barred", "is_hopeful", "data_scan_at_ms", "reported_at_ms"),
-)
-COMPARED: Final = schema_of(tuple(c for c in REPLICAS if c.name not in NOT_COMPARED))
-"""Replica columns that are compared."""
-
-_DISAGREEMENT: Final = _table(
-    "one row per replica for which the control plane's record differs from its datanode's report",
-    """
+        """,
+    ),
+    "disagreement": _table(
+        "one row per replica for which the control plane's record differs from its datanode's "
+        "report",
+        """
     container_id long the container
     datanode_id string the datanode
     kind string missing: not reported; stray: reported only; other_root; stale: otherwise different
@@ -182,17 +196,12 @@ _DISAGREEMENT: Final = _table(
     reported_at_ms long when the datanode wrote its report, in ms since 1970
     is_later boolean whether it changed after the report or the snapshot: time may explain the row
     snapshot_id string the snapshot that was verified
-    """,
-    replica=COMPARED,
-)
-_BACKING_OFF: Final = ("attempts", "is_backed_off")
-"""Columns that only `divergent` has. `reconcile_plan` lacks these columns and the backed-off rows;
-the control plane reads it and checks each row again on live state.
-"""
-
-_RUNS: Final = _table(
-    "one row a run whose tables are whole: rows of other runs are none",
-    """
+        """,
+        replica=COMPARED,
+    ),
+    RUNS: _table(
+        "one row a run whose tables are whole: rows of other runs are none",
+        """
     snapshot_id string the snapshot that was verified
     cluster_id string the cluster that it is of
     as_of_ms long the instant of the snapshot, in ms since 1970
@@ -207,31 +216,8 @@ _RUNS: Final = _table(
     result_version int the version of these tables
     code string checksum of the code that judged
     attempt string the attempt whose rows are those of the run
-    """,
-)
-
-
-def _without(table: ResultTable, meaning: str, names: tuple[str, ...]) -> ResultTable:
-    kept = [i for i, name in enumerate(table.schema.names) if name not in names]
-    return ResultTable(
-        meaning,
-        pa.schema([table.schema.field(i) for i in kept]),
-        tuple(table.meanings[i] for i in kept),
-    )
-
-
-RESULTS: Final = {
-    "health": _HEALTH,
-    "replica_class": _REPLICA_CLASS,
-    "divergent": _DIVERGENT,
-    "reconcile_plan": _without(
-        _DIVERGENT, "containers to reconcile, the most urgent first", _BACKING_OFF
+        """,
     ),
-    "plan": _ACTION_PLAN,
-    "volumes": _VOLUMES,
-    "votes": _VOTES,
-    "disagreement": _DISAGREEMENT,
-    RUNS: _RUNS,
 }
 """All tables in publication order: the row in `runs` confirms that the others are complete."""
 
@@ -239,8 +225,6 @@ JUDGED: Final = {
     name: RESULTS[name].schema for name in ("health", "replica_class", "divergent", "plan")
 }
 """The tables that the judge fills."""
-
-DIVERGENT: Final = JUDGED["divergent"]
 
 
 def described(name: str) -> dict[str, Any]:
@@ -254,29 +238,12 @@ def described(name: str) -> dict[str, Any]:
         "version": RESULT_VERSION,
         "comment": table.meaning,
         "format": "parquet",
-        "partitioned_by": [
-            dict(zip(("name", "type", "comment"), column, strict=True))
-            for column in ((RUN_ID,) if name == RUNS else (RUN_ID, ATTEMPT))
-        ],
+        "partitioned_by": [RUN_ID] if name == RUNS else [RUN_ID, ATTEMPT],
         "columns": [
             {"name": field.name, "type": type_name(field.type), "comment": meaning}
             for field, meaning in columns
         ],
     }
-
-
-def type_name(kind: pa.DataType) -> str:
-    """Return the name of a type in Spark and Hive."""
-    if pa.types.is_list(kind):
-        return f"array<{type_name(kind.value_type)}>"
-    if pa.types.is_struct(kind):
-        return f"struct<{','.join(f'{own.name}:{type_name(own.type)}' for own in kind)}>"
-    return {"int64": "bigint", "int32": "int", "bool": "boolean"}.get(str(kind), str(kind))
-
-
-def columns_of(name: str) -> dict[str, str]:
-    """Return the columns of a table with their types in Spark."""
-    return {field.name: type_name(field.type) for field in RESULTS[name].schema}
 
 
 def describe_tables(storage: Storage) -> None:

@@ -1,7 +1,8 @@
-"""Formats values and names as SQL text."""
+"""Formats values, names and types as SQL text."""
 
 from collections.abc import Iterable, Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 
@@ -31,19 +32,41 @@ def literal(value: bool | int | str | Sequence[str] | None) -> str:
     return f"{value}L" if isinstance(value, int) else f"array({texts(value)})"
 
 
+def type_name(kind: pa.DataType) -> str:
+    """Return the name of a type in Spark and Hive."""
+    if pa.types.is_list(kind):
+        return f"array<{type_name(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{own.name}:{type_name(own.type)}' for own in kind)}>"
+    return {"int64": "bigint", "int32": "int", "bool": "boolean"}.get(str(kind), str(kind))
+
+
+def types_of(schema: pa.Schema) -> dict[str, str]:
+    """Return the columns of a schema with their types in Spark."""
+    return {field.name: type_name(field.type) for field in schema}
+
+
+def ddl(schema: pa.Schema) -> str:
+    """Return a schema as Spark reads it. All columns are nullable there, because Parquet files need
+    not declare it.
+    """
+    return ", ".join(f"`{name}` {kind}" for name, kind in types_of(schema).items())
+
+
+def casts(schema: pa.Schema) -> list[str]:
+    """Return SQL that selects the columns of a schema, by name and with their declared types."""
+    return [f"CAST(`{name}` AS {kind}) AS `{name}`" for name, kind in types_of(schema).items()]
+
+
 def local_rows(
-    spark: SparkSession, columns: dict[str, str], rows: Iterable[Sequence[object]]
+    spark: SparkSession, schema: pa.Schema, rows: Iterable[Sequence[object]]
 ) -> DataFrame:
-    """Return a DataFrame of rows known to the driver, with columns of these types.
+    """Return a DataFrame of rows known to the driver.
 
     `createDataFrame` is not used, because Spark would start Python to read its rows.
     """
     given = [f"({', '.join(map(literal, row))})" for row in rows]  # type: ignore[arg-type]
-    values = ", ".join(given or [f"({', '.join('NULL' for _ in columns)})"])
-    names = [f"`{name}`" for name in columns]
-    casts = (
-        f"CAST({name} AS {kind}) AS {name}"
-        for name, kind in zip(names, columns.values(), strict=True)
-    )
-    table = f"VALUES {values} AS t ({', '.join(names)}) WHERE {bool(given)}"
-    return spark.sql(f"SELECT {', '.join(casts)} FROM {table}")  # noqa: S608 -- texts are quoted
+    values = ", ".join(given or [f"({', '.join('NULL' for _ in schema)})"])
+    names = ", ".join(f"`{name}`" for name in schema.names)
+    table = f"VALUES {values} AS t ({names}) WHERE {bool(given)}"
+    return spark.sql(f"SELECT {', '.join(casts(schema))} FROM {table}")  # noqa: S608 -- texts are quoted

@@ -5,7 +5,7 @@ from typing import Final
 import pyspark.sql.functions as f
 from pyspark.sql import DataFrame
 
-from spark_verify.input_columns import REPLICAS
+from spark_verify.input_columns import TABLES, schema_of
 from spark_verify.result_tables import COMPARED
 from spark_verify.snapshot.reports import Reports
 from spark_verify.sql_text import local_rows, texts
@@ -21,7 +21,7 @@ FROM_SNAPSHOT: Final = ("settled_root", "is_barred", "is_hopeful")
 
 def compared(recorded: DataFrame, reported: DataFrame) -> DataFrame:
     """Return one row per replica of either table, with the columns of both."""
-    own = ", ".join(c.name for c in REPLICAS if c.name not in KEY)
+    own = ", ".join(name for name in TABLES["replicas"].names if name not in KEY)
     left, right = (
         table.selectExpr(*KEY, f"struct({own}) AS {name}")
         for table, name in ((recorded, "recorded"), (reported, "reported"))
@@ -31,7 +31,7 @@ def compared(recorded: DataFrame, reported: DataFrame) -> DataFrame:
 
 def reported(both: DataFrame) -> DataFrame:
     """Return the reported rows of `replicas/`, with the columns that only the snapshot has."""
-    own = {c.name: f"reported.{c.name}" for c in REPLICAS}
+    own = {name: f"reported.{name}" for name in TABLES["replicas"].names}
     own |= {name: f"coalesce(recorded.{name}, reported.{name})" for name in FROM_SNAPSHOT}
     own |= {name: name for name in KEY}
     return both.filter("reported IS NOT NULL").selectExpr(*(f"{v} AS {k}" for k, v in own.items()))
@@ -40,10 +40,9 @@ def reported(both: DataFrame) -> DataFrame:
 def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
     """Return the rows of `disagreement/`, without datanodes whose reports have expired."""
     spark, manifest = both.sparkSession, reports.manifest
-    times = local_rows(
-        spark, {"datanode_id": "string", "report_ms": "bigint"}, list(reports.times.items())
-    )
-    names = [field.name for field in COMPARED]
+    columns = schema_of("datanode_id string, report_ms long")
+    times = local_rows(spark, columns, list(reports.times.items()))
+    names = COMPARED.names
     is_written = f"recorded.state IN {WRITABLE} AND reported.state IN {WRITABLE}"
     differs = ", ".join(
         f"if(NOT (recorded.{name} <=> reported.{name})"

@@ -26,6 +26,7 @@ from health.words import (
     ReplicationType,
     SharedState,
 )
+from spark_verify.input_columns import schema_of
 from spark_verify.snapshot.checks import first_fault
 from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.snapshot.tables import Snapshot
@@ -77,14 +78,10 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
         )
         for place, node in enumerate(inputs.nodes)
     ]
-    columns = {
-        "datanode_id": "string",
-        "node_place": "bigint",
-        "is_plain": "boolean",
-        "version": "int",
-        "rack_place": "int",
-        "is_changed": "boolean",
-    }
+    columns = schema_of(
+        "datanode_id string, node_place long, is_plain boolean, version int, rack_place int, "
+        "is_changed boolean"
+    )
     masks = (
         f"shiftleft(1L, CAST(node_place * {spread} % 1000003 % {MASK_BITS} AS INT)) AS mask_{i}"
         for i, spread in enumerate(SPREADS)

@@ -6,16 +6,17 @@ A damaged old result never fails a new run: only its readable parts are used.
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_verify.errors import describe_error, failures
 from spark_verify.frames.result_frames import BEFORE, Keep
 from spark_verify.input_columns import RESULT_VERSION
-from spark_verify.result_tables import DIVERGENT, type_name
+from spark_verify.result_tables import JUDGED
 from spark_verify.runs import attempt_of, finished_runs, read_summary, table_of
 from spark_verify.snapshot.manifest import SnapshotManifest
-from spark_verify.snapshot.tables import parquet_reader
-from spark_verify.storage import Storage, spark_path
+from spark_verify.snapshot.tables import read_rows
+from spark_verify.storage import Storage
 
 FACTS: Final[dict[str, type]] = {
     "run_id": str,
@@ -79,9 +80,9 @@ def _read_before(
     if attempt is None:
         raise FileNotFoundError("the run is not there any more")
     path = table_of(storage.address, "divergent", run_id=previous.run_id, attempt=attempt)
-    schema = ", ".join(f"{name} {type_name(DIVERGENT.field(name).type)}" for name in BEFORE)
+    schema = pa.schema([JUDGED["divergent"].field(name) for name in BEFORE])
     # Copied, because another process may remove the old run at any time.
-    rows = keep("before", parquet_reader(spark).schema(schema).parquet(spark_path(path)))
+    rows = keep("before", read_rows(spark, schema, path))
     is_right = f"container_id IS NOT NULL AND attempts BETWEEN 0 AND {ATTEMPTS_MAX}"
     counted = rows.selectExpr(
         "count(*) AS rows", f"count_if(NOT coalesce({is_right}, false)) AS wrong"

@@ -18,7 +18,7 @@ from spark_verify.frames.container_cases import cases
 from spark_verify.frames.facts import Inputs, container_facts, node_facts, well_health
 from spark_verify.frames.volumes import SCANS_MAX, count_volumes, count_votes, scans
 from spark_verify.input_columns import ROWS_PER_CONTAINER_MAX
-from spark_verify.result_tables import RESULTS, type_name
+from spark_verify.result_tables import RESULTS
 from spark_verify.snapshot.checks import (
     BY_CONTAINER,
     EXAMPLES_MAX,
@@ -233,11 +233,3 @@ def plan(
         )
         own = own.unionByName(listed)
     return own.sort("priority", "container_id", "action", order)
-
-
-def typed(name: str, rows: DataFrame) -> DataFrame:
-    """Return the rows with the columns of a table, by name and with their declared types."""
-    fields = RESULTS[name].schema
-    return rows.selectExpr(
-        *(f"CAST(`{one.name}` AS {type_name(one.type)}) AS `{one.name}`" for one in fields)
-    )

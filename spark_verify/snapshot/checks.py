@@ -14,9 +14,10 @@ import pyspark.sql.functions as f
 from pyspark.sql import DataFrame
 
 from health.ec_replication import INDEX_MAX
+from health.tables.snapshot_columns import TABLES
 from health.words import REACHABLE_HEALTHS
 from spark_verify.errors import SnapshotRefused
-from spark_verify.input_columns import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX, TABLES
+from spark_verify.input_columns import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
 from spark_verify.snapshot.manifest import SCAN_AGAIN, SnapshotManifest
 from spark_verify.snapshot.tables import Snapshot
 from spark_verify.sql_text import text, texts
@@ -60,10 +61,10 @@ def rules_of(name: str, manifest: SnapshotManifest) -> list[RowCheck]:
 def _rules(name: str, manifest: SnapshotManifest) -> Iterator[RowCheck]:
     columns = TABLES[name]
     for c in columns:
-        if not c.nullable:
+        if not c.is_nullable:
             yield RowCheck(f"{c.name} is null", f"{c.name} IS NULL")
     for c in columns:
-        if str(c.type) in ("int64", "int32") and c.name not in _SIGNED:
+        if c.kind in ("long", "int") and c.name not in _SIGNED:
             yield RowCheck(f"{c.name} is negative", f"{c.name} < 0")
     own = f"snapshot_id <> {text(manifest.snapshot_id)}"
     yield RowCheck("snapshot_id is not the manifest's", own)
@@ -85,7 +86,7 @@ def _rules(name: str, manifest: SnapshotManifest) -> Iterator[RowCheck]:
     else:
         yield RowCheck("datanode_id is empty", "datanode_id = ''")
     for c in columns:
-        if str(c.type) == "string" and not c.words and c.name != "snapshot_id":
+        if c.kind == "string" and not c.words and c.name != "snapshot_id":
             yield RowCheck(f"{c.name} is not UTF-8", f"NOT {_is_utf8(c.name)}")
     if name == "pending_ops":
         yield RowCheck("datanode is in no other table", "node_place IS NULL")

@@ -21,15 +21,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from health.tables.report_columns import FILE, OF_DATANODE, REPORT_VERSION, time_in
 from spark_verify.errors import SnapshotRefused, failures
-from spark_verify.input_columns import AHEAD_MAX_MS, REPLICAS, REPORT, TABLES, spark_schema
+from spark_verify.input_columns import AHEAD_MAX_MS, REPORT, TABLES
 from spark_verify.snapshot.checks import checked_nodes
 from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.snapshot.tables import (
     Snapshot,
     check_files,
     open_snapshot,
-    parquet_reader,
     read_below,
+    read_rows,
     unreadable,
 )
 from spark_verify.sql_text import local_rows, text, texts
@@ -45,8 +45,6 @@ FROM_REPLICAS: Final = ("CLOSED", "QUASI_CLOSED", "CLOSING", "OPEN")
 
 ASSUMED: Final = ("replication_factor", "ec_data", "ec_parity")
 """Options for the replication of all containers: reports say only whether it is EC."""
-
-SQL_KINDS: Final = {"int64": "bigint", "int32": "int", "string": "string", "bool": "boolean"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +77,8 @@ def open_reports(
     `recorded` is the directory of a control plane's snapshot and its manifest; `assumed` has the
     options of ASSUMED.
     """
-    schema = spark_schema(REPORT)
-    newest = _newest(directory, read_below(spark, directory, WHAT, schema)[1])
-    check_files(spark, WHAT, {_shown(file): file for file in newest.values()}, schema)
+    newest = _newest(directory, read_below(spark, directory, WHAT, REPORT)[1])
+    check_files(spark, WHAT, {_shown(file): file for file in newest.values()}, REPORT)
     datanodes = _datanodes(spark, newest, now_ms)
     times = {}
     for name, row in datanodes.items():
@@ -108,14 +105,15 @@ def open_reports(
             )
         snapshot = open_snapshot(spark, recorded[0])
         known = checked_nodes(snapshot.nodes, manifest)
-    replicas = _replicas(_read(spark, [newest[name] for name in times]), manifest.snapshot_id)
+    rows_told = read_rows(spark, REPORT, *(newest[name] for name in times))
+    replicas = _replicas(rows_told, manifest.snapshot_id)
     nodes = _nodes(datanodes, known, times, manifest.snapshot_id)
     rows = {"replicas": sum(datanodes[name]["replica_count"] for name in times)}
     rows["nodes"] = len(nodes)
     if snapshot is None:
         rows["containers"] = replicas.select("container_id").distinct().count()
         containers = _containers(replicas, assumed)
-        pending = local_rows(spark, _kinds("pending_ops"), [])
+        pending = local_rows(spark, TABLES["pending_ops"], [])
     else:
         # The control plane derived its states from other replicas.
         containers = snapshot.containers.withColumn("health_state", f.expr("CAST(NULL AS STRING)"))
@@ -123,21 +121,12 @@ def open_reports(
     facts = {"key": key, "datanodes": len(times), "silent": sorted(silent.values())}
     return Reports(
         replace(manifest, rows=manifest.rows | rows),
-        Snapshot(containers, replicas, _local(spark, nodes), pending),
+        Snapshot(containers, replicas, local_rows(spark, TABLES["nodes"], nodes), pending),
         times,
         facts | {"assumed": {} if snapshot else dict(assumed)},
         silent,
         (snapshot, manifest) if snapshot else None,
     )
-
-
-def _kinds(name: str) -> dict[str, str]:
-    return {c.name: SQL_KINDS[str(c.type)] for c in TABLES[name]}
-
-
-def _local(spark: SparkSession, nodes: Sequence[Mapping[str, Any]]) -> DataFrame:
-    kinds = _kinds("nodes")
-    return local_rows(spark, kinds, [[row[name] for name in kinds] for row in nodes])
 
 
 def _shown(file: str) -> str:
@@ -187,7 +176,7 @@ def _datanodes(
                 first(CASE WHEN container_id IS NULL THEN struct({own}) END, true) AS own
             FROM {{rows}} GROUP BY path
             """,  # noqa: S608 -- our names
-            rows=_read(spark, newest.values()).selectExpr(
+            rows=read_rows(spark, REPORT, *newest.values()).selectExpr(
                 "*", "split(_metadata.file_path, '/') AS path"
             ),
         ).collect()
@@ -225,32 +214,31 @@ def _fault(row: Mapping[str, Any] | None, at_ms: int, now_ms: int) -> str:
     return next((what for what, is_so in faults.items() if is_so), "")
 
 
-def _read(spark: SparkSession, files: Iterable[str]) -> DataFrame:
-    return parquet_reader(spark).schema(spark_schema(REPORT)).parquet(*files)
-
-
 def _nodes(
     datanodes: Mapping[str, Mapping[str, Any]],
     known: Sequence[Mapping[str, Any]],
     times: Mapping[str, int],
     snapshot_id: str,
-) -> list[dict[str, Any]]:
+) -> list[list[Any]]:
     """Return the rows of `nodes/`: the snapshot's, then those of other reporting datanodes."""
     rows = {row["datanode_id"]: dict(row) for row in known}
     for name, row in datanodes.items():
-        own = {column.name: row.get(column.name, 0) for column in TABLES["nodes"]}
+        own = {column: row.get(column, 0) for column in TABLES["nodes"].names}
         own["snapshot_id"] = snapshot_id
         own["health"] = "HEALTHY" if name in times else "DEAD"
         own["last_heartbeat_at_ms"] = row["reported_at_ms"]
         rows.setdefault(name, own)
-    return [row | {"has_reported": name in times} for name, row in rows.items()]
+    return [
+        [(row | {"has_reported": name in times})[column] for column in TABLES["nodes"].names]
+        for name, row in rows.items()
+    ]
 
 
 def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
     """Return the rows of `replicas/`."""
     constants = {"snapshot_id": text(snapshot_id), "settled_root": "CAST(NULL AS BIGINT)"}
     constants |= {"is_barred": "false", "is_hopeful": "false"}
-    columns = (f"{constants.get(c.name, c.name)} AS {c.name}" for c in REPLICAS)
+    columns = (f"{constants.get(name, name)} AS {name}" for name in TABLES["replicas"].names)
     return rows.filter("container_id IS NOT NULL").selectExpr(*columns)
 
 

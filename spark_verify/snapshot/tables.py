@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql.types import StructType
 
 from spark_verify.errors import SnapshotRefused, describe_error, failures
-from spark_verify.input_columns import TABLES, spark_schema
+from spark_verify.input_columns import TABLES
 from spark_verify.snapshot.manifest import SCAN_AGAIN
+from spark_verify.sql_text import ddl, types_of
 from spark_verify.storage import spark_path
 
 READER_OPTIONS: Final = {
@@ -72,8 +73,13 @@ def parquet_reader(spark: SparkSession) -> DataFrameReader:
     return spark.read.options(**READER_OPTIONS)
 
 
+def read_rows(spark: SparkSession, schema: pa.Schema, *addresses: str) -> DataFrame:
+    """Return the rows of Parquet files or directories, with the columns of a schema."""
+    return parquet_reader(spark).schema(ddl(schema)).parquet(*map(spark_path, addresses))
+
+
 def _open_table(spark: SparkSession, directory: str, name: str) -> DataFrame:
-    table, schema = f"table {name}/", spark_schema(TABLES[name])
+    table, schema = f"table {name}/", TABLES[name]
     rows, files = read_below(spark, f"{directory}/{name}", table, schema)
     if rows is None:
         raise SnapshotRefused(f"{directory} has no {table}", hint=SCAN_AGAIN)
@@ -84,11 +90,11 @@ def _open_table(spark: SparkSession, directory: str, name: str) -> DataFrame:
 
 
 def read_below(
-    spark: SparkSession, directory: str, table: str, schema: StructType
+    spark: SparkSession, directory: str, table: str, schema: pa.Schema
 ) -> tuple[DataFrame | None, list[str]]:
     """Return rows and files in and below a directory; None and [] if it does not exist."""
     try:
-        rows = parquet_reader(spark).schema(schema).parquet(spark_path(directory))
+        rows = read_rows(spark, schema, directory)
         return rows, sorted(unquote(file) for file in rows.inputFiles())
     except failures() as error:
         if "PATH_NOT_FOUND" in str(error):
@@ -97,26 +103,28 @@ def read_below(
 
 
 def check_files(
-    spark: SparkSession, table: str, files: Mapping[str, str], schema: StructType
+    spark: SparkSession, table: str, files: Mapping[str, str], schema: pa.Schema
 ) -> None:
     """Raise SnapshotRefused if a file is damaged, lacks a column or has a column of another type.
     `files` maps names for error messages to paths.
     """
 
-    def read(name: str) -> StructType:
-        return _schema(spark, table, name=name, file=files[name])
+    wanted = types_of(schema)
+
+    def read(name: str) -> dict[str, str]:
+        return _types(spark, table, name=name, file=files[name])
 
     with ThreadPoolExecutor(min(FOOTERS_AT_ONCE, len(files))) as pool:
         for name, found in zip(files, pool.map(read, files), strict=True):
-            types = {field.name: field.dataType.simpleString() for field in found}
-            wanted = {field.name: field.dataType.simpleString() for field in schema}
-            if faults := [*_faults(wanted, types)]:
+            if faults := [*_faults(wanted, found)]:
                 raise SnapshotRefused(f"{table}, {name}: {'; '.join(faults)}", hint=SCAN_AGAIN)
 
 
-def _schema(spark: SparkSession, table: str, *, name: str, file: str) -> StructType:
+def _types(spark: SparkSession, table: str, *, name: str, file: str) -> dict[str, str]:
+    """Return the columns of a file with their types."""
     try:
-        return parquet_reader(spark).parquet(file).schema
+        schema = parquet_reader(spark).parquet(file).schema
+        return {field.name: field.dataType.simpleString() for field in schema}
     except failures() as error:
         twice = TWICE.search(str(error))
         if twice is None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from health.batch import Nodes
 from health.judge import judge
 from health.rules import Rules
-from spark_verify.input_columns import PENDING_OPS
+from spark_verify.input_columns import CASE
 from spark_verify.tasks.judge_batches import cut_of
 from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
 
@@ -23,7 +23,7 @@ DELETES_PER_CONTAINER_MAX: Final = 1_023
 the rest.
 """
 
-OPS: Final = pa.schema([(c.name, c.type) for c in PENDING_OPS if c.name != "snapshot_id"])
+OPS: Final = CASE["pending_ops"]
 
 
 def further_deletes(
@@ -34,7 +34,6 @@ def further_deletes(
     """
     found = [plan.schema.empty_table()]
     going = _deletes(plan)
-    rows = {name: rows[name] for name in ("containers", "replicas", "pending_ops")}
     for _ in range(DELETES_PER_CONTAINER_MAX):
         if not going.num_rows:
             break

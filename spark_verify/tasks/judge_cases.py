@@ -20,8 +20,9 @@ from health.departure import FREE, HELD_BY
 from health.judge import HealthJudgement, judge
 from health.rules import Rules
 from health.segments import Ints
-from spark_verify.input_columns import CONTAINERS, PENDING_OPS, REPLICAS, schema_of
-from spark_verify.result_tables import JUDGED, type_name
+from spark_verify.input_columns import CASE, schema_of
+from spark_verify.result_tables import JUDGED
+from spark_verify.sql_text import ddl
 from spark_verify.tasks.further_deletes import further_deletes
 from spark_verify.tasks.judge_batches import cut_of
 from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
@@ -31,13 +32,8 @@ Batches = Iterator[pa.RecordBatch]
 
 REFUSAL: Final = "refusal"
 
-DEPARTURE: Final = pa.schema(
-    [
-        ("datanode_id", pa.string()),
-        ("held_by", pa.string()),
-        ("is_in_progress", pa.bool_()),
-        ("is_locked_out", pa.bool_()),
-    ]
+DEPARTURE: Final = schema_of(
+    "datanode_id string, held_by string, is_in_progress boolean, is_locked_out boolean"
 )
 """A replica on a datanode that is not in service, and what keeps that datanode from leaving."""
 
@@ -47,12 +43,6 @@ LISTED: Final[dict[str, pa.Schema]] = {
     "departures": DEPARTURE,
 }
 """Rows of other tables that a judged container has, nested in columns of these names."""
-
-_INPUT: Final = {
-    "containers": schema_of(tuple(c for c in CONTAINERS if c.name != "snapshot_id")),
-    "replicas": schema_of(tuple(c for c in REPLICAS if c.name != "snapshot_id")),
-    "pending_ops": schema_of(tuple(c for c in PENDING_OPS if c.name != "snapshot_id")),
-}
 
 
 def _fields(schema: pa.Schema) -> list[pa.Field]:
@@ -68,7 +58,7 @@ JUDGED_CASE: Final = pa.schema(
 )
 """Columns of a judged container."""
 
-SPARK_SCHEMA: Final = ", ".join(f"`{field.name}` {type_name(field.type)}" for field in JUDGED_CASE)
+SPARK_SCHEMA: Final = ddl(JUDGED_CASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +85,7 @@ def judging(case: Case) -> Callable[[Batches], Batches]:
 
 def judged_rows(cases: pa.Table, case: Case) -> pa.Table:
     """Return the judged rows of some cases, with the columns of JUDGED_CASE."""
-    rows = {name: unnested(cases, name, schema) for name, schema in _INPUT.items()}
+    rows = {name: unnested(cases, name, schema) for name, schema in CASE.items()}
     cut = cut_of(rows["containers"], rows["replicas"], rows["pending_ops"], case.nodes)
     contradictions = violations(
         cut.batch, lambda row: cut.rows([row], "datanode_id")["datanode_id"][0].as_py()
@@ -125,21 +115,13 @@ def _completed(columns: dict[str, Any], count: int) -> pa.Table:
 
 
 def unnested(cases: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
-    """Return the rows of a table that are nested in cases; columns missing there are null."""
+    """Return the rows of a table that are nested in cases."""
     lists = cases[name].combine_chunks()
     lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
-    ids = cases["container_id"].combine_chunks()
-    parents = pc.list_parent_indices(lists)
-    structs = pc.list_flatten(lists)
-    found = {"container_id": ids.take(parents)}
-    names = {structs.type.field(i).name for i in range(structs.type.num_fields)}
-    for field in schema:
-        if field.name in names:
-            found[field.name] = pc.struct_field(structs, field.name)
-    whole = {
-        field.name: found.get(field.name, pa.nulls(len(parents), field.type)) for field in schema
-    }
-    return pa.table(whole)
+    ids, structs = cases["container_id"].combine_chunks(), pc.list_flatten(lists)
+    found = {"container_id": ids.take(pc.list_parent_indices(lists))}
+    found |= {column.name: pc.struct_field(structs, column.name) for column in _fields(schema)}
+    return pa.table(found).select(schema.names)
 
 
 def nested(table: pa.Table, ids: Ints) -> pa.ListArray:

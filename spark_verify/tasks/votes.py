@@ -16,16 +16,10 @@ import pyarrow as pa
 
 from health.judge import HealthJudgement
 from health.segments import Groups, Ints
+from spark_verify.input_columns import schema_of
 from spark_verify.tasks.judge_batches import BatchSlice
 
-VOTE: Final = pa.schema(
-    [
-        ("datanode_id", pa.string()),
-        ("volume_id", pa.string()),
-        ("against", pa.string()),
-        ("is_lost", pa.bool_()),
-    ]
-)
+VOTE: Final = schema_of("datanode_id string, volume_id string, against string, is_lost boolean")
 """One exposed replica. `against` is the version of all others if it differs from the replica's
 version, else empty.
 """

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from health.blame import Suspect, suspects
 from health.judge import judge
 from health.rules import Rules
-from spark_verify.input_columns import TABLES, schema_of
+from spark_verify.input_columns import TABLES
 from spark_verify.tasks.judge_batches import cut_of, nodes_of
 from spark_verify.tasks.votes import votes
 from tests.support.verification.snapshots import ContainerRow, NodeRow, ReplicaRow, SnapshotRows
@@ -156,7 +156,7 @@ class Cluster:
         nodes = self._nodes()
         own = nodes_of(nodes)
         containers, replicas = self._rows()
-        ops = schema_of(TABLES["pending_ops"]).empty_table()
+        ops = TABLES["pending_ops"].empty_table()
         cut = cut_of(containers, replicas, ops, own)
         version = dict(
             zip(nodes["datanode_id"].to_pylist(), nodes["version"].to_pylist(), strict=True)
@@ -217,7 +217,7 @@ def _words(words: list[str], codes: Ints) -> pa.Array:
 
 def _table(name: str, row: object, columns: dict[str, object]) -> pa.Table:
     """Return a table whose other columns are all as in one row."""
-    schema = schema_of(TABLES[name])
+    schema = TABLES[name]
     count = len(columns["container_id"])  # type: ignore[arg-type]
     return pa.table(
         {

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_verify.input_columns import TABLES, schema_of
+from spark_verify.input_columns import TABLES
 
 SNAPSHOT_ID: Final = "snap-1"
 AS_OF_MS: Final = 1_700_000_000_000
@@ -185,7 +185,7 @@ class SnapshotRows:
 
 def arrow_schema(name: str) -> pa.Schema:
     """Return the Arrow schema of a table, from the job's own declaration."""
-    return schema_of(TABLES[name])
+    return TABLES[name]
 
 
 def container(

@@ -10,10 +10,11 @@ from agent.errors import RefusedError
 from agent.rpc.wire.plan_file import FinishedRun, read_plan
 from agent.rpc.wire.snapshot_file import writing
 from spark_verify.errors import SnapshotRefused, describe_error, failures
-from spark_verify.input_columns import TABLES, spark_schema
+from spark_verify.input_columns import TABLES
 from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.session import open_session
 from spark_verify.snapshot.tables import open_snapshot
+from spark_verify.sql_text import ddl
 from tests.support.verification.snapshots import container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -64,7 +65,7 @@ def test_a_flipped_bit_is_never_another_row(
     path = written(tmp_path)
     spark = open_session(row_count=0)
     for other in ("containers", "replicas", "nodes"):
-        rows = spark.createDataFrame([], spark_schema(TABLES[other]))
+        rows = spark.createDataFrame([], ddl(TABLES[other]))
         rows.write.mode("overwrite").parquet(str(tmp_path / "s" / other))
     refused: list[str] = []
 

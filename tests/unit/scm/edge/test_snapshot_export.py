@@ -21,7 +21,7 @@ from scm.replication.replication_manager import ReplicationManager
 from scm.state.facts import Container, ContainerState
 from scm.state.options import ScmOptions
 from scm.state.quiet_containers import ContainerBitmap
-from spark_verify.input_columns import TABLES, schema_of
+from spark_verify.input_columns import TABLES
 from tests.support.control.scm_world import ScmWorld, replica
 
 # The contract, by hand: what the Spark job was promised. Not derived from the code under test.
@@ -82,7 +82,7 @@ class TestSchema:
     def test_the_spark_job_reads_what_we_write(self) -> None:
         """Both sides make their types of one declaration; the types agree."""
         for table, schema in SCHEMAS.items():
-            theirs = [(f.name, f.type, f.nullable) for f in schema_of(TABLES[table])]
+            theirs = [(f.name, f.type, f.nullable) for f in TABLES[table]]
             assert theirs == [(f.name, f.type, f.nullable) for f in schema]
 
 
