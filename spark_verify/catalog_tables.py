@@ -21,9 +21,6 @@ from spark_verify.runs import table_of
 from spark_verify.snapshot.tables import read_rows
 from spark_verify.sql_text import quoted, text
 
-LAST: Final = (*(name for name in RESULTS if name != RUNS), RUNS)
-"""`runs` last, because its row confirms that the other tables are complete."""
-
 FORMATS: Final = ("iceberg", "delta")
 
 
@@ -39,14 +36,16 @@ class Catalog:
     def publish(self, out: str, *, run_id: str, attempt: str) -> None:
         """Write the rows of a finished run; create missing tables. Raise the errors of Spark."""
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.namespace)}")
-        for name in LAST:
+        for name in RESULTS:
             self.spark.sql(self._creation(name))
         self.withdraw([run_id], tables=(RUNS,))
-        for name in LAST:
+        for name in RESULTS:  # `runs` last
             path = table_of(out, name, run_id=run_id, attempt=attempt)
             self._replace(path, name=name, run_id=run_id)
 
-    def withdraw(self, run_ids: Sequence[str], *, tables: Sequence[str] = LAST[::-1]) -> None:
+    def withdraw(
+        self, run_ids: Sequence[str], *, tables: Sequence[str] = tuple(RESULTS)[::-1]
+    ) -> None:
         """Delete the rows of these runs, in `runs` first."""
         if not run_ids:
             return

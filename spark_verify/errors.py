@@ -10,6 +10,9 @@ from typing import Final
 RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Refused)\b: ")
 """The last line of a Python traceback; Java classes have their package as a prefix."""
 
+REASON_CHARACTERS_MAX: Final = 1500
+"""Maximum length of a library's message in output."""
+
 MORE_MEMORY: Final = "has this machine too little memory? --master names a cluster of Spark"
 
 
@@ -99,7 +102,7 @@ def describe_error(error: Exception) -> str:
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     raised = [line for line in lines if RAISED.match(line)]
     thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
-    return (raised[-1:] or causes[-1:] or thrown[:1] or lines)[0]
+    return (raised[-1:] or causes[-1:] or thrown[:1] or lines)[0][:REASON_CHARACTERS_MAX]
 
 
 def hint_of(error: Exception) -> str:

@@ -20,9 +20,6 @@ RESULT_VERSION: Final = 3
 ROWS_PER_CONTAINER_MAX: Final = snapshot_columns.ROWS_PER_CONTAINER_MAX
 """Maximum replicas, or pending ops, of a container, because they are judged together."""
 
-SAMPLE_MAX: Final = 100
-"""Default number of container ids kept per kind of container, as in Ozone's report."""
-
 AHEAD_MAX_MS: Final = 3_600_000
 """How far an instant may lie in the future, because clocks differ by up to an hour."""
 
@@ -50,7 +47,10 @@ TABLES: Final = {name: _schema(columns) for name, columns in snapshot_columns.TA
 REPORT: Final = _schema(report_columns.REPORT)
 """Columns of the other input: one file per report of a datanode."""
 
-NOT_JUDGED: Final = ("snapshot_id", "tree_generation", "data_scan_at_ms", "reported_at_ms")
+NOT_JUDGED: Final = (
+    *("snapshot_id", "state_since_ms", "tree_generation", "data_scan_at_ms", "reported_at_ms"),
+    *("deadline_ms", "command_id"),
+)
 
 CASE: Final = {
     name: pa.schema([column for column in TABLES[name] if column.name not in NOT_JUDGED])

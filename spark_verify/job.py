@@ -32,8 +32,7 @@ from spark_verify.report.sql_views import ENGINES, views
 from spark_verify.retention import RetentionPolicy, remove_old_runs
 from spark_verify.session import open_session
 from spark_verify.snapshot.manifest import read_manifest
-from spark_verify.snapshot.reports import ASSUMED
-from spark_verify.storage import address_of, is_local, storage_of
+from spark_verify.storage import Storage, address_of, is_local, storage_of
 
 PARSERS_USAGE: Final = 2  # typer's exit code for a wrong command line
 
@@ -133,11 +132,8 @@ def verify_command(
             master,
             tuple(changed_node or ()),
             reports=reports,
-            assumed={name: chosen.value(name) for name in ASSUMED},
             own_rules=chosen.rules(),
-            sample_max=chosen.value("sample_max"),
-            age_max_s=chosen.value("age_max_s"),
-            reporting_min_percent=chosen.value("reporting_min_percent"),
+            **chosen.numbers(),
         )
         if catalog:
             check_catalog(catalog, table_format)
@@ -148,7 +144,8 @@ def verify_command(
         raise _ExitRequest(Exit.USAGE if isinstance(error, FlagRefused) else Exit.FAILED) from error
     _say_result(result, as_json=as_json)
     _remove_old(result, request, RetentionPolicy(keep, keep_days), tables, progress)
-    raise _say_done(result, progress)
+    progress(f"done{', partial' if result.summary['is_partial'] else ''}: {result.address}")
+    raise _ExitRequest(Exit(result.summary["exit_code"]))
 
 
 VIEWS: Final = "views"
@@ -183,19 +180,14 @@ class _ExitRequest(Exception):
         self.code = code
 
 
-def _say_done(result: VerifyResult, progress: Progress) -> _ExitRequest:
-    what = "done, partial" if result.summary["is_partial"] else "done"
-    progress(f"{what}: {result.address}")
-    return _ExitRequest(Exit(result.summary["exit_code"]))
-
-
 def _rules(snapshot: str, master: str) -> dict[str, int]:
     """Return the rules in a snapshot's manifest; only a remote snapshot needs Spark for this."""
-    if not snapshot:
-        return {}
-    address = address_of(snapshot)
+    return read_manifest(_storage(address_of(snapshot), master)).rules if snapshot else {}
+
+
+def _storage(address: str, master: str) -> Storage:
     spark = None if is_local(address) else open_session(row_count=0, master=master)
-    return read_manifest(storage_of(address, spark)).rules
+    return storage_of(address, spark)
 
 
 def _published(
@@ -230,11 +222,8 @@ def _remove_old(
         return
     before = tables.withdraw if tables else lambda _: None
     try:
-        local = is_local(result.out)
-        spark = None if local else open_session(row_count=0, master=request.master)
-        for run_id in remove_old_runs(
-            storage_of(result.out, spark), keep, before, asked=result.run_id
-        ):
+        storage = _storage(result.out, request.master)
+        for run_id in remove_old_runs(storage, keep, before, asked=result.run_id):
             progress(f"removed run {run_id}: an old run")
     except failures() as error:
         progress(f"old runs were not removed: {describe_error(error)}")
@@ -266,24 +255,22 @@ def _say_result(result: VerifyResult, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"path": result.address} | result.summary))
         return
-    for line in str(result.summary["text_report"]).split("\n"):
-        _tell(line)
-    _tell("")
-    for action, planned in result.summary["plan"].items():
-        if planned["rows"]:
-            _tell(f"to {action}: {planned['rows']:,}")
-    if count := result.summary.get("backed_off", 0):  # results of earlier releases lack this
-        _tell(
+    summary = result.summary
+    planned = {action: one["rows"] for action, one in summary["plan"].items() if one["rows"]}
+    lines = [*summary["text_report"].split("\n"), ""]
+    lines += [f"to {action}: {count:,}" for action, count in planned.items()]
+    if count := summary.get("backed_off", 0):  # results of earlier releases lack this
+        lines += [
             f"{count:,} not to reconcile in this plan: they differed in the same way in the runs "
             "before (divergent/ has them)"
-        )
-    if any(planned["rows"] for planned in result.summary["plan"].values()):
-        _tell(
+        ]
+    if planned:
+        lines += [
             "nothing was changed: `suture scm apply` hands the plan over, or `suture-scm --verify`"
-        )
-    _kind, title, sentence = verdict(result.summary)
-    _tell(f"{title}: {sentence}")
-    _tell(f"{result.address}/report.html")
+        ]
+    _kind, title, sentence = verdict(summary)
+    for line in (*lines, f"{title}: {sentence}", f"{result.address}/report.html"):
+        _tell(line)
 
 
 def _tell(text: str, *, err: bool = False) -> None:

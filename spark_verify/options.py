@@ -61,19 +61,23 @@ OPTIONS: Final = {
         VerifyOption("replication_factor", "reports alone: copies of a Ratis container", 3, 1, 100),
         VerifyOption("ec_data", "reports alone: data shards of an EC container", 3, 1, 31),
         VerifyOption("ec_parity", "reports alone: parity shards of an EC container", 2, 1, 31),
+        # With fewer, silence would look like data loss.
         VerifyOption("reporting_min_percent", "nodes that must have reported", 50, 0, 100),
+        # As in Ozone's report.
         VerifyOption("sample_max", "container ids named of each kind", 100, 1, 10_000),
     )
 }
 """All options, in the order of output."""
+
+DEFAULTS: Final = {name: option.default for name, option in OPTIONS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOptions:
     """Options set by flags and a file; others come from the snapshot or the default."""
 
-    flags: Mapping[str, int]
-    file: Mapping[str, int]
+    own: Mapping[str, tuple[int, str]]
+    """Value and source of each option that was set."""
 
     @classmethod
     def of(cls, flags: Mapping[str, int | None], file: Path | None) -> "ResolvedOptions":
@@ -83,36 +87,28 @@ class ResolvedOptions:
         an unknown name or an invalid value in it.
         """
         given = {
-            name: OPTIONS[name].checked(value, f"--{name.replace('_', '-')}", FlagRefused)
+            name: (OPTIONS[name].checked(value, f"--{name.replace('_', '-')}", FlagRefused), FLAG)
             for name, value in flags.items()
             if value is not None
         }
-        return cls(given, _read(file) if file else {})
-
-    def own(self) -> dict[str, int]:
-        """Return the options that were set; a flag overrides the file."""
-        return {**self.file, **self.flags}
+        said = _read(file) if file else {}
+        return cls({name: (value, FILE) for name, value in said.items()} | given)
 
     def rules(self) -> dict[str, int]:
         """Return the rules that were set."""
-        return {name: value for name, value in self.own().items() if OPTIONS[name].is_rule}
+        return {name: value for name, (value, _) in self.own.items() if OPTIONS[name].is_rule}
 
-    def value(self, name: str) -> int:
-        """Return the value of an option that is not a rule."""
-        assert not OPTIONS[name].is_rule, "the snapshot may say another number"
-        return self.own().get(name, OPTIONS[name].default)
+    def numbers(self) -> dict[str, int]:
+        """Return the values of all options that are not rules; rules may be the snapshot's."""
+        found = self.explained({})
+        return {name: value for name, value, _, _ in found if not OPTIONS[name].is_rule}
 
     def explained(self, snapshot_rules: Mapping[str, int]) -> list[tuple[str, int, str, str]]:
         """Return name, value, source and meaning of every option."""
-        found = []
-        for name, option in OPTIONS.items():
-            sources = ((FLAG, self.flags), (FILE, self.file), (SNAPSHOT, snapshot_rules))
-            whence, value = next(
-                ((source, said[name]) for source, said in sources if name in said),
-                (DEFAULT, option.default),
-            )
-            found.append((name, value, whence, option.meaning))
-        return found
+        found = {name: (option.default, DEFAULT) for name, option in OPTIONS.items()}
+        found |= {name: (value, SNAPSHOT) for name, value in snapshot_rules.items()}
+        found |= self.own
+        return [(name, *found[name], option.meaning) for name, option in OPTIONS.items()]
 
 
 def _read(file: Path) -> dict[str, int]:

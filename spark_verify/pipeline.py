@@ -9,42 +9,41 @@ Until the last file is written, readers ignore the rows (see `spark_verify.runs`
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from health.blame import suspects
 from health.rules import Rules
-from health.words import REACHABLE_HEALTHS
 from spark_verify.errors import WorkersApart
 from spark_verify.exits import exit_code
 from spark_verify.frames import result_frames
 from spark_verify.frames.counting import (
     BACKED_OFF,
+    DISAGREEMENTS,
+    LATER,
     RECONCILE,
     REPLICA_CLASS,
-    HealthGroup,
     count_actions,
     count_departures,
-    count_disagreement,
     count_kinds,
-    lowest_ids,
     rows_of,
     sample_ids,
 )
 from spark_verify.frames.disagreement import compared, disagreement, reported
 from spark_verify.frames.facts import Inputs
-from spark_verify.frames.previous_run import Previous, divergent_before, previous_run
+from spark_verify.frames.previous_run import Summary, divergent_before, previous_run, trend_facts
 from spark_verify.frames.result_frames import JudgedContainers, judge_containers
-from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
-from spark_verify.options import OPTIONS
+from spark_verify.frames.volumes import count_votes
+from spark_verify.input_columns import RESULT_VERSION
+from spark_verify.options import DEFAULTS
 from spark_verify.report.pages import html_report, text_report
 from spark_verify.report.summary import (
     agreement,
-    blame,
     count_health,
     count_lost,
     count_plan,
@@ -53,7 +52,7 @@ from spark_verify.report.summary import (
     samples,
     verification_ages,
 )
-from spark_verify.result_tables import RESULTS, RUNS, describe_tables
+from spark_verify.result_tables import PLAN_LIFE_MS, RESULTS, RUNS, describe_tables
 from spark_verify.runs import (
     RUN,
     SUCCESS,
@@ -77,17 +76,9 @@ from spark_verify.snapshot.checks import (
 )
 from spark_verify.snapshot.manifest import SnapshotManifest, read_manifest
 from spark_verify.snapshot.reports import ASSUMED, Reports, open_reports
-from spark_verify.snapshot.tables import Snapshot, open_snapshot, parquet_reader, read_rows
+from spark_verify.snapshot.tables import open_snapshot, parquet_reader, read_rows
 from spark_verify.sql_text import casts, local_rows
-from spark_verify.storage import Storage, address_of, is_local, spark_path, storage_of
-from spark_verify.tasks.judge_batches import nodes_of
-from spark_verify.tasks.judge_cases import Case
-from spark_verify.tasks.verdict_rows import RunStamp
-
-REPORTING_MIN_PERCENT: Final = 50
-"""Percentage of the nodes in service or leaving that must answer. With fewer, silence would look
-like data loss.
-"""
+from spark_verify.storage import address_of, is_local, spark_path, storage_of
 
 WRITE_OPTIONS: Final = {
     "compression": "zstd",
@@ -111,19 +102,18 @@ class VerifyRequest:
     """If not empty, only containers with a replica on one of these nodes are verified."""
     age_max_s: int = 0
     """Maximum age of the snapshot; 0 = unlimited."""
-    reporting_min_percent: int = REPORTING_MIN_PERCENT
+    reporting_min_percent: int = DEFAULTS["reporting_min_percent"]
     """Minimum share of the expected nodes that answer; below it the snapshot is rejected."""
-    rules: Rules = field(default_factory=Rules)
     own_rules: Mapping[str, int] = field(default_factory=dict)
     """Rules set by the user; they override the control plane's in the snapshot."""
-    sample_max: int = SAMPLE_MAX
+    sample_max: int = DEFAULTS["sample_max"]
     """Maximum container ids listed per kind."""
     reports: str = ""
     """Directory of datanode reports, whose replicas replace those of the snapshot."""
-    assumed: Mapping[str, int] = field(
-        default_factory=lambda: {name: OPTIONS[name].default for name in ASSUMED}
-    )
-    """Values of the options in ASSUMED."""
+    replication_factor: int = DEFAULTS["replication_factor"]
+    ec_data: int = DEFAULTS["ec_data"]
+    ec_parity: int = DEFAULTS["ec_parity"]
+    """The replication of all containers, which reports alone do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +158,9 @@ class VerificationRun:
     reports: Reports | None
     manifest: SnapshotManifest
     inputs: dict[str, Any]
-    storage: Storage
     attempt: Attempt
     say: Progress
     seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def stamp(self) -> RunStamp:
-        """Columns that identify this run in rows of the result."""
-        return RunStamp(self.manifest.snapshot_id, self.attempt.run_id, self.manifest.as_of_ms)
 
     def keep(self, name: str, rows: DataFrame) -> DataFrame:
         """Write rows as files of the attempt; return them as read back."""
@@ -184,18 +168,17 @@ class VerificationRun:
         write(address, rows)
         kept = parquet_reader(self.spark).schema(rows.schema).parquet(spark_path(address))
         if not kept.inputFiles():
-            raise apart(self.storage.address, "the driver finds no file that workers wrote")
+            raise apart(self, "the driver finds no file that workers wrote")
         return kept
 
-    def begins(self, phase: str, text: str) -> None:
-        """Report the start of a phase to the caller and to Spark."""
+    @contextmanager
+    def phase(self, name: str, text: str) -> Iterator[None]:
+        """Report a phase to the caller and to Spark, and record its duration."""
         self.say(text)
         described(self.spark, text)
-        self.seconds[phase] = time.monotonic()
-
-    def ends(self, phase: str) -> None:
-        """Record the duration of a phase."""
-        self.seconds[phase] = round(time.monotonic() - self.seconds[phase], 3)
+        started_s = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - started_s, 3)
 
 
 def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> VerifyResult:
@@ -222,7 +205,7 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
             spark,
             place,
             (source, recorded) if recorded else None,
-            assumed=request.assumed,
+            assumed={name: getattr(request, name) for name in ASSUMED},
             age_max_s=request.age_max_s,
             now_ms=now_ms,
         )
@@ -233,149 +216,128 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
     inputs = inputs_of(
         manifest,
         changed_nodes=request.changed_nodes,
-        rules=replace(request.rules, **request.own_rules),
+        rules=Rules(**request.own_rules),
         own_rules=sorted(request.own_rules),
         reporting_min_percent=request.reporting_min_percent,
         sample_max=request.sample_max,
         reports=facts,
     )
-    storage = storage_of(out, spark)
-    known = _result(storage, run_id, inputs)
+    attempt = Attempt(storage_of(out, spark), run_id)
+    known = _result(attempt, inputs)
     if known is not None:
         progress(f"run {run_id} is finished already")
         return known
     if spark is None:
         progress("starting Spark")
-    rows = sum(manifest.rows.values())
-    spark = open_session(row_count=rows, master=request.master)
-    attempt = Attempt(out, run_id)
+    spark = open_session(row_count=sum(manifest.rows.values()), master=request.master)
     return _done(
-        VerificationRun(
-            spark, request, source, reports, manifest, inputs, storage, attempt, progress
-        )
+        VerificationRun(spark, request, source, reports, manifest, inputs, attempt, progress)
     )
 
 
-def _result(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> VerifyResult | None:
-    summary = finished(storage, run_id, inputs)
-    attempt = attempt_of(storage, run_id)
-    if summary is None or attempt is None:
-        return None
-    return VerifyResult(storage.address, attempt, summary)
+def _result(attempt: Attempt, inputs: Mapping[str, Any]) -> VerifyResult | None:
+    """Return the result of the run if any attempt has finished it."""
+    summary = finished(attempt.storage, attempt.run_id, inputs)
+    name = attempt_of(attempt.storage, attempt.run_id)
+    return VerifyResult(attempt.storage.address, name, summary) if summary and name else None
 
 
 def _done(run: VerificationRun) -> VerifyResult:
     """Execute a run and commit it."""
-    attempt, storage = run.attempt, run.storage
-    remove_left(storage)
+    attempt = run.attempt
+    remove_left(attempt.storage)
     try:
         summary = _run(run)
-        known = _result(storage, attempt.run_id, run.inputs)
+        known = _result(attempt, run.inputs)
         if known is None:
             _commit(run, summary)
-            attempt.end(storage)
-            return VerifyResult(storage.address, attempt.name, summary)
+            attempt.end()
+            return VerifyResult(attempt.storage.address, attempt.name, summary)
     except BaseException:
-        attempt.abandon(storage)
+        attempt.abandon()
         raise
-    attempt.abandon(storage)
+    attempt.abandon()
     run.say(f"run {attempt.run_id} was finished by another process meanwhile")
     return known
 
 
 def _run(run: VerificationRun) -> dict[str, Any]:
-    manifest, request = run.manifest, run.request
-    run.begins("open", f"reading snapshot {manifest.snapshot_id}")
-    snapshot, differing = _opened(run)
-    nodes = checked_nodes(snapshot.nodes, manifest)
-    check_there(manifest, snapshot)
-    check_changed(nodes, request.changed_nodes)
-    silent = run.reports.silent if run.reports else {}
-    named = [n | {"datanode_id": silent.get(n["datanode_id"], n["datanode_id"])} for n in nodes]
-    check_reporting(named, request.reporting_min_percent)
-    racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
-    chosen = manifest.rules | dict(request.own_rules)
-    rules = replace(request.rules, **chosen | {"rack_count": max(len(racks), 1)})
-    inputs = Inputs(snapshot, manifest, nodes, rules, request.changed_nodes)
-    versions = tuple(node["version"] for node in nodes)
-    case = Case(nodes_of(pa.Table.from_pylist(nodes)), rules, run.stamp, versions)
-    run.ends("open")
+    manifest = run.manifest
+    with run.phase("open", f"reading snapshot {manifest.snapshot_id}"):
+        inputs, differing = _opened(run)
     counts = f"{manifest.rows['containers']:,} containers, {manifest.rows['replicas']:,} replicas"
-    run.begins("judge", f"judging {counts}")
-    judged = judge_containers(run.spark, inputs, case, run.keep)
-    run.ends("judge")
-    run.begins("write", "writing tables")
-    previous = previous_run(run.storage, manifest, run.attempt.run_id)
-    written = _write_tables(run, judged, _before(run, previous), differing)
-    run.ends("write")
-    run.begins("conclude", "concluding")
-    summary = _conclude(run, judged, written, previous)
-    run.ends("conclude")
-    summary["rules"] = asdict(rules)
+    with run.phase("judge", f"judging {counts}"):
+        judged = judge_containers(run.spark, inputs, run.keep)
+    with run.phase("write", "writing tables"):
+        previous = previous_run(run.attempt.storage, manifest, run.attempt.run_id)
+        tables, volumes = _write_tables(run, judged, _before(run, previous), differing)
+    with run.phase("conclude", "concluding"):
+        summary = _conclude(run, judged, tables, volumes, previous)
     summary["exit_code"] = int(exit_code(summary))
     summary["text_report"] = text_report(summary)
     return summary
 
 
-def _opened(run: VerificationRun) -> tuple[Snapshot, DataFrame]:
-    """Return the tables to judge, and the rows of `disagreement/`."""
-    reports = run.reports
-    if reports is None or reports.recorded is None:
-        snapshot = reports.snapshot if reports else open_snapshot(run.spark, run.source)
-        return snapshot, local_rows(run.spark, RESULTS["disagreement"].schema, [])
-    snapshot, manifest = reports.recorded
-    both = run.keep("both", compared(snapshot.replicas, reports.snapshot.replicas))
-    check_counts(manifest, {"replicas": both.filter("recorded IS NOT NULL").count()})
-    return replace(reports.snapshot, replicas=reported(both)), disagreement(both, reports)
+def _opened(run: VerificationRun) -> tuple[Inputs, DataFrame]:
+    """Return the validated input, and the rows of `disagreement/`."""
+    manifest, request, reports = run.manifest, run.request, run.reports
+    snapshot = reports.snapshot if reports else open_snapshot(run.spark, run.source)
+    differing = local_rows(run.spark, RESULTS["disagreement"].schema, [])
+    if reports and reports.recorded:
+        known, known_manifest = reports.recorded
+        both = run.keep("both", compared(known["replicas"], snapshot["replicas"]))
+        check_counts(known_manifest, {"replicas": both.filter("recorded IS NOT NULL").count()})
+        snapshot = {**snapshot, "replicas": reported(both)}
+        differing = disagreement(both, reports)
+    nodes = checked_nodes(snapshot["nodes"], manifest)
+    check_there(manifest, snapshot)
+    check_changed(nodes, request.changed_nodes)
+    silent = reports.silent if reports else {}
+    named = [n | {"datanode_id": silent.get(n["datanode_id"], n["datanode_id"])} for n in nodes]
+    check_reporting(named, request.reporting_min_percent)
+    racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
+    rules = Rules(**manifest.rules | dict(request.own_rules) | {"rack_count": max(len(racks), 1)})
+    return Inputs(snapshot, manifest, nodes, rules, request.changed_nodes), differing
 
 
-def _before(run: VerificationRun, previous: Previous | None) -> DataFrame | None:
-    before, damage = divergent_before(run.spark, run.storage, previous, run.keep)
+def _before(run: VerificationRun, previous: Summary | None) -> DataFrame | None:
+    before, damage = divergent_before(run.spark, run.attempt.storage, previous, run.keep)
     if previous is not None and damage:
-        run.say(f"run {previous.run_id} cannot be read, attempts begin again: {damage}")
+        run.say(f"run {previous['run_id']} cannot be read, attempts begin again: {damage}")
     return before
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenTables:
-    """The tables of a run, read back from their files."""
-
-    tables: dict[str, DataFrame]
-    volumes: list[dict[str, Any]]
-    votes: list[dict[str, Any]]
 
 
 def _write_tables(
     run: VerificationRun, judged: JudgedContainers, before: DataFrame | None, differing: DataFrame
-) -> WrittenTables:
-    """Write the rows of all tables except `runs`."""
+) -> tuple[dict[str, DataFrame], list[dict[str, Any]]]:
+    """Write the rows of all tables except `runs`. Return the tables, read back from their files,
+    and the rows of `volumes/`.
+    """
     tables: dict[str, DataFrame] = {}
+    at_ms = run.manifest.as_of_ms
+    stamp: dict[str, str | int] = {
+        "snapshot_id": run.manifest.snapshot_id,
+        "as_of_ms": at_ms,
+        "expires_at_ms": at_ms + PLAN_LIFE_MS,
+    }
 
-    def add(name: str, rows: DataFrame) -> DataFrame:
+    def add(name: str, rows: DataFrame) -> None:
         described(run.spark, f"writing {name}/")
         schema, address = RESULTS[name].schema, run.attempt.table(name)
-        write(address, rows.selectExpr(*casts(schema)))
+        write(address, rows.selectExpr(*casts(schema, stamp)))
         tables[name] = read_rows(run.spark, schema, address)
-        return tables[name]
 
-    volumes = add("volumes", result_frames.volumes(judged))
-    counted = rows_of(volumes)
-    add("votes", result_frames.votes(judged, volumes))
+    add("volumes", result_frames.volumes(judged))
+    volumes = rows_of(tables["volumes"])
+    add("votes", count_votes(judged.cases, tables["volumes"]))
     add("health", result_frames.health(judged))
-    add("replica_class", result_frames.replica_class(judged))
-    divergent = add("divergent", result_frames.divergent(judged, before))
-    add("reconcile_plan", result_frames.reconcile_rows(divergent))
-    scan_count, tree_count = (sum(v[name] for v in counted) for name in ("scans", "in_tree"))
-    silent = _silent(judged)
-    add("plan", result_frames.plan(judged, silent, scan_count=scan_count, tree_count=tree_count))
+    add("replica_class", judged.cases.selectExpr("container_id", "inline(replica_class)"))
+    add("divergent", result_frames.divergent(judged, before))
+    planned = tables["divergent"].filter("not is_backed_off").sort("priority", "container_id")
+    add("reconcile_plan", planned)
+    add("plan", result_frames.plan(judged, volumes))
     add("disagreement", differing)
-    return WrittenTables(tables, counted, rows_of(tables["votes"]))
-
-
-def _silent(judged: JudgedContainers) -> list[str]:
-    """Return the unreachable datanodes, which cannot receive scan commands."""
-    nodes = judged.inputs.nodes
-    return [n["datanode_id"] for n in nodes if n["health"] not in REACHABLE_HEALTHS]
+    return tables, volumes
 
 
 def write(address: str, rows: DataFrame) -> None:
@@ -386,25 +348,29 @@ def write(address: str, rows: DataFrame) -> None:
 def _conclude(
     run: VerificationRun,
     judged: JudgedContainers,
-    written: WrittenTables,
-    previous: Previous | None,
+    tables: Mapping[str, DataFrame],
+    volumes: list[dict[str, Any]],
+    previous: Summary | None,
 ) -> dict[str, Any]:
     """Return the summary of the run, computed from its written tables."""
-    manifest, nodes, sample_max = run.manifest, judged.inputs.nodes, run.request.sample_max
-    tables, volumes, votes = written.tables, written.volumes, written.votes
-    kinds = count_kinds(tables["health"])
+    manifest, inputs, sample_max = run.manifest, judged.inputs, run.request.sample_max
+    votes, kinds = rows_of(tables["votes"]), count_kinds(tables["health"])
     actions = count_actions(tables)
     _check_written(run, judged, kinds, actions)
-    ids = sample_ids(tables["health"], sample_max) if any(map(_has_sample, kinds)) else {}
-    backed_off = actions.get(BACKED_OFF, (0, 0))[0]
-    off = tables["divergent"].filter("is_backed_off").selectExpr("container_id", "action AS label")
-    is_partial = bool(run.request.changed_nodes)
-    silent = set(_silent(judged))
+    ids = sample_ids(tables["health"], tables["divergent"], sample_max)
+    backed_off, to_reconcile, listed = (
+        actions.get(name, (0, 0))[0] for name in (BACKED_OFF, RECONCILE, "scan")
+    )
+    is_partial = bool(inputs.changed_nodes)
+    silent = set(inputs.silent)
     wanting = [v for v in volumes if v["datanode_id"] not in silent and not is_partial]
     scan = (sum(v["scans"] for v in wanting), sum(v["scan_bytes"] for v in wanting))
-    is_leaving = any(node["op_state"] != "IN_SERVICE" for node in nodes)
+    is_leaving = any(node["op_state"] != "IN_SERVICE" for node in inputs.nodes)
+    departures = count_departures(judged.cases) if is_leaving else {}
     return {
-        **asdict(run.stamp),
+        "snapshot_id": manifest.snapshot_id,
+        "run_id": run.attempt.run_id,
+        "as_of_ms": manifest.as_of_ms,
         "cluster_id": manifest.cluster_id,
         "term": manifest.term,
         "rows": manifest.rows,
@@ -414,61 +380,55 @@ def _conclude(
         **count_health(kinds),
         "samples": samples(ids),
         "incomparable": incomparable(kinds, ids),
-        "divergent": backed_off + actions.get(RECONCILE, (0, 0))[0],
+        "divergent": backed_off + to_reconcile,
         "backed_off": backed_off,
-        "no_progress": lowest_ids(off, sample_max)[RECONCILE] if backed_off else [],
+        "no_progress": ids.get((BACKED_OFF,), []),
         "plan": count_plan(actions, scan),
-        "scans_listed": actions.get("scan", (0, 0))[0],
+        "scans_listed": listed,
         "verification_age": verification_ages(volumes),
         "lost_by_volume": count_lost(votes),
-        "blame": blame(votes, nodes),
-        "leaving": leaving_nodes(
-            count_departures(judged.cases) if is_leaving else {}, nodes, volumes
-        ),
+        "blame": [asdict(suspect) for suspect in suspects(votes, inputs.nodes)],
+        "leaving": leaving_nodes(departures, inputs.nodes, volumes),
         "agreement": agreement(kinds, ids),
         "reports": run.inputs["reports"],
-        **count_disagreement(tables["disagreement"]),
-        "keys_at_risk": asdict(manifest.keys_at_risk) if manifest.keys_at_risk else None,
-        "previous": previous.facts() if previous else None,
+        "disagreement": {kind: actions.get(kind, (0, 0))[0] for kind in DISAGREEMENTS},
+        "disagreement_later": actions.get(LATER, (0, 0))[0],
+        "keys_at_risk": manifest.keys_at_risk,
+        "previous": trend_facts(previous),
+        "rules": asdict(inputs.rules),
     }
-
-
-def _has_sample(kind: HealthGroup) -> bool:
-    return bool(kind.flags or kind.why_not_compared or kind.disagreement)
 
 
 def _check_written(
     run: VerificationRun,
     judged: JudgedContainers,
-    kinds: list[HealthGroup],
+    kinds: list[Any],
     actions: Mapping[str, tuple[int, int]],
 ) -> None:
     """Raise WorkersApart if rows are missing, because workers that do not share the directory write
     to their own disks.
     """
     counted = {
-        "health": sum(kind.count for kind in kinds),
+        "health": sum(kind.containers for kind in kinds),
         "replica_class": actions.get(REPLICA_CLASS, (0, 0))[0],
         "divergent": sum(actions.get(name, (0, 0))[0] for name in (RECONCILE, BACKED_OFF)),
     }
     for name, count in counted.items():
         if count != judged.counts[name]:
-            raise apart(
-                run.storage.address,
-                f"table {name}/ has {count} rows, {judged.counts[name]} were written",
-            )
+            raise apart(run, f"table {name}/ has {count} rows, {judged.counts[name]} were written")
 
 
-def apart(address: str, fact: str) -> WorkersApart:
+def apart(run: VerificationRun, fact: str) -> WorkersApart:
     """Return the error for rows that the driver cannot find."""
     return WorkersApart(
-        f"workers do not see {address}: {fact}", hint="it must be shared by all, or in a store"
+        f"workers do not see {run.attempt.storage.address}: {fact}",
+        hint="it must be shared by all, or in a store",
     )
 
 
 def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
     """Commit the attempt as the finished run."""
-    attempt, storage = run.attempt, run.storage
+    attempt, storage = run.attempt, run.attempt.storage
     described(run.spark, "writing runs/")
     describe_tables(storage)
     told = _result_manifest(run, summary)
@@ -485,15 +445,11 @@ def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
 
 def _result_manifest(run: VerificationRun, summary: dict[str, Any]) -> dict[str, object]:
     plan = {action: p["rows"] for action, p in summary["plan"].items()}
+    shared = ("run_id", "snapshot_id", "as_of_ms", "term", "changed_nodes", "reports")
     return {
         "result_version": RESULT_VERSION,
-        "run_id": run.attempt.run_id,
         "attempt": run.attempt.name,
-        "snapshot_id": run.manifest.snapshot_id,
-        "as_of_ms": run.manifest.as_of_ms,
-        "term": run.manifest.term,
-        "changed_nodes": run.inputs["changed_nodes"],
-        "reports": run.inputs["reports"],
+        **{name: summary[name] for name in shared},
         "rows": {
             "health": summary["containers"] + summary["unknown_containers"],
             "reconcile_plan": plan[RECONCILE],

@@ -221,10 +221,19 @@ RESULTS: Final = {
 }
 """All tables in publication order: the row in `runs` confirms that the others are complete."""
 
+PLAN_LIFE_MS: Final = 30 * 60 * 1000
+"""Lifetime of a plan. After it the control plane must not act on the plan, because the cluster has
+reported again.
+"""
+
+STAMP: Final = ("snapshot_id", "as_of_ms", "expires_at_ms")
+"""Columns that are the same in all rows of a run."""
+
 JUDGED: Final = {
-    name: RESULTS[name].schema for name in ("health", "replica_class", "divergent", "plan")
+    name: pa.schema([field for field in RESULTS[name].schema if field.name not in STAMP])
+    for name in ("health", "replica_class", "divergent", "plan")
 }
-"""The tables that the judge fills."""
+"""The tables that the judge fills, without the columns of STAMP."""
 
 
 def described(name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from spark_verify.runs import finished_runs, read_summary, remove_run
+from spark_verify.runs import finished_summaries, remove_run
 from spark_verify.storage import Storage
 
 DAY_MS: Final = 86_400_000
@@ -71,8 +71,7 @@ def remove_old_runs(
     that the caller requested; it stays.
     """
     clusters: dict[str, list[FinishedRunInfo]] = defaultdict(list)
-    for run_id in finished_runs(storage):
-        summary = read_summary(storage, run_id) or {}
+    for run_id, summary in finished_summaries(storage).items():
         with suppress(KeyError, TypeError, ValueError):
             clusters[str(summary["cluster_id"])].append(
                 FinishedRunInfo(run_id, int(summary["as_of_ms"]), bool(summary["changed_nodes"]))

@@ -21,7 +21,7 @@ import json
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -30,7 +30,8 @@ from typing import Any, Final
 
 from health.rules import Rules
 from spark_verify.errors import FlagRefused, RunConflict
-from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
+from spark_verify.input_columns import RESULT_VERSION
+from spark_verify.options import DEFAULTS
 from spark_verify.result_tables import RESULTS, RUNS
 from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.storage import Storage
@@ -42,6 +43,7 @@ SUCCESS: Final = "_SUCCESS"
 ATTEMPT_DIRECTORY: Final = "attempt="
 WORK: Final = ".attempt="
 """Prefix of the name of the hidden directory of an attempt in progress."""
+
 
 TEXTS: Final = ("summary.json", "report.html", "manifest.json")
 """Files of a run beside its tables."""
@@ -63,7 +65,6 @@ LABELS: Final = {
 }
 """Display names of the inputs of a run; others are shown by their own name."""
 
-SOURCES: Final = (".py", ".j2")
 PACKAGES: Final = (
     *("health", "health.plan", "health.tables"),
     *("spark_verify", "spark_verify.frames", "spark_verify.report", "spark_verify.snapshot"),
@@ -107,7 +108,7 @@ def inputs_of(
     rules: Rules,
     reporting_min_percent: int,
     own_rules: Sequence[str] = (),
-    sample_max: int = SAMPLE_MAX,
+    sample_max: int = DEFAULTS["sample_max"],
     reports: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return all inputs that determine a result, as recorded in its summary."""
@@ -128,17 +129,23 @@ def inputs_of(
     }
 
 
+def sources() -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each source of job and judge."""
+    for package in PACKAGES:
+        files = resources.files(package).iterdir()  # also works in a zip, under spark-submit
+        for file in sorted(files, key=lambda file: file.name):
+            if file.name.endswith((".py", ".j2")):
+                yield f"{package.replace('.', '/')}/{file.name}", file.read_bytes()
+
+
 @cache
 def code_checksum() -> str:
     """Return a checksum of the sources of job and judge, because another version may judge
     differently.
     """
     checksum = hashlib.sha256()
-    for package in PACKAGES:
-        files = resources.files(package).iterdir()  # also works in a zip, under spark-submit
-        for file in sorted(files, key=lambda file: file.name):
-            if file.name.endswith(SOURCES):
-                checksum.update(f"{package}/{file.name}".encode() + b"\0" + file.read_bytes())
+    for name, content in sources():
+        checksum.update(name.encode() + b"\0" + content)
     return checksum.hexdigest()[:12]
 
 
@@ -146,31 +153,31 @@ def code_checksum() -> str:
 class Attempt:
     """An attempt at a run, while it is written."""
 
-    out: str
+    storage: Storage
     run_id: str
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def table(self, name: str) -> str:
         """Return the directory of this attempt's rows in a table."""
-        return table_of(self.out, name, run_id=self.run_id, attempt=self.name)
+        return table_of(self.storage.address, name, run_id=self.run_id, attempt=self.name)
 
     @property
     def work(self) -> str:
         """Directory of the files that only this attempt reads."""
-        return f"{self.out}/{WORK}{self.name}"
+        return f"{self.storage.address}/{WORK}{self.name}"
 
-    def end(self, storage: Storage) -> None:
+    def end(self) -> None:
         """Remove the files that only this attempt reads; ignore errors."""
         with suppress(OSError):
-            storage.delete(f"{WORK}{self.name}")
+            self.storage.delete(f"{WORK}{self.name}")
 
-    def abandon(self, storage: Storage) -> None:
+    def abandon(self) -> None:
         """Remove all written rows of this attempt; ignore errors."""
-        self.end(storage)
+        self.end()
         for name in RESULTS:
             if name != RUNS:
                 with suppress(OSError):
-                    storage.delete(f"{name}/{RUN}{self.run_id}/{ATTEMPT_DIRECTORY}{self.name}")
+                    self.storage.delete(f"{name}/{RUN}{self.run_id}/{ATTEMPT_DIRECTORY}{self.name}")
 
 
 def table_of(out: str, name: str, *, run_id: str, attempt: str) -> str:
@@ -216,9 +223,13 @@ def attempt_of(storage: Storage, run_id: str) -> str | None:
 
 def finished_runs(storage: Storage) -> list[str]:
     """Return the ids of the finished runs in a directory of results."""
-    names = [entry.name for entry in storage.listed() if entry.name.startswith(RUN)]
-    ids = [name.removeprefix(RUN) for name in names]
+    ids = [name.removeprefix(RUN) for name in storage.listed() if name.startswith(RUN)]
     return [run_id for run_id in ids if attempt_of(storage, run_id) is not None]
+
+
+def finished_summaries(storage: Storage) -> dict[str, dict[str, Any]]:
+    """Return the summaries of the finished runs by id; empty if missing or damaged."""
+    return {run_id: read_summary(storage, run_id) or {} for run_id in finished_runs(storage)}
 
 
 def read_summary(storage: Storage, run_id: str) -> dict[str, Any] | None:
@@ -258,39 +269,17 @@ def remove_run(storage: Storage, run_id: str) -> None:
     storage.delete(name)
 
 
-def remove_left(storage: Storage, now_ms: int = 0) -> list[str]:
-    """Remove the rows of killed attempts that did not grow for a day; return the directories."""
+def remove_left(storage: Storage, now_ms: int = 0) -> None:
+    """Remove the rows of killed attempts that did not grow for a day."""
     oldest_ms = (now_ms or time.time_ns() // 1_000_000) - LEFT_MS
-    attempts = {run_id: attempt_of(storage, run_id) for run_id in _begun(storage)}
-    removed = []
-    for run_id, own in attempts.items():
-        for table in RESULTS:
-            for directory in _attempts(storage, table, run_id):
-                is_own = own is not None and directory.endswith(f"{ATTEMPT_DIRECTORY}{own}")
-                if not is_own and _newest_ms(storage, directory) < oldest_ms:
-                    storage.delete(directory)
-                    removed.append(directory)
-    work = [entry.name for entry in storage.listed() if entry.name.startswith(WORK)]
-    for directory in work:
-        if _newest_ms(storage, directory) < oldest_ms:
-            storage.delete(directory)
-            removed.append(directory)
-    return removed
-
-
-def _begun(storage: Storage) -> set[str]:
+    directories = [name for name in storage.listed() if name.startswith(WORK)]
     tables = [name for name in RESULTS if name != RUNS]
-    entries = [entry.name for name in tables for entry in storage.listed(name)]
-    return {name.removeprefix(RUN) for name in entries if name.startswith(RUN)}
-
-
-def _attempts(storage: Storage, table: str, run_id: str) -> Iterable[str]:
-    if table == RUNS:
-        return []
-    directory = f"{table}/{RUN}{run_id}"
-    return [f"{directory}/{entry.name}" for entry in storage.listed(directory)]
-
-
-def _newest_ms(storage: Storage, directory: str) -> int:
-    """Return the time of the last change to a file of an attempt; 0 if it has no files."""
-    return max((entry.changed_at_ms for entry in storage.listed(directory)), default=0)
+    names = {name for table in tables for name in storage.listed(table) if name.startswith(RUN)}
+    for run in sorted(names):
+        own = f"{ATTEMPT_DIRECTORY}{attempt_of(storage, run.removeprefix(RUN))}"
+        for table in tables:
+            attempts = storage.listed(f"{table}/{run}")
+            directories += [f"{table}/{run}/{name}" for name in attempts if name != own]
+    for directory in directories:
+        if max(storage.listed(directory).values(), default=0) < oldest_ms:
+            storage.delete(directory)

@@ -15,7 +15,6 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import resources
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
@@ -23,8 +22,8 @@ from urllib.parse import urlsplit
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from spark_verify.errors import SparkRefused, failures
-from spark_verify.runs import PACKAGES, SOURCES, code_checksum
+from spark_verify.errors import REASON_CHARACTERS_MAX, SparkRefused, failures
+from spark_verify.runs import code_checksum, sources
 
 ERROR_LOGGED: Final = "spark: ERROR "  # the format in log4j2.properties
 SAID_AT_EACH_START: Final = ("WARNING", "Picked up", "Setting ", "To adjust ")
@@ -42,9 +41,6 @@ HINTS: Final = {
 
 ROWS_PER_PARTITION: Final = 500_000
 """Rows per shuffle partition: few enough to aggregate in memory."""
-
-REASON_CHARACTERS_MAX: Final = 1500
-"""Maximum length of a library's message in output."""
 
 ON_WORKERS: Final = {
     # In KiB. By default Arrow's allocator reserves 1 GiB of address space when it is loaded, which
@@ -206,13 +202,9 @@ def packed_modules(directory: Path) -> Path:
     """
     path = directory / f"suture_verify_{code_checksum()}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in PACKAGES:
-            files = resources.files(package).iterdir()  # also works in a packed wheel
-            for file in sorted(files, key=lambda file: file.name):
-                if file.name.endswith(SOURCES):
-                    # No time stamp: the same modules give the same archive.
-                    entry = zipfile.ZipInfo(f"{package.replace('.', '/')}/{file.name}")
-                    archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+        for name, content in sources():
+            # No time stamp: the same modules give the same archive.
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return path
 
 

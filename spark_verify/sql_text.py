@@ -1,6 +1,6 @@
 """Formats values, names and types as SQL text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -53,9 +53,15 @@ def ddl(schema: pa.Schema) -> str:
     return ", ".join(f"`{name}` {kind}" for name, kind in types_of(schema).items())
 
 
-def casts(schema: pa.Schema) -> list[str]:
-    """Return SQL that selects the columns of a schema, by name and with their declared types."""
-    return [f"CAST(`{name}` AS {kind}) AS `{name}`" for name, kind in types_of(schema).items()]
+def casts(schema: pa.Schema, same: Mapping[str, str | int] | None = None) -> list[str]:
+    """Return SQL that selects the columns of a schema, by name and with their declared types.
+    Columns named in `same` have that value in all rows.
+    """
+    given = {name: literal(value) for name, value in (same or {}).items()}
+    return [
+        f"CAST({given.get(name, f'`{name}`')} AS {kind}) AS `{name}`"
+        for name, kind in types_of(schema).items()
+    ]
 
 
 def local_rows(

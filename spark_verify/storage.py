@@ -11,7 +11,6 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -22,14 +21,6 @@ from spark_verify.errors import PathRefused, describe_error, failures
 
 HADOOP_NAMES: Final = {"s3": "s3a", "s3n": "s3a"}
 """Schemes that have another name in Hadoop."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirEntry:
-    """An entry of a directory."""
-
-    name: str
-    changed_at_ms: int
 
 
 def address_of(text: str | Path) -> str:
@@ -105,14 +96,16 @@ class LocalStorage:
         finally:
             os.close(handle)
 
-    def listed(self, name: str = "") -> list[DirEntry]:
-        """Return the entries of a directory, sorted by name; [] if it does not exist."""
-        found = []
+    def listed(self, name: str = "") -> dict[str, int]:
+        """Return the names in a directory, sorted, and when each was changed, in ms since 1970;
+        {} if it does not exist.
+        """
+        found = {}
         with suppress(FileNotFoundError, NotADirectoryError):
             for entry in os.scandir(Path(self.address, name)):
                 with suppress(FileNotFoundError):  # another process has just deleted the file
-                    found.append(DirEntry(entry.name, int(entry.stat().st_mtime * 1000)))
-        return sorted(found, key=lambda entry: entry.name)
+                    found[entry.name] = int(entry.stat().st_mtime * 1000)
+        return dict(sorted(found.items()))
 
     def is_directory(self) -> bool:
         """Return True if the directory exists."""
@@ -160,13 +153,15 @@ class HadoopStorage:
             stream.write(bytearray(text.encode("utf-8")))
             stream.close()
 
-    def listed(self, name: str = "") -> list[DirEntry]:
-        """Return the entries of a directory, sorted by name; [] if it does not exist."""
+    def listed(self, name: str = "") -> dict[str, int]:
+        """Return the names in a directory, sorted, and when each was changed, in ms since 1970;
+        {} if it does not exist.
+        """
         with suppress(FileNotFoundError), self._translated():
             entries = self._files.listStatus(self._path(name))
-            found = [DirEntry(e.getPath().getName(), e.getModificationTime()) for e in entries]
-            return sorted(found, key=lambda entry: entry.name)
-        return []
+            found = {e.getPath().getName(): e.getModificationTime() for e in entries}
+            return dict(sorted(found.items()))
+        return {}
 
     def is_directory(self) -> bool:
         """Return True if the directory exists."""

@@ -30,9 +30,9 @@ def main(name: str, directory: str, out: str) -> None:
     snapshot = open_snapshot(spark, directory)
     if name == "aggregate":
         root = f.min("root").alias("least"), f.max("root").alias("greatest")
-        rows = snapshot.replicas.groupBy("container_id").agg(f.count(f.lit(1)).alias("n"), *root)
+        rows = snapshot["replicas"].groupBy("container_id").agg(f.count(f.lit(1)).alias("n"), *root)
     else:
-        whole = cases(snapshot, snapshot.containers.select("container_id"))
+        whole = cases(snapshot, snapshot["containers"].select("container_id"))
         rows = whole.mapInArrow(same, whole.schema)
     rows.write.parquet(out)
 

@@ -16,7 +16,7 @@ def cases(snapshot: Snapshot, wanted: DataFrame) -> DataFrame:
     parts = []
     for name, schema in CASE.items():
         fields = ", ".join(column for column in schema.names if column != "container_id")
-        own = snapshot.table(name).selectExpr("container_id", f"struct({fields}) AS {name}")
+        own = snapshot[name].selectExpr("container_id", f"struct({fields}) AS {name}")
         parts.append(own.join(wanted, "container_id", "left_semi"))
     rows = parts[0]
     for part in parts[1:]:

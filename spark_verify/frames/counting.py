@@ -4,7 +4,6 @@ Each function runs one query or a few; the answer fits into the driver at any cl
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -29,61 +28,67 @@ RECONCILE: Final = "reconcile"
 BACKED_OFF: Final = "backed off"
 REPLICA_CLASS: Final = "replica_class"
 DISAGREEMENTS: Final = ("missing", "stray", "other_root", "stale")
+LATER: Final = "later"
+
+DEPARTURES: Final = {word: f"held_by = {text(word)}" for word in HELD_BY} | {
+    "in_progress": "is_in_progress",
+    "locked_out_now": "is_locked_out",
+}
+"""Counts of containers on a datanode that is not in service: for each reason that holds it back,
+then those in progress and those that would be locked out.
+"""
+
+OWN_HEALTH_STATE: Final = "element_at(map({}), health_state)".format(
+    ", ".join(f"{int(state)}, {text(state.name)}" for state in HealthState)
+)
+"""SQL for the name of the judge's health state."""
 
 
-@dataclass(frozen=True, slots=True)
-class HealthGroup:
-    """The number of containers with the same values in the columns of KIND."""
-
-    state: str
-    health_state: int
-    is_qc_stuck: bool
-    flags: int
-    checksum_class: str
-    is_known: bool
-    why_not_compared: str | None
-    scm_health_state: str | None
-    count: int
-
-    @property
-    def disagreement(self) -> tuple[str, str] | None:
-        """The control plane's state and the judge's; None if equal or the first is missing."""
-        own = HealthState(self.health_state).name
-        told = self.scm_health_state
-        return None if told is None or told == own else (told, own)
-
-
-def count_kinds(health: DataFrame) -> list[HealthGroup]:
-    """Return the number of containers in each group."""
-    query = (
-        f"SELECT {', '.join(KIND)}, count(*) AS count FROM {{health}} GROUP BY {', '.join(KIND)}"  # noqa: S608 -- our names
-    )
-    return [
-        HealthGroup(**row.asDict())
-        for row in health.sparkSession.sql(query, health=health).collect()
-    ]
-
-
-def sample_ids(health: DataFrame, sample_max: int) -> Mapping[tuple[str, ...], list[int]]:
-    """Return the lowest ids of known containers by label.
-
-    Labels are ("flag", place), ("health", number), ("class", word), ("why", word) and ("scm",
-    reported state, own state).
+def count_kinds(health: DataFrame) -> list[Any]:
+    """Return one row per combination of values in the columns of KIND, with the number of its
+    containers, and the name of the judge's health state as `own_health_state`.
     """
-    pairs = ", ".join(f"{int(state)}, {text(state.name)}" for state in HealthState)
-    own = f"element_at(map({pairs}), health_state)"
+    query = f"""
+        SELECT {", ".join(KIND)}, {OWN_HEALTH_STATE} AS own_health_state, count(*) AS containers
+        FROM {{health}} GROUP BY {", ".join(KIND)}
+        """  # noqa: S608 -- our names
+    rows: list[Any] = health.sparkSession.sql(query, health=health).collect()
+    return rows
+
+
+def sample_ids(
+    health: DataFrame, divergent: DataFrame, sample_max: int
+) -> dict[tuple[str, ...], list[int]]:
+    """Return the `sample_max` lowest ids of containers by label.
+
+    Labels of known containers are ("flags", flag), ("health_states", state), ("checksum_classes",
+    class), ("why", reason) and ("scm", reported state, own state). Backed-off containers have the
+    label BACKED_OFF.
+    """
+    flags = f"element_at(array({texts(FLAGS)}), i + 1)"
     is_disputed = f"checksum_class IN ({texts(DISPUTED)})"
     labels = f"""
         flatten(array(
             transform(filter(sequence(0, {len(FLAGS) - 1}), i -> getbit(flags, i) = 1),
-                i -> concat_ws(';', 'flag', i)),
-            {_labels("flags <> 0", "'health', health_state")},
-            {_labels(f"flags <> 0 AND {is_disputed}", "'class', checksum_class")},
+                i -> concat_ws(';', 'flags', {flags})),
+            {_labels("flags <> 0", "'health_states', own")},
+            {_labels(f"flags <> 0 AND {is_disputed}", "'checksum_classes', checksum_class")},
             {_labels("why_not_compared IS NOT NULL", "'why', why_not_compared")},
-            {_labels(f"scm_health_state <> {own}", f"'scm', scm_health_state, {own}")}
+            {_labels("scm_health_state <> own", "'scm', scm_health_state, own")}
         ))"""
-    labelled = health.filter("is_known").selectExpr("container_id", f"explode({labels}) AS label")
-    return {tuple(label.split(";")): ids for label, ids in lowest_ids(labelled, sample_max).items()}
+    query = f"""
+        SELECT label, sort_array(collect_list(container_id)) AS ids FROM (
+            SELECT label, container_id,
+                row_number() OVER (PARTITION BY label ORDER BY container_id) AS place
+            FROM (
+                SELECT container_id, explode({labels}) AS label
+                FROM (SELECT *, {OWN_HEALTH_STATE} AS own FROM {{health}} WHERE is_known)
+              UNION ALL
+                SELECT container_id, {text(BACKED_OFF)} FROM {{divergent}} WHERE is_backed_off))
+        WHERE place <= {sample_max} GROUP BY label
+        """  # noqa: S608 -- our names and a number
+    found = health.sparkSession.sql(query, health=health, divergent=divergent).collect()
+    return {tuple(row["label"].split(";")): list(row["ids"]) for row in found}
 
 
 def _labels(condition: str, words: str) -> str:
@@ -91,32 +96,21 @@ def _labels(condition: str, words: str) -> str:
     return f"if(coalesce({condition}, false), array(concat_ws(';', {words})), array())"
 
 
-def lowest_ids(labelled: DataFrame, count: int) -> dict[str, list[int]]:
-    """Return the `count` lowest container ids of each label."""
-    query = f"""
-        SELECT label, sort_array(collect_list(container_id)) AS ids FROM (
-            SELECT label, container_id,
-                row_number() OVER (PARTITION BY label ORDER BY container_id) AS place
-            FROM {{rows}})
-        WHERE place <= {count} GROUP BY label
-        """  # noqa: S608 -- a number
-    found = labelled.sparkSession.sql(query, rows=labelled).collect()
-    return {row["label"]: list(row["ids"]) for row in found}
-
-
 def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]:
     """Return the rows and bytes of each action in the plans.
 
     BACKED_OFF counts the backed-off rows of `divergent/`, REPLICA_CLASS the rows of
-    `replica_class/`.
+    `replica_class/`. Each of DISAGREEMENTS counts the rows of its kind in `disagreement/`, but
+    those that time may explain, which LATER counts.
     """
-    names = ("plan", "reconcile_plan", "divergent", "replica_class")
+    names = ("plan", "reconcile_plan", "divergent", "replica_class", "disagreement")
     query = f"""
         SELECT action, count(*) AS rows, sum(bytes_estimated) AS bytes FROM (
             SELECT action, bytes_estimated FROM {{plan}}
           UNION ALL SELECT {text(RECONCILE)}, bytes_estimated FROM {{reconcile_plan}}
           UNION ALL SELECT {text(BACKED_OFF)}, 0L FROM {{divergent}} WHERE is_backed_off
-          UNION ALL SELECT {text(REPLICA_CLASS)}, 0L FROM {{replica_class}})
+          UNION ALL SELECT {text(REPLICA_CLASS)}, 0L FROM {{replica_class}}
+          UNION ALL SELECT if(is_later, {text(LATER)}, kind), 0L FROM {{disagreement}})
         GROUP BY action
         """  # noqa: S608 -- our names
     spark = tables["plan"].sparkSession
@@ -125,36 +119,15 @@ def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]
     return {row["action"]: (row["rows"], row["bytes"]) for row in counted}
 
 
-def count_disagreement(rows: DataFrame) -> dict[str, Any]:
-    """Return the number of rows of `disagreement/` by kind.
-
-    Rows that time may explain are counted separately.
-    """
-    found = rows.groupBy("kind", "is_later").count().collect()
-    counts = dict.fromkeys(DISAGREEMENTS, 0)
-    counts |= {row["kind"]: row["count"] for row in found if not row["is_later"]}
-    later = sum(row["count"] for row in found if row["is_later"])
-    return {"disagreement": counts, "disagreement_later": later}
-
-
-def count_departures(judged: DataFrame) -> dict[str, list[int]]:
-    """Return container counts for each datanode that is not in service.
-
-    A list has one count for each reason in HELD_BY, then the containers in progress and those that
-    would be locked out.
-    """
-    conditions = (
-        *(f"held_by = {text(word)}" for word in HELD_BY),
-        "is_in_progress",
-        "is_locked_out",
-    )
-    columns = ", ".join(f"count_if({is_so}) AS c{i}" for i, is_so in enumerate(conditions))
+def count_departures(judged: DataFrame) -> dict[str, dict[str, int]]:
+    """Return container counts for each datanode that is not in service: those of DEPARTURES."""
+    counts = ", ".join(f"count_if({is_so}) AS {name}" for name, is_so in DEPARTURES.items())
     query = f"""
-        SELECT datanode_id, {columns} FROM (SELECT inline(departures) FROM {{judged}})
+        SELECT datanode_id, {counts} FROM (SELECT inline(departures) FROM {{judged}})
         GROUP BY datanode_id
         """  # noqa: S608 -- our names
     rows = judged.sparkSession.sql(query, judged=judged).collect()
-    return {row[0]: list(row[1:]) for row in rows}
+    return {row["datanode_id"]: {name: row[name] for name in DEPARTURES} for row in rows}
 
 
 def rows_of(table: DataFrame) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def reported(both: DataFrame) -> DataFrame:
 
 def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
     """Return the rows of `disagreement/`, without datanodes whose reports have expired."""
-    spark, manifest = both.sparkSession, reports.manifest
+    spark, as_of_ms = both.sparkSession, reports.manifest.as_of_ms
     columns = schema_of("datanode_id string, report_ms long")
     times = local_rows(spark, columns, list(reports.times.items()))
     names = COMPARED.names
@@ -72,8 +72,7 @@ def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
             "recorded.reported_at_ms AS recorded_at_ms",
             "report_ms AS reported_at_ms",
             f"coalesce(recorded.reported_at_ms > report_ms, false) OR report_ms > "
-            f"{manifest.as_of_ms}L AS is_later",
-            f"{texts([manifest.snapshot_id])} AS snapshot_id",
+            f"{as_of_ms}L AS is_later",
         )
         .sort(*KEY)
     )

@@ -30,7 +30,7 @@ from spark_verify.input_columns import schema_of
 from spark_verify.snapshot.checks import first_fault
 from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.snapshot.tables import Snapshot
-from spark_verify.sql_text import local_rows, text, texts
+from spark_verify.sql_text import local_rows, texts
 
 MASK_BITS: Final = 63
 MASKS: Final = 3
@@ -59,6 +59,11 @@ class Inputs:
     rules: Rules
     changed_nodes: tuple[str, ...] = ()
     """If not empty, only containers with a replica on one of these nodes are verified."""
+
+    @property
+    def silent(self) -> list[str]:
+        """The unreachable datanodes, which cannot receive scan commands."""
+        return [n["datanode_id"] for n in self.nodes if n["health"] not in REACHABLE_HEALTHS]
 
 
 def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
@@ -91,18 +96,17 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
     )
 
 
-def replicas_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
-    """Return the replicas with the facts about their datanodes. The facts are null if the snapshot
-    does not list the datanode.
-    """
-    return inputs.snapshot.replicas.join(f.broadcast(nodes), "datanode_id", "left")
+def ops_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
+    """Return the pending operations with the positions of their datanodes, or null."""
+    known = f.broadcast(nodes.select("datanode_id", "node_place"))
+    return inputs.snapshot["pending_ops"].join(known, "datanode_id", "left")
 
 
 def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
     """Return one row of numbers per container that any table names."""
     manifest, snapshot = inputs.manifest, inputs.snapshot
     masks = [f"mask_{i}" for i in range(MASKS)]
-    containers = snapshot.containers.selectExpr(
+    containers = snapshot["containers"].selectExpr(
         "container_id",
         "1 AS containers",
         f"{_code('replication_type', REPLICATION_TYPES)} AS kind",
@@ -119,7 +123,9 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
         "is_plain AND load_error IS NULL AND finding_count = 0 AND NOT is_contradictory "
         "AND NOT is_barred AND NOT is_hopeful"
     )
-    replicas = replicas_on_nodes(inputs, nodes).selectExpr(
+    # The facts about a datanode are null if the snapshot does not list it.
+    on_nodes = snapshot["replicas"].join(f.broadcast(nodes), "datanode_id", "left")
+    replicas = on_nodes.selectExpr(
         "container_id",
         "1 AS replicas",
         f"CAST({is_quiet} AND state = 'CLOSED' AND NOT is_empty AS INT) AS closed",
@@ -135,13 +141,12 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
         "CAST(is_changed AS INT) AS is_changed",
         f"{first_fault('replicas', manifest)} AS fault",
     )
-    known = f.broadcast(nodes.select("datanode_id", "node_place"))
-    pending = snapshot.pending_ops.join(known, "datanode_id", "left").selectExpr(
-        "container_id", "1 AS ops", f"{first_fault('pending_ops', manifest)} AS fault"
+    pending = ops_on_nodes(inputs, nodes).selectExpr(
+        "container_id", "1 AS pending_ops", f"{first_fault('pending_ops', manifest)} AS fault"
     )
     rows = containers.unionByName(replicas, allowMissingColumns=True)
     rows = rows.unionByName(pending, allowMissingColumns=True)
-    sums = ("containers", "replicas", "ops", "closed", "open")
+    sums = ("containers", "replicas", "pending_ops", "closed", "open")
     sizes = ("factor", "data", "parity")
     single = ("kind", "state", *sizes, "has_pipeline", "suppressed", "told_state")
     columns = [
@@ -152,7 +157,7 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
         "count(root) AS roots",
         "min(fault) AS fault",
     ]
-    kept = ("container_id", "containers", "replicas", "ops", *single, "is_changed", "fault")
+    kept = ("container_id", "containers", "replicas", "pending_ops", *single, "is_changed", "fault")
     return rows.sparkSession.sql(
         f"""
         SELECT {", ".join(kept)}, {is_plainly_well(inputs.rules)} AS is_well
@@ -164,7 +169,7 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
 
 def is_plainly_well(rules: Rules) -> str:
     """Return the SQL condition under which the judge reports nothing and plans nothing."""
-    is_single = "containers = 1 AND ops = 0 AND fault IS NULL AND suppressed = 0"
+    is_single = "containers = 1 AND pending_ops = 0 AND fault IS NULL AND suppressed = 0"
     is_apart = " OR ".join(
         f"bit_count({name}) = replicas"
         for name in ("rack_bit", *(f"mask_{i}" for i in range(MASKS)))
@@ -191,7 +196,7 @@ def is_plainly_well(rules: Rules) -> str:
     return f"coalesce({is_single} AND ({is_apart}) AND ({is_any}), false)"
 
 
-def well_health(facts: DataFrame, snapshot_id: str) -> DataFrame:
+def well_health(facts: DataFrame) -> DataFrame:
     """Return the rows of `health/` for the plainly well containers in `facts`."""
     is_open, is_ratis = f"state = {int(SharedState.OPEN)}", f"kind = {int(ReplicationType.RATIS)}"
     why_not = f"CASE WHEN {is_open} THEN 'NOT_CLOSED' WHEN NOT {is_ratis} THEN 'SHARDS_ALONE' END"
@@ -214,7 +219,6 @@ def well_health(facts: DataFrame, snapshot_id: str) -> DataFrame:
         "replica_count": "CAST(replicas AS INT)",
         "is_known": "true",
         "scm_health_state": _word("told_state", HEALTH_NAMES),
-        "snapshot_id": text(snapshot_id),
     }
     lines = [f"{sql} AS {name}" for name, sql in columns.items()]
     return facts.filter("is_well").selectExpr("container_id", *lines)

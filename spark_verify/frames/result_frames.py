@@ -11,25 +11,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_verify.errors import SnapshotRefused
 from spark_verify.frames.container_cases import cases
-from spark_verify.frames.facts import Inputs, container_facts, node_facts, well_health
-from spark_verify.frames.volumes import SCANS_MAX, count_volumes, count_votes, scans
+from spark_verify.frames.facts import Inputs, container_facts, node_facts, ops_on_nodes, well_health
+from spark_verify.frames.volumes import SCANS_MAX, count_volumes, scans
 from spark_verify.input_columns import ROWS_PER_CONTAINER_MAX
-from spark_verify.result_tables import RESULTS
+from spark_verify.result_tables import JUDGED
 from spark_verify.snapshot.checks import (
     BY_CONTAINER,
-    EXAMPLES_MAX,
     check_counts,
+    first_rows,
     refuse_crowds,
     refuse_fault,
     refuse_twice,
-    table_of_fault,
 )
 from spark_verify.snapshot.manifest import SCAN_AGAIN
-from spark_verify.sql_text import text, texts
+from spark_verify.sql_text import texts
+from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judge_cases import REFUSAL, SPARK_SCHEMA, Case, judging
 
 BEFORE: Final = ("container_id", "replicas", "attempts")
@@ -40,9 +41,8 @@ Keep = Callable[[str, DataFrame], DataFrame]
 and retries then read these files and not the snapshot.
 """
 
-
-IS_CROWD: Final = f"greatest(replicas, ops) > {ROWS_PER_CONTAINER_MAX}"
-IS_STRAY: Final = "containers + replicas = 0 AND ops > 0"
+IS_CROWD: Final = f"greatest(replicas, pending_ops) > {ROWS_PER_CONTAINER_MAX}"
+IS_STRAY: Final = "containers + replicas = 0 AND pending_ops > 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ class JudgedContainers:
     """All containers of a run: the plainly well ones and the judged ones."""
 
     inputs: Inputs
-    case: Case
     facts: DataFrame
     """Numbers of every verified container."""
     cases: DataFrame
@@ -59,68 +58,55 @@ class JudgedContainers:
     """Row counts of some tables, by name."""
 
 
-def judge_containers(
-    spark: SparkSession, inputs: Inputs, case: Case, keep: Keep
-) -> JudgedContainers:
+def judge_containers(spark: SparkSession, inputs: Inputs, keep: Keep) -> JudgedContainers:
     """Judge all containers. Raise SnapshotRefused for invalid rows."""
     nodes = node_facts(spark, inputs)
     facts = keep("facts", container_facts(inputs, nodes))
-    total = _check_facts(facts, inputs, nodes)
-    if inputs.changed_nodes:
-        facts_kept = facts.filter("is_changed = 1")
-        total = facts_kept.count()
-    else:
-        facts_kept = facts
-    judged = cases(inputs.snapshot, facts_kept.filter("not is_well").select("container_id"))
+    is_verified = "is_changed = 1" if inputs.changed_nodes else "true"
+    total = _check_facts(facts, inputs, nodes, is_verified)
+    facts = facts.filter(is_verified)
+    judged = cases(inputs.snapshot, facts.filter("not is_well").select("container_id"))
+    versions = tuple(node["version"] for node in inputs.nodes)
+    rows = pa.Table.from_pylist(list(inputs.nodes))
+    case = Case(nodes_of(rows), inputs.rules, versions)
     judged = keep("judged", judged.mapInArrow(judging(case), SPARK_SCHEMA))
     counts = _check_judged(judged)
-    return JudgedContainers(inputs, case, facts_kept, judged, counts | {"health": total})
+    return JudgedContainers(inputs, facts, judged, counts | {"health": total})
 
 
-def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame) -> int:
-    """Return the number of containers. Raise SnapshotRefused for invalid rows."""
+def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame, is_verified: str) -> int:
+    """Return the number of verified containers. Raise SnapshotRefused for invalid rows."""
     row = facts.selectExpr(
-        "count(*) AS total",
-        *(f"coalesce(sum({name}), 0L) AS {name}" for name in ("containers", "replicas", "ops")),
+        f"count_if({is_verified}) AS verified",
+        *(f"coalesce(sum({name}), 0L) AS {name}" for name in BY_CONTAINER),
         "min(fault) AS fault",
         "count_if(containers > 1) AS twice",
         f"count_if({IS_CROWD}) AS crowds",
         f"count_if({IS_STRAY}) AS strays",
     ).first()
     assert row is not None, "an aggregate has a row"
-    counts = dict(zip(BY_CONTAINER, (row["containers"], row["replicas"], row["ops"]), strict=True))
-    check_counts(inputs.manifest, counts)
+    check_counts(inputs.manifest, {name: row[name] for name in BY_CONTAINER})
     if row["fault"] is not None:
-        name = table_of_fault(row["fault"])
-        rows = inputs.snapshot.table(name)
-        if name == "pending_ops":
-            rows = rows.join(nodes.select("datanode_id", "node_place"), "datanode_id", "left")
-        refuse_fault(row["fault"], rows, inputs.manifest)
+        tables = {**inputs.snapshot, "pending_ops": ops_on_nodes(inputs, nodes)}
+        refuse_fault(row["fault"], tables, inputs.manifest)
     if row["twice"]:
-        ids = _first(facts.filter("containers > 1"))
+        ids = first_rows(facts.filter("containers > 1"), "container_id")
         refuse_twice("containers", [f"container_id {one['container_id']}" for one in ids])
     if row["crowds"]:
-        crowds = _first(facts.filter(IS_CROWD))
-        refuse_crowds([_crowd(one) for one in crowds])
+        refuse_crowds(facts)
     if row["strays"]:
         strays = facts.filter(IS_STRAY).select("container_id")
-        named = inputs.snapshot.pending_ops.join(strays, "container_id", "left_semi")
+        named = inputs.snapshot["pending_ops"].join(strays, "container_id", "left_semi")
         shown = ", ".join(
             f"(container_id {one['container_id']}, datanode_id {one['datanode_id']}: "
             f"op={one['op']})"
-            for one in _first(named)
+            for one in first_rows(named, "container_id")
         )
         raise SnapshotRefused(
             f"table pending_ops/: row(s) whose container is in no other table; first: {shown}",
             hint=SCAN_AGAIN,
         )
-    return int(row["total"])
-
-
-def _crowd(row: Any) -> tuple[str, int, int]:
-    is_of_replicas = row["replicas"] > ROWS_PER_CONTAINER_MAX
-    name, count = ("replicas", "replicas") if is_of_replicas else ("pending_ops", "ops")
-    return name, row["container_id"], row[count]
+    return int(row["verified"])
 
 
 def _check_judged(judged: DataFrame) -> dict[str, int]:
@@ -135,7 +121,7 @@ def _check_judged(judged: DataFrame) -> dict[str, int]:
     assert found is not None, "an aggregate has a row"
     if not found["refused"]:
         return {name: int(found[name]) for name in tables}
-    rows = _first(judged.filter(f"{REFUSAL} IS NOT NULL"))
+    rows = first_rows(judged.filter(f"{REFUSAL} IS NOT NULL"), "container_id")
     shown = ", ".join(f"(container {row['container_id']}: {row[REFUSAL]})" for row in rows)
     raise SnapshotRefused(
         f"the tables contradict each other: {shown}",
@@ -143,20 +129,10 @@ def _check_judged(judged: DataFrame) -> dict[str, int]:
     )
 
 
-def _first(rows: DataFrame) -> list[Any]:
-    found: list[Any] = rows.orderBy("container_id").limit(EXAMPLES_MAX).collect()
-    return found
-
-
 def health(judged: JudgedContainers) -> DataFrame:
     """Return the rows of `health/`."""
-    own = judged.cases.select(*RESULTS["health"].schema.names)
-    return well_health(judged.facts, judged.inputs.manifest.snapshot_id).unionByName(own)
-
-
-def replica_class(judged: JudgedContainers) -> DataFrame:
-    """Return the rows of `replica_class/`."""
-    return judged.cases.selectExpr("container_id", "inline(replica_class)")
+    own = judged.cases.select(*JUDGED["health"].names)
+    return well_health(judged.facts).unionByName(own)
 
 
 def divergent(judged: JudgedContainers, before: DataFrame | None) -> DataFrame:
@@ -169,7 +145,7 @@ def divergent(judged: JudgedContainers, before: DataFrame | None) -> DataFrame:
     rows = judged.cases.selectExpr("container_id", "inline(divergent)")
     if before is None:
         return rows
-    kept = (name for name in RESULTS["reconcile_plan"].schema.names)
+    kept = (name for name in JUDGED["divergent"].names if name not in ("attempts", "is_backed_off"))
     columns = ", ".join(f"found.{name}" for name in kept)
     return rows.sparkSession.sql(
         f"""
@@ -183,53 +159,30 @@ def divergent(judged: JudgedContainers, before: DataFrame | None) -> DataFrame:
     )
 
 
-def chosen_replicas(judged: JudgedContainers) -> DataFrame:
-    """Return the replicas of all verified containers."""
-    replicas = judged.inputs.snapshot.replicas
-    if not judged.inputs.changed_nodes:
-        return replicas
-    return replicas.join(judged.facts.select("container_id"), "container_id", "left_semi")
-
-
 def volumes(judged: JudgedContainers) -> DataFrame:
     """Return the rows of `volumes/`."""
+    replicas, inputs = judged.inputs.snapshot["replicas"], judged.inputs
+    if inputs.changed_nodes:
+        verified = judged.facts.select("container_id")
+        replicas = replicas.join(verified, "container_id", "left_semi")
     own = judged.facts.filter("not is_well").select("container_id")
-    return count_volumes(chosen_replicas(judged), own, judged.inputs.manifest.as_of_ms)
+    return count_volumes(replicas, own, inputs.manifest.as_of_ms)
 
 
-def votes(judged: JudgedContainers, volumes: DataFrame) -> DataFrame:
-    """Return the rows of `votes/`; `volumes` are those of `volumes/`."""
-    return count_votes(judged.cases, volumes)
-
-
-def reconcile_rows(divergent: DataFrame) -> DataFrame:
-    """Return the rows of `reconcile_plan/`; `divergent` are those of `divergent/`."""
-    return divergent.filter("not is_backed_off").sort("priority", "container_id")
-
-
-def plan(
-    judged: JudgedContainers, silent: Sequence[str], *, scan_count: int, tree_count: int
-) -> DataFrame:
-    """Return the rows of `plan/`: those of the judge, and scans of replicas without a root.
-
-    Datanodes in `silent` get no scan. `scan_count` replicas need a scan; `tree_count` replicas are
-    in a state with a tree.
+def plan(judged: JudgedContainers, volumes: Sequence[dict[str, Any]]) -> DataFrame:
+    """Return the rows of `plan/`: those of the judge, and scans of replicas without a root on
+    datanodes that answer. `volumes` are the rows of `volumes/`.
     """
-    inputs, stamp = judged.inputs, judged.case.stamp.columns()
+    inputs = judged.inputs
+    scan_count, tree_count = (sum(v[name] for v in volumes) for name in ("scans", "in_tree"))
     order = "place"
     own = judged.cases.selectExpr("container_id", f"posexplode(plan) AS ({order}, row)")
     own = own.selectExpr("container_id", order, "row.*")
     if scan_count and not inputs.changed_nodes:
-        replicas = inputs.snapshot.replicas
-        if silent:
-            replicas = replicas.filter(f"datanode_id NOT IN ({texts(silent)})")
+        replicas = inputs.snapshot["replicas"]
+        if inputs.silent:
+            replicas = replicas.filter(f"datanode_id NOT IN ({texts(inputs.silent)})")
         is_mass = scan_count > SCANS_MAX and 2 * scan_count > tree_count
-        listed = scans(replicas, listed_max=SCANS_MAX if is_mass else None).selectExpr(
-            "*",
-            f"{text(str(stamp['snapshot_id']))} AS snapshot_id",
-            f"{stamp['as_of_ms']}L AS as_of_ms",
-            f"{stamp['expires_at_ms']}L AS expires_at_ms",
-            f"0 AS {order}",
-        )
-        own = own.unionByName(listed)
+        listed = scans(replicas, listed_max=SCANS_MAX if is_mass else None)
+        own = own.unionByName(listed.selectExpr("*", f"0 AS {order}"))
     return own.sort("priority", "container_id", "action", order)

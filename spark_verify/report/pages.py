@@ -87,7 +87,7 @@ def lost_by_node(lost: list[dict[str, Any]]) -> list[dict[str, Any]]:
     nodes: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for entry in lost:
         nodes[entry["datanode_id"]][entry["volume_id"]] = entry["count"]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"datanode_id": name, "total": sum(counts.values()), "counts": counts}
         for name, counts in nodes.items()
     ]

@@ -6,7 +6,7 @@ from typing import Final
 from spark_verify.result_tables import RESULTS, RUNS
 from spark_verify.storage import spark_path
 
-ORDER: Final = (RUNS, *(name for name in RESULTS if name != RUNS))
+ORDER: Final = tuple(reversed(RESULTS))
 """Views in order of creation: `runs` first, because the others query it."""
 
 WHOLE: Final = " WHERE (run_id, attempt) IN (SELECT run_id, attempt FROM runs)"

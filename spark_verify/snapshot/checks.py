@@ -5,7 +5,7 @@ the rules that compare the rows of a container, such as a duplicate replica or a
 code.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -28,11 +28,6 @@ EXAMPLES_MAX: Final = 5
 BY_CONTAINER: Final = ("containers", "replicas", "pending_ops")
 """Tables whose rows belong to a container."""
 
-FAULTS_PER_TABLE: Final = 1_000
-"""More than the rules of a table: a fault number is the table's position times this, plus the
-rule's position.
-"""
-
 _INSTANTS: Final = {
     "containers": "state_since_ms",
     "replicas": "reported_at_ms",
@@ -49,47 +44,48 @@ _SHOWN: Final = ("state", "replica_index", "health", "op_state", "op", "replicat
 class RowCheck:
     """An SQL condition that no row of a table may satisfy."""
 
+    table: str
     what: str
     is_broken: str
 
 
-def rules_of(name: str, manifest: SnapshotManifest) -> list[RowCheck]:
-    """Return the rules about single rows of a table, in the order in which they are reported."""
-    return list(_rules(name, manifest))
+def row_checks(manifest: SnapshotManifest) -> list[RowCheck]:
+    """Return the rules about single rows of all tables, in the order in which they are reported."""
+    return [RowCheck(name, *rule) for name in TABLES for rule in _rules(name, manifest)]
 
 
-def _rules(name: str, manifest: SnapshotManifest) -> Iterator[RowCheck]:
+def _rules(name: str, manifest: SnapshotManifest) -> Iterator[tuple[str, str]]:
     columns = TABLES[name]
     for c in columns:
         if not c.is_nullable:
-            yield RowCheck(f"{c.name} is null", f"{c.name} IS NULL")
+            yield f"{c.name} is null", f"{c.name} IS NULL"
     for c in columns:
         if c.kind in ("long", "int") and c.name not in _SIGNED:
-            yield RowCheck(f"{c.name} is negative", f"{c.name} < 0")
+            yield f"{c.name} is negative", f"{c.name} < 0"
     own = f"snapshot_id <> {text(manifest.snapshot_id)}"
-    yield RowCheck("snapshot_id is not the manifest's", own)
+    yield "snapshot_id is not the manifest's", own
     if name in _INSTANTS:
         latest = f"{_INSTANTS[name]} > {manifest.as_of_ms + AHEAD_MAX_MS}"
-        yield RowCheck(f"{_INSTANTS[name]} is later than the snapshot", latest)
+        yield f"{_INSTANTS[name]} is later than the snapshot", latest
     if name in ("replicas", "pending_ops"):
-        yield RowCheck(f"replica_index is above {INDEX_MAX}", f"replica_index > {INDEX_MAX}")
+        yield f"replica_index is above {INDEX_MAX}", f"replica_index > {INDEX_MAX}"
     for c in columns:
         if c.words:
             is_other = f"{c.name} NOT IN ({texts(c.words)})"
-            yield RowCheck(f"{c.name} is none of {', '.join(c.words)}", is_other)
+            yield f"{c.name} is none of {', '.join(c.words)}", is_other
     if name == "containers":
         data, parity = "coalesce(ec_data, 0)", "coalesce(ec_parity, 0)"
         is_no_code = f"{data} < 1 OR {parity} < 1 OR {data} + {parity} > {INDEX_MAX}"
         is_ec = "replication_type = 'EC'"
-        yield RowCheck("ec_data and ec_parity name no code", f"{is_ec} AND ({is_no_code})")
-        yield RowCheck("replication_factor is below 1", "replication_factor < 1")
+        yield "ec_data and ec_parity name no code", f"{is_ec} AND ({is_no_code})"
+        yield "replication_factor is below 1", "replication_factor < 1"
     else:
-        yield RowCheck("datanode_id is empty", "datanode_id = ''")
+        yield "datanode_id is empty", "datanode_id = ''"
     for c in columns:
         if c.kind == "string" and not c.words and c.name != "snapshot_id":
-            yield RowCheck(f"{c.name} is not UTF-8", f"NOT {_is_utf8(c.name)}")
+            yield f"{c.name} is not UTF-8", f"NOT {_is_utf8(c.name)}"
     if name == "pending_ops":
-        yield RowCheck("datanode is in no other table", "node_place IS NULL")
+        yield "datanode is in no other table", "node_place IS NULL"
 
 
 def _is_utf8(name: str) -> str:
@@ -101,36 +97,32 @@ def _is_utf8(name: str) -> str:
 
 def first_fault(name: str, manifest: SnapshotManifest) -> str:
     """Return SQL for the number of the first rule that a row breaks; null if it breaks none."""
-    base = list(TABLES).index(name) * FAULTS_PER_TABLE
-    cases = [
-        f"WHEN {rule.is_broken} THEN {base + i}" for i, rule in enumerate(rules_of(name, manifest))
-    ]
+    rules = enumerate(row_checks(manifest))
+    cases = [f"WHEN {rule.is_broken} THEN {i}" for i, rule in rules if rule.table == name]
     return f"CASE {' '.join(cases)} END"
 
 
-def refuse_fault(fault: int, rows: DataFrame, manifest: SnapshotManifest) -> None:
-    """Raise SnapshotRefused for rows that break a rule; `rows` is the table of the rule."""
-    table, place = divmod(fault, FAULTS_PER_TABLE)
-    name = list(TABLES)[table]
-    rule = rules_of(name, manifest)[place]
-    broken = rows.filter(rule.is_broken)
-    keys = _KEYS.get(name, ("container_id", "datanode_id"))
-    first = broken.orderBy(*keys).limit(EXAMPLES_MAX).collect()
-    shown = ", ".join(_example(keys, row.asDict()) for row in first)
+def refuse_fault(fault: int, tables: Mapping[str, DataFrame], manifest: SnapshotManifest) -> None:
+    """Raise SnapshotRefused for rows that break a rule."""
+    rule = row_checks(manifest)[fault]
+    broken = tables[rule.table].filter(rule.is_broken)
+    keys = _KEYS.get(rule.table, ("container_id", "datanode_id"))
+    shown = ", ".join(_example(keys, row.asDict()) for row in first_rows(broken, *keys))
     raise SnapshotRefused(
-        f"table {name}/: {broken.count()} row(s) where {rule.what}; first: {shown}",
+        f"table {rule.table}/: {broken.count()} row(s) where {rule.what}; first: {shown}",
         hint=SCAN_AGAIN,
     )
+
+
+def first_rows(rows: DataFrame, *keys: str) -> list[Any]:
+    """Return the rows that an error names: the first by these columns."""
+    found: list[Any] = rows.orderBy(*keys).limit(EXAMPLES_MAX).collect()
+    return found
 
 
 def _example(keys: Sequence[str], row: dict[str, Any]) -> str:
     words = ", ".join(f"{word}={row[word]}" for word in _SHOWN if word in row)
     return f"({', '.join(f'{key} {row[key]}' for key in keys)}: {words})"
-
-
-def table_of_fault(fault: int) -> str:
-    """Return the name of the table of a broken rule."""
-    return list(TABLES)[fault // FAULTS_PER_TABLE]
 
 
 def check_age(manifest: SnapshotManifest, age_max_s: int, now_ms: int) -> None:
@@ -196,8 +188,7 @@ def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
     if rows["replicas"] or not rows["containers"]:
         return
     is_holding = "state NOT IN ('DELETING', 'DELETED') AND key_count > 0"
-    holding = snapshot.containers.filter(is_holding)
-    named = holding.orderBy("container_id").limit(EXAMPLES_MAX).collect()
+    named = first_rows(snapshot["containers"].filter(is_holding), "container_id")
     if named:
         raise SnapshotRefused(
             "table replicas/ is empty, and containers hold keys: first: "
@@ -227,7 +218,7 @@ def checked_nodes(table: DataFrame, manifest: SnapshotManifest) -> list[dict[str
     check_counts(manifest, {"nodes": len(rows)})
     faults = [row["fault"] for row in rows if row["fault"] is not None]
     if faults:
-        refuse_fault(min(faults), table, manifest)
+        refuse_fault(min(faults), {"nodes": table}, manifest)
     rows.sort(key=lambda row: row["datanode_id"])
     names = [row["datanode_id"] for row in rows]
     twice = sorted({name for name, after in pairwise(names) if name == after})
@@ -253,15 +244,18 @@ def refuse_twice(name: str, twice: Sequence[str]) -> None:
         raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=SCAN_AGAIN)
 
 
-def refuse_crowds(crowds: Sequence[tuple[str, int, int]]) -> None:
-    """Raise SnapshotRefused if a container has too many rows in a table. `crowds` has table,
-    container and count of each.
+def refuse_crowds(facts: DataFrame) -> None:
+    """Raise SnapshotRefused if a container has too many rows in a table. `facts` has the numbers of
+    all containers.
     """
-    if crowds:
-        name = crowds[0][0]
-        own = [(number, count) for table, number, count in crowds if table == name]
-        shown = ", ".join(f"(container_id {number}: {count} rows)" for number, count in own)
-        raise SnapshotRefused(
-            f"table {name}/: a container has at most {ROWS_PER_CONTAINER_MAX} rows; first: {shown}",
-            hint=SCAN_AGAIN,
+    for name in ("replicas", "pending_ops"):
+        crowds = first_rows(facts.filter(f"{name} > {ROWS_PER_CONTAINER_MAX}"), "container_id")
+        shown = ", ".join(
+            f"(container_id {one['container_id']}: {one[name]} rows)" for one in crowds
         )
+        if crowds:
+            raise SnapshotRefused(
+                f"table {name}/: a container has at most {ROWS_PER_CONTAINER_MAX} rows; first: "
+                f"{shown}",
+                hint=SCAN_AGAIN,
+            )

@@ -22,25 +22,6 @@ SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program 
 
 
 @dataclass(frozen=True, slots=True)
-class KeyAtRisk:
-    """A key and the containers at risk that hold its blocks."""
-
-    key: str
-    container_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KeysAtRisk:
-    """Keys with blocks in containers that the control plane considered lost or at risk: their
-    number, and the first by name.
-    """
-
-    key_count: int
-    container_count: int
-    keys: tuple[KeyAtRisk, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SnapshotManifest:
     """The manifest of a snapshot."""
 
@@ -52,8 +33,10 @@ class SnapshotManifest:
     rows: dict[str, int]
     rules: dict[str, int] = field(default_factory=dict)
     """The control plane's numbers of `health.rules.Rules`, by name."""
-    keys_at_risk: KeysAtRisk | None = None
-    """None if the writer knows no keys, as in an export from Ozone."""
+    keys_at_risk: dict[str, Any] | None = None
+    """Keys with blocks in containers that the control plane considered lost or at risk: their
+    number, and the first by name. None if the writer knows no keys, as in an export from Ozone.
+    """
 
 
 def read_manifest(storage: Storage) -> SnapshotManifest:
@@ -95,22 +78,16 @@ def _manifest(path: str, fields: Any) -> SnapshotManifest:
     )
 
 
-def _keys_at_risk(path: str, fields: dict[str, Any]) -> KeysAtRisk:
+def _keys_at_risk(path: str, fields: dict[str, Any]) -> dict[str, Any]:
     told = _field(path, fields, "keys_at_risk", dict)
-    return KeysAtRisk(
-        key_count=_field(path, told, "key_count", int),
-        container_count=_field(path, told, "container_count", int),
-        keys=tuple(_key(path, one) for one in _field(path, told, "keys", list)),
-    )
+    counts = {name: _field(path, told, name, int) for name in ("key_count", "container_count")}
+    return counts | {"keys": [_key(path, one) for one in _field(path, told, "keys", list)]}
 
 
-def _key(path: str, told: Any) -> KeyAtRisk:
-    fields = {"keys": told}
-    ids = _field(path, _field(path, fields, "keys", dict), "container_ids", list)
-    return KeyAtRisk(
-        _field(path, told, "key", str),
-        tuple(_field(path, {"container_ids": number}, "container_ids", int) for number in ids),
-    )
+def _key(path: str, told: Any) -> dict[str, Any]:
+    ids = _field(path, _field(path, {"keys": told}, "keys", dict), "container_ids", list)
+    numbers = [_field(path, {"container_ids": one}, "container_ids", int) for one in ids]
+    return {"key": _field(path, told, "key", str), "container_ids": numbers}
 
 
 def _rules(path: str, fields: dict[str, Any]) -> dict[str, int]:

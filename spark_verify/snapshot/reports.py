@@ -96,36 +96,42 @@ def open_reports(
     manifest = SnapshotManifest(
         0, f"reports-{as_of_ms}-{key}", as_of_ms, 0, cluster_id, {"pending_ops": 0}
     )
-    snapshot, known = None, []
+    control, known = None, []
     if recorded is not None:
-        manifest = recorded[1]
+        directory, manifest = recorded
         if manifest.cluster_id != cluster_id:
             raise SnapshotRefused(
                 f"{WHAT} are of cluster {cluster_id}, the snapshot is of {manifest.cluster_id}"
             )
-        snapshot = open_snapshot(spark, recorded[0])
-        known = checked_nodes(snapshot.nodes, manifest)
+        control = open_snapshot(spark, directory), manifest
+        known = checked_nodes(control[0]["nodes"], manifest)
     rows_told = read_rows(spark, REPORT, *(newest[name] for name in times))
     replicas = _replicas(rows_told, manifest.snapshot_id)
     nodes = _nodes(datanodes, known, times, manifest.snapshot_id)
     rows = {"replicas": sum(datanodes[name]["replica_count"] for name in times)}
     rows["nodes"] = len(nodes)
-    if snapshot is None:
+    if control is None:
         rows["containers"] = replicas.select("container_id").distinct().count()
         containers = _containers(replicas, assumed)
         pending = local_rows(spark, TABLES["pending_ops"], [])
     else:
         # The control plane derived its states from other replicas.
-        containers = snapshot.containers.withColumn("health_state", f.expr("CAST(NULL AS STRING)"))
-        pending = snapshot.pending_ops
+        unknown = f.expr("CAST(NULL AS STRING)")
+        containers = control[0]["containers"].withColumn("health_state", unknown)
+        pending = control[0]["pending_ops"]
     facts = {"key": key, "datanodes": len(times), "silent": sorted(silent.values())}
     return Reports(
         replace(manifest, rows=manifest.rows | rows),
-        Snapshot(containers, replicas, local_rows(spark, TABLES["nodes"], nodes), pending),
+        {
+            "containers": containers,
+            "replicas": replicas,
+            "nodes": local_rows(spark, TABLES["nodes"], nodes),
+            "pending_ops": pending,
+        },
         times,
-        facts | {"assumed": {} if snapshot else dict(assumed)},
+        facts | {"assumed": {} if control else dict(assumed)},
         silent,
-        (snapshot, manifest) if snapshot else None,
+        control,
     )
 
 

@@ -11,7 +11,6 @@ with the manifest (`checks`).
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
@@ -42,30 +41,16 @@ TWICE: Final = re.compile(r"COLUMN_ALREADY_EXISTS.*?`(\w+)`", re.DOTALL)
 FOOTERS_AT_ONCE: Final = 8
 """Files whose schema is read concurrently, each by a small Spark job."""
 
-REASON_CHARACTERS_MAX: Final = 1500
-"""Maximum length of a library's message in output."""
 
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The tables of a snapshot."""
-
-    containers: DataFrame
-    replicas: DataFrame
-    nodes: DataFrame
-    pending_ops: DataFrame
-
-    def table(self, name: str) -> DataFrame:
-        """Return the table with this name."""
-        frame: DataFrame = getattr(self, name)
-        return frame
+Snapshot = Mapping[str, DataFrame]
+"""The tables of a snapshot by name."""
 
 
 def open_snapshot(spark: SparkSession, directory: str) -> Snapshot:
     """Return the tables of the snapshot in `directory`. Raise SnapshotRefused if a table is
     missing, or one of its files is damaged or has other columns.
     """
-    return Snapshot(**{name: _open_table(spark, directory, name) for name in TABLES})
+    return {name: _open_table(spark, directory, name) for name in TABLES}
 
 
 def parquet_reader(spark: SparkSession) -> DataFrameReader:
@@ -136,7 +121,7 @@ def _types(spark: SparkSession, table: str, *, name: str, file: str) -> dict[str
 
 def unreadable(table: str, error: Exception, name: str = "") -> SnapshotRefused:
     """Return the error for a table with a damaged file."""
-    reason = " ".join(describe_error(error).split())[:REASON_CHARACTERS_MAX]
+    reason = " ".join(describe_error(error).split())
     named = f"{name}: " if name else ""
     return SnapshotRefused(f"{table} cannot be read: {named}{reason}", hint=SCAN_AGAIN)
 

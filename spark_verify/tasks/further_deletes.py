@@ -16,7 +16,7 @@ from health.judge import judge
 from health.rules import Rules
 from spark_verify.input_columns import CASE
 from spark_verify.tasks.judge_batches import cut_of
-from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
+from spark_verify.tasks.verdict_rows import judged_tables
 
 DELETES_PER_CONTAINER_MAX: Final = 1_023
 """Maximum deletes of one container in one plan, with one call of the judge each. The next run plans
@@ -27,7 +27,7 @@ OPS: Final = CASE["pending_ops"]
 
 
 def further_deletes(
-    rows: dict[str, pa.Table], plan: pa.Table, nodes: Nodes, rules: Rules, stamp: RunStamp
+    rows: dict[str, pa.Table], plan: pa.Table, nodes: Nodes, rules: Rules
 ) -> pa.Table:
     """Return rows of `plan/` that delete replicas still surplus after the deletes in `plan`. `rows`
     are the rows of the judged containers, by table.
@@ -44,7 +44,7 @@ def further_deletes(
         }
         rows["pending_ops"] = pa.concat_tables([rows["pending_ops"].cast(OPS), _ops(going)])
         cut = cut_of(rows["containers"], rows["replicas"], rows["pending_ops"], nodes)
-        going = _deletes(judged_tables(judge(cut.batch, rules), cut, stamp)["plan"])
+        going = _deletes(judged_tables(judge(cut.batch, rules), cut)["plan"])
         found.append(going)
     return pa.concat_tables(found)
 
@@ -65,7 +65,5 @@ def _ops(deletes: pa.Table) -> pa.Table:
         "op": pa.repeat("DELETE", count),
         "datanode_id": pc.list_flatten(deletes["targets"]),
         "replica_index": pc.list_flatten(deletes["indexes"]),
-        "deadline_ms": deletes["expires_at_ms"].take(parents),
-        "command_id": pa.repeat(0, count),
     }
     return pa.table(columns).cast(OPS)

@@ -25,7 +25,7 @@ from spark_verify.result_tables import JUDGED
 from spark_verify.sql_text import ddl
 from spark_verify.tasks.further_deletes import further_deletes
 from spark_verify.tasks.judge_batches import cut_of
-from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
+from spark_verify.tasks.verdict_rows import judged_tables
 from spark_verify.tasks.votes import VOTE, votes
 
 Batches = Iterator[pa.RecordBatch]
@@ -67,7 +67,6 @@ class Case:
 
     nodes: Nodes
     rules: Rules
-    stamp: RunStamp
     versions: tuple[str, ...]
     """The software version of each node."""
 
@@ -78,14 +77,14 @@ def judging(case: Case) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
         for batch in batches:
             if batch.num_rows:
-                yield from judged_rows(pa.Table.from_batches([batch]), case).to_batches()
+                yield from judged_rows(batch, case).to_batches()
 
     return run
 
 
-def judged_rows(cases: pa.Table, case: Case) -> pa.Table:
+def judged_rows(cases: pa.RecordBatch, case: Case) -> pa.Table:
     """Return the judged rows of some cases, with the columns of JUDGED_CASE."""
-    rows = {name: unnested(cases, name, schema) for name, schema in CASE.items()}
+    rows = {name: unnested(cases, name) for name in CASE}
     cut = cut_of(rows["containers"], rows["replicas"], rows["pending_ops"], case.nodes)
     contradictions = violations(
         cut.batch, lambda row: cut.rows([row], "datanode_id")["datanode_id"][0].as_py()
@@ -95,8 +94,8 @@ def judged_rows(cases: pa.Table, case: Case) -> pa.Table:
         told = {"container_id": pa.array(refused, pa.int64())}
         return _completed(told | {REFUSAL: pa.array(texts, pa.string())}, len(refused))
     judgement = judge(cut.batch, case.rules)
-    tables = judged_tables(judgement, cut, case.stamp)
-    further = further_deletes(rows, tables["plan"], case.nodes, case.rules, case.stamp)
+    tables = judged_tables(judgement, cut)
+    further = further_deletes(rows, tables["plan"], case.nodes, case.rules)
     tables["plan"] = pa.concat_tables([tables["plan"], further])
     tables["votes"] = votes(judgement, cut, case.versions)
     tables["departures"] = _departures(judgement)
@@ -114,14 +113,11 @@ def _completed(columns: dict[str, Any], count: int) -> pa.Table:
     return pa.table(whole).cast(JUDGED_CASE)
 
 
-def unnested(cases: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
+def unnested(cases: pa.RecordBatch, name: str) -> pa.Table:
     """Return the rows of a table that are nested in cases."""
-    lists = cases[name].combine_chunks()
-    lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
-    ids, structs = cases["container_id"].combine_chunks(), pc.list_flatten(lists)
-    found = {"container_id": ids.take(pc.list_parent_indices(lists))}
-    found |= {column.name: pc.struct_field(structs, column.name) for column in _fields(schema)}
-    return pa.table(found).select(schema.names)
+    lists = cases.column(name)
+    ids = cases.column("container_id").take(pc.list_parent_indices(lists))
+    return pa.Table.from_struct_array(pc.list_flatten(lists)).add_column(0, "container_id", ids)
 
 
 def nested(table: pa.Table, ids: Ints) -> pa.ListArray:
@@ -132,16 +128,8 @@ def nested(table: pa.Table, ids: Ints) -> pa.ListArray:
     order = np.argsort(own, kind="stable")
     starts = np.searchsorted(own[order], np.append(ids, np.iinfo(np.int64).max))
     starts[-1] = len(own)
-    fields = _fields(table.schema)
-    rows = table.take(pa.array(order)).combine_chunks()
-    structs = pa.StructArray.from_arrays(
-        [_array(rows[field.name], field.type) for field in fields], fields=fields
-    )
-    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), structs)
-
-
-def _array(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    return column.chunk(0) if column.num_chunks else pa.array([], kind)
+    rows = table.drop_columns("container_id").take(pa.array(order)).to_struct_array()
+    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), rows.combine_chunks())
 
 
 def _departures(judgement: HealthJudgement) -> pa.Table:

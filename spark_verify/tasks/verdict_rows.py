@@ -1,8 +1,6 @@
 """Converts a judgement to Arrow rows of each result table."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,33 +28,8 @@ from health.words import (
 from spark_verify.result_tables import JUDGED, PLAN_REPLICA
 from spark_verify.tasks.judge_batches import BatchSlice
 
-PLAN_LIFE_MS: Final = 30 * 60 * 1000
-"""Lifetime of a plan. After it the control plane must not act on the plan, because the cluster has
-reported again.
-"""
 
-
-@dataclass(frozen=True, slots=True)
-class RunStamp:
-    """Facts about the run that every row of the result records."""
-
-    snapshot_id: str
-    run_id: str
-    as_of_ms: int
-
-    def columns(self) -> dict[str, Any]:
-        """Return the columns that are the same in all rows, by name."""
-        return {
-            "snapshot_id": self.snapshot_id,
-            "run_id": self.run_id,
-            "as_of_ms": self.as_of_ms,
-            "expires_at_ms": self.as_of_ms + PLAN_LIFE_MS,
-        }
-
-
-def judged_tables(
-    judgement: HealthJudgement, cut: BatchSlice, stamp: RunStamp
-) -> dict[str, pa.Table]:
+def judged_tables(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Table]:
     """Return the rows that a judged batch adds to each table of `result_tables.JUDGED`."""
     columns = {
         "health": _health(judgement, cut),
@@ -64,19 +37,10 @@ def judged_tables(
         "divergent": _divergent(judgement, cut),
         "plan": _plan(judgement),
     }
-    return {name: stamped(name, columns[name], stamp) for name in JUDGED}
-
-
-def stamped(name: str, columns: dict[str, pa.Array], stamp: RunStamp) -> pa.Table:
-    """Return the rows of a table of `result_tables.JUDGED`, completed with the stamp's columns."""
-    schema = JUDGED[name]
-    count = len(columns["container_id"])
-    same = {
-        column: pa.repeat(pa.scalar(value, schema.field(column).type), count)
-        for column, value in stamp.columns().items()
-        if column in schema.names
+    return {
+        name: pa.table(columns[name]).select(schema.names).cast(schema)
+        for name, schema in JUDGED.items()
     }
-    return pa.table(same | columns).select(schema.names).cast(schema)
 
 
 def _health(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Array]:

@@ -12,8 +12,7 @@ from agent.rpc.wire.plan_file import FinishedRun, read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.exits import Exit
 from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
-from spark_verify.result_tables import RESULTS
-from spark_verify.tasks.verdict_rows import PLAN_LIFE_MS
+from spark_verify.result_tables import PLAN_LIFE_MS, RESULTS
 from tests.support.verification.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
 
 ROOT = Path(__file__).parents[2]

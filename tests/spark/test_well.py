@@ -20,7 +20,7 @@ from spark_verify.snapshot.checks import checked_nodes
 from spark_verify.snapshot.manifest import read_manifest
 from spark_verify.snapshot.tables import open_snapshot
 from spark_verify.storage import LocalStorage
-from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
+from spark_verify.tasks.verdict_rows import judged_tables
 from spark_verify.tasks.votes import votes
 from tests.support.verification.classifier import Case, classify
 from tests.support.verification.judged import cut
@@ -40,9 +40,9 @@ def accepted(spark: SparkSession, directory: Path, rules: Rules) -> dict[int, di
     """Return the rows of `health/` that Spark makes without asking the judge."""
     manifest = read_manifest(LocalStorage(str(directory)))
     snapshot = open_snapshot(spark, str(directory))
-    inputs = Inputs(snapshot, manifest, checked_nodes(snapshot.nodes, manifest), rules)
+    inputs = Inputs(snapshot, manifest, checked_nodes(snapshot["nodes"], manifest), rules)
     facts = container_facts(inputs, node_facts(spark, inputs))
-    found = well_health(facts, manifest.snapshot_id).collect()
+    found = well_health(facts).collect()
     return {row["container_id"]: row.asDict() for row in found}
 
 
@@ -71,7 +71,7 @@ def test_containers_accepted_by_spark_are_healthy_for_the_judge(
     rules = Rules(rack_count=racks)
     batch = cut(rows)
     judgement = judge(batch.batch, rules)
-    tables = judged_tables(judgement, batch, RunStamp("snap-1", "r", 0))
+    tables = judged_tables(judgement, batch)
     tables["votes"] = votes(judgement, batch, [node.version for node in _by_name(rows)])
 
     found = accepted(open_session(row_count=0), drawn.write(tmp_path / "s"), rules)

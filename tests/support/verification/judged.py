@@ -12,7 +12,7 @@ from health.reconcile_eligibility import REASONS
 from health.rules import Rules
 from health.words import CLASSES, ELIGIBILITY, QUEUES, HealthState, flag_names
 from spark_verify.tasks.judge_batches import BatchSlice, cut_of, nodes_of
-from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
+from spark_verify.tasks.verdict_rows import judged_tables
 from tests.support.verification.classifier import Opinion
 from tests.support.verification.snapshots import SnapshotRows, gather
 
@@ -109,7 +109,7 @@ def _judged(judgement: HealthJudgement, i: int, plan: list[PlanRow]) -> Judged:
 
 def _plans(judgement: HealthJudgement, batch: BatchSlice) -> dict[int, list[PlanRow]]:
     """Return the rows of the plan by container's place, as the Arrow rows have them."""
-    table = judged_tables(judgement, batch, RunStamp("snapshot", "run", 0))["plan"]
+    table = judged_tables(judgement, batch)["plan"]
     ids = batch.batch.containers.container_id
     places = np.searchsorted(ids, table["container_id"].to_numpy()).tolist()
     found: dict[int, list[PlanRow]] = {}

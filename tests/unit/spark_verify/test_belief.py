@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from spark_verify.errors import SnapshotRefused
-from spark_verify.pipeline import REPORTING_MIN_PERCENT, VerifyRequest, verify
+from spark_verify.options import DEFAULTS
+from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.snapshot.checks import check_age, check_reporting
 from spark_verify.snapshot.manifest import SnapshotManifest
 
@@ -87,7 +88,7 @@ class TestReporting:
     )
     def test_enough_nodes_pass(self, nodes: list[dict[str, object]]) -> None:
         """Half is enough, and a node that may be silent does not count."""
-        check_reporting(nodes, REPORTING_MIN_PERCENT)
+        check_reporting(nodes, DEFAULTS["reporting_min_percent"])
 
     def test_a_mostly_silent_cluster_is_refused_with_the_silent_nodes_named(self) -> None:
         """
@@ -96,7 +97,7 @@ class TestReporting:
         nodes = [node("a"), node("c", "STALE"), node("b", "DEAD", "DECOMMISSIONING")]
 
         with pytest.raises(SnapshotRefused, match=r"only 1 of 3 nodes .*missing: b, c"):
-            check_reporting(nodes, REPORTING_MIN_PERCENT)
+            check_reporting(nodes, DEFAULTS["reporting_min_percent"])
 
     def test_a_heartbeat_is_no_report(self) -> None:
         """A node that calls without a full report since the start of the control plane says
@@ -105,7 +106,7 @@ class TestReporting:
         nodes = [node("a"), node("b", has_reported=False), node("c", has_reported=False)]
 
         with pytest.raises(SnapshotRefused, match=r"only 1 of 3 nodes .* 50 % must; missing: b, c"):
-            check_reporting(nodes, REPORTING_MIN_PERCENT)
+            check_reporting(nodes, DEFAULTS["reporting_min_percent"])
 
     def test_the_operator_may_lower_the_share(self) -> None:
         """Zero accepts a cluster without any reporting node."""

@@ -73,7 +73,9 @@ def test_a_flipped_bit_is_never_another_row(
         path.write_bytes(damaged)
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         try:
-            rows = open_snapshot(spark, str(tmp_path / "s")).pending_ops.select(*OPS.column_names)
+            rows = open_snapshot(spark, str(tmp_path / "s"))["pending_ops"].select(
+                *OPS.column_names
+            )
             found = [row.asDict() for row in rows.collect()]
             assert OPS.to_pylist() == found
         except failures() as error:

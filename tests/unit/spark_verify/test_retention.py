@@ -120,6 +120,6 @@ def test_a_run_goes_with_its_rows_and_the_others_stay(tmp_path: Path) -> None:
     kept = ["a2", "b1", "strange"]
     assert kept == finished_runs(out)
     for table in RESULTS:
-        assert kept == [one.name.removeprefix("run_id=") for one in out.listed(table)]
+        assert kept == [one.removeprefix("run_id=") for one in out.listed(table)]
     assert (tmp_path / "run_id=half").is_dir()
     assert not list(tmp_path.glob(".*"))

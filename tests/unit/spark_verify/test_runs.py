@@ -190,11 +190,11 @@ def test_an_attempt_that_fails_removes_its_own_rows_only(tmp_path: Path) -> None
     Another process may be writing the same run.
     """
     storage = LocalStorage(str(tmp_path))
-    mine, other = Attempt(str(tmp_path), "r"), Attempt(str(tmp_path), "r")
+    mine, other = Attempt(storage, "r"), Attempt(storage, "r")
     for attempt in (mine, other):
         Path(attempt.table("health")).mkdir(parents=True)
 
-    mine.abandon(storage)
+    mine.abandon()
 
     assert not Path(mine.table("health")).exists()
     assert Path(other.table("health")).exists()
