@@ -75,7 +75,7 @@ from spark_verify.snapshot.checks import (
     checked_nodes,
 )
 from spark_verify.snapshot.manifest import SnapshotManifest, read_manifest
-from spark_verify.snapshot.reports import ASSUMED, Reports, open_reports
+from spark_verify.snapshot.reports import Reports, open_reports
 from spark_verify.snapshot.tables import open_snapshot, parquet_reader, read_rows
 from spark_verify.sql_text import casts, local_rows
 from spark_verify.storage import address_of, is_local, spark_path, storage_of
@@ -114,6 +114,15 @@ class VerifyRequest:
     ec_data: int = DEFAULTS["ec_data"]
     ec_parity: int = DEFAULTS["ec_parity"]
     """The replication of all containers, which reports alone do not tell."""
+
+    @property
+    def assumed(self) -> dict[str, int]:
+        """That replication, by names of options."""
+        return {
+            "replication_factor": self.replication_factor,
+            "ec_data": self.ec_data,
+            "ec_parity": self.ec_parity,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +214,7 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
             spark,
             place,
             (source, recorded) if recorded else None,
-            assumed={name: getattr(request, name) for name in ASSUMED},
+            assumed=request.assumed,
             age_max_s=request.age_max_s,
             now_ms=now_ms,
         )

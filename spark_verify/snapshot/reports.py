@@ -43,9 +43,6 @@ NONE: Final = "is report.export set on the datanodes, and to this directory?"
 FROM_REPLICAS: Final = ("CLOSED", "QUASI_CLOSED", "CLOSING", "OPEN")
 """States of a container by its replicas: the first that one of them is in."""
 
-ASSUMED: Final = ("replication_factor", "ec_data", "ec_parity")
-"""Options for the replication of all containers: reports say only whether it is EC."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reports:
@@ -75,7 +72,7 @@ def open_reports(
     """Return the newest reports in `directory`. Raise SnapshotRefused for invalid files.
 
     `recorded` is the directory of a control plane's snapshot and its manifest; `assumed` has the
-    options of ASSUMED.
+    replication of all containers, because reports say only whether it is EC.
     """
     newest = _newest(directory, read_below(spark, directory, WHAT, REPORT)[1])
     check_files(spark, WHAT, {_shown(file): file for file in newest.values()}, REPORT)
@@ -250,7 +247,9 @@ def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
 
 def _containers(replicas: DataFrame, assumed: Mapping[str, int]) -> DataFrame:
     """Return the rows of `containers/`, as far as replicas determine them."""
-    factor, data, parity = (assumed[name] for name in ASSUMED)
+    factor, data, parity = (
+        assumed[name] for name in ("replication_factor", "ec_data", "ec_parity")
+    )
     state = " ".join(f"WHEN bool_or(state = '{word}') THEN '{word}'" for word in FROM_REPLICAS)
     return replicas.sparkSession.sql(
         f"""

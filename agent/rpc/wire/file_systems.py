@@ -136,11 +136,7 @@ class FsPath:
         """Return the entries below, in the order of names; an empty list if there are none."""
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         found = [
-            FsEntry(
-                replace(self, path=info.path),
-                info.type == pafs.FileType.File,
-                int(info.mtime.timestamp() * 1000) if info.mtime else 0,
-            )
+            FsEntry(replace(self, path=info.path), info.type == pafs.FileType.File)
             for info in self.files.get_file_info(selector)
         ]
         return sorted(found, key=lambda one: one.place.path)
@@ -195,8 +191,6 @@ class FsEntry:
 
     place: FsPath
     is_file: bool
-    changed_at_ms: int
-    """0 = unknown."""
 
 
 def _check_local(text: str) -> None:
