@@ -8,7 +8,7 @@
 One container is a batch of one. The caller sorts a batch; `violations` reports invalid rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,6 +125,10 @@ class Nodes:
     is_confirmed: Bools
     """True if it has reported all its replicas since the control plane's start; until then known
     ones may be gone."""
+
+    def among(self, names: Collection[str]) -> Bools:
+        """Return which nodes have one of these names."""
+        return np.array([name in names for name in self.names], dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

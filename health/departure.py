@@ -95,10 +95,14 @@ def lacking(view: BatchView, counts: Counts) -> Ints:
     return np.where(view.is_judged, np.maximum(0, found), 0)
 
 
-def is_readable(view: BatchView) -> Bools:
-    """Return which containers can be read completely from answering nodes."""
+def is_readable(view: BatchView, serves: Bools | None = None) -> Bools:
+    """Return which containers can be read completely from the replicas that serve: by default the
+    good ones on answering nodes.
+    """
     replicas, rows = view.batch.replicas, view.rows
-    here = np.flatnonzero(view.is_present & ~view.is_bad & view.is_reachable)
+    if serves is None:
+        serves = view.is_present & ~view.is_bad & view.is_reachable
+    here = np.flatnonzero(serves)
     indexes = Groups.of(replicas.container[here], replicas.index[here])
     found = np.bincount(replicas.container[here[indexes.first]], minlength=rows.count)
     return found >= np.where(view.is_ec, view.batch.containers.data, 1)

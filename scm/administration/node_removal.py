@@ -10,7 +10,7 @@ differ from those of its peers, and a reconcile makes it delete the blocks, too
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
@@ -258,7 +258,8 @@ def _without_the_dead(page: ContainerPage) -> tuple[Bools, Bools]:
     serves = seen.is_alive & has_all
     is_unwanted = ~containers.is_known | (containers.state >= words.ContainerOnlyState.DELETING)
     is_free = obstacles(seen, found.counts, found.flags) == FREE
-    return is_readable(replace(seen, is_reachable=serves)) | is_unwanted, is_free | is_unwanted
+    serves &= seen.is_present & ~seen.is_bad
+    return is_readable(seen, serves) | is_unwanted, is_free | is_unwanted
 
 
 def _text(loss: RemovalLoss) -> str:

@@ -17,8 +17,12 @@ from scm.cluster.case import ContainerContext, container_fingerprint, needed_byt
 from scm.cluster.commands.loads import DELETE_LIMIT
 from scm.cluster.safemode import SafeMode
 from scm.replication.guards.delete_safety import good_replicas
-from scm.replication.guards.origins import may_be_removed
-from scm.replication.guards.shard_guard import may_lose_shard, operator_keep_count, whole_count
+from scm.replication.guards.shard_guard import (
+    copy_count,
+    may_delete,
+    operator_keep_count,
+    whole_count,
+)
 from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
 from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.replication.reconciling.plan_check import ASKED_FOR, ContainerDecision, PlannedCommand
@@ -240,14 +244,8 @@ class OperatorCommands(ControlComponent):
             return self._decision(case, Code.CONTAINER_NOT_FOUND, message)
         if datanode_id in case.deletes:
             return self._decision(case, "OK", "was ordered before")
-        if case.container.scheme:
-            is_safe, what = may_lose_shard(case, datanode_id), " shards"
-        else:
-            is_safe = may_be_removed(
-                case, datanode_id, keep_count=keep_count, rules=self._judge.rules()
-            )
-            what = ", equal and confirmed replicas"
-        if not is_safe:
+        if not may_delete(case, datanode_id, keep_count=keep_count, rules=self._judge.rules()):
+            what = " shards" if case.container.scheme else ", equal and confirmed replicas"
             message = f"fewer than {keep_count} whole{what} would stay"
             return self._decision(case, NOT_ENOUGH_REPLICAS, message)
         if self._commands.loads.delete_load(datanode_id) >= DELETE_LIMIT:
@@ -328,7 +326,7 @@ class OperatorCommands(ControlComponent):
         commands: tuple[PlannedCommand, ...] = (),
         command_ids: tuple[int, ...] = (),
     ) -> ContainerDecision:
-        copies = whole_count(case) if case.container.scheme else len(good_replicas(case))
+        copies = copy_count(case)
         return ContainerDecision(
             case.container.container_id,
             code,

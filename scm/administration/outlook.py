@@ -101,8 +101,8 @@ class ImpactTotals:
         seen, hit = stake.found.view, stake.is_hit
         at_best, certain = serving(stake.found)
         is_asked = stake.holds & seen.rows.some(at_best & hit)
-        now, left = _readable(seen, at_best), _readable(seen, at_best & ~hit)
-        left_for_certain = _readable(seen, certain & ~hit)
+        now, left = is_readable(seen, at_best), is_readable(seen, at_best & ~hit)
+        left_for_certain = is_readable(seen, certain & ~hit)
         spare = _spare(seen, certain & ~hit)
         unreadable = is_asked & now & ~left
         doubtful = is_asked & now & left & ~left_for_certain
@@ -124,7 +124,7 @@ class ImpactTotals:
         short = np.where(stake.found.view.rows.some(stake.is_hit), short, 0)
         self.lacking.update(short[short > 0].tolist())
         containers = stake.batch.containers
-        can_be_made = _readable(after.view, after.view.is_present)
+        can_be_made = is_readable(after.view, after.view.is_present)
         made = np.where(can_be_made, short, 0)
         self.rebuild_bytes += int((made * containers.used_bytes).sum())
         self.width_max = max(self.width_max, int(containers.factor[short > 0].max(initial=0)))
@@ -136,7 +136,7 @@ class ImpactTotals:
         all_up = np.full(len(nodes.names), int(NodeHealth.HEALTHY))
         seen = view(replace(stake.batch, nodes=replace(nodes, health=all_up)))
         there, left = (
-            _readable(seen, mask) for mask in (seen.is_present, seen.is_present & ~stake.is_hit)
+            is_readable(seen, mask) for mask in (seen.is_present, seen.is_present & ~stake.is_hit)
         )
         is_lost = stake.holds & there & ~left
         self.lost_count += stake.name(is_lost, self.lost_ids)
@@ -159,7 +159,7 @@ def serving(found: Diagnosis) -> tuple[Bools, Bools]:
 def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> ContainerBatch:
     """Return the batch with the targets off: datanodes dead, replicas on the volumes absent."""
     nodes = batch.nodes
-    is_off = np.array([name in targets.nodes for name in nodes.names], dtype=np.bool_)
+    is_off = nodes.among(targets.nodes)
     service, is_returning = nodes.service, nodes.is_returning
     if targets.is_for_good:  # not waited for, even if maintenance was announced
         service = np.where(is_off, int(ServiceState.IN_SERVICE), service)
@@ -201,8 +201,7 @@ def _at_stake(batch: ContainerBatch, rules: Rules, targets: StopTargets) -> _Imp
     batch = replace(batch, ops=Ops(**{f.name: getattr(ops, f.name)[is_kept] for f in fields(Ops)}))
     found = diagnose(batch, rules)
     replicas, containers, names = batch.replicas, batch.containers, batch.nodes.names
-    is_off = np.array([name in targets.nodes for name in names], dtype=np.bool_)
-    is_hit = is_off[replicas.node]
+    is_hit = batch.nodes.among(targets.nodes)[replicas.node]
     for name, ids in targets.parts.items():
         if name in names:
             own = replicas.node == names.index(name)
@@ -210,12 +209,6 @@ def _at_stake(batch: ContainerBatch, rules: Rules, targets: StopTargets) -> _Imp
     is_over = (containers.state >= ContainerOnlyState.DELETING) | found.counts.is_empty
     is_unwritten = (containers.state == SharedState.OPEN) & (containers.key_count == 0)
     return _ImpactBatch(batch, found, is_hit, ~is_over & ~is_unwritten, targets)
-
-
-def _readable(seen: BatchView, serves: Bools) -> Bools:
-    """Return which containers can be read from the replicas that serve."""
-    nothing_bad = np.zeros_like(seen.is_bad)
-    return is_readable(replace(seen, is_bad=nothing_bad, is_reachable=serves))
 
 
 def _spare(seen: BatchView, serves: Bools) -> Ints:

@@ -7,8 +7,7 @@ from typing import Final
 from agent.errors import Code
 from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.case import ContainerContext, container_fingerprint
-from scm.replication.guards.delete_safety import good_replicas
-from scm.replication.guards.shard_guard import whole_count
+from scm.replication.guards.shard_guard import copy_count
 from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.replication.reconciling.eligibility import Eligibility
 from scm.replication.reconciling.plan_check import ContainerDecision, PlannedCommand, PlanRow
@@ -95,7 +94,7 @@ class Previews(ControlComponent):
         if container is None or decision.world:
             return decision
         case = self._cases.case(container)
-        copies = _whole(case)
+        copies = copy_count(case)
         shown = replace(
             decision, copies_before=copies, copies_after=copies, world=self._world(container)
         )
@@ -143,7 +142,7 @@ class Previews(ControlComponent):
         at_best_count: int,
     ) -> ContainerDecision:
         """Return a decision with the copies before and after, and the current fingerprint."""
-        copies = _whole(self._cases.case(container))
+        copies = copy_count(self._cases.case(container))
         shown = ContainerDecision(container.container_id, "OK", message, (), commands, copies)
         after = max(copies, at_best_count)
         return replace(shown, copies_after=after, world=self._world(container))
@@ -152,15 +151,11 @@ class Previews(ControlComponent):
         return container_fingerprint(self._cases.case(container))
 
 
-def _whole(case: ContainerContext) -> int:
-    return whole_count(case) if case.container.scheme else len(good_replicas(case))
-
-
 def _whole_after(case: ContainerContext, row: PlanRow) -> int:
     match row.action:
         case CommandKind.DELETE:
-            return _whole(replace(case, deletes=(*case.deletes, *row.targets)))
+            return copy_count(replace(case, deletes=(*case.deletes, *row.targets)))
         case CommandKind.RECONSTRUCT:
-            return min(case.container.replication_factor, _whole(case) + row.copies)
+            return min(case.container.replication_factor, copy_count(case) + row.copies)
         case _:
-            return _whole(case)
+            return copy_count(case)

@@ -35,6 +35,12 @@ class PlacedReplica:
         """The node that holds the replica."""
         return self.replica.datanode_id
 
+    @property
+    def is_staying(self) -> bool:
+        """True if its node answers, is in service, and has confirmed the replica."""
+        is_here = self.health is NodeHealthState.HEALTHY and self.is_confirmed
+        return is_here and self.op_state is OpState.IN_SERVICE
+
 
 def present(placed: Iterable[PlacedReplica]) -> list[PlacedReplica]:
     """Return the replicas that count as present: all but those on dead nodes.

@@ -11,12 +11,7 @@ from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.case import ContainerContext, PlacedReplica
 from scm.replication.guards import origins
 from scm.replication.guards.delete_safety import is_whole, movable
-from scm.replication.guards.shard_guard import (
-    equivalent_shards,
-    may_lose_shard,
-    may_remove_shard,
-    operator_keep_count,
-)
+from scm.replication.guards.shard_guard import equivalent_shards, may_delete
 from scm.replication.judging.live_judge import LiveHealthJudge
 from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.replication.repairing.reconstruction import Reconstructor
@@ -123,23 +118,14 @@ class PreSendCheck(ControlComponent):
         container = self._state.containers.get(command.container_id)
         if container is None or not command.keep_count:
             return ""
-        case = self._cases.case(container)
-        if container.scheme:
-            is_asked_for = command.keep_count == operator_keep_count(container)
-            may_go = may_lose_shard if is_asked_for else may_remove_shard
-            is_safe = may_go(case, command.datanode_id)
-            return "" if is_safe else "too few whole shards would stay"
-        is_safe = origins.may_be_removed(
-            case,
-            command.datanode_id,
-            keep_count=command.keep_count,
-            rules=self._judge.rules(),
-        )
-        if is_safe:
+        case, keep_count = self._cases.case(container), command.keep_count
+        if may_delete(case, command.datanode_id, keep_count=keep_count, rules=self._judge.rules()):
             return ""
+        if container.scheme:
+            return "too few whole shards would stay"
         if container.state is ContainerState.QUASI_CLOSED:
             return "too few whole replicas of its origin would stay"
-        return f"fewer than {command.keep_count} whole replicas would stay"
+        return f"fewer than {keep_count} whole replicas would stay"
 
 
 def _others_with(case: ContainerContext, victim: PlacedReplica) -> list[PlacedReplica]:

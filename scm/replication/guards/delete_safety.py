@@ -13,7 +13,7 @@ from merkle.diff import SummaryComparison, compare
 from merkle.replica import ReplicaState
 from scm.cluster.case import ContainerContext, PlacedReplica, is_bad, present
 from scm.cluster.lifecycle import is_complete
-from scm.state.facts import ContainerState, NodeHealthState, OpState, Replica
+from scm.state.facts import ContainerState, Replica
 
 UNBLOCK_REPLICAS_MIN: Final = 3  # two stay if an unhealthy one makes room for a copy
 
@@ -37,9 +37,7 @@ def good_replicas(case: ContainerContext) -> list[PlacedReplica]:
 def is_whole(case: ContainerContext, p: PlacedReplica) -> bool:
     """Return True if a replica has all commits, is confirmed, and is on a node that stays."""
     return (
-        p.health is NodeHealthState.HEALTHY
-        and p.op_state is OpState.IN_SERVICE
-        and p.is_confirmed
+        p.is_staying
         and p.datanode_id not in case.deletes
         and is_complete(case.container, p.replica)
         and not p.replica.load_error
@@ -60,9 +58,7 @@ def is_sound(case: ContainerContext, p: PlacedReplica) -> bool:
     container, on a node that stays.
     """
     return (
-        p.health is NodeHealthState.HEALTHY
-        and p.op_state is OpState.IN_SERVICE
-        and p.is_confirmed
+        p.is_staying
         and p.datanode_id not in case.excluded
         and p.replica.state is ReplicaState.QUASI_CLOSED
         and p.replica.tree is not None
@@ -120,9 +116,7 @@ def unblock_victim(case: ContainerContext) -> PlacedReplica | None:
         p
         for p in here
         if is_bad(case.container, p.replica)
-        and p.health is NodeHealthState.HEALTHY
-        and p.op_state is OpState.IN_SERVICE
-        and p.is_confirmed
+        and p.is_staying
         and p.datanode_id not in case.hopeful | case.excluded
         and not has_more(p, matching)
         and (not is_quasi or is_kept_by_origin(case, p))

@@ -1,4 +1,5 @@
-"""Decides which shards of erasure-coded containers may be removed, and where one may go. Pure.
+"""Decides which shards of erasure-coded containers may be removed, and where one may go, and
+whether any replica may be deleted (`may_delete`). Pure.
 
 The judge decides what is missing and what is surplus. A delete is sent only while every index has a
 whole shard or, if an operator or lack of room requires it, while more shards than reading needs are
@@ -10,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from health.racks import misplaced_count
+from health.rules import Rules
 from merkle.replica import ReplicaState
 from scm.cluster.case import ContainerContext, PlacedReplica, is_bad, present
-from scm.replication.guards.delete_safety import is_equal, is_whole, stable_order
-from scm.state.facts import Container, NodeHealthState, OpState
+from scm.replication.guards.delete_safety import good_replicas, is_equal, is_whole, stable_order
+from scm.replication.guards.origins import may_be_removed
+from scm.state.facts import Container
 
 
 def replaceable_shard(case: ContainerContext) -> PlacedReplica | None:
@@ -29,8 +32,10 @@ def replaceable_shard(case: ContainerContext) -> PlacedReplica | None:
         return None
     bad = [
         p
-        for p in _removable(case)
-        if (
+        for p in case.placed
+        if p.is_staying
+        and p.replica.state is not ReplicaState.RECOVERING
+        and (
             p.replica.replica_index in indexes
             or len(indexes) > case.container.data_count
             or equivalent_shards(case, p)
@@ -71,6 +76,20 @@ def may_lose_shard(case: ContainerContext, datanode_id: str) -> bool:
     """
     without = replace(case, deletes=(*case.deletes, datanode_id))
     return whole_count(without) >= operator_keep_count(case.container)
+
+
+def may_delete(case: ContainerContext, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
+    """Return True if a replica may be deleted, whoever orders it: enough others stay."""
+    if not case.container.scheme:
+        return may_be_removed(case, datanode_id, keep_count=keep_count, rules=rules)
+    is_asked_for = keep_count == operator_keep_count(case.container)
+    may_go = may_lose_shard if is_asked_for else may_remove_shard
+    return may_go(case, datanode_id)
+
+
+def copy_count(case: ContainerContext) -> int:
+    """Return how many whole and equal copies, or indexes with a whole shard, a container has."""
+    return whole_count(case) if case.container.scheme else len(good_replicas(case))
 
 
 def operator_keep_count(container: Container) -> int:
@@ -122,18 +141,6 @@ def _whole(case: ContainerContext) -> dict[int, list[PlacedReplica]]:
         if is_whole(case, p) and p.replica.replica_index in found:
             found[p.replica.replica_index].append(p)
     return found
-
-
-def _removable(case: ContainerContext) -> list[PlacedReplica]:
-    """Return the replicas on in-service nodes that answer and have reported all their replicas."""
-    return [
-        p
-        for p in case.placed
-        if p.health is NodeHealthState.HEALTHY
-        and p.op_state is OpState.IN_SERVICE
-        and p.is_confirmed
-        and p.replica.state is not ReplicaState.RECOVERING
-    ]
 
 
 def _twin(case: ContainerContext, whole: dict[int, list[PlacedReplica]]) -> PlacedReplica | None:
@@ -190,8 +197,9 @@ def equivalent_shards(case: ContainerContext, bad: PlacedReplica) -> list[Placed
     """
     return [
         p
-        for p in _removable(case)
-        if p is not bad
+        for p in case.placed
+        if p.is_staying
+        and p is not bad
         and p.replica.replica_index == bad.replica.replica_index
         and p.replica.state is bad.replica.state is ReplicaState.QUASI_CLOSED
         and not p.replica.finding_count

@@ -78,14 +78,14 @@ def losses_without(
     ascending. Pure.
     """
     after = diagnose(as_if_told(batch, datanode_ids, op_state), rules)
-    return losses(after, _locked_out(view(batch), _is_named(batch, datanode_ids)))
+    return losses(after, _locked_out(view(batch), batch.nodes.among(datanode_ids)))
 
 
 def as_if_told(
     batch: ContainerBatch, datanode_ids: Collection[str], op_state: OpState
 ) -> ContainerBatch:
     """Return a batch with some of its nodes in another operational state. Pure."""
-    nodes, is_named = batch.nodes, _is_named(batch, datanode_ids)
+    nodes, is_named = batch.nodes, batch.nodes.among(datanode_ids)
     is_resting = op_state is OpState.IN_MAINTENANCE
     told = replace(
         nodes,
@@ -189,7 +189,7 @@ class LiveHealthJudge:
         if not container_ids:
             return 0
         batch = self._batches.of(container_ids)
-        found = _locked_out(view(batch), _is_named(batch, datanode_ids))
+        found = _locked_out(view(batch), batch.nodes.among(datanode_ids))
         return int(np.count_nonzero(found & batch.containers.is_known))
 
     def sources(
@@ -220,15 +220,10 @@ class LiveHealthJudge:
         }
 
 
-def _is_named(batch: ContainerBatch, datanode_ids: Collection[str]) -> Bools:
-    """Return which nodes of a batch are in `datanode_ids`."""
-    return np.array([name in datanode_ids for name in batch.nodes.names], dtype=np.bool_)
-
-
 def _locked_out(now: BatchView, is_off: Bools) -> Bools:
     """Return which containers are readable, but not if some nodes were off."""
-    left = replace(now, is_present=now.is_present & ~is_off[now.batch.replicas.node])
-    return is_readable(now) & ~is_readable(left)
+    serves = now.is_present & ~now.is_bad & now.is_reachable
+    return is_readable(now, serves) & ~is_readable(now, serves & ~is_off[now.batch.replicas.node])
 
 
 def _copy(found: Diagnosis, rows: Sequence[int]) -> HealthRow:
