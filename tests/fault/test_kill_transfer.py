@@ -29,7 +29,6 @@ from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import ImportResult, ReplicaImporter
 from agent.transfer.parts import ImportMessage
 from agent.transfer.replicate import Replicator
-from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
 from tests.support.faults.victim import Zygote, write_config
@@ -148,14 +147,7 @@ def assassin(path: Path) -> Iterator[tuple[ReplicaStore, str]]:
     store = open_store(path, "target")
     with ThreadPoolExecutor(4) as writers:
         leases = ContainerLeases()
-        importer = Assassin(
-            store=store,
-            leases=leases,
-            executor=writers,
-            cluster_id=CLUSTER_ID,
-            algorithm=Algorithm.XXH3_64,
-            now_ms=lambda: 1,
-        )
+        importer = Assassin(store=store, leases=leases, executor=writers, now_ms=lambda: 1)
         limits = DatanodeServerLimits()
         groups = [ReadHandlers(store, limits=limits), ImportHandlers(importer)]
         with ThreadPoolExecutor(4) as threads:

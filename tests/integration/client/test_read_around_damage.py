@@ -342,10 +342,12 @@ class Unsteady(Peer):
         del container_id, keys
         raise RefusedError(Code.MALFORMED_REQUEST, "no such method")
 
-    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
+    def block(
+        self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
+    ) -> BlockData:
         """Answer for odd blocks."""
         self._fall_silent(is_due=block_id % 2 == 0)
-        return super().block(container_id, block_id)
+        return super().block(container_id, block_id, meter)
 
     def read_chunk(
         self,
@@ -371,9 +373,11 @@ class Outdated(Peer):
         super().__init__(address)
         self._before = before
 
-    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
+    def block(
+        self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
+    ) -> BlockData:
         """Return the row as it was."""
-        return self._before.block(container_id, block_id)
+        return self._before.block(container_id, block_id, meter)
 
 
 def opened(
