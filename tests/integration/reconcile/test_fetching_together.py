@@ -1,7 +1,7 @@
 """Small chunks are fetched and proven together, and no less carefully than one by one."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.store.operations.repair import ReplicaRepair
 from merkle.checksum import window_checksums
-from merkle.replica import BlockData, BlockId, ContainerId
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from tests.support.storage.datanodes import LIMITS, Datanode, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
@@ -216,12 +216,19 @@ def test_chunk_that_cannot_be_read_here_is_fetched(
     """The failure shows again, with its reason, when the chunk is overwritten."""
     served_by(*cluster[1:])
 
-    def fails(_repair: ReplicaRepair, _block_id: BlockId, _chunks: object) -> list[bytes]:
-        raise UnavailableError(Code.UNAVAILABLE, "the index has no free reader")
+    held_of = ReplicaRepair.held_of
 
+    def fails(repair: ReplicaRepair, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
+        if block_id not in failed_for:  # to compare it; it is read again to be overwritten
+            failed_for.add(block_id)
+            raise UnavailableError(Code.UNAVAILABLE, "the index has no free reader")
+        return held_of(repair, block_id, chunks)
+
+    failed_for: set[BlockId] = set()
     monkeypatch.setattr(ReplicaRepair, "held_of", fails)
     result = cluster[0].reconcile(cluster[1:])
 
+    assert failed_for
     assert (ReconcileVerdict.CONVERGED, 20) == (result.result, result.chunk_count)
     assert cluster[1].files() == cluster[0].files()
 

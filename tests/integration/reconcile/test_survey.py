@@ -30,9 +30,13 @@ class TreeStore:
 
     held: Tree
 
-    def tree(self, container_id: ContainerId) -> Tree:
-        """Return the tree."""
+    def view(self, container_id: ContainerId) -> "TreeStore":
+        """Return the only replica."""
         assert CONTAINER == container_id
+        return self
+
+    def tree(self) -> Tree:
+        """Return the tree."""
         return self.held
 
 
