@@ -225,9 +225,11 @@ def test_a_host_that_connects_without_end_locks_nobody_out(serve: Serve, tmp_pat
 
 
 def use(address: str, hosts: Sequence[str], stack: ExitStack) -> list[RawHttp2]:
-    """Connect from each of some hosts, and call; the server may have ended it meanwhile."""
-    made = [stack.enter_context(RawHttp2(address, host)) for host in hosts]
-    for raw in made:
+    """Connect from each of some hosts in turn, and call; the server may end it before the call."""
+    made = []
+    for host in hosts:
+        raw = stack.enter_context(RawHttp2(address, host))
+        made.append(raw)
         with suppress(OSError, StopIteration):
             raw.greet()
             raw.begin(1, "/grpc.health.v1.Health/Check")
