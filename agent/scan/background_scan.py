@@ -199,9 +199,12 @@ class VolumeScanWorker:
         speed = self._speed.bytes_per_s()
         pause_left_s = self.hold.left_s()
         eta_s = due_bytes / speed if speed else (-1.0 if due_bytes else 0.0)
+        state = self._state
+        if pause_left_s or state == "paused":  # a pause may have ended since the last step
+            state = "paused" if pause_left_s else "waiting"
         return RoundStatus(
             volume_id=self.volume_id,
-            state="paused" if pause_left_s else self._state,
+            state=state,
             container_id=reading.container_id if reading else 0,
             container_bytes_read=self._container_bytes_read if reading else 0,
             container_bytes=reading.used_bytes if reading else 0,

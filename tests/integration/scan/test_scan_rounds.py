@@ -278,10 +278,12 @@ class TestPause:
         woken = threading.Event()
         worker.hold.wake = woken.set
         worker.hold.pause(50)
+        assert RetryAfter(50) == worker.step()
 
         worker.hold.resume()
 
         assert woken.is_set()
+        assert "waiting" == worker.status().state
         assert Busy() == worker.step()
 
     @pytest.mark.parametrize("duration_s", [0, -1, PAUSE_MAX_S + 1])
