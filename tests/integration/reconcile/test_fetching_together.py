@@ -213,7 +213,7 @@ def test_bytes_here_are_not_taken_for_a_version_that_the_tree_does_not_have(
 def test_chunk_that_cannot_be_read_here_is_fetched(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The failure shows again, with its reason, when the chunk is overwritten."""
+    """The first read of each block, to compare it with its peers, fails."""
     served_by(*cluster[1:])
 
     held_of = ReplicaRepair.held_of

@@ -81,6 +81,8 @@ class LedRun(ScheduleRun):
                 node.cluster_id = self.scm.control.state.cluster_id
                 self.start(node)
         self.scheduler.sleep(3 * OPTIONS.heartbeat_interval_ms / 1000)
+        hosts = sum(isinstance(machine, LedNode) for machine in self.machines)
+        self.count("datanodes refused", hosts - len(self.scm.control.state.nodes))
 
     def actions(self) -> Mapping[Kind, Callable[[Event], None]]:
         """Return the actions of clients and the media."""
@@ -132,8 +134,6 @@ class LedRun(ScheduleRun):
         """
         super().finished()
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
-        admitted = {node.datanode_id for node in scm.list_nodes(scm_pb2.ListNodesRequest()).nodes}
-        self.count("datanodes refused", len({one.name for one in self.machines} - admitted) - 1)
         gone = self._since_snapshot if self._is_put_back else set()
         for key, place in self._keys.items():
             if key in gone:
