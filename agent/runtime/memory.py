@@ -133,6 +133,11 @@ class MemoryBudget:
         """Bytes in flight."""
         return self._used_bytes
 
+    def waiting_count(self, owner: str) -> int:
+        """Return how many requests of this owner wait for memory."""
+        with self._changed:
+            return sum(waiting == owner for waiting in self._waiting.values())
+
     @contextmanager
     def hold(
         self,

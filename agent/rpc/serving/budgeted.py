@@ -1,7 +1,6 @@
 """Memory budget of calls: each reserves the memory that it may need before its request is
 received."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -47,7 +46,6 @@ class MemoryBudgetMiddleware:
         self._memory = memory
         self._costs = costs
         self._waits = waits
-        self._asking: Counter[str] = Counter()
 
     def wrap(self, method: str, handler: Any) -> Any:
         """Reserve memory for each call of a method with a cost."""
@@ -79,11 +77,10 @@ class MemoryBudgetMiddleware:
     @contextmanager
     def _held(self, cost_bytes: int, context: grpc.ServicerContext) -> Iterator[None]:
         caller = account_of(context.peer())
-        if self._asking[caller] >= self._waits.share:
+        if self._memory.waiting_count(caller) >= self._waits.share:
             abort_crowded(context)
         left_s = context.time_remaining()
         with ExitStack() as held:
-            self._asking[caller] += 1
             try:
                 held.enter_context(
                     self._memory.hold(
@@ -96,10 +93,6 @@ class MemoryBudgetMiddleware:
                 )
             except UnavailableError as error:
                 context.abort_with_status(rpc_status.to_status(to_status(error)))
-            finally:
-                self._asking[caller] -= 1
-                if not self._asking[caller]:
-                    del self._asking[caller]
             taken = held.pop_all()
         ends = _SecondEnd(taken.close)
         if not context.add_callback(ends.end):
