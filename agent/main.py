@@ -156,7 +156,7 @@ def known_at(
             Code.UNAVAILABLE,
             f"{unreadable}; datanode {node.datanode_id} still calls from {address}",
         )
-    log.warning("identity_from_scm", datanode_id=node.datanode_id, error=str(unreadable))
+    log.warning("identity_adopted_from_scm", datanode_id=node.datanode_id, error=str(unreadable))
     return DatanodeIdentity(node.datanode_id, answer.cluster_id)
 
 
@@ -238,7 +238,9 @@ def run(config_path: Path, stop: StopRequest) -> int:
         config = load(config_path)
         check_export(config.report)
         if not witness_is_native():
-            log.warning("second_witness_is_slow", hint="crcmod is here without its C extension")
+            log.warning(
+                "second_checksum_not_compiled", hint="crcmod is here without its C extension"
+            )
         security = security_of(config)
         leaders = leaders_of(config)
         own = () if leaders else config.node.scm
@@ -276,7 +278,7 @@ def reload(host: AgentProcess, supervisor: SystemdNotifier, config_path: Path) -
             needs_restart=[name for name, is_live in differences.items() if not is_live],
         )
     except SutureError as error:
-        log.warning("config_not_reloaded", error=str(error), hint=error.hint)
+        log.warning("config_reload_failed", error=str(error), hint=error.hint)
     supervisor.ready(f"serving on {host.address}")
 
 

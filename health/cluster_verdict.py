@@ -21,7 +21,7 @@ LACKING: Final = "without blocks that keys need"
 RECOVER: Final = "suture scm recover"
 _REPORT: Final = "suture scm report"
 _SAFE_MODE: Final = "suture scm safemode"
-_REFUSED: Final = "journalctl --unit suture-scm --grep 'refused|later_state_seen'"
+_REFUSED: Final = "journalctl --unit suture-scm --grep 'rejected|later_state_seen'"
 
 
 class DataVerdict(StrEnum):

@@ -377,7 +377,7 @@ class CommandHandlers:
                 ordered += answer.ordered_local_ids
                 kept += answer.kept_local_ids
         except SutureError as error:
-            log.warning("deletes_not_confirmed", container_id=container_id, error=str(error))
+            log.warning("delete_confirmation_failed", container_id=container_id, error=str(error))
         return ConfirmedDeletes(frozenset(map(BlockId, ordered)), frozenset(map(BlockId, kept)))
 
     def _named_by_keys(
@@ -432,7 +432,7 @@ class CommandHandlers:
         result = coordinator.reconstruct(ordered, stop=context.stop)
         for block_id, reason in result.orphans.items():
             log.warning(
-                "orphan_block",
+                "orphan_block_group_found",
                 container_id=order.reconstruct.container_id,
                 block_id=block_id,
                 reason=reason,

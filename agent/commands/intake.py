@@ -84,7 +84,7 @@ class CommandIntake:
             return RetryAfter(SLICE_PAUSE_S)
         del self._refused[""]
         if self._refused:  # one line for all; each is answered
-            log.info("commands_refused", **self._refused)
+            log.info("commands_rejected", **self._refused)
             self._refused.clear()
         return Idle()
 

@@ -98,7 +98,7 @@ class TaskPool:
                 self._add_thread()
                 self._work_came.notify()
         if refusal is not None:
-            log.debug("task_refused", **_named(task), why=refusal.value)
+            log.debug("task_rejected", **_named(task), why=refusal.value)
         return refusal
 
     def set_term(self, term: int) -> None:
@@ -211,7 +211,7 @@ class TaskPool:
                 try:
                     on_drop(item.why)
                 except Exception:  # a worker loop: it must survive its callbacks
-                    log.exception("drop_callback_died", **_named(item.task))
+                    log.exception("drop_callback_failed", **_named(item.task))
 
     def _run(self, task: Task, entry: _Entry) -> TaskOutcome:
         ids = dict(task.about)
@@ -229,7 +229,7 @@ class TaskPool:
             log.warning("task_failed", code=error.code.value, error=str(error)[:ERROR_TEXT_MAX])
             return TaskOutcome.FAILED
         except Exception:  # a worker loop: counted, logged, and the thread continues
-            log.exception("task_died")
+            log.exception("task_crashed")
             return TaskOutcome.FAILED
         duration_ms = monotonic_ms(self._clock) - began_ms
         log.info("task_finished", outcome=outcome.value, duration_ms=duration_ms)

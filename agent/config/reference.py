@@ -46,7 +46,7 @@ $ suture config explain scan.data_interval_s
 
 An option marked *live* changes on `systemctl reload suture-agent` (SIGHUP); the rest waits for a
 restart, and the log says which. A file that is wrong changes nothing: the agent keeps the options
-it has, and logs `config_not_reloaded`.
+it has, and logs `config_reload_failed`.
 
 The control plane's options are [at the end](#the-control-plane); `suture-scm --explain` prints
 them.

@@ -153,7 +153,7 @@ class HeartbeatWorker:
             return RetryAfter(self._retry_delay_s(error))
         if self._failures:
             self.outbox.note_state(REGISTERED)
-            log.info("scm_reached_again", failures=self._failures)
+            log.info("scm_reachable", failures=self._failures)
         self._failures = 0
         return Busy() if more else RetryAfter(self._interval_s)
 
@@ -166,7 +166,7 @@ class HeartbeatWorker:
         self._failures += 1
         self.outbox.note_state(f"{error.code.value}: {error}")
         if self._failures == 1:
-            log.warning("scm_not_reached", error=str(error), code=error.code.value)
+            log.warning("scm_unreachable", error=str(error), code=error.code.value)
         longest_s = RETRY_S_MAX
         if error.code is Code.UNAVAILABLE:
             longest_s = min(longest_s, max(RETRY_S_MIN, self._interval_s))
@@ -201,7 +201,7 @@ class HeartbeatWorker:
         self._full = None
         self._full_due_s = self._clock.monotonic_s()
         self.outbox.note_state(REGISTERED)
-        log.info("registered", cluster_id=answer.cluster_id, term=answer.term)
+        log.info("agent_registered", cluster_id=answer.cluster_id, term=answer.term)
 
     def _beat(self) -> bool:
         """Send one heartbeat; return whether more news is pending."""

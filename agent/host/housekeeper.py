@@ -54,7 +54,7 @@ class Housekeeper:
             if graves.removed_count:
                 log.info("deleted_files_removed", volume_id=volume_id, count=graves.removed_count)
             if graves.why:
-                log.warning("deleted_files_stay", volume_id=volume_id, error=graves.why)
+                log.warning("deleted_files_removal_failed", volume_id=volume_id, error=graves.why)
 
     def _clock_age_s(self) -> float | None:
         """Return how far the wall clock is ahead of the time to use; None if unknown so far."""

@@ -83,4 +83,4 @@ class TermTracker:
             try:
                 self._keep(tuple(self._starts.values()), is_new)
             except SutureError as error:  # kept in memory; the volume check handles the volume
-                log.warning("seen_start_not_kept", error=str(error))
+                log.warning("seen_start_write_failed", error=str(error))

@@ -188,7 +188,7 @@ class VolumeEvacuator:
         if before is not None and before.code is error.code:
             return
         log.warning(
-            "replica_not_moved",
+            "replica_move_failed",
             container_id=container_id,
             volume_id=volume_id,
             error=str(error),

@@ -125,7 +125,7 @@ def log_start(store: ReplicaStore) -> None:
     for volume in store.volumes():
         if volume.failed:
             log.error(
-                "volume_left_out",
+                "volume_not_served",
                 volume_id=volume.volume_id,
                 path=str(volume.path),
                 error=volume.error,

@@ -478,4 +478,4 @@ class AgentComponents:
         """Request a scan; a full queue loses nothing, because replicas never read are read
         first."""
         if not self.scrub.on_demand.request(container_id, reason=reason):
-            log.warning("scan_not_queued", container_id=container_id, reason=reason)
+            log.warning("scan_request_dropped", container_id=container_id, reason=reason)

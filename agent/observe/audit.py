@@ -91,7 +91,7 @@ class _Handler(RotatingFileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Log what could not be written, and continue."""
-        log.error("audit_not_written", path=self.baseFilename, line=record.getMessage())
+        log.error("audit_write_failed", path=self.baseFilename, line=record.getMessage())
 
     def _is_renamed(self) -> bool:
         if self.stream is None:  # the rotation failed; the next line opens the file again

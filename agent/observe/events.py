@@ -24,266 +24,393 @@ class EventSpec:
 
 
 AGENT: Final[Mapping[str, EventSpec]] = {
-    "seen_start_not_kept": EventSpec("No volume took which start of an SCM was seen."),
-    "agent_started": EventSpec("Calls are answered from now on.", (DATANODE,)),
-    "agent_stopped": EventSpec("The agent has drained; `unfinished` says what it had to leave."),
+    "adjacency_unknown": EventSpec(
+        "The disk positions of files are unknown; replicas with adjacent ids are scanned next.",
+        (CONTAINER, VOLUME),
+    ),
+    "adjacent_scans_requested": EventSpec(
+        "Replicas adjacent to damage, by disk position or by id (`how`), are scanned next.",
+        (CONTAINER, VOLUME),
+    ),
+    "agent_registered": EventSpec("The SCM registered this datanode."),
+    "agent_started": EventSpec("The agent accepts calls.", (DATANODE,)),
+    "agent_stopped": EventSpec(
+        "The agent drained and stopped; `unfinished` lists the work that it abandoned."
+    ),
     "ballast_released": EventSpec(
-        "A disk was too full to delete from: the room that is kept for that was given back."
+        "A volume was full; its reserved space was freed so that deletes can be recorded."
     ),
-    "canary_found": EventSpec("A scan found the fault that was planted, in a drill.", (VOLUME,)),
-    "canary_not_found": EventSpec("A scan passed over the fault that was planted.", (VOLUME,)),
-    "canary_renewed": EventSpec(
-        "The store with the fault that a scan has to find was damaged and is rebuilt.",
+    "canary_found": EventSpec("A scan found the planted fault.", (VOLUME,)),
+    "canary_not_found": EventSpec("A scan did not find the planted fault.", (VOLUME,)),
+    "canary_recreated": EventSpec(
+        "The canary directory with the planted fault was damaged and is created again.", (VOLUME,)
+    ),
+    "change_watch_limited": EventSpec(
+        "The inotify limit is too low to watch every directory; raise it."
+    ),
+    "change_watch_overflowed": EventSpec(
+        "The kernel dropped write notifications; some writes were not seen."
+    ),
+    "change_watch_stopped": EventSpec(
+        "The kernel's write notifications ended; scans continue without them."
+    ),
+    "commands_rejected": EventSpec("Commands were rejected; counts by reason."),
+    "config_reload_failed": EventSpec(
+        "A reload found an invalid configuration; the running one is kept."
+    ),
+    "config_reloaded": EventSpec(
+        "The configuration was reloaded; lists the changes and the options that need a restart."
+    ),
+    "delete_confirmation_failed": EventSpec(
+        "The SCM did not confirm whether it ordered the deletes that peers report.", (CONTAINER,)
+    ),
+    "deleted_files_removal_failed": EventSpec(
+        "Files of deleted replicas cannot be removed and still use space; retried every hour.",
         (VOLUME,),
     ),
-    "change_watch_died": EventSpec("The kernel tells no more of writes; scans go on."),
-    "change_watch_limited": EventSpec("Not all directories can be watched; raise the limit."),
-    "change_watch_overflowed": EventSpec("Too many writes at once; some were not seen."),
-    "commands_refused": EventSpec("So many commands were refused, by reason."),
-    "config_not_reloaded": EventSpec("A reload found a wrong config; nothing was changed."),
-    "config_reloaded": EventSpec("What a reload changed, and what needs a restart."),
     "deleted_files_removed": EventSpec(
-        "Files of deleted replicas, and of arrivals given up, that could not be removed are.",
+        "Files of deleted replicas or failed imports were removed after an earlier failure.",
         (VOLUME,),
     ),
-    "deleted_files_stay": EventSpec(
-        "Files of deleted replicas take room and cannot be removed; it is tried again every hour.",
-        (VOLUME,),
+    "drop_callback_failed": EventSpec("Bug: the callback for a dropped task raised an exception."),
+    "http_page_failed": EventSpec("The HTTP listener could not render a page."),
+    "identity_adopted_from_scm": EventSpec(
+        "No volume is readable; the agent adopted the datanode id that the SCM has for it."
     ),
-    "deletes_not_confirmed": EventSpec(
-        "The control plane did not say whether it ordered deletes that peers claim.", (CONTAINER,)
+    "metadata_fault_found": EventSpec(
+        "A replica's descriptor, tree or directories are damaged.", (CONTAINER,)
     ),
-    "drop_callback_died": EventSpec("A defect: the callback for a dropped task failed."),
-    "metadata_fault": EventSpec("Descriptor, tree or directories are not well.", (CONTAINER,)),
-    "neighbours_asked_for": EventSpec(
-        "What lies beside damage is read next, by place on the disk (`how`) or by id.",
+    "orphan_block_group_found": EventSpec(
+        "Too few shards have this block group to reconstruct it.", (CONTAINER,)
+    ),
+    "ozone_command_rejected": EventSpec(
+        "Ozone's SCM sent a command that is invalid or that this agent does not support.",
+        (COMMAND,),
+    ),
+    "ozone_command_stale": EventSpec(
+        "The command came from an SCM that is no longer the leader; it was rejected.", (COMMAND,)
+    ),
+    "ozone_command_unknown": EventSpec("Ozone's SCM sent a command of an unknown type."),
+    "ozone_container_fault_found": EventSpec(
+        "A scrub found damage in an Ozone container, or could not verify all of it.",
         (CONTAINER, VOLUME),
     ),
-    "neighbours_not_known": EventSpec(
-        "Where files lie could not be asked; those next by id are read.", (CONTAINER, VOLUME)
+    "ozone_container_unreadable": EventSpec(
+        "An Ozone container cannot be read; gives the reason.", (CONTAINER, VOLUME)
     ),
-    "orphan_block": EventSpec("Too few shards know this block group.", (CONTAINER,)),
-    "ozone_command_refused": EventSpec(
-        "Ozone's SCM ordered what this agent cannot do, or what cannot be meant.", (COMMAND,)
+    "ozone_metrics_served": EventSpec("The Ozone scrub serves metrics and health at this address."),
+    "ozone_pipeline_rejected": EventSpec(
+        "Ozone's SCM chose this agent for a Ratis pipeline, which it does not support; see "
+        "docs/OZONE.md.",
+        (COMMAND,),
     ),
-    "ozone_command_stale": EventSpec("It was ordered by an SCM that leads no more.", (COMMAND,)),
-    "ozone_command_unknown": EventSpec("Ozone's SCM ordered something this agent has no word for."),
-    "ozone_container_not_whole": EventSpec(
-        "A read of Ozone's container found damage or doubts.", (CONTAINER, VOLUME)
+    "ozone_root_unavailable": EventSpec(
+        "A replica is reported without its tree root; the next report tries again.", (CONTAINER,)
     ),
-    "ozone_container_refused": EventSpec(
-        "Ozone's container cannot be read, and why.", (CONTAINER, VOLUME)
+    "ozone_scrub_started": EventSpec("The scrub of an Ozone volume started.", (VOLUME,)),
+    "ozone_volume_missing": EventSpec(
+        "A directory contains no readable Ozone volume; gives the reason."
     ),
-    "ozone_metrics_served": EventSpec("Where the scrub of Ozone shows metrics and health."),
-    "ozone_pipeline_refused": EventSpec(
-        "Ozone's SCM chose this agent for a pipeline of Ratis: see docs/OZONE.md.", (COMMAND,)
-    ),
-    "ozone_root_not_known": EventSpec(
-        "A replica is reported without its root; the next report tries again.", (CONTAINER,)
-    ),
-    "ozone_scrub_started": EventSpec("A volume of Ozone is read from now on.", (VOLUME,)),
-    "ozone_volume_absent": EventSpec(
-        "No volume of Ozone that can be read is in a directory; and why."
-    ),
-    "page_failed": EventSpec("A page of the HTTP listener could not be made."),
-    "parity_not_verified": EventSpec("Shards could not be read or compared.", (CONTAINER,)),
+    "parity_verification_failed": EventSpec("Shards could not be read or compared.", (CONTAINER,)),
     "parity_verified": EventSpec(
-        "Shards were computed from each other and compared.", (CONTAINER,)
+        "Shards were recomputed from each other and compared.", (CONTAINER,)
     ),
-    "promise_not_possible": EventSpec("By the arithmetic, scans cannot be in time.", (VOLUME,)),
     "proof_failed": EventSpec(
-        "A peer's medium does not hold what it serves, or what its tree says.", (CONTAINER,)
-    ),
-    "quarantine_purged": EventSpec("Replaced bytes that were old enough are removed."),
-    "reconstruction_expired": EventSpec("Its coordinator went away; the shard goes.", (CONTAINER,)),
-    "reconstruction_replaced": EventSpec("An unfinished shard made way.", (CONTAINER,)),
-    "registered": EventSpec("The control plane knows this datanode."),
-    "replica_moved": EventSpec(
-        "It left a volume that retires, or where another volume serves the same.",
-        (CONTAINER, VOLUME),
-    ),
-    "replica_not_moved": EventSpec(
-        "It stays on a volume that retires, or beside that of another volume, or open on one that "
-        "is read-only, and why; it is tried again.",
-        (CONTAINER, VOLUME),
-    ),
-    "repair_proven": EventSpec("What a reconcile changed was read; the rest waits.", (CONTAINER,)),
-    "replica_not_proven": EventSpec(
-        "It stays: no other datanode proved to have it, and why.", (CONTAINER,)
-    ),
-    "replica_reconciled": EventSpec("What a reconcile came to, in chunks and bytes.", (CONTAINER,)),
-    "replica_scanned": EventSpec(
-        "A replica was read whole, and what came of it.", (CONTAINER, VOLUME)
-    ),
-    "report_exported": EventSpec("All replicas were written to a file for the Spark job."),
-    "scan_given_up": EventSpec("A scan that was asked for failed too often.", (CONTAINER,)),
-    "scan_not_queued": EventSpec("A scan that was asked for cannot be.", (CONTAINER,)),
-    "scan_requested": EventSpec("A scan of a replica was requested.", (CONTAINER,)),
-    "scm_not_reached": EventSpec("The first of perhaps many failures to call it."),
-    "identity_from_scm": EventSpec(
-        "No volume can be read: the agent has the id that the SCM knows at its address."
-    ),
-    "scm_reached_again": EventSpec("It answers again, after so many failures."),
-    "scrub_paused": EventSpec("An operator paused the scans.", (VOLUME,)),
-    "scrub_resumed": EventSpec("An operator let them go on.", (VOLUME,)),
-    "scrub_skips": EventSpec("An operator has a replica passed over.", (CONTAINER,)),
-    "second_witness_is_slow": EventSpec("A library lacks its compiled part."),
-    "shadow_hash_differs": EventSpec(
-        "After an upgrade the former code judges chunks otherwise: the verdict is held.",
+        "A peer's disk does not have the bytes that the peer serves or that its tree records.",
         (CONTAINER,),
     ),
-    "shadow_hash_unavailable": EventSpec("Its process does not answer; scans go on without it."),
-    "supervisor_unreachable": EventSpec("systemd's socket does not answer."),
-    "task_died": EventSpec("A defect: the traceback says where."),
-    "task_dropped": EventSpec("A task that waited will not run: late, stale, or we stop."),
-    "task_failed": EventSpec("A command was not carried out, with its code."),
-    "task_finished": EventSpec("A command was carried out, in `duration_ms`."),
-    "task_refused": EventSpec("A command was not taken: twice, late, or no room."),
-    "tasks_still_running": EventSpec("The stop does not wait longer."),
+    "quarantine_purged": EventSpec(
+        "Quarantined bytes that reached their maximum age were deleted."
+    ),
+    "reconstruction_expired": EventSpec(
+        "The coordinator of a reconstruction stopped; its unfinished shard was discarded.",
+        (CONTAINER,),
+    ),
+    "reconstruction_replaced": EventSpec(
+        "An unfinished shard was deleted because the shard is reconstructed again.", (CONTAINER,)
+    ),
+    "repair_verified": EventSpec(
+        "The chunks that a reconcile changed were read and match; the rest was read recently.",
+        (CONTAINER,),
+    ),
+    "replica_delete_unproven": EventSpec(
+        "A replica is kept because no other datanode proved that it has the data.", (CONTAINER,)
+    ),
+    "replica_move_failed": EventSpec(
+        "A replica could not be moved off a retiring or read-only volume, or merged with its "
+        "duplicate on another volume; the move is retried.",
+        (CONTAINER, VOLUME),
+    ),
+    "replica_moved": EventSpec(
+        "A replica was moved off a retiring volume, or merged with its duplicate on another "
+        "volume.",
+        (CONTAINER, VOLUME),
+    ),
+    "replica_reconciled": EventSpec(
+        "A reconcile finished; gives its result in chunks and bytes.", (CONTAINER,)
+    ),
+    "replica_scanned": EventSpec(
+        "A replica was scanned completely; gives the result.", (CONTAINER, VOLUME)
+    ),
+    "report_exported": EventSpec("All replicas were exported to a report file for Spark."),
+    "scan_interval_infeasible": EventSpec(
+        "At its rate a volume cannot be scanned within the scan interval.", (VOLUME,)
+    ),
+    "scan_request_dropped": EventSpec(
+        "A scan request was dropped because the queue is full.", (CONTAINER,)
+    ),
+    "scan_requested": EventSpec("A scan of a replica was requested.", (CONTAINER,)),
+    "scan_retries_exhausted": EventSpec(
+        "A requested scan failed too often and was abandoned.", (CONTAINER,)
+    ),
+    "scm_reachable": EventSpec("The SCM answers again; gives the number of failed calls."),
+    "scm_unreachable": EventSpec("A call to the SCM failed; logged for the first failure only."),
+    "scrub_container_skipped": EventSpec(
+        "An operator cancelled the running scan of a container.", (CONTAINER,)
+    ),
+    "scrub_paused": EventSpec("An operator paused scans.", (VOLUME,)),
+    "scrub_resumed": EventSpec("An operator resumed scans.", (VOLUME,)),
+    "second_checksum_not_compiled": EventSpec(
+        "The second checksum library lacks its C extension and is slow."
+    ),
+    "seen_start_write_failed": EventSpec(
+        "No volume could store the SCM starts that this agent has seen."
+    ),
+    "shadow_hash_mismatched": EventSpec(
+        "After an upgrade the previous release's code computes other checksums; the verdict "
+        "is withheld.",
+        (CONTAINER,),
+    ),
+    "shadow_hash_unavailable": EventSpec(
+        "The shadow hashing process does not respond; scans continue without it."
+    ),
+    "supervisor_unreachable": EventSpec("The systemd notification socket does not respond."),
+    "task_crashed": EventSpec("Bug: a task raised an unexpected exception; has the traceback."),
+    "task_dropped": EventSpec(
+        "A queued task was dropped because it was late or stale, or the agent is stopping."
+    ),
+    "task_failed": EventSpec("A command failed; gives the error code."),
+    "task_finished": EventSpec("A command finished in `duration_ms`."),
+    "task_rejected": EventSpec(
+        "A command was rejected because it is a duplicate or late, or the queue is full."
+    ),
+    "tasks_still_running": EventSpec("The agent stopped although tasks were still running."),
+    "verdicts_withheld": EventSpec(
+        "This host is suspect; its scan reports no corruption.", (CONTAINER, VOLUME)
+    ),
     "verification_file_changed": EventSpec(
-        "The newest file of the log was removed or changed from outside; another one was begun.",
+        "The newest verification log file was removed or changed externally; a new one was "
+        "started.",
         (VOLUME,),
     ),
-    "verification_not_logged": EventSpec(
-        "The verification log did not take an entry; the next one tells how many.", (VOLUME,)
+    "verification_log_write_failed": EventSpec(
+        "The verification log could not store an entry; the next entry counts the lost ones.",
+        (VOLUME,),
     ),
-    "verdicts_held_back": EventSpec(
-        "This host is suspect; nothing is called corrupt.", (CONTAINER, VOLUME)
-    ),
-    "volume_added": EventSpec("An operator added it; it serves.", (VOLUME,)),
-    "volume_check_failed": EventSpec("Writing, reading or looking failed.", (VOLUME,)),
+    "volume_added": EventSpec("An operator added a volume; it is in service.", (VOLUME,)),
+    "volume_check_failed": EventSpec("A volume could not be written, read or listed.", (VOLUME,)),
     "volume_check_postponed": EventSpec(
-        "The host is short of descriptors, memory or threads: the disk is tried again.", (VOLUME,)
+        "The host lacks descriptors, memory or threads; the volume check is retried.", (VOLUME,)
     ),
-    "volume_check_requested": EventSpec("A read error had the disk checked.", (VOLUME,)),
+    "volume_check_requested": EventSpec("A read error triggered a volume check.", (VOLUME,)),
     "volume_fenced": EventSpec("Nothing is served from this volume any more.", (VOLUME,)),
-    "volume_in_doubt": EventSpec("A check failed once.", (VOLUME,)),
-    "volume_left_out": EventSpec("It cannot be served; the others are. `error` says what to do."),
-    "volume_place_freed": EventSpec(
-        "Something else stood where the agent has a file or directory of its own: it was renamed."
+    "volume_latency_recovered": EventSpec(
+        "A slow volume has the latency of its siblings again.", (VOLUME,)
     ),
-    "volume_recovered": EventSpec("What the last process had left was finished.", (VOLUME,)),
-    "volume_retired": EventSpec("It is empty, and may be pulled after a restart.", (VOLUME,)),
-    "volume_service_changed": EventSpec("In service, read-only, retiring.", (VOLUME,)),
-    "volume_not_slow_any_more": EventSpec("It answers as its siblings do again.", (VOLUME,)),
+    "volume_not_served": EventSpec(
+        "A volume cannot be served; the others are. `error` gives the reason and the remedy."
+    ),
+    "volume_path_freed": EventSpec(
+        "A foreign file or directory occupied one of the agent's paths; it was renamed."
+    ),
+    "volume_recovered": EventSpec(
+        "Work that the previous process left unfinished on a volume was completed.", (VOLUME,)
+    ),
+    "volume_retired": EventSpec(
+        "A retiring volume is empty; its disk can be removed after a restart.", (VOLUME,)
+    ),
+    "volume_service_changed": EventSpec(
+        "A volume's service state changed: in service, read-only or retiring.", (VOLUME,)
+    ),
     "volume_slow": EventSpec(
-        "For minutes much slower than its siblings; nothing is done.", (VOLUME,)
+        "A volume has been much slower than its siblings for minutes; no action is taken.",
+        (VOLUME,),
     ),
-    "waiting_for_scm": EventSpec("A first start needs the control plane to name the cluster."),
-    "watchdog_not_fed": EventSpec("Workers do not move; systemd will restart us."),
-    "worker_step_failed": EventSpec("A worker's step failed; it is tried again."),
+    "volume_suspected": EventSpec(
+        "A read error made a volume suspect; its replicas are scanned again.", (VOLUME,)
+    ),
+    "waiting_for_scm": EventSpec("Waiting for the SCM to assign a cluster id (first start only)."),
+    "watchdog_starved": EventSpec(
+        "Workers make no progress; systemd's watchdog will restart the process."
+    ),
+    "worker_step_failed": EventSpec("A worker's step failed; it is retried."),
 }
 SCM: Final[Mapping[str, EventSpec]] = {
-    "balance_ended": EventSpec("The run is over, and why."),
-    "balance_iteration": EventSpec("So many moves were ordered."),
-    "balance_started": EventSpec("An operator began a run."),
-    "blocks_given_up": EventSpec(
-        "Promised, and not committed until the container was closed: what writers left of them is "
-        "deleted.",
+    "balance_ended": EventSpec("A balancer run ended; gives the reason."),
+    "balance_moves_ordered": EventSpec("An iteration of the balancer ordered moves."),
+    "balance_started": EventSpec("An operator started a balancer run."),
+    "command_answer_from_wrong_datanode": EventSpec(
+        "A datanode answered a command that was sent to another one; the answer is ignored.",
+        (COMMAND, DATANODE),
+    ),
+    "command_resent": EventSpec("A command got no answer and was sent again.", (COMMAND, DATANODE)),
+    "container_adopted": EventSpec(
+        "After a restore, a container was added that datanodes have and the backup lacks.",
         (CONTAINER,),
     ),
-    "command_answered_by_another": EventSpec(
-        "An answer that is not believed.", (COMMAND, DATANODE)
+    "container_allocated": EventSpec(
+        "A container was allocated; gives its datanodes.", (CONTAINER,)
     ),
-    "command_sent_again": EventSpec("It seems to be lost.", (COMMAND, DATANODE)),
-    "container_allocated": EventSpec("A new container, and where.", (CONTAINER,)),
-    "container_closed_short": EventSpec("Without its last commits.", (CONTAINER,)),
-    "container_closing": EventSpec("Nothing more is written to it.", (CONTAINER,)),
-    "container_forgotten": EventSpec("A person gave up what nobody has any more.", (CONTAINER,)),
-    "container_adopted": EventSpec(
-        "After a restore: datanodes have it, the backup does not know it.", (CONTAINER,)
+    "container_closed_with_lost_commits": EventSpec(
+        "A container was closed without its last commits.", (CONTAINER,)
     ),
-    "restore_finished": EventSpec("What was stored since the backup is known; decisions begin."),
-    "container_recalled": EventSpec("It was forgotten, and is a container again.", (CONTAINER,)),
-    "container_state_changed": EventSpec("By what the replicas show.", (CONTAINER,)),
-    "delete_ordered": EventSpec("A replica is to be removed.", (CONTAINER, COMMAND, DATANODE)),
-    "deletes_told_again": EventSpec(
-        "A shard has more blocks than others: its datanode may have missed a delete.", (CONTAINER,)
+    "container_closing": EventSpec(
+        "A container is closing and accepts no more writes.", (CONTAINER,)
+    ),
+    "container_forgotten": EventSpec(
+        "An operator gave up a container that no datanode has any more.", (CONTAINER,)
+    ),
+    "container_recalled": EventSpec("A forgotten container is managed again.", (CONTAINER,)),
+    "container_state_changed": EventSpec(
+        "A container's state changed because of its replicas.", (CONTAINER,)
+    ),
+    "delete_ordered": EventSpec(
+        "The SCM ordered the deletion of a replica.", (CONTAINER, COMMAND, DATANODE)
+    ),
+    "deletes_resent": EventSpec(
+        "A shard has more blocks than the others; its deletes were sent again.", (CONTAINER,)
     ),
     "history_row_damaged": EventSpec(
-        "A row of the weeks before, or of anchors, cannot be read; it is left out."
+        "A row of the history or of the anchors cannot be read; it is skipped."
     ),
-    "maintenance_over": EventSpec("Its time is over; it is in service.", (DATANODE,)),
-    "node_health_changed": EventSpec("By the age of its last heartbeat.", (DATANODE,)),
-    "node_may_be_switched_off": EventSpec("Nothing needs it any more.", (DATANODE,)),
-    "node_op_state_changed": EventSpec("In service, leaving, resting, gone.", (DATANODE,)),
-    "node_state_believed": EventSpec(
-        "After a restore: the state that it keeps is newer than the backup's.", (DATANODE,)
+    "hold_released": EventSpec(
+        "A hold was released; the container or replica is managed again.", (CONTAINER, DATANODE)
     ),
-    "node_read_only": EventSpec("Its layout is not ours; nothing is ordered.", (DATANODE,)),
-    "node_registered": EventSpec("A datanode called in.", (DATANODE,)),
-    "node_removed": EventSpec(
-        "An operator removed a dead datanode from the control plane.", (DATANODE,)
+    "incomplete_restore_removed": EventSpec(
+        "A partial copy that an interrupted restore left was removed."
     ),
-    "plan_applied": EventSpec("What Spark proposed, by what was decided."),
-    "reconstruct_ordered": EventSpec("Shards are to be computed.", (CONTAINER, COMMAND)),
-    "replicas_struck_off": EventSpec("What a dead decommissioned datanode had leaves the books."),
-    "released": EventSpec("A person lets it be managed again.", (CONTAINER, DATANODE)),
-    "replica_excluded": EventSpec(
-        "Orders to it failed too often: it gets none for an hour, or until a person releases it.",
-        (CONTAINER, DATANODE),
-    ),
-    "replica_left_behind": EventSpec("A writer went on without it.", (CONTAINER, DATANODE)),
-    "replicate_ordered": EventSpec("A copy is to be made.", (CONTAINER, COMMAND)),
-    "report_page_out_of_order": EventSpec("A report begins again.", (DATANODE,)),
-    "registration_refused": EventSpec(
-        "A datanode of another cluster calls, or one at the address of another.", (DATANODE,)
-    ),
-    "report_refused_in_part": EventSpec(
-        "What a datanode says breaks a rule; that part is left out, and the rest counts.",
-        (DATANODE,),
-    ),
-    "restore_cut_off_removed": EventSpec("Part of a copy that a killed restore had left."),
-    "scm_started": EventSpec("Calls are answered from now on."),
-    "scm_stopped": EventSpec("The state is closed."),
-    "shard_gives_way": EventSpec("A bad or double shard is removed.", (CONTAINER, DATANODE)),
     "later_state_seen": EventSpec(
-        "A datanode has seen a later state: this one goes into safe mode, to be recovered.",
+        "A datanode has seen a later SCM state; this SCM is in safe mode until it is recovered.",
         (DATANODE,),
     ),
-    "state_is_older": EventSpec(
-        "A container that a later state made: `suture scm recover` brings it back.",
+    "maintenance_expired": EventSpec(
+        "A maintenance period ended; the datanode is in service again.", (DATANODE,)
+    ),
+    "node_health_changed": EventSpec(
+        "A datanode's health changed because of the age of its last heartbeat.", (DATANODE,)
+    ),
+    "node_op_state_adopted": EventSpec(
+        "After a restore, a datanode's own operational state was adopted; the backup's is older.",
+        (DATANODE,),
+    ),
+    "node_op_state_changed": EventSpec(
+        "A datanode's operational state changed; see `suture scm nodes`.", (DATANODE,)
+    ),
+    "node_read_only": EventSpec(
+        "A datanode has another layout version; it gets no commands.", (DATANODE,)
+    ),
+    "node_registered": EventSpec("A datanode registered.", (DATANODE,)),
+    "node_removed": EventSpec("An operator removed a dead datanode.", (DATANODE,)),
+    "node_safe_to_stop": EventSpec(
+        "No container depends on this datanode any more; it is safe to stop.", (DATANODE,)
+    ),
+    "plan_applied": EventSpec("The plan of a Spark run was applied; counts by decision."),
+    "reconstruct_ordered": EventSpec(
+        "The SCM ordered the reconstruction of shards.", (CONTAINER, COMMAND)
+    ),
+    "registration_rejected": EventSpec(
+        "A datanode of another cluster, or at another datanode's address, tried to register.",
+        (DATANODE,),
+    ),
+    "replica_dropped_by_writer": EventSpec(
+        "A writer continued without this replica.", (CONTAINER, DATANODE)
+    ),
+    "replica_excluded": EventSpec(
+        "Commands for a replica failed too often; it gets none for an hour, or until an "
+        "operator releases it.",
         (CONTAINER, DATANODE),
     ),
-    "state_not_written": EventSpec(
-        "A change was refused, and why; told once, until `state_written_again`."
+    "replicas_deregistered": EventSpec(
+        "The replica records of a dead decommissioned datanode were removed."
+    ),
+    "replicate_ordered": EventSpec("The SCM ordered a copy of a replica.", (CONTAINER, COMMAND)),
+    "report_page_out_of_order": EventSpec(
+        "A page of a report arrived out of order; the report starts again.", (DATANODE,)
+    ),
+    "report_partially_rejected": EventSpec(
+        "Part of a datanode's report is invalid and was ignored; the rest is used.", (DATANODE,)
+    ),
+    "restore_finished": EventSpec(
+        "Datanodes reported what was stored since the backup; decisions start."
+    ),
+    "scm_started": EventSpec("The SCM accepts calls."),
+    "scm_stopped": EventSpec("The SCM stopped; its state is closed."),
+    "shard_delete_ordered": EventSpec(
+        "The SCM ordered the deletion of a bad or duplicate shard.", (CONTAINER, DATANODE)
+    ),
+    "spark_verification_failed": EventSpec(
+        "A Spark verification failed; the next one runs on schedule."
+    ),
+    "state_older_than_datanodes": EventSpec(
+        "A later SCM state created this container; `suture scm recover` restores it.",
+        (CONTAINER, DATANODE),
     ),
     "state_on_btrfs": EventSpec(
-        "The disk of the SCM's state is a btrfs, and if it fills up, the SCM is killed (SIGBUS)."
+        "The SCM's state is on btrfs; if the disk fills up, the SCM is killed (SIGBUS)."
     ),
-    "state_set_aside": EventSpec("What is left of a lost state was kept; a new cluster begins."),
-    "state_written_again": EventSpec("None has failed for a minute."),
-    "tick_failed": EventSpec("What could not be written is tried again."),
-    "unhealthy_replica_gives_way": EventSpec("For a good one.", (CONTAINER, DATANODE)),
-    "unknown_container_reported": EventSpec("Recorded, not acted on.", (CONTAINER, DATANODE)),
+    "state_set_aside": EventSpec("The remains of a lost state were kept; a new cluster starts."),
+    "state_write_failed": EventSpec(
+        "A state change could not be written; logged once, until `state_write_recovered`."
+    ),
+    "state_write_recovered": EventSpec("No write of the state has failed for a minute."),
+    "tick_failed": EventSpec(
+        "A periodic step of the SCM could not write its result; it is retried."
+    ),
+    "uncommitted_blocks_discarded": EventSpec(
+        "A container closed before allocated blocks were committed; their data is deleted.",
+        (CONTAINER,),
+    ),
+    "unhealthy_replica_delete_ordered": EventSpec(
+        "The SCM ordered the deletion of an UNHEALTHY replica in favour of a good one.",
+        (CONTAINER, DATANODE),
+    ),
+    "unknown_container_reported": EventSpec(
+        "A datanode reported an unknown container; it is recorded and not changed.",
+        (CONTAINER, DATANODE),
+    ),
     "verification_log_changed": EventSpec(
-        "A verification log is shorter than it was, or another one.", (DATANODE, VOLUME)
+        "A verification log is shorter than before, or was replaced.", (DATANODE, VOLUME)
     ),
-    "verification_failed": EventSpec("Spark's run failed; the next one is in its time."),
 }
 BOTH: Final[Mapping[str, EventSpec]] = {
-    "audit": EventSpec("One line of the audit log, where it has no file of its own."),
-    "audit_not_written": EventSpec("A line of the audit log, which its file did not take."),
-    "certificate_not_reloaded": EventSpec("New files do not fit; the old ones are used."),
-    "certificate_reloaded": EventSpec("New certificates are used."),
+    "audit": EventSpec("A line of the audit log, if the audit log has no file of its own."),
+    "audit_write_failed": EventSpec("The audit log's file could not store this line."),
+    "certificate_reload_failed": EventSpec(
+        "The new certificate files are invalid; the current ones are kept."
+    ),
+    "certificate_reloaded": EventSpec("New certificates are in use."),
+    "connections_closed": EventSpec(
+        "A peer exceeded its share of connections, or few were left; its idle ones were closed."
+    ),
     "connections_max_lowered": EventSpec(
-        "The limit of open files is too low for `connections_max`: raise the unit's LimitNOFILE."
+        "The limit of open files is too low for `connections_max`; raise the unit's LimitNOFILE."
     ),
-    "connections_ended": EventSpec(
-        "A peer had more connections than its share, or few were left: its idle ones were ended."
-    ),
-    "died": EventSpec("A defect nobody caught: of the process or a thread; with the traceback."),
-    "library_message": EventSpec("What a library says, in its own words."),
+    "library_message": EventSpec("A message logged by a library."),
     "listening_line_write_failed": EventSpec(
-        "stdout takes nothing; calls are answered all the same."
+        "stdout is not writable; the process serves calls anyway."
     ),
-    "log_not_written": EventSpec("So many lines of the log were lost: a full disk, a closed pipe."),
-    "rpc_failed": EventSpec("A defect: a call ended with an error that is none of ours."),
+    "log_lines_lost": EventSpec(
+        "Log lines were lost because of a full disk or a closed pipe; gives their number."
+    ),
+    "rpc_failed": EventSpec("Bug: a call ended with an unexpected exception."),
     "rpc_thread_failed": EventSpec(
-        "A defect: a call ended without an answer, in gRPC's part of it; with the traceback."
+        "Bug: a call ended in gRPC's code without an answer; has the traceback."
     ),
-    "rpc_thread_not_started": EventSpec(
-        "The host has no thread left; the call waits for one of those that are there."
+    "rpc_thread_start_failed": EventSpec(
+        "The host cannot start another thread; the call waits for a running one."
+    ),
+    "uncaught_exception": EventSpec(
+        "Bug: an exception ended the process or a thread; has the traceback."
     ),
 }
 EVENTS: Final[Mapping[str, EventSpec]] = {**AGENT, **SCM, **BOTH}

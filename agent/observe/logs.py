@@ -91,7 +91,7 @@ class _StderrSink:
 
     def _told(self) -> str:
         told = {
-            "event": "log_not_written",
+            "event": "log_lines_lost",
             "level": "warning",
             "line_count": self._lost_count,
             "error": self._why,
@@ -148,7 +148,7 @@ def _died(
     if issubclass(kind, KeyboardInterrupt | SystemExit):
         return
     structlog.get_logger().error(
-        "died",
+        "uncaught_exception",
         thread=thread.name if thread else "main",
         where=where,
         exc_info=(kind, error or kind(), trace),

@@ -132,7 +132,7 @@ class ReplicaProofCollector:
             except SutureError as error:
                 reasons.append(f"{peer_id}: {error.code}: {error}")
         why = "; ".join(reasons)
-        log.warning("replica_not_proven", container_id=self.container_id, reasons=why[:500])
+        log.warning("replica_delete_unproven", container_id=self.container_id, reasons=why[:500])
         raise RefusedError(
             Code.NOT_PROVEN,
             f"container {self.container_id} stays: nobody proves to have it: {why}",

@@ -131,7 +131,7 @@ class CallThreadPool(Executor):
                     self._threads.append(thread)
                     return
             except RuntimeError as error:
-                structlog.get_logger().error("rpc_thread_not_started", reason=str(error))
+                structlog.get_logger().error("rpc_thread_start_failed", reason=str(error))
             self._lacking += 1
 
     def _become_idle(self) -> None:

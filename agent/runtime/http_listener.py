@@ -180,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             page = make()
         except Exception as error:  # noqa: BLE001 - a page is a worker, too: it says so and goes on
-            log.warning("page_failed", path=self.path, error=str(error))
+            log.warning("http_page_failed", path=self.path, error=str(error))
             text = f"cannot be told now: {error}\n".encode()
             page = HttpResponse(text, "text/plain", HTTPStatus.SERVICE_UNAVAILABLE)
         self._send(page)

@@ -95,7 +95,7 @@ class WatchdogWorker:
             return NoMoreWork()
         stalled = self._stalled()
         if stalled:
-            log.error("watchdog_not_fed", stalled=list(stalled))
+            log.error("watchdog_starved", stalled=list(stalled))
         else:
             self._supervisor.alive()
         return RetryAfter(interval_s)

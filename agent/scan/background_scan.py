@@ -227,7 +227,7 @@ class VolumeScanWorker:
         interval_ms = self._policy.schedule.interval_s * 1000
         now_ms = self._clock.now_ms()
         if now_ms - self._doubt_since_ms > interval_ms:  # a failing disk is not reread without end
-            log.warning("volume_in_doubt", volume_id=self.volume_id)
+            log.warning("volume_suspected", volume_id=self.volume_id)
             self._doubt_since_ms = now_ms
             self._agenda_at_s = float("-inf")
 

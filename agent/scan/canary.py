@@ -83,7 +83,7 @@ class Canary:
         except (RefusedError, VolumeFailed) as error:
             if error.code is Code.VOLUME_IN_USE:
                 raise
-            log.warning("canary_renewed", volume_id=self._volume_id, error=str(error))
+            log.warning("canary_recreated", volume_id=self._volume_id, error=str(error))
             with disk_errors(self._directory):
                 remove_tree(self._directory)
             found = self._drilled(buffers)

@@ -146,7 +146,7 @@ class ChangeWatch:
     def _running_inotify(self) -> InotifyFD:
         """Return the inotify thread, a new one when it has died. Raise OSError at a limit."""
         if self._inotify is not None and not self._inotify.is_alive():
-            log.error("change_watch_died", watched_count=len(self._watched))
+            log.error("change_watch_stopped", watched_count=len(self._watched))
             self._inotify = None
             self._watched.clear()
         if self._inotify is None:

@@ -413,7 +413,7 @@ def _held_because(tools: ScanDeps, base: ScanBase, outcome: ScanOutcome) -> str:
     if not doubt or not outcome.is_damaged:
         return ""
     log.error(
-        "verdicts_held_back",
+        "verdicts_withheld",
         container_id=facts.container_id,
         volume_id=facts.volume_id,
         finding_count=outcome.finding_count,

@@ -98,7 +98,7 @@ def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: flo
             f"the promise to read every byte cannot be kept: {promise}",
             hint='raise the rate or scan.data_interval_s, or set scan.promise = "warn"',
         )
-    log.warning("promise_not_possible", volume_id=volume.volume_id, why=str(promise))
+    log.warning("scan_interval_infeasible", volume_id=volume.volume_id, why=str(promise))
     return promise
 
 
@@ -321,7 +321,7 @@ class ScanManager:
         """Cancel the running scan of a container, if any."""
         for worker in self._workers.values():
             worker.hold.skip(container_id)
-        log.info("scrub_skips", container_id=container_id)
+        log.info("scrub_container_skipped", container_id=container_id)
 
     def _chosen(self, volume_id: str) -> list[VolumeScanWorker]:
         chosen = [

@@ -95,7 +95,7 @@ class MetadataScan:
         if not faults:
             return
         self._round_fault_count += 1
-        log.warning("metadata_fault", container_id=container_id, faults=faults)
+        log.warning("metadata_fault_found", container_id=container_id, faults=faults)
         self._on_unreadable(facts.volume_id, f"container {container_id}: {faults[0]}")
         if facts.state in TREE_STATES:
             self._scans.request(container_id, reason=faults[0], is_hint=True)

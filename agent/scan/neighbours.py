@@ -122,7 +122,7 @@ class AdjacentScanWorker:
             self._search = None
             if error.errno not in NOT_SUPPORTED:
                 log.warning(
-                    "neighbours_not_known",
+                    "adjacency_unknown",
                     volume_id=search.volume_id,
                     container_id=search.container_id,
                     error=str(error),
@@ -169,7 +169,7 @@ class AdjacentScanWorker:
         reason = f"it lies beside damage of container {search.container_id}"
         asked = [one for one in near[:NEIGHBOURS_MAX] if self._ask(one, reason)]
         log.info(
-            "neighbours_asked_for",
+            "adjacent_scans_requested",
             volume_id=search.volume_id,
             container_id=search.container_id,
             how=how,

@@ -180,7 +180,7 @@ class OnDemandScans:
     def _retry(self, container_id: ContainerId, request: _Request) -> None:
         """Queue a failed scan again, a bounded number of times."""
         if not request.retries_left:
-            log.warning("scan_given_up", container_id=container_id, reason=request.reason)
+            log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return
         self._put_back(
             container_id, replace(request, retries_left=request.retries_left - 1), RETRY_S
@@ -191,7 +191,7 @@ class OnDemandScans:
         trusted. Earlier it would read the whole replica without result, and prolong the suspicion
         of this host."""
         if request.was_held:
-            log.warning("scan_given_up", container_id=container_id, reason=request.reason)
+            log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return
         held_s = self._tools.guard.window_s + RETRY_S
         self._put_back(container_id, replace(request, was_held=True), held_s)

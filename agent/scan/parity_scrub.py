@@ -121,7 +121,7 @@ class ParityScrub:
         except SutureError as error:
             if self._stop.is_set():
                 return RetryAfter(IDLE_S)
-            log.warning("parity_not_verified", container_id=container_id, why=str(error))
+            log.warning("parity_verification_failed", container_id=container_id, why=str(error))
             self._put_off(container_id, min(RETRY_S, self._policy.interval_s * AGAIN_SHARE))
             return Busy()
         finally:

@@ -79,7 +79,7 @@ def _prove_changed(
         commit = tools.store.commit_scan(base, outcome, is_whole=False)
     if commit.committed:
         log.info(
-            "repair_proven",
+            "repair_verified",
             container_id=container_id,
             bytes_read=outcome.bytes_read,
             read_whole_at_ms=base.facts.data_scan_at_ms,

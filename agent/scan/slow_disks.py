@@ -158,4 +158,4 @@ class LatencyWatch:
             if word.slow:
                 log.warning("volume_slow", volume_id=volume_id, why=word.slow)
             else:
-                log.info("volume_not_slow_any_more", volume_id=volume_id)
+                log.info("volume_latency_recovered", volume_id=volume_id)

@@ -132,7 +132,7 @@ class OzoneHeartbeat:
             return RetryAfter(self._retry_delay_s(error))
         if self._failures:
             self.outbox.note_state(REGISTERED)
-            log.info("scm_reached_again", scm=self._address, failures=self._failures)
+            log.info("scm_reachable", scm=self._address, failures=self._failures)
         self._failures = 0
         return Busy() if more else RetryAfter(self._interval_s)
 
@@ -142,7 +142,7 @@ class OzoneHeartbeat:
         self.outbox.note_state(f"{error.code.value}: {error}")
         if self._failures == 1:
             log.warning(
-                "scm_not_reached", scm=self._address, error=str(error), code=error.code.value
+                "scm_unreachable", scm=self._address, error=str(error), code=error.code.value
             )
         longest_s = max(RETRY_S_MIN, min(RETRY_S_MAX, self._interval_s))
         top_s = min(longest_s, RETRY_S_MIN * 2 ** min(self._failures, 16))
@@ -172,7 +172,7 @@ class OzoneHeartbeat:
         self._is_registered = True
         self._plan_full_report()
         self.outbox.note_state(REGISTERED)
-        log.info("registered", scm=self._address, cluster_id=theirs)
+        log.info("agent_registered", scm=self._address, cluster_id=theirs)
 
     def _beat(self) -> bool:
         """Send one heartbeat; return True if more reports are waiting."""
@@ -296,11 +296,11 @@ class OzoneHeartbeat:
             status.message = meant.why
             if meant.order is messages.ScmCommandType.CREATE_PIPELINE:
                 log.warning(
-                    "ozone_pipeline_refused", scm=self._address, command_id=meant.command_id
+                    "ozone_pipeline_rejected", scm=self._address, command_id=meant.command_id
                 )
             else:
                 log.warning(
-                    "ozone_command_refused",
+                    "ozone_command_rejected",
                     scm=self._address,
                     command_id=meant.command_id,
                     type=status.type,

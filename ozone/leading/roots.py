@@ -42,7 +42,7 @@ class RootCache:
         try:
             root = ozone_view(self._store, container_id).root or NO_ROOT
         except (SutureError, DamagedData) as error:  # the next report tries again
-            log.warning("ozone_root_not_known", container_id=container_id, error=str(error))
+            log.warning("ozone_root_unavailable", container_id=container_id, error=str(error))
             return NO_ROOT
         self._folded[container_id] = (tree.generation, root)
         return root

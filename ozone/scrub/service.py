@@ -149,7 +149,7 @@ class _ScrubLoops:
         waiting.begun = lambda one: self._watch(one, loop)
         self.awaited.append(PendingVolume(place, loop, lambda: waiting.is_over, error_text(error)))
         self.loops.add(loop)
-        log.error("ozone_volume_absent", path=str(path), why=error_text(error))
+        log.error("ozone_volume_missing", path=str(path), why=error_text(error))
 
     def _found(self, path: Path, pulse: ProgressMarker) -> "_Begun":
         volume = find_volume(path)

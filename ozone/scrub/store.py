@@ -233,7 +233,7 @@ class OzoneStore:
         for result in refused:
             if result.container_id not in known:
                 log.warning(
-                    "ozone_container_refused",
+                    "ozone_container_unreadable",
                     container_id=result.container_id,
                     volume_id=self.volume.storage_id,
                     why=result.why,
@@ -361,7 +361,7 @@ class OzoneStore:
                 raise
             if result.standing in LOOKED_AT:
                 log.warning(
-                    "ozone_container_not_whole",
+                    "ozone_container_fault_found",
                     container_id=container_id,
                     volume_id=self.volume.storage_id,
                     standing=result.standing.value,

@@ -259,7 +259,7 @@ class ContainerCloser(ControlComponent):
         )
         change.on_commit(
             _log.warning,
-            "container_closed_short",
+            "container_closed_with_lost_commits",
             container_id=container.container_id,
             bcsid=short.bcsid,
             given_up_to=short.last_bcsid,

@@ -152,7 +152,7 @@ class DatanodeAdminMonitor(ControlComponent):
         now_ms = self._clock.wall_ms()
         for node in self._state.nodes.values():
             if node.op_expiry_ms and now_ms >= node.op_expiry_ms:
-                change.on_commit(_log.info, "maintenance_over", datanode_id=node.datanode_id)
+                change.on_commit(_log.info, "maintenance_expired", datanode_id=node.datanode_id)
                 self._set(change, node.datanode_id, OpState.IN_SERVICE, 0)
                 changed.append(node.datanode_id)
             elif node.op_state in DONE and self._is_done(node):
@@ -199,7 +199,7 @@ class DatanodeAdminMonitor(ControlComponent):
         self._watches.pop(node.datanode_id, None)
         change.on_commit(
             _log.info,
-            "node_may_be_switched_off",
+            "node_safe_to_stop",
             datanode_id=node.datanode_id,
             address=node.address,
             op_state=DONE[node.op_state],

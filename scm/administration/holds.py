@@ -67,7 +67,7 @@ class HoldManager(ControlComponent):
             for hold in held:
                 change.remove(self._state.holds, (number, hold.datanode_id))
                 change.on_commit(
-                    _log.info, "released", container_id=number, datanode_id=hold.datanode_id
+                    _log.info, "hold_released", container_id=number, datanode_id=hold.datanode_id
                 )
             message = "" if held else "nothing was held"
             decisions.append(ContainerDecision(number, "OK", message))

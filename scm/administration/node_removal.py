@@ -98,7 +98,7 @@ class NodeRemoval(ControlComponent):
                     self._needed.add(container_id)
         if struck:
             change.on_commit(
-                _log.info, "replicas_struck_off", count=len(struck), why="decommissioned and dead"
+                _log.info, "replicas_deregistered", count=len(struck), why="decommissioned and dead"
             )
         self._observer.observe_struck(change, struck)
 

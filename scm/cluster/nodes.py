@@ -169,7 +169,7 @@ class NodeManager:
         if registration.op_state is not known.op_state:
             change.on_commit(
                 _log.warning,
-                "node_state_believed",
+                "node_op_state_adopted",
                 datanode_id=known.datanode_id,
                 op_state=registration.op_state,
                 op_state_here=known.op_state,

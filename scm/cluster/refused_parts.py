@@ -33,7 +33,7 @@ class RejectedReportParts:
         self._drop_old()
         if datanode_id not in self._last:
             _log.error(
-                "report_refused_in_part",
+                "report_partially_rejected",
                 datanode_id=datanode_id,
                 count=len(refused),
                 first=refused[0],
@@ -46,7 +46,7 @@ class RejectedReportParts:
         if datanode_id not in self._strangers:
             if len(self._strangers) >= STRANGERS_MAX:
                 return
-            _log.warning("registration_refused", datanode_id=datanode_id, error=why)
+            _log.warning("registration_rejected", datanode_id=datanode_id, error=why)
         self._strangers[datanode_id] = (self._clock.monotonic_s(), why)
 
     def admit(self, datanode_id: str) -> None:

@@ -235,7 +235,7 @@ class ReportProcessor:
         if is_later and not self._is_older and self._state.restored is None:
             self._is_older = True
             _log.error(
-                "state_is_older",
+                "state_older_than_datanodes",
                 container_id=container_id,
                 datanode_id=datanode_id,
                 next_container_id=self._state.counters["next_container_id"],

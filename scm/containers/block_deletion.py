@@ -175,7 +175,9 @@ class BlockDeletion(ControlComponent):
             self._record(change, container_id, promised, is_unproven=True)
             change.on_commit(
                 lambda: _log.info(
-                    "blocks_given_up", container_id=container_id, block_count=len(promised)
+                    "uncommitted_blocks_discarded",
+                    container_id=container_id,
+                    block_count=len(promised),
                 )
             )
 
@@ -232,7 +234,7 @@ class BlockDeletion(ControlComponent):
             change.put(self._state.transactions, begun)
         if found:
             change.on_commit(
-                lambda: _log.info("deletes_told_again", container_id=container_id, count=len(found))
+                lambda: _log.info("deletes_resent", container_id=container_id, count=len(found))
             )
 
     def offer(self, change: StateChange, datanode_id: str) -> None:

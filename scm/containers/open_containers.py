@@ -367,7 +367,7 @@ class WriterSessions(ControlComponent):
         self._nodes.write_failed(datanode_id)
         change.on_commit(
             lambda: _log.warning(
-                "replica_left_behind", container_id=container_id, datanode_id=datanode_id
+                "replica_dropped_by_writer", container_id=container_id, datanode_id=datanode_id
             )
         )
         left = tuple(node for node in container.pipeline if node != datanode_id)

@@ -123,7 +123,7 @@ def settle_cut_off(directory: Path) -> None:
             hint="run suture scm restore again, it begins anew",
         )
     if remove_cut_off(directory):
-        _log.warning("restore_cut_off_removed", path=str(directory / GROWING))
+        _log.warning("incomplete_restore_removed", path=str(directory / GROWING))
 
 
 def names_left(directory: Path) -> tuple[str, ...]:

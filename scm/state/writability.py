@@ -30,7 +30,7 @@ class Writability:
     def failed(self, error: str) -> None:
         """Record that a change was not written."""
         if not self.trouble:
-            _log.error("state_not_written", error=error)
+            _log.error("state_write_failed", error=error)
         self.trouble = error
         self._failed_at_s = self._monotonic_s()
 
@@ -38,7 +38,7 @@ class Writability:
         """Record that a change was written."""
         if self.trouble and self._monotonic_s() - self._failed_at_s >= QUIET_S:
             self.trouble = ""
-            _log.info("state_written_again")
+            _log.info("state_write_recovered")
 
 
 def refusal_of(error: lmdb.Error) -> UnavailableError:

@@ -10,7 +10,7 @@ from agent.observe.events import AGENT, BOTH, EVENTS, SCM
 ROOT = Path(__file__).parents[2]
 METHODS = frozenset({"debug", "info", "warning", "error", "exception", "log"})
 # Written otherwise than by a call with a literal, or by a library of ours that both use.
-ELSEWHERE = frozenset({"audit", "log_not_written"})
+ELSEWHERE = frozenset({"audit", "log_lines_lost"})
 
 
 @dataclass(frozen=True, slots=True)

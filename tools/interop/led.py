@@ -50,7 +50,7 @@ class Trial(Steps):
             size = KEY_BYTES[number % len(KEY_BYTES)]
             self._keys[key] = self._ozone.write(key, size, number)
         pipelines = self._scm.pipelines_with(uuid)
-        refused = self.agent.said("ozone_pipeline_refused")
+        refused = self.agent.said("ozone_pipeline_rejected")
         self.tell(
             f"pipelines that have it, {KEYS} keys written",
             f"{len(pipelines)}, {refused} refused by it",
@@ -170,7 +170,7 @@ class Trial(Steps):
         """Kill and restart it: it reports its replicas."""
         self.agent.end(signal.SIGKILL)
         self.agent.start()
-        awaited("registered again", lambda: self.agent.said("registered") == 2)
+        awaited("registered again", lambda: self.agent.said("agent_registered") == 2)
         awaited("three replicas", lambda: self._equal() == 3)
         self.tell("kill -9 and a start", "registered, three equal replicas", True)
 
@@ -180,7 +180,7 @@ class Trial(Steps):
         ports = [int(word) for word in self._ozone.tell("scm").split()]
         self._scm = Scm(ports[1])
         uuid = self.agent.datanode_id
-        awaited("registered again", lambda: self.agent.said("registered") == 3)
+        awaited("registered again", lambda: self.agent.said("agent_registered") == 3)
         awaited("healthy", lambda: self._scm.node(uuid) == "HEALTHY IN_SERVICE")
         awaited("three replicas", lambda: self._equal() == 3)
         self.tell("a restart of the SCM", "registered again, three equal replicas", True)

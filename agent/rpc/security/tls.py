@@ -166,7 +166,7 @@ class Certificates:
             self._told = ""
         except RefusedError as error:
             if is_asked or str(error) != self._told:
-                _log().warning("certificate_not_reloaded", error=str(error), hint=error.hint)
+                _log().warning("certificate_reload_failed", error=str(error), hint=error.hint)
             self._told = str(error)
 
     def reload(self) -> bool:

@@ -191,7 +191,7 @@ class Connections(Collector):
         ended_count = sum(self._shut(one) for one in chosen)
         if ended_count:
             self.ended_count += ended_count
-            log.warning("connections_ended", peer=host, count=ended_count, open_count=open_count)
+            log.warning("connections_closed", peer=host, count=ended_count, open_count=open_count)
         return ended_count
 
     def _open(self, descriptors: Sequence[Path]) -> Iterator[_Connection]:

@@ -117,7 +117,7 @@ class ShadowHashing:
         with self._lock:
             self.difference_count += 1
         self._on_difference()
-        log.error("shadow_hash_differs", container_id=container_id, places=places)
+        log.error("shadow_hash_mismatched", container_id=container_id, places=places)
 
     def close(self) -> None:
         """End the other process."""

@@ -286,7 +286,9 @@ class VerificationLog:
 
     def _miss(self, error: SutureError) -> None:
         self._missed_count += 1
-        log.error("verification_not_logged", volume_id=self._about["volume_id"], error=str(error))
+        log.error(
+            "verification_log_write_failed", volume_id=self._about["volume_id"], error=str(error)
+        )
 
 
 def files_of(directory: Path) -> list[str]:

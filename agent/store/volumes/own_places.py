@@ -45,7 +45,7 @@ def free_place(path: Path, belongs: Callable[[int], bool]) -> None:
         kind, aside = kind_at(path), _free_name(path)
         path.rename(aside)
         sync_directory(path.parent)
-    log.warning("volume_place_freed", path=str(path), kind=kind, aside=str(aside))
+    log.warning("volume_path_freed", path=str(path), kind=kind, aside=str(aside))
 
 
 def _free_name(path: Path) -> Path:

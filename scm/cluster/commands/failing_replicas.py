@@ -70,7 +70,10 @@ class FailingReplicas:
         for hold in old:
             change.remove(self._state.holds, (hold.container_id, hold.datanode_id))
             change.on_commit(
-                _log.info, "released", container_id=hold.container_id, datanode_id=hold.datanode_id
+                _log.info,
+                "hold_released",
+                container_id=hold.container_id,
+                datanode_id=hold.datanode_id,
             )
         return [hold.container_id for hold in old]
 

@@ -227,7 +227,7 @@ class PendingOps:
         if pending.datanode_id != outcome.datanode_id:
             change.on_commit(
                 _log.warning,
-                "command_answered_by_another",
+                "command_answer_from_wrong_datanode",
                 command_id=outcome.command_id,
                 datanode_id=outcome.datanode_id,
             )
@@ -386,7 +386,7 @@ class PendingOps:
         ):
             change.on_commit(
                 _log.warning,
-                "command_sent_again",
+                "command_resent",
                 command_id=command.command_id,
                 datanode_id=datanode_id,
             )

@@ -110,7 +110,7 @@ class SparkLoop:
             _log.info("plan_applied", run=run.name, decisions=dict(decisions))
         except (SutureError, OSError, ValueError, KeyError) as error:
             message = f"{type(error).__name__}: {error}"
-            _log.error("verification_failed", error=message)
+            _log.error("spark_verification_failed", error=message)
         finally:
             self._control.note_verified(decisions, message)
         return not message

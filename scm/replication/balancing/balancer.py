@@ -154,7 +154,7 @@ class Balancer(ControlComponent):
             self._moves[move.container_id] = (move, self._clock.monotonic_s())
             self._manager.moving.add(move.container_id)
         change.on_commit(
-            _log.info, "balance_iteration", iteration=self._run.iteration, move_count=len(moves)
+            _log.info, "balance_moves_ordered", iteration=self._run.iteration, move_count=len(moves)
         )
 
     def _follow(self, change: StateChange, move: Move, began_s: float) -> None:

@@ -65,7 +65,7 @@ class OverReplicatedProcessor(ControlComponent):
         if victim is not None and is_ordered:
             change.on_commit(
                 _log.warning,
-                "shard_gives_way",
+                "shard_delete_ordered",
                 container_id=case.container.container_id,
                 datanode_id=victim.datanode_id,
                 index=victim.replica.replica_index,
@@ -84,7 +84,7 @@ class OverReplicatedProcessor(ControlComponent):
         ):
             change.on_commit(
                 _log.warning,
-                "unhealthy_replica_gives_way",
+                "unhealthy_replica_delete_ordered",
                 container_id=case.container.container_id,
                 datanode_id=victim.datanode_id,
             )

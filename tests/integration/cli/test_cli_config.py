@@ -110,7 +110,7 @@ def test_a_running_agent_takes_live_options_and_refuses_wrong_ones(tmp_path: Pat
         with Peer(process.address) as peer:
             hang_up(good.replace("3MiB/s", "5MiB/s"), "config_reloaded")
             taken = peer.scrub_status().volumes[0].rate_bytes_per_s
-            hang_up(good.replace("3MiB/s", "5MiB"), "config_not_reloaded")
+            hang_up(good.replace("3MiB/s", "5MiB"), "config_reload_failed")
             kept = peer.scrub_status().volumes[0].rate_bytes_per_s
 
         assert 5 * MIB == taken

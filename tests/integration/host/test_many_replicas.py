@@ -146,7 +146,7 @@ def test_replica_deleted_after_the_look_is_not_reported_as_stuck(host: Host) -> 
     with logged() as logs:
         host.work()
 
-    assert not [one for one in logs if one["event"] == "replica_not_moved"]
+    assert not [one for one in logs if one["event"] == "replica_move_failed"]
     assert VolumeMode.RETIRED is host.store.services.of(host.id_of("a")).mode
 
 
@@ -184,4 +184,4 @@ class TestStuck:
                 host.work()
                 host.clock.advance_s(RETRY_S + 1)
 
-        assert count == len([one for one in logs if one["event"] == "replica_not_moved"])
+        assert count == len([one for one in logs if one["event"] == "replica_move_failed"])

@@ -43,7 +43,12 @@ def test_uncaught_exceptions_and_warnings_are_logged_as_json() -> None:
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert 1 == done.returncode
     assert "" == done.stdout
-    assert ["died", "died", *["library_message"] * 3, "died"] == [line["event"] for line in lines]
+    assert [
+        "uncaught_exception",
+        "uncaught_exception",
+        *["library_message"] * 3,
+        "uncaught_exception",
+    ] == [line["event"] for line in lines]
     thread, removed, warned, said, caught, process = lines
     assert ("reader", "main", "main") == tuple(x["thread"] for x in (thread, removed, process))
     assert "ValueError" == thread["exception"][0]["exc_type"]

@@ -124,11 +124,13 @@ def test_a_service_reads_the_others_and_waits_for_a_disk(volumes: Path, tmp_path
         )
         before = of_metric(address, "suture_ozone_volume_absent")
         _, health = fetched(address, "/healthz")
-        wait_until(lambda: bool(log_events(log, "ozone_volume_absent")), within_s=WAIT_S)
-        (told,) = log_events(log, "ozone_volume_absent")
+        wait_until(lambda: bool(log_events(log, "ozone_volume_missing")), within_s=WAIT_S)
+        (told,) = log_events(log, "ozone_volume_missing")
         absent.rmdir()
         (volumes / "dn0-damaged").rename(absent)
-        wait_until(lambda: len(log_events(log, "ozone_container_not_whole")) == 2, within_s=WAIT_S)
+        wait_until(
+            lambda: len(log_events(log, "ozone_container_fault_found")) == 2, within_s=WAIT_S
+        )
         after = of_metric(address, "suture_ozone_volume_absent")
         process.terminate()
         code = process.wait(60)
@@ -155,8 +157,8 @@ def test_a_volume_whose_history_cannot_be_read_stops_no_service_of_others(
 
     with service(dirs, state, tmp_path / "nobody", log):
         wait_until(lambda: len(log_events(log, "replica_scanned")) == 2, within_s=WAIT_S)
-        wait_until(lambda: bool(log_events(log, "ozone_volume_absent")), within_s=WAIT_S)
-        told = log_events(log, "ozone_volume_absent")[0]
+        wait_until(lambda: bool(log_events(log, "ozone_volume_missing")), within_s=WAIT_S)
+        told = log_events(log, "ozone_volume_missing")[0]
 
     assert "file is not a database" in str(told["why"])
 

@@ -100,7 +100,7 @@ def test_a_service_reads_tells_and_ends(tmp_path: Path) -> None:
     assert 2 == metrics["suture_ozone_findings", "BLOCK_FILE_MISSING"]
     assert 3_000_000 < metrics["suture_ozone_scanned_bytes_total", None]
     assert {1, 2} == {
-        event["container_id"] for event in log_events(log, "ozone_container_not_whole")
+        event["container_id"] for event in log_events(log, "ozone_container_fault_found")
     }
     assert 0 == code
     assert [] == seen

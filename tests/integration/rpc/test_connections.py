@@ -118,7 +118,7 @@ def test_idle_connections_of_one_peer_lock_nobody_out(serve: Serve, tmp_path: Pa
             assert is_answered(address)
             Event().wait(2 * GRACE_S)
 
-        ended = [event for event in events if event["event"] == "connections_ended"]
+        ended = [event for event in events if event["event"] == "connections_closed"]
         assert {"127.0.0.1"} == {event["peer"] for event in ended}
         assert COUNT_MAX - SHARE <= sum(event["count"] for event in ended)
         registry = CollectorRegistry()

@@ -323,7 +323,7 @@ class TestReload:
             for _ in range(100):
                 clock.advance_s(LOOK_INTERVAL_S)
                 assert before is certificates.material
-        assert ["certificate_not_reloaded"] == [line["event"] for line in said]
+        assert ["certificate_reload_failed"] == [line["event"] for line in said]
         assert "is not valid yet" in said[0]["error"]
 
         clock.advance_s(86_400)
@@ -363,7 +363,7 @@ class TestReload:
             security.reload()
             security.reload()
 
-        assert ["certificate_not_reloaded"] * 2 == [line["event"] for line in said]
+        assert ["certificate_reload_failed"] * 2 == [line["event"] for line in said]
 
 
 class TestPermissions:

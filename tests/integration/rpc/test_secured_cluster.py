@@ -277,7 +277,7 @@ def test_no_secret_is_in_any_log(cluster: SecuredCluster, authority: Authority) 
     good = key.read_text()
     key.write_text(good.replace("-----END", "x-----END"))
     hang_up(cluster)
-    wait_until(lambda: heard(cluster, "certificate_not_reloaded", 1, of=cluster.nodes[:1]))
+    wait_until(lambda: heard(cluster, "certificate_reload_failed", 1, of=cluster.nodes[:1]))
     key.write_text(good)
 
     secrets = [

@@ -136,7 +136,7 @@ class Trial(SiteTrial):
         self._tell_all("agents' replicas, read whole", f"{scanned}", findings)
         errors = errors_naming(self.site, self.agents)
         self._tell_all("errors in Ozone's logs that name agents", f"{len(errors)}", errors)
-        refused = sum(agent.said("ozone_pipeline_refused") for agent in self.agents)
+        refused = sum(agent.said("ozone_pipeline_rejected") for agent in self.agents)
         self.tell("pipelines that agents refused", refused, refused == 0)
         self._tell_work()
         self.end_agents()

@@ -248,8 +248,8 @@ def test_decommissioning_with_a_full_scm_disk_stays_in_progress(
         early = {line["event"] for line in logs}
         run_turns(world)
 
-    assert {"state_not_written"} == early
-    assert "node_may_be_switched_off" in [line["event"] for line in logs]
+    assert {"state_write_failed"} == early
+    assert "node_safe_to_stop" in [line["event"] for line in logs]
     assert state_of(world, "dn1") is OpState.DECOMMISSIONED
 
 

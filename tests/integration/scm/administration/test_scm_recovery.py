@@ -380,7 +380,7 @@ class TestOlderState:
         _look, judgement = older.control.queries.judgement()
         answer = counts_message(counts, judgement)
 
-        told = [line for line in said if line["event"] == "state_is_older"]
+        told = [line for line in said if line["event"] == "state_older_than_datanodes"]
         assert [(2, 2)] == [(line["container_id"], line["next_container_id"]) for line in told]
         assert (2, 1) == (counts.stray, counts.whole)
         assert DataVerdict.WHOLE is not judgement.verdict

@@ -79,7 +79,7 @@ def test_beside_a_state_it_is_removed_and_told(new: Path, tmp_path: Path) -> Non
         StateDatabase.open(new, map_bytes=MAP_BYTES).close()
 
     assert not (new / GROWING).exists()
-    assert ["restore_cut_off_removed"] == [line["event"] for line in said]
+    assert ["incomplete_restore_removed"] == [line["event"] for line in said]
 
 
 @pytest.mark.parametrize("is_link", [False, True], ids=["more", "link"])

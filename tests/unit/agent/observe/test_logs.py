@@ -94,7 +94,7 @@ def test_dropped_log_lines_are_counted_and_logged_later(monkeypatch: pytest.Monk
         structlog.configure(**before)
 
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert ["log_not_written", "agent_started", "agent_stopped"] == [one["event"] for one in told]
+    assert ["log_lines_lost", "agent_started", "agent_stopped"] == [one["event"] for one in told]
     assert 3 == told[0]["line_count"]
     assert "ENOSPC" == told[0]["error"]
     assert told[0]["timestamp"]

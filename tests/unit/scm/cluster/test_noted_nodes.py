@@ -329,5 +329,5 @@ class TestNotesInVain:
         with logged() as logs:
             cluster.note()
 
-        assert ["state_not_written"] == in_vain
+        assert ["state_write_failed"] == in_vain
         assert ["node_health_changed"] == [line["event"] for line in logs]

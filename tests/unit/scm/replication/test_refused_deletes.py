@@ -133,7 +133,9 @@ class TestExcluded:
             with logged() as logs:
                 made.pass_time(30)
 
-            assert [] == [line for line in logs if line["event"] == "unhealthy_replica_gives_way"]
+            assert [] == [
+                line for line in logs if line["event"] == "unhealthy_replica_delete_ordered"
+            ]
             assert "dn3" in made.held
 
     def test_a_shard_that_a_person_keeps_is_no_reason_to_wait(self, tmp_path: Path) -> None:
@@ -148,7 +150,7 @@ class TestExcluded:
             with logged() as logs:
                 made.pass_time(60)
 
-            told = {line["datanode_id"] for line in logs if line["event"] == "shard_gives_way"}
+            told = {line["datanode_id"] for line in logs if line["event"] == "shard_delete_ordered"}
             assert {"dn4"} == told
             assert {"dn5", "dn6"} <= set(made.held)
 

@@ -17,7 +17,7 @@ def test_a_disk_that_takes_some_changes_is_not_called_well() -> None:
             found.succeeded()
             clock.advance_s(1)
     assert "no space" == found.trouble
-    assert ["state_not_written"] == [line["event"] for line in said]
+    assert ["state_write_failed"] == [line["event"] for line in said]
 
     clock.advance_s(QUIET_S)
     with logged() as said:
@@ -25,7 +25,7 @@ def test_a_disk_that_takes_some_changes_is_not_called_well() -> None:
         found.succeeded()
 
     assert "" == found.trouble
-    assert ["state_written_again"] == [line["event"] for line in said]
+    assert ["state_write_recovered"] == [line["event"] for line in said]
 
 
 def test_time_alone_ends_no_trouble() -> None:
