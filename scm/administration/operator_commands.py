@@ -25,10 +25,11 @@ from scm.replication.guards.shard_guard import (
 )
 from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
 from scm.replication.reconciling.attempts import ReconcileScheduler
+from scm.replication.reconciling.eligibility import Eligibility
 from scm.replication.reconciling.plan_check import ASKED_FOR, ContainerDecision, PlannedCommand
 from scm.replication.replication_manager import PlannedCopy, ReplicationManager
 from scm.state.database import StateChange
-from scm.state.facts import CommandKind, Container, ContainerState, Node
+from scm.state.facts import CommandKind, Container, ContainerState, Node, NodeHealthState
 from scm.state.state_access import state_change
 
 INELIGIBLE_STATE: Final = "INELIGIBLE_CONTAINER_STATE"
@@ -37,6 +38,7 @@ NO_SOURCE: Final = "NO_SOURCE"
 KEEP_MIN: Final = 2  # whole replicas that stay when an operator removes one
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
+_UNTIL_NODES_CALL: Final = frozenset({Eligibility.NO_REPLICAS_FOUND, Eligibility.NO_REACHABLE_PEER})
 _NODE_KINDS: Final = frozenset({CommandKind.REFRESH_VOLUME_USAGE, CommandKind.REREGISTER})
 
 Decide = Callable[[StateChange, ContainerContext], ContainerDecision]
@@ -101,11 +103,20 @@ class OperatorCommands(ControlComponent):
         worlds: Sequence[int] = (),
         dry_run: bool = False,
     ) -> list[ContainerDecision]:
-        """Order a reconcile of each eligible container."""
+        """Order a reconcile of each eligible container.
+
+        In safe mode a container is not refused for a lack of replicas or peers that may still call.
+        """
         order = partial(self._reconciles.order, change)
-        return self._previews.each(
+        decisions = self._previews.each(
             container_ids, worlds, self._previews.reconcile if dry_run else order
         )
+        if not self._safe_mode.is_on:
+            return decisions
+        return [
+            replace(one, code=Code.SAFE_MODE) if one.code in _UNTIL_NODES_CALL else one
+            for one in decisions
+        ]
 
     @state_change
     def replicate(
@@ -170,6 +181,8 @@ class OperatorCommands(ControlComponent):
         for datanode_id in datanode_ids:
             if self._state.nodes.get(datanode_id) is None:
                 decisions.append(NodeDecision(datanode_id, Code.WRONG_DATANODE, "never registered"))
+            elif self._nodes.health(datanode_id) is NodeHealthState.DEAD:
+                decisions.append(NodeDecision(datanode_id, Code.INELIGIBLE, "is DEAD"))
             elif not self._commands.is_sendable(datanode_id):
                 decisions.append(NodeDecision(datanode_id, Code.UNAVAILABLE, "cannot be reached"))
             else:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent.cli.terminal.ask import until_decided
 from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.rpc.v1 import scm_pb2
@@ -121,7 +122,7 @@ def judge(contest: Contest, stage: Stage, outcomes: Sequence[scm_pb2.Outcome]) -
     datanode that sees the contradiction must report it.
     """
     request = scm_pb2.ReconcileContainersRequest(container_ids=[contest.container_id])
-    [decision] = stage.client.scm.reconcile_containers(request).decisions
+    [decision] = until_decided(stage.client.scm.reconcile_containers, request).decisions
     again = stage.outcomes_of(decision.command_ids)
     note_repair(contest, [*outcomes, *again])
     if contest.repaired_from != [contest.right_id]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from agent.cli.terminal.ask import until_decided
 from agent.client.client import LANES_DEFAULT
 from agent.client.file_pieces import SourceFile
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
@@ -365,7 +366,7 @@ class Story:
     def reconcile(self) -> None:
         """Apply the plan and wait for every command's outcome."""
         request = read_plan(FinishedRun.opened(str(self.evidence.report.parent)), only="reconcile")
-        answer = self.stage.client.scm.apply_plan(request)
+        answer = until_decided(self.stage.client.scm.apply_plan, request)
         refused = [f"{d.container_id}: {d.code}" for d in answer.decisions if d.code != "OK"]
         if refused:
             self.evidence.not_healed += [f"plan row refused: {why}" for why in refused]

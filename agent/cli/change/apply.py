@@ -23,6 +23,7 @@ from agent.cli.inspect.scm_commands import (
     show_decisions,
     wait_and_show,
 )
+from agent.cli.terminal.ask import until_decided
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import pluralize, print_note
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, PlanArgument, ScmOption
@@ -122,7 +123,7 @@ class PlanSubmission:
                 dry_run=dry_run,
                 worlds=worlds[first : first + PLAN_ROWS],
             )
-            answer.decisions.extend(self._client.scm.apply_plan(page).decisions)
+            answer.decisions.extend(until_decided(self._client.scm.apply_plan, page).decisions)
         return answer
 
 

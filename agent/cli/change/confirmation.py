@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
+from agent.cli.terminal.ask import until_decided
 from agent.config.given import ANSWER_BYTES_MAX, read_file_bounded
 from agent.errors import Code, RefusedError
 from agent.runtime.exits import ExitCode
@@ -51,7 +52,7 @@ class Order(Generic[Answer]):
         """
         if dry_run or not yes:
             self.request.dry_run = True
-            trial = self.submit(self.request)
+            trial = until_decided(self.submit, self.request)
             preview = self.preview or self.show
             if dry_run:
                 return preview(trial, as_json=as_json)
@@ -62,7 +63,7 @@ class Order(Generic[Answer]):
             if self.worlds is not None:
                 self.request.worlds[:] = self.worlds(trial)
         self.request.dry_run = False
-        return self.show(self.submit(self.request), as_json=as_json)
+        return self.show(until_decided(self.submit, self.request), as_json=as_json)
 
 
 def is_confirmed(question: str, *, yes: bool, as_json: bool) -> bool:

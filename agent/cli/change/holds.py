@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from agent.cli.inspect.scm_commands import app, show_decisions
+from agent.cli.terminal.ask import until_decided
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import print_messages
 from agent.cli.terminal.output import short
@@ -48,7 +49,7 @@ def hold(
             datanode_id=datanode_id(client, datanode) if datanode else "",
             release=release,
         )
-        return show_decisions(client.scm.hold_containers(request), as_json=as_json)
+        return show_decisions(until_decided(client.scm.hold_containers, request), as_json=as_json)
 
 
 def show_holds(client: ClusterClient, on: list[str] | None, *, as_json: bool) -> int:

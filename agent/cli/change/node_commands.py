@@ -10,6 +10,7 @@ import typer
 from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm_commands import app
+from agent.cli.terminal.ask import until_decided
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts, print_messages
 from agent.cli.terminal.output import (
@@ -261,9 +262,8 @@ def refresh(
     """Make datanodes measure their volumes now."""
     kind = "reregister" if register else "refresh_volume_usage"
     with connect(scm) as client:
-        answer = client.scm.order_nodes(
-            scm_pb2.OrderNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)
-        )
+        request = scm_pb2.OrderNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)
+        answer = until_decided(client.scm.order_nodes, request)
     return show_node_decisions(answer, as_json=as_json)
 
 

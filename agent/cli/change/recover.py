@@ -9,6 +9,7 @@ import typer
 
 from agent.cli.change.confirmation import DryRunFlag
 from agent.cli.inspect.scm_commands import app
+from agent.cli.terminal.ask import THE_SCM, until_free
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import (
     items_progress,
@@ -23,7 +24,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.client.putnote import DiscoveredPut, files_of
 from agent.client.rediscovery import DiscoveredContainer, fetch_contents
-from agent.errors import Code, RefusedError
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.rpc.calls.message_groups import in_groups
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
@@ -96,7 +97,7 @@ def recover(
     """
     result = RecoverySummary()
     with connect(scm) as client:
-        state = client.scm.get_recovery(scm_pb2.GetRecoveryRequest())
+        state = _backlog(client, is_awaited=not (force or dry_run))
         if not as_json:
             print_line(_what(state))
         if state.missing_datanode_ids and not force:
@@ -117,7 +118,8 @@ def recover(
             result.take(client.scm.recover(request))
         if is_end:
             last = max((one.last_local_id for one in seen), default=0)
-            client.scm.recover(scm_pb2.RecoverRequest(finish=True, force=force, last_local_id=last))
+            end = scm_pb2.RecoverRequest(finish=True, force=force, last_local_id=last)
+            until_free(THE_SCM, lambda: client.scm.recover(end))
     if as_json:
         print_json(result.document(is_finished=is_end))
     else:
@@ -131,6 +133,24 @@ def recover(
         return ExitCode.UNAVAILABLE
     to_do = (result.aside, result.unfinished, result.uncertain, result.silent, result.left())
     return ExitCode.TO_DO if any(to_do) or result.torn_count else ExitCode.OK
+
+
+def _backlog(client: ClusterClient, *, is_awaited: bool) -> scm_pb2.GetRecoveryResponse:
+    """Return what is to be recovered; wait for datanodes that have not reported if `is_awaited`."""
+    found: list[scm_pb2.GetRecoveryResponse] = []
+
+    def once() -> None:
+        found.append(client.scm.get_recovery(scm_pb2.GetRecoveryRequest()))
+        missing = ", ".join(found[-1].missing_datanode_ids)
+        if is_awaited and missing:
+            raise UnavailableError(Code.SAFE_MODE, f"not reported yet: {missing}")
+
+    try:
+        until_free(THE_SCM, once)
+    except UnavailableError:
+        if not found:
+            raise
+    return found[-1]
 
 
 def _what(state: scm_pb2.GetRecoveryResponse) -> str:

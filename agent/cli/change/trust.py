@@ -4,7 +4,7 @@ from functools import partial
 
 import typer
 
-from agent.cli.terminal.ask import until_free
+from agent.cli.terminal.ask import until_decided, until_free
 from agent.cli.terminal.output import print_json, print_line, print_note, print_rows, size
 from agent.cli.terminal.selection import fetch_container
 from agent.client.client import ClusterClient
@@ -49,10 +49,11 @@ def trust(
         print_note(f"{one.datanode_id}: {answer.result}, {answer.failed_count} chunks failed")
         failed += answer.failed_count
     # The contradictions end when all replicas have been reconciled again.
-    client.scm.reconcile_containers(
-        scm_pb2.ReconcileContainersRequest(container_ids=[container_id])
-    )
-    return ExitCode.TO_DO if failed else ExitCode.OK
+    request = scm_pb2.ReconcileContainersRequest(container_ids=[container_id])
+    [decision] = until_decided(client.scm.reconcile_containers, request).decisions
+    if decision.code != "OK":
+        print_note(f"not reconciled: {decision.code}: {decision.message}")
+    return ExitCode.TO_DO if failed or decision.code != "OK" else ExitCode.OK
 
 
 def request_trust(

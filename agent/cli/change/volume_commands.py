@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.datanodes import VOLUME_COLUMNS, volume_row
-from agent.cli.terminal.ask import nodes_of, query_all
+from agent.cli.terminal.ask import PASSING, nodes_of, query_all, until_decided, until_free
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import (
@@ -188,7 +188,8 @@ def set_volume_mode(
     wish = pb.SteerVolumeRequest(
         volume_id=place.volume_id, service=service, target_volume_id=target_id
     )
-    return client.peer(place).steer_volume(wish).volumes
+    peer = client.peer(place)
+    return until_free(place.datanode_id, lambda: peer.steer_volume(wish)).volumes
 
 
 def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool) -> int:
@@ -227,7 +228,8 @@ def does_rest(volume: pb.VolumeStatus) -> bool:
 
 def fetch_volume_status(client: ClusterClient, place: VolumeRef) -> pb.VolumeStatus:
     """Return the present status of a volume."""
-    for volume in client.peer(place).status().volumes:
+    status = until_free(place.datanode_id, client.peer(place).status, codes=PASSING)
+    for volume in status.volumes:
         if volume.volume_id == place.volume_id:
             return volume
     raise UnavailableError(
@@ -259,6 +261,7 @@ def send_away(
     perhaps another replica than this one; then this one is deleted as by `suture scm delete`.
     """
     waits = False
+    to_copy, to_delete = list[int](), list[int]()
     for number in list(volume.homeless_container_ids)[:SENT_AT_ONCE]:
         info = fetch_container(client, number)
         if info.scheme:
@@ -266,22 +269,26 @@ def send_away(
         others = [r for r in info.replicas if r.datanode.datanode_id != place.datanode_id]
         if sum(map(is_whole, others)) < info.replication_factor:
             if number not in sent:
-                copy = scm_pb2.ReplicateContainersRequest(container_ids=[number])
-                [decision] = client.scm.replicate_containers(copy).decisions
-                if decision.code == "OK":
-                    sent[number] = list(decision.command_ids)
-                waits |= decision.code == "OK"
+                to_copy.append(number)
                 continue
             asked = scm_pb2.ListOutcomesRequest(command_ids=sent[number], count=len(sent[number]))
             if client.scm.list_outcomes(asked).pending_command_ids:
                 waits = True
                 continue
-        order = scm_pb2.DeleteReplicasRequest(container_ids=[number], datanode_id=place.datanode_id)
-        [decision] = client.scm.delete_replicas(order).decisions
-        if decision.code != "OK":
-            sent.pop(number, None)
-        waits = True
-    return waits
+        to_delete.append(number)
+    if to_copy:
+        copy = scm_pb2.ReplicateContainersRequest(container_ids=to_copy)
+        for decision in until_decided(client.scm.replicate_containers, copy).decisions:
+            if decision.code == "OK":
+                sent[decision.container_id] = list(decision.command_ids)
+                waits = True
+    if to_delete:
+        here = place.datanode_id
+        delete = scm_pb2.DeleteReplicasRequest(container_ids=to_delete, datanode_id=here)
+        for decision in until_decided(client.scm.delete_replicas, delete).decisions:
+            if decision.code != "OK":
+                sent.pop(decision.container_id, None)
+    return waits or bool(to_delete)
 
 
 def is_whole(held: scm_pb2.ContainerInfoReplica) -> bool:

@@ -6,6 +6,7 @@ import os
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -14,6 +15,7 @@ import typer
 
 from agent.cli.evidence.replay import replay
 from agent.cli.evidence.verdict_inputs import JudgedReplica, Question
+from agent.cli.terminal.ask import until_free
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
@@ -115,7 +117,7 @@ def evidence(
         judged = JudgedReplica(peer, container_id)
         for name, ask in QUESTIONS.items():
             try:
-                yield f"{node}/{name}", ask(judged)
+                yield f"{node}/{name}", until_free(node, partial(ask, judged))
             except SutureError as error:
                 yield f"{node}/{name}", {"error": str(error), "code": error.code.value}
 

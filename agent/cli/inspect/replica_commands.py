@@ -3,6 +3,7 @@
 import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -66,11 +67,12 @@ def replicas_of(
     client: ClusterClient, container_id: int, datanode: str | None
 ) -> list[FetchedReplica]:
     """Fetch the whole tree of every replica known to the SCM."""
-    result = []
+    result, wanted = [], ContainerId(container_id)
     for replica in chosen_replicas(container_info(client, container_id), datanode):
         endpoint = replica.datanode
+        peer = client.peer(endpoint)
         try:
-            tree, error = client.peer(endpoint).tree(ContainerId(container_id)), ""
+            tree, error = until_free(endpoint.datanode_id, partial(peer.tree, wanted)), ""
         except SutureError as failure:
             tree, error = None, f"{failure} [{failure.code.value}]"
         index = replica.replica.replica_index
@@ -326,7 +328,10 @@ def findings_of(
     if replica.replica.load_error:
         return f"cannot be loaded: {replica.replica.load_error}"
     try:
-        return client.peer(replica.datanode).findings(ContainerId(container_id))
+        peer = client.peer(replica.datanode)
+        return until_free(
+            replica.datanode.datanode_id, lambda: peer.findings(ContainerId(container_id))
+        )
     except SutureError as error:
         return f"cannot be asked: {error}"
 

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.terminal.ask import PASSING, THE_SCM, until_free
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts, print_messages
 from agent.cli.terminal.outcomes import KEPT_MAX, newest_outcomes
@@ -26,7 +27,7 @@ from agent.cli.terminal.selection import OnOption, fetch_container, selected
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
-from agent.errors import Code, RefusedError
+from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
@@ -207,8 +208,22 @@ def scan_decision(
     client: ClusterClient, row: scm_pb2.PlanRow, *, dry_run: bool
 ) -> scm_pb2.ContainerDecision:
     """Make the datanodes of a plan's row scan their replica, if it still has no root."""
-    info = fetch_container(client, row.container_id)
     decision = scm_pb2.ContainerDecision(container_id=row.container_id, code="OK")
+    try:
+        _scan(client, row, decision, dry_run=dry_run)
+    except SutureError as error:  # other rows were ordered, and their commands must be shown
+        decision.code, decision.message = error.code, str(error)
+    return decision
+
+
+def _scan(
+    client: ClusterClient,
+    row: scm_pb2.PlanRow,
+    decision: scm_pb2.ContainerDecision,
+    *,
+    dry_run: bool,
+) -> None:
+    info = fetch_container(client, row.container_id)
     for held in info.replicas:
         if held.datanode.datanode_id not in row.targets:
             continue
@@ -220,7 +235,6 @@ def scan_decision(
             client.peer(held.datanode).scanned(
                 ContainerId(row.container_id), waits=print_waiting_once(held.datanode.datanode_id)
             )
-    return decision
 
 
 def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
@@ -317,10 +331,12 @@ def wait_for_outcomes(
     deadline_s = time.monotonic() + wait_s
     if not command_ids:
         return [], []
+    request = scm_pb2.ListOutcomesRequest(command_ids=command_ids, count=len(command_ids))
     with items_progress("commands answered", len(command_ids), quiet=quiet) as bar:
         while True:
-            answer = client.scm.list_outcomes(
-                scm_pb2.ListOutcomesRequest(command_ids=command_ids, count=len(command_ids))
+            left_s = max(0.0, deadline_s - time.monotonic())
+            answer = until_free(
+                THE_SCM, lambda: client.scm.list_outcomes(request), codes=PASSING, timeout_s=left_s
             )
             bar.update(
                 bar.task_ids[0], completed=len(command_ids) - len(answer.pending_command_ids)

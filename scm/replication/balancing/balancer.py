@@ -98,7 +98,7 @@ class Balancer(ControlComponent):
     ) -> BalanceStatus:
         """Start a run, or only return what its first iteration would move.
 
-        Raise RefusedError(SAFE_MODE), and RefusedError(BUSY) while one is running.
+        Raise RefusedError(SAFE_MODE), and RefusedError(INELIGIBLE) while one is running.
         """
         if self._safe_mode.is_on:
             raise RefusedError(Code.SAFE_MODE, "in safe mode nothing is moved")
@@ -106,7 +106,7 @@ class Balancer(ControlComponent):
             moves = tuple(self._plan(threshold_percent))
             return replace(self._status(), threshold_percent=threshold_percent, moves=moves)
         if self._run.is_running:
-            raise RefusedError(Code.BUSY, "a balancing is running", hint="--stop ends it")
+            raise RefusedError(Code.INELIGIBLE, "a balancing is running", hint="--stop ends it")
         self._run = BalanceStatus(True, 0, iteration_count_max, threshold_percent)
         _log.info("balance_started", threshold_percent=threshold_percent)
         return self._status()

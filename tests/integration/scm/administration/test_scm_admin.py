@@ -304,6 +304,34 @@ def test_datanodes_are_told_to_measure_or_register_again(world: ScmWorld) -> Non
     assert CommandKind.REFRESH_VOLUME_USAGE is command.kind
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_reconcile_before_datanodes_call_is_refused_as_safe_mode(
+    world: ScmWorld, made: Container, dry_run: bool
+) -> None:
+    """The SCM knows no peers before datanodes call, so that the refusal is not final."""
+    before = world.control.admin.reconcile([made.container_id], dry_run=dry_run)
+    world.restart()
+
+    after = world.control.admin.reconcile([made.container_id, 99], dry_run=dry_run)
+
+    assert ["OK"] == [d.code for d in before]
+    assert ["SAFE_MODE", "CONTAINER_NOT_FOUND"] == [d.code for d in after]
+
+
+def test_dead_datanode_is_not_one_that_may_call_soon(tmp_path: Path) -> None:
+    """A silent datanode is UNAVAILABLE, for which commands wait; a dead one is refused."""
+    options = ScmOptions(stale_after_ms=1_000, dead_after_ms=20_000)
+    with ScmWorld(tmp_path, options).running() as world:
+        world.join("dn1")
+        codes = []
+        for seconds in (0, 5, 20):
+            world.clock.advance_s(seconds)
+            (answer,) = world.control.admin.order_nodes(["dn1"], CommandKind.REREGISTER)
+            codes.append(answer.code)
+
+    assert ["OK", "UNAVAILABLE", "INELIGIBLE"] == codes
+
+
 def test_the_replication_limit_of_a_datanode_is_an_option(tmp_path: Path) -> None:
     """Three copies at once are sent to a node in service and twice as many to one that leaves.
     The rest waits. The cluster-wide limit follows, and the queues show it.

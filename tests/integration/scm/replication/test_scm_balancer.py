@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import UnavailableError
+from agent.errors import Code, RefusedError, UnavailableError
 from scm.edge.call_values import Heartbeat
 from scm.state.facts import CommandKind, CommandPriority, OutcomeState
 from scm.state.options import ScmOptions
@@ -115,6 +115,17 @@ def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld)
 
     assert [1, 1, 0] == copying
     assert 45 * 60_000 > 3 * ScmOptions().command_deadline_ms
+
+
+def test_second_balancing_is_refused_for_good(world: ScmWorld) -> None:
+    """It is not BUSY, for which commands wait: a balancing takes hours, and --stop ends it."""
+    closed(world, 7, 7, 7)
+    world.control.balancer.start(10.0, 1, dry_run=False)
+
+    with pytest.raises(RefusedError, match="a balancing is running") as refused:
+        world.control.balancer.start(10.0, 1, dry_run=False)
+
+    assert Code.INELIGIBLE is refused.value.code
 
 
 def test_the_delete_of_a_move_has_no_priority(world: ScmWorld) -> None:
