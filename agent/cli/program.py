@@ -53,7 +53,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "diagnose": "Write the evidence about a container to a .tar.gz file.",
     },
     "agent.cli.inspect.may_stop": {
-        "may-stop": "Check whether datanodes or volumes may be switched off.",
+        "ok-to-stop": "Check whether datanodes or volumes are safe to stop.",
     },
     "agent.cli.evidence.verifylog": {
         "verify-log": "Verify the hash chain of verification logs.",

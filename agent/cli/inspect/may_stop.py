@@ -1,4 +1,4 @@
-"""Command `may-stop`: the effect of switching datanodes or volumes off, in advance."""
+"""Command `ok-to-stop`: the effect of switching datanodes or volumes off, in advance."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -31,24 +31,24 @@ Named = Annotated[
     ),
 ]
 KeepOption = Annotated[
-    int, typer.Option("--keep", min=1, max=32, help="No unless so many copies stay readable.")
+    int, typer.Option("--keep", min=1, max=32, help="Copies of each container that must stay readable.")
 ]
 
 
-def may_stop(
+def ok_to_stop(
     names: Named,
     keep: KeepOption = 1,
     for_good: Annotated[
-        bool, typer.Option("--for-good", help="If they never came back: what would be lost.")
+        bool, typer.Option("--for-good", help="Assume that the named objects never return.")
     ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Check whether datanodes or volumes may be switched off.
+    """Check whether datanodes or volumes are safe to stop.
 
-    All named ones are considered together. Exit codes: 0 yes. 2 no, something would be unreadable;
-    with --for-good, something would be lost, or there is no room for new copies. 3 unknown: safe
-    mode, silent datanodes, missing reports, replicas in doubt.
+    All named objects are considered together. Exit codes: 0 yes. 2 no, something would be
+    unreadable; with --for-good, something would be lost, or there is no room for new copies. 3
+    unknown: safe mode, silent datanodes, missing reports, replicas in doubt.
     """
     answer = foresee(scm, names, for_good=for_good, keep_count=0 if for_good else keep)
     if as_json:

@@ -15,7 +15,7 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "See how it is": ("status", "volumes", "findings", "top", "log"),
         "Look into a container": ("explain", "tree", "diff", "diagnose"),
         "Read and mend": ("scrub", "reconcile", "verify-log", "attest"),
-        "Before something is switched off": ("may-stop",),
+        "Before something is switched off": ("ok-to-stop",),
         "Disks": ("volume", "fsck", "salvage"),
         "The control plane": ("scm",),
         "Set up and try": ("config", "tls", "demo", "ozone"),

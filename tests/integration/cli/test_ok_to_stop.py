@@ -1,4 +1,4 @@
-"""may-stop against a real cluster: what they say is proven by stopping datanodes."""
+"""ok-to-stop against a real cluster: what they say is proven by stopping datanodes."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ COPIES, CODED = 6, 3
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return five datanodes with one volume each; a silent one is waited for all the time."""
-    root = tmp_path_factory.mktemp("may-stop")
+    root = tmp_path_factory.mktemp("ok-to-stop")
     settings = {"stale_after_ms": 1_500, "dead_after_ms": 600_000}
     running = forked_cluster(
         root,
@@ -80,7 +80,7 @@ def stopped(cluster: Cluster, suture: CommandLine, ids: Sequence[str]) -> Iterat
         suture.wait_until(lambda: "YES" == ask(suture, ids[:1])["answer"])
 
 
-def ask(suture: CommandLine, names: Sequence[str], command: str = "may-stop") -> Any:
+def ask(suture: CommandLine, names: Sequence[str], command: str = "ok-to-stop") -> Any:
     """Ask, whatever the exit code."""
     return suture.json_any(command, *names)
 
@@ -97,13 +97,13 @@ def readable(suture: CommandLine, keys: dict[str, int], path: Path) -> set[str]:
     return found
 
 
-class TestMayStop:
+class TestOkToStop:
     def test_after_a_yes_every_key_can_be_read(
         self, cluster: Cluster, suture: CommandLine, keys: dict[str, int], tmp_path: Path
     ) -> None:
         """One datanode of five is stopped, and every key is readable."""
         name = holders(suture)[1][0]
-        answer = suture.json("may-stop", name[:8])
+        answer = suture.json("ok-to-stop", name[:8])
         assert "YES" == answer["answer"]
         assert answer["container_count"] == sum(name in nodes for nodes in holders(suture).values())
 
@@ -118,7 +118,7 @@ class TestMayStop:
         answer names are lost to readers while they are off, and no other.
         """
         names = holders(suture)[1]
-        answer = suture.json("may-stop", *names, code=ExitCode.TO_DO)
+        answer = suture.json("ok-to-stop", *names, code=ExitCode.TO_DO)
         unreadable = set(answer["unreadable_container_ids"])
         assert 1 in unreadable
         assert len(unreadable) == answer["unreadable_count"] < len(keys)
@@ -192,10 +192,10 @@ class TestMayStop:
                 *answer["unreadable_container_ids"],
             }
 
-    def test_may_stop_refuses_an_unknown_name(self, suture: CommandLine) -> None:
+    def test_ok_to_stop_refuses_an_unknown_name(self, suture: CommandLine) -> None:
         """The error has the name that was given and says where to find valid ones."""
         for name in ("nobody", "/no/rack", "127.0.0.1:1", "0:/no"):
-            refused = suture.json("may-stop", name, code=ExitCode.FAILED)
+            refused = suture.json("ok-to-stop", name, code=ExitCode.FAILED)
             assert "WRONG_DATANODE" == refused["error"]["code"], name
 
     def test_people_are_told_in_words(self, suture: CommandLine, keys: dict[str, int]) -> None:
@@ -205,12 +205,12 @@ class TestMayStop:
         names = holders(suture)[1]
         assert keys
 
-        assert suture("may-stop", names[0]).startswith("yes: ")
-        assert suture("may-stop", *names, code=ExitCode.TO_DO).startswith("no: ")
+        assert suture("ok-to-stop", names[0]).startswith("yes: ")
+        assert suture("ok-to-stop", *names, code=ExitCode.TO_DO).startswith("no: ")
 
 
-class TestWhatIf:
-    def test_may_stop_names_lost_containers_and_counts_rebuilds(
+class TestOkToStopForGood:
+    def test_ok_to_stop_names_lost_containers_and_counts_rebuilds(
         self, suture: CommandLine, keys: dict[str, int]
     ) -> None:
         """Stopping all holders of a container loses it. Stopping one datanode loses nothing, and
@@ -220,13 +220,13 @@ class TestWhatIf:
         assert keys
 
         all_three = suture.json(
-            "may-stop", "--for-good", names[0], names[1], names[2], code=ExitCode.TO_DO
+            "ok-to-stop", "--for-good", names[0], names[1], names[2], code=ExitCode.TO_DO
         )
-        alone = suture.json("may-stop", "--for-good", names[0])
+        alone = suture.json("ok-to-stop", "--for-good", names[0])
 
         assert 1 in all_three["lost_container_ids"]
         assert all_three["lost_count"] == sum(all_three["lost_states"].values())
         assert 0 == alone["lost_count"]
         assert alone["rebuild_bytes"] > 0
         assert alone["lacking_replica_count"] == alone["container_count"]
-        assert "lost: " in suture("may-stop", "--for-good", *names, code=ExitCode.TO_DO)
+        assert "lost: " in suture("ok-to-stop", "--for-good", *names, code=ExitCode.TO_DO)
