@@ -266,7 +266,7 @@ def _say_result(result: VerifyResult, *, as_json: bool) -> None:
         ]
     if planned:
         lines += [
-            "nothing was changed: `suture scm apply` hands the plan over, or `suture-scm --verify`"
+            "nothing was changed: `suture scm apply-plan` or `suture-scm --verify` applies the plan"
         ]
     _kind, title, sentence = verdict(summary)
     for line in (*lines, f"{title}: {sentence}", f"{result.address}/report.html"):

@@ -261,7 +261,7 @@ def ls(
     lost = sum(bool(key.lost_container_ids) for key in keys)
     if lost:
         print_line(
-            f"{pluralize(lost, 'key')} lost: a container of theirs was given up (suture scm forget)"
+            f"{pluralize(lost, 'key')} lost: their container is marked as lost (scm mark-lost)"
         )
 
 

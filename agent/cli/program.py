@@ -42,7 +42,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "explain": "Explain what is wrong with a container, with the evidence.",
     },
     "agent.cli.inspect.change_log": {
-        "log": "Show disk changes and orders, oldest first.",
+        "history": "Show disk changes and commands, oldest first.",
     },
     "agent.cli.inspect.datanodes": {
         "findings": "List unrepaired findings of scans on all datanodes.",

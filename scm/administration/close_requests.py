@@ -208,7 +208,7 @@ class ContainerCloser(ControlComponent):
             if container.state is not ContainerState.OPEN and not self._may_have_any(container):
                 message = (
                     f"container is {container.state}, and no datanode that is there has a replica "
-                    "that can be loaded: suture scm forget lets go of it"
+                    "that can be loaded: suture scm mark-lost accepts the loss"
                 )
                 return ContainerDecision(container_id, NO_REPLICAS, message)
             return self._plain_way(container)

@@ -96,7 +96,7 @@ class ForgetContainers(ControlComponent):
         for container_id in container_ids:
             forgotten = self._state.forgotten.get(container_id)
             if forgotten is None:
-                message = "is not forgotten"
+                message = "is not marked as lost"
                 fates.append(ForgetResult(container_id, Code.CONTAINER_NOT_FOUND, message))
                 continue
             if not is_dry_run:
@@ -113,7 +113,7 @@ class ForgetContainers(ControlComponent):
         container = self._state.containers.get(container_id)
         if container is None:
             is_done = self._state.forgotten.get(container_id) is not None
-            message = "is forgotten already" if is_done else "no such container"
+            message = "is already marked as lost" if is_done else "no such container"
             return ForgetResult(container_id, Code.CONTAINER_NOT_FOUND, message)
         if self._safe_mode.is_on:
             message = "in safe mode nobody knows what is missing"
@@ -178,7 +178,7 @@ class ForgetContainers(ControlComponent):
         container = self._state.containers.get(container_id)
         assert container is not None
         for command in self._state.commands.of_container(container_id):
-            message = "the container was given up"
+            message = "the container was marked as lost"
             self._commands.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
         for transaction in self._state.transactions.of(container_id):
             key = (container_id, transaction.transaction_id)

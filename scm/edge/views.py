@@ -22,7 +22,7 @@ from scm.state.state_access import locked
 
 UNKNOWN_STATE: Final = "UNKNOWN"
 """State shown for a container that datanodes reported and this SCM never made."""
-FORGOTTEN_STATE: Final = "FORGOTTEN"
+MARKED_LOST_STATE: Final = "MARKED_LOST"
 """State shown for a container that an operator gave up, whoever reports a replica of it."""
 
 
@@ -62,7 +62,7 @@ class ContainerView:
     def state(self) -> str:
         """The container's state as a word."""
         if self.is_forgotten:
-            return FORGOTTEN_STATE
+            return MARKED_LOST_STATE
         return UNKNOWN_STATE if self.container is None else self.container.state
 
     @property

@@ -50,7 +50,7 @@ def without(package: str, *words: str | Path) -> subprocess.CompletedProcess[str
     ("package", "extra", "words"),
     [
         ("pyarrow", "scm", ("suture-scm", "--data", "/nowhere", "--set", ADDRESS)),
-        ("pyarrow", "scm", ("suture", "scm", "apply", "/nowhere")),
+        ("pyarrow", "scm", ("suture", "scm", "apply-plan", "/nowhere")),
         ("pyarrow", "scm", EXPORT),
         ("pyarrow", "spark", ("suture-verify", "/nowhere", "--out", "/nowhere")),
         ("rocksdict", "ozone", ("suture", "ozone", "scrub", "/nowhere")),

@@ -1,4 +1,4 @@
-"""Plans that `suture-verify` made of a real snapshot, handed over by `suture scm apply`.
+"""Plans that `suture-verify` made of a real snapshot, handed over by `suture scm apply-plan`.
 
 The control plane is real, behind a real server; only its datanodes are words in a test. Whoever is
 asked sits at a real terminal.
@@ -111,7 +111,7 @@ def test_a_dry_run_shows_bytes_minutes_and_copies_of_every_row(
     suture: CommandLine, stage: Stage, plan: Path
 ) -> None:
     """The rows are a delete, a copy and a reconcile. No command is sent."""
-    shown = {d["container_id"]: d for d in suture.json("scm", "apply", str(plan), "--dry-run")}
+    shown = {d["container_id"]: d for d in suture.json("scm", "apply-plan", str(plan), "--dry-run")}
 
     told = {
         number: (
@@ -140,7 +140,7 @@ def test_the_plan_of_a_partial_run_is_called_so(
     (partial / "manifest.json").write_text(json.dumps(manifest | {"changed_nodes": ["dn1"]}))
 
     for directory, is_told in ((plan, False), (partial, True)):
-        run(["scm", "apply", str(directory), "--dry-run", "--scm", stage.address])
+        run(["scm", "apply-plan", str(directory), "--dry-run", "--scm", stage.address])
         told = "only containers with a replica on dn1 were verified" in capsys.readouterr().err
         assert is_told == told
 
@@ -167,12 +167,12 @@ def test_a_plan_is_taken_from_wherever_it_lies(
         put(plan.parent, store.address("results"))
         there = store.address(f"results/{plan.name}")
         places = [str(plan), plan.as_uri(), there, str(old)]
-        shown = [suture.json("scm", "apply", place, "--dry-run") for place in places]
+        shown = [suture.json("scm", "apply-plan", place, "--dry-run") for place in places]
         missing = suture.json(
-            "scm", "apply", store.address("no"), "--dry-run", code=ExitCode.FAILED
+            "scm", "apply-plan", store.address("no"), "--dry-run", code=ExitCode.FAILED
         )
     keys = suture.json(
-        "scm", "apply", "s3://key:secret@bucket/x", "--dry-run", code=ExitCode.FAILED
+        "scm", "apply-plan", "s3://key:secret@bucket/x", "--dry-run", code=ExitCode.FAILED
     )
 
     assert 3 == len(shown[0])
@@ -185,7 +185,7 @@ def test_deleting_plan_without_a_terminal_is_refused(
     suture: CommandLine, stage: Stage, plan: Path
 ) -> None:
     """Without a terminal and without --yes, the whole plan is refused."""
-    answer = suture.json("scm", "apply", str(plan), code=ExitCode.FAILED)
+    answer = suture.json("scm", "apply-plan", str(plan), code=ExitCode.FAILED)
 
     assert "--yes" in answer["error"]["hint"]
     assert [] == stage.ordered()
@@ -198,7 +198,7 @@ def test_answer_to_the_confirmation_decides_about_the_plan(
     """All rows are on the screen before the question. A no sends no command, and a yes sends the
     shown ones.
     """
-    with Terminal(["scm", "apply", str(plan), "--scm", stage.address]) as terminal:
+    with Terminal(["scm", "apply-plan", str(plan), "--scm", stage.address]) as terminal:
         assert "the plan deletes 1 replica and does 2 other things" in terminal.shown
         for row in (r"delete on dn\d", r"replicate dn\d to dn\d", r"reconcile on dn\d"):
             assert re.search(row + r" 1000 B 0\.0 \d -> \d", terminal.shown), terminal.shown
@@ -210,7 +210,7 @@ def test_a_world_that_changed_while_somebody_thought_aborts_all(stage: Stage, pl
     """
     The change is about a container of which nothing is deleted: nothing at all is done.
     """
-    with Terminal(["scm", "apply", str(plan), "--scm", stage.address]) as terminal:
+    with Terminal(["scm", "apply-plan", str(plan), "--scm", stage.address]) as terminal:
         stage.change(findings=1)
 
         assert ExitCode.FAILED == terminal.answer("y")
@@ -224,10 +224,10 @@ def test_shown_plan_is_applied_once_and_only_to_an_unchanged_world(
     suture: CommandLine, stage: Stage, plan: Path, tmp_path: Path
 ) -> None:
     """For programs, the output of the dry run takes the place of the screen."""
-    shown = suture.json("scm", "apply", str(plan), "--dry-run")
+    shown = suture.json("scm", "apply-plan", str(plan), "--dry-run")
     (tmp_path / "shown").write_text(json.dumps(shown))
     (tmp_path / "short").write_text(json.dumps(shown[1:]))
-    apply = ("scm", "apply", str(plan), "--yes", "--as-shown")
+    apply = ("scm", "apply-plan", str(plan), "--yes", "--as-shown")
 
     other = suture.json(*apply, str(tmp_path / "short"), code=ExitCode.FAILED)
     stage.change(findings=1)
@@ -256,8 +256,9 @@ def test_a_plan_of_several_calls_is_looked_at_whole_before_the_first(
     as done.
     """
     monkeypatch.setattr(module, "PLAN_ROWS", 1)
-    (tmp_path / "shown").write_text(json.dumps(suture.json("scm", "apply", str(plan), "--dry-run")))
-    apply = ("scm", "apply", str(plan), "--yes", "--as-shown", str(tmp_path / "shown"))
+    shown = suture.json("scm", "apply-plan", str(plan), "--dry-run")
+    (tmp_path / "shown").write_text(json.dumps(shown))
+    apply = ("scm", "apply-plan", str(plan), "--yes", "--as-shown", str(tmp_path / "shown"))
     stage.change(findings=1)
 
     changed = suture.json(*apply, code=ExitCode.FAILED)
@@ -279,14 +280,14 @@ def test_without_a_question_each_row_stands_for_itself(
     """
     [victim] = [
         order["datanode_id"]
-        for decision in suture.json("scm", "apply", str(plan), "--dry-run")
+        for decision in suture.json("scm", "apply-plan", str(plan), "--dry-run")
         for order in decision["orders"]
         if order["type"] == CommandKind.DELETE
     ]
     mine = [r for r in stage.world.state.replicas.values() if r.datanode_id == victim]
     stage.world.beat(victim, *[r for r in mine if r.container_id != SURPLUS], full=True)
 
-    given = suture.json("scm", "apply", str(plan), "--yes", code=ExitCode.FAILED)
+    given = suture.json("scm", "apply-plan", str(plan), "--yes", code=ExitCode.FAILED)
 
     codes = {decision["container_id"]: decision["code"] for decision in given}
     assert {SURPLUS: "STALE_PLAN", SHORT: "OK", DIFFERENT: "OK"} == codes
@@ -341,9 +342,9 @@ def test_scans_are_made_when_they_are_asked_for_and_one_at_a_time(
     monkeypatch.setattr(plan_file, "ROWS_PER_PAGE", 3)
     monkeypatch.setattr(module, "scan_decision", deciding)
 
-    suture.json("scm", "apply", str(run), code=ExitCode.FAILED)  # there is nobody to ask
+    suture.json("scm", "apply-plan", str(run), code=ExitCode.FAILED)  # there is nobody to ask
     refused = list(made.scans)
-    shown = suture.json("scm", "apply", str(run), "--dry-run", code=ExitCode.FAILED)
+    shown = suture.json("scm", "apply-plan", str(run), "--dry-run", code=ExitCode.FAILED)
 
     assert refused == []
     assert decided == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -366,7 +367,7 @@ def test_a_plan_whose_scans_cannot_be_read_is_refused_before_anything_is_ordered
     for place in (pages["targets"].data_page_offset, pages["container_id"].data_page_offset):
         path.write_bytes(whole[:place] + bytes(8) + whole[place + 8 :])
 
-        answer = suture.json("scm", "apply", str(run), "--yes", code=ExitCode.FAILED)
+        answer = suture.json("scm", "apply-plan", str(run), "--yes", code=ExitCode.FAILED)
 
         assert "cannot be read" in answer["error"]["message"]
         assert [] == stage.ordered()
@@ -383,10 +384,10 @@ def test_scans_that_were_shown_are_those_that_are_done(
     plan is refused.
     """
     run = with_scans(plan, tmp_path)
-    shown = suture.json("scm", "apply", str(run), "--dry-run", code=ExitCode.FAILED)
+    shown = suture.json("scm", "apply-plan", str(run), "--dry-run", code=ExitCode.FAILED)
     (tmp_path / "shown").write_text(json.dumps(shown))
     (tmp_path / "short").write_text(json.dumps(shown[:-1]))
-    apply = ("scm", "apply", str(run), "--yes", "--as-shown")
+    apply = ("scm", "apply-plan", str(run), "--yes", "--as-shown")
     asked = list[int]()
 
     def deciding(_: Any, row: scm_pb2.PlanRow, *, dry_run: bool) -> scm_pb2.ContainerDecision:

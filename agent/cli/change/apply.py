@@ -1,4 +1,4 @@
-"""Command `scm apply`: show the effect of a suture-verify plan, confirm, and submit it to the
+"""Command `scm apply-plan`: show the effect of a suture-verify plan, confirm, and submit it to the
 SCM."""
 
 from collections.abc import Iterable, Sequence
@@ -38,8 +38,8 @@ PLAN_ROWS: Final = 5_000  # per call
 Rows = Sequence[scm_pb2.PlanRow]
 
 
-@app.command("apply")
-def apply(
+@app.command("apply-plan")
+def apply_plan(
     plan: PlanArgument,
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,

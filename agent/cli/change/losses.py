@@ -1,4 +1,4 @@
-"""Commands `scm forget` and `scm remove-node`: give up lost data, after a preview."""
+"""Commands `scm mark-lost` and `scm remove-node`: give up lost data, after a preview."""
 
 from typing import Annotated, Final
 
@@ -18,12 +18,12 @@ from agent.runtime.exits import ExitCode
 KEYS_SHOWN_MAX: Final = 20  # per container; --json has up to 1,000
 
 UndoFlag = Annotated[
-    bool, typer.Option("--undo", help="Take them back: a datanode with a replica has returned.")
+    bool, typer.Option("--undo", help="Undo this after a datanode with a replica returned.")
 ]
 
 
-@app.command("forget")
-def forget(
+@app.command("mark-lost")
+def mark_lost(
     ids: Containers,
     scm: ScmOption = SCM_DEFAULT,
     undo: UndoFlag = False,
@@ -44,7 +44,7 @@ def forget(
         order = Order(
             client.scm.forget_containers,
             request,
-            "take them back?" if undo else "give them up, and these keys with them?",
+            "no longer mark them as lost?" if undo else "mark them and these keys as lost?",
             show_fates,
             worlds=lambda trial: [one.world for one in trial.containers],
         )

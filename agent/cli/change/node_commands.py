@@ -1,4 +1,4 @@
-"""Commands `scm decommission`, `maintenance`, `refresh` and others about whole datanodes."""
+"""Commands of group `scm` about whole datanodes: `decommission`, `maintenance` and others."""
 
 import time
 from collections.abc import Sequence
@@ -124,9 +124,11 @@ def set_states(
         return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-@app.command("departures")
-def departures(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Show datanodes that are not in service, and their pending work.
+@app.command("decommission-status")
+def decommission_status(
+    on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
+) -> int:
+    """Show datanodes that leave service or are in maintenance.
 
     Exit code 2: some are not ready to be switched off.
     """
@@ -250,16 +252,16 @@ def until_text(expiry_ms: int) -> str:
     return f"{left_ms // UNIT_MS[unit]} {unit}"
 
 
-@app.command("refresh")
-def refresh(
+@app.command("refresh-volumes")
+def refresh_volumes(
     ids: Datanodes,
     register: Annotated[
-        bool, typer.Option("--register", help="Register again, too, and report all they hold.")
+        bool, typer.Option("--register", help="Also register again and send full reports.")
     ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Make datanodes measure their volumes now."""
+    """Make datanodes measure the used space of volumes now."""
     kind = "reregister" if register else "refresh_volume_usage"
     with connect(scm) as client:
         request = scm_pb2.OrderNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)

@@ -1,4 +1,4 @@
-"""Command `log`: changes on the disks of all datanodes since a time, and orders."""
+"""Command `history`: changes on the disks of all datanodes since a time, and commands."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.container_history import SHOWN_COUNT as HISTORY_SHOWN
-from agent.cli.inspect.container_history import history, moment, order_words
+from agent.cli.inspect.container_history import moment, order_words, show_container_history
 from agent.cli.inspect.scm_commands import show_outcomes, state_name
 from agent.cli.terminal.ask import DatanodeReply, NodeOption, answered_text, nodes_of, query_all
 from agent.cli.terminal.credentials import connect
@@ -52,41 +52,42 @@ class ChangeLogEntry:
         return (moment(self.at_ms), node, container_id, self.state, findings, self.what)
 
 
-def log(
+def history(
     container_id: Annotated[
         int | None,
         typer.Argument(
             metavar="[CONTAINER]",
-            help="The roots of its replicas, as long as they are known.",
+            help="Show the roots of this container's replicas.",
             min=1,
             max=ID_MAX,
         ),
     ] = None,
-    outcomes: Annotated[
-        bool, typer.Option("--outcomes", help="What became of the newest commands, as answered.")
+    commands: Annotated[
+        bool, typer.Option("--commands", help="List the newest commands and their results.")
     ] = False,
     since_s: Annotated[
-        float, duration("--since", text="How far back: 12h, 1d12h, 90min.", shown="12h")
+        float,
+        duration("--since", text="Show changes of this period, for example 1d12h.", shown="12h"),
     ] = SINCE_S_DEFAULT,
     count: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Show the newest N lines; 200, or 50, or 20.", min=1),
+        typer.Option(metavar="N", help="Show at most N lines, the newest ones.", min=1),
     ] = None,
     datanode: NodeOption = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show disk changes and orders, oldest first.
+    """Show disk changes and commands, oldest first.
 
-    They are of all datanodes. With CONTAINER: the roots of its replicas over time, with the reasons
-    of changes. Each datanode keeps the last 64 changes of a replica. Exit code 2: a datanode did
-    not answer.
+    Queries all datanodes. With CONTAINER: the roots of its replicas over time, with the reasons
+    of changes. Each datanode keeps the last 64 changes of a replica. The default of --count is 200,
+    with CONTAINER 50, and with --commands 20. Exit code 2: a datanode did not answer.
     """
-    if container_id is not None and (outcomes or datanode):
+    if container_id is not None and (commands or datanode):
         raise typer.BadParameter("goes with --count only", param_hint="CONTAINER")
     if container_id is not None:
-        return history(scm, container_id, count or HISTORY_SHOWN, as_json=as_json)
-    if outcomes:
+        return show_container_history(scm, container_id, count or HISTORY_SHOWN, as_json=as_json)
+    if commands:
         show_outcomes(scm, datanode, count, as_json=as_json)
         return ExitCode.OK
     since_ms = max(0, int((time.time() - since_s) * 1000))

@@ -1,4 +1,4 @@
-"""Command `log CONTAINER`: history of a container's replicas, with reasons."""
+"""Command `history CONTAINER`: history of a container's replicas, with reasons."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ Told = dict[str, list[datanode_pb2.HistoryEntry] | str]  # by datanode; a string
 Row = tuple[int, tuple[object, ...]]  # time, and table row
 
 
-def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
+def show_container_history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
     """Print the roots of a container's replicas over time, with the reasons of changes; oldest
     first."""
     with connect(scm) as client:

@@ -31,7 +31,8 @@ Named = Annotated[
     ),
 ]
 KeepOption = Annotated[
-    int, typer.Option("--keep", min=1, max=32, help="Copies of each container that must stay readable.")
+    int,
+    typer.Option("--keep", min=1, max=32, help="Copies of each container that must stay readable."),
 ]
 
 

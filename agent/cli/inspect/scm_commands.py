@@ -274,7 +274,7 @@ def wait_and_show(
         if pending:
             print_line(
                 f"{pluralize(len(pending), 'command')} not answered yet; "
-                "look again with: suture log --outcomes"
+                "look again with: suture history --commands"
             )
     if refused:
         return ExitCode.FAILED

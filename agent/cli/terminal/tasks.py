@@ -12,7 +12,7 @@ OTHERS: Final = "Other commands"
 TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "suture": {
         "Store and fetch": ("put", "get", "ls", "rm"),
-        "See how it is": ("status", "volumes", "findings", "top", "log"),
+        "See how it is": ("status", "volumes", "findings", "top", "history"),
         "Look into a container": ("explain", "tree", "diff", "diagnose"),
         "Read and mend": ("scrub", "reconcile", "verify-log", "attest"),
         "Before something is switched off": ("ok-to-stop",),
@@ -23,11 +23,12 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "scm": {
         "See what it knows": ("nodes", "containers", "report", "queues"),
         "Datanodes leave, rest and return": (
-            *("decommission", "maintenance", "departures", "remove-node", "refresh"),
+            *("decommission", "maintenance", "decommission-status", "remove-node"),
+            "refresh-volumes",
         ),
         "Replicas": ("replicate", "delete", "close", "balance"),
-        "What it leaves alone": ("hold", "forget"),
-        "Spark": ("snapshot", "apply"),
+        "What it leaves alone": ("hold", "mark-lost"),
+        "Spark": ("snapshot", "apply-plan"),
         "Its own state": ("safemode", "backup", "restore", "recover"),
     },
 }

@@ -97,7 +97,7 @@ class ClientCalls:
             named = ", ".join(map(str, lost))
             raise RefusedError(
                 Code.KEY_LOST,
-                f"key {name} is lost: its data was in container {named}, which was given up",
+                f"key {name} is lost: its data was in container {named}, which was marked as lost",
                 hint="store it again with --replace, or remove the key",
             )
         return key, [self._located(container_id) for container_id in key_containers(key)]

@@ -144,7 +144,7 @@ def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
         shown = command("scrub", "status", code=ExitCode.TO_DO)
         cancelled = command.json("scrub", "scan", "7", "--cancel", code=ExitCode.TO_DO)
         resumed = command.json("scrub", "pause", "--end", "--volume", volume["volume_id"])
-        counts = [command(*what, code=ExitCode.TO_DO) for what in (["findings"], ["log"])]
+        counts = [command(*what, code=ExitCode.TO_DO) for what in (["findings"], ["history"])]
         command("scrub", "pause", "--volume", "nowhere", code=ExitCode.UNAVAILABLE)
         own.nodes[0].kill()
         command("scrub", "status", code=ExitCode.UNAVAILABLE)
@@ -203,8 +203,8 @@ def test_history_tells_damage_and_repair(suture: CommandLine, damaged: int) -> N
     """
     suture("reconcile", str(damaged))
 
-    told = suture.json("log", str(damaged))
-    said = suture("log", str(damaged))
+    told = suture.json("history", str(damaged))
+    said = suture("history", str(damaged))
 
     lengths = sorted(len(replica["oldest_first"]) for replica in told["replicas"].values())
     (entries,) = (r["oldest_first"] for r in told["replicas"].values() if r["oldest_first"][1:])
@@ -214,12 +214,12 @@ def test_history_tells_damage_and_repair(suture: CommandLine, damaged: int) -> N
     assert "closed with 1 block" in said
     assert "reconcile: converged, 1 chunk repaired" in said
     assert said.index("damaged: 1 CHUNK_CHECKSUM") < said.index("reconcile: converged, 1 chunk")
-    assert "5 older lines left out" in suture("log", str(damaged), "--count", "6")
+    assert "5 older lines left out" in suture("history", str(damaged), "--count", "6")
 
 
 def test_the_history_of_nothing_is_refused(suture: CommandLine) -> None:
     """An unknown container is an error with a code, not an empty table."""
-    refused = suture.json("log", "99999", code=ExitCode.FAILED)
+    refused = suture.json("history", "99999", code=ExitCode.FAILED)
 
     assert "CONTAINER_NOT_FOUND" == refused["error"]["code"]
 
@@ -262,7 +262,7 @@ def test_lists_show_only_what_is_on_some_datanodes(suture: CommandLine, damaged:
     """The filter is an id, a prefix of it, or a rack. Silent datanodes are named, so that their
     part does not look empty.
     """
-    lists = ("nodes", "queues", "departures", "containers", "hold")
+    lists = ("nodes", "queues", "decommission-status", "containers", "hold")
     rack_of = {node["datanode_id"]: node["rack"] for node in suture.json("scm", "nodes")}
     nodes = list(rack_of)
     rack = rack_of[nodes[0]]
@@ -280,7 +280,7 @@ def test_lists_show_only_what_is_on_some_datanodes(suture: CommandLine, damaged:
             lambda: bool(
                 re.search(
                     r"without all that leave: 0, without all that rest: [1-9]",
-                    suture("scm", "departures", code=ExitCode.TO_DO),
+                    suture("scm", "decommission-status", code=ExitCode.TO_DO),
                 )
             )
         )
@@ -314,7 +314,7 @@ def test_an_order_is_told_however_its_datanode_is_named(suture: CommandLine) -> 
     """
     node, other = suture.json_any("scm", "nodes")[:2]
     own, others = node["datanode_id"], other["datanode_id"]
-    wanted = ("log", "--datanode")
+    wanted = ("history", "--datanode")
     newest = {name: outcomes_on(suture, name) for name in (own, node["address"], others)}
     by_id = suture.json(*wanted, own)
     by_address = suture.json(*wanted, node["address"])
@@ -332,7 +332,7 @@ def test_an_order_is_told_however_its_datanode_is_named(suture: CommandLine) -> 
 
 def outcomes_on(suture: CommandLine, name: str) -> list[str]:
     """Return the datanodes of the newest outcome on one."""
-    outcomes = suture.json("log", "--outcomes", "--datanode", name, "--count", "1")["outcomes"]
+    outcomes = suture.json("history", "--commands", "--datanode", name, "--count", "1")["outcomes"]
     return [outcome["datanode_id"] for outcome in outcomes]
 
 

@@ -224,7 +224,7 @@ class TestCommandLine:
         """
         Errors are not folded at 80 columns: logs and grep see one line.
         """
-        assert ExitCode.FAILED == run(["scm", "apply", "/no/" + "long/" * 40])
+        assert ExitCode.FAILED == run(["scm", "apply-plan", "/no/" + "long/" * 40])
 
         assert "[STALE_PLAN]" in capsys.readouterr().err.splitlines()[0]
 

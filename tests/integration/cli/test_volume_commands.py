@@ -103,7 +103,7 @@ def test_a_disk_is_replaced_step_by_step(
     assert old_id != volumes_of(suture, cluster, index)[path]["volume_id"]
     assert_readable(suture, stored, tmp_path)
     assert not any(
-        o["status"]["type"] == "replicate" for o in suture.json("log", "--outcomes")["outcomes"]
+        o["status"]["type"] == "replicate" for o in suture.json("history", "--commands")["outcomes"]
     )
     assert {3} == {len(c["replicas"]) for c in suture.json("scm", "containers")}
     cluster.nodes[index].stop()
@@ -133,7 +133,7 @@ def test_retiring_volume_without_room_is_copied_to_other_datanodes(
     assert_readable(suture, stored, tmp_path)
     copies = [
         o
-        for o in suture.json("log", "--outcomes", "--count", "1000")["outcomes"]
+        for o in suture.json("history", "--commands", "--count", "1000")["outcomes"]
         if o["status"]["type"] == "replicate"
     ]
     assert count <= len(copies)

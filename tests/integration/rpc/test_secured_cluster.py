@@ -137,7 +137,7 @@ def test_a_cluster_works_over_mutual_tls(
         ("status",),
         ("volumes",),
         ("scm", "nodes"),
-        ("log", "--outcomes"),
+        ("history", "--commands"),
         ("findings",),
     ):
         admin(*words)

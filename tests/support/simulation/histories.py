@@ -347,7 +347,7 @@ class Histories(Days):
                 case "close --force":
                     request = scm_pb2.CloseContainersRequest(container_ids=ids, force=True)
                     stub.CloseContainers(request)
-                case "forget":
+                case "mark-lost":
                     stub.ForgetContainers(scm_pb2.ForgetContainersRequest(container_ids=ids))
                 case "delete":
                     for name in self._needless(container_id):
@@ -410,7 +410,7 @@ class Histories(Days):
             for found in [replica_at(self.world.nodes[name], name, info.container_id)]
             if found is not None
         }
-        if info.state == "FORGOTTEN":
+        if info.state == "MARKED_LOST":
             return ""
         if info.state == "DELETED":
             return "DELETED, and not gone" if held else ""
@@ -439,12 +439,12 @@ class Histories(Days):
 _REMEDIES: Final = {
     "OPEN": ("close", "close --force"),
     "CLOSING": ("close", "close --force"),
-    "QUASI_CLOSED": ("close --force", "rm", "forget"),
+    "QUASI_CLOSED": ("close --force", "rm", "mark-lost"),
     "DIFFERENT": ("reconcile", "rm"),
-    "SHARDS LACK": ("reconcile", "close --force", "rm", "forget"),
+    "SHARDS LACK": ("reconcile", "close --force", "rm", "mark-lost"),
     "SURPLUS": ("reconcile", "delete"),
-    "UNHEALTHY": ("reconcile", "rm", "forget"),
-    "MISSING": ("forget",),
+    "UNHEALTHY": ("reconcile", "rm", "mark-lost"),
+    "MISSING": ("mark-lost",),
     "UNDER OR OVER_REPLICATED": ("reconcile",),
 }
 """The commands that docs/OPERATIONS.md names for containers that do not come right by themselves,

@@ -56,7 +56,8 @@ def test_the_report_says_what_to_do_next(tmp_path: Path) -> None:
     run = verify(VerifyRequest(str(snapshot), tmp_path / "out", run_id="r")).directory
 
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert 1 == page.count("<code>suture scm apply run_id=r --dry-run</code>"), "replicate alone"
+    command = "<code>suture scm apply-plan run_id=r --dry-run</code>"
+    assert 1 == page.count(command), "replicate alone"
     assert '<td class="name">UNDER_REPLICATED</td><td class="n">1</td>' in page
     linked = re.findall(r'<a href="([\w./=]+)/">', page)
     assert len(RESULTS) == len(linked)

@@ -1,4 +1,4 @@
-"""`suture scm forget` and `remove-node`: what is lost is shown, given up, and not waited for."""
+"""`suture scm mark-lost` and `remove-node`: what is lost is shown, given up, and not waited for."""
 
 import json
 from collections.abc import Iterator
@@ -73,10 +73,10 @@ def test_forget_shows_keys_asks_and_records_the_loss(world: ScmWorld, suture: Co
     with the reason.
     """
     name = key_name(world)
-    shown = suture("scm", "forget", "1", "--dry-run")
+    shown = suture("scm", "mark-lost", "1", "--dry-run")
     before = world.state.containers.get(1)
-    suture("scm", "forget", "1", code=ExitCode.FAILED)  # nobody can be asked
-    done = suture("scm", "forget", "1", "--yes")
+    suture("scm", "mark-lost", "1", code=ExitCode.FAILED)  # nobody can be asked
+    done = suture("scm", "mark-lost", "1", "--yes")
     listed = suture.json("ls")
     suture("get", name, "--output", str(world.path / "out"), code=ExitCode.FAILED)
     container = suture.json("scm", "containers", "1")
@@ -87,7 +87,7 @@ def test_forget_shows_keys_asks_and_records_the_loss(world: ScmWorld, suture: Co
     assert "OK" in done
     assert [[1]] == [key["lost_container_ids"] for key in listed]
     assert "LOST" in suture("ls")
-    assert "FORGOTTEN" == container["state"]
+    assert "MARKED_LOST" == container["state"]
     noted = [line for line in log if line["action"] == "container forgotten"]
     assert [(1, 1)] == [(line["container_id"], line["key_count"]) for line in noted]
 
@@ -134,7 +134,8 @@ def test_returned_replica_of_a_forgotten_container_is_left_alone(world: ScmWorld
     orders = len(world.state.commands)
     (fate,) = world.control.forgetting.recall([1], is_dry_run=False)
 
-    assert ("FORGOTTEN", 1) == (view.state, sum(r.node_health == "HEALTHY" for r in view.replicas))
+    healthy_count = sum(r.node_health == "HEALTHY" for r in view.replicas)
+    assert ("MARKED_LOST", 1) == (view.state, healthy_count)
     assert 0 == orders
     assert "OK" == fate.code
     assert ContainerState.CLOSED == world.control.views.container(1).state

@@ -320,7 +320,7 @@ class TestByAPerson:
         (decision,) = world.control.closures.close_containers([1], force=True)
 
         assert "NO_REPLICAS_FOUND" == decision.code
-        assert "suture scm forget" in decision.message
+        assert "suture scm mark-lost" in decision.message
         assert ContainerState.QUASI_CLOSED is now(world).state
 
     def test_forced_close_works_for_a_container_closed_before_disk_loss(

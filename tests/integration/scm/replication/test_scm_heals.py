@@ -131,11 +131,11 @@ def test_a_datanode_is_decommissioned_and_switched_off(
     suture("scm", "decommission", leaving, "--yes")
 
     def is_ready() -> bool:
-        [departure] = suture.json_any("scm", "departures")
+        [departure] = suture.json_any("scm", "decommission-status")
         return bool(departure["switch_off"] and departure["persisted"])
 
     suture.wait_until(is_ready)
-    [departure] = suture.json("scm", "departures")
+    [departure] = suture.json("scm", "decommission-status")
     assert ("DECOMMISSIONED", True, 0) == (
         departure["op_state"],
         departure["persisted"],

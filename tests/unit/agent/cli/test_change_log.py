@@ -1,4 +1,4 @@
-"""suture log: what datanodes and orders tell, in one line of time."""
+"""suture history: what datanodes and orders tell, in one line of time."""
 
 from agent.cli.inspect.change_log import changes_told, not_told, orders_told
 from agent.cli.inspect.verified import verified_text

@@ -140,8 +140,8 @@ def test_a_group_without_a_command_shows_its_help(
     ("words", "what"),
     [
         (["explain", "abc"], "'abc' is no whole number"),
-        (["log", "--count", "0"], "'0': input should be greater than or equal to 1"),
-        (["log", "--since", "yesterday"], "'yesterday' is no time; write it like 7d"),
+        (["history", "--count", "0"], "'0': input should be greater than or equal to 1"),
+        (["history", "--since", "yesterday"], "'yesterday' is no time; write it like 7d"),
         (["scrub", "pause", "--for", "99999999999999d"], "99999999999999d is more than 36500d"),
         (["scrub", "scan", TOO_LARGE], f"'{TOO_LARGE}': input should be less than or equal to"),
         (["ls", "--container", TOO_LARGE], f"'{TOO_LARGE}': input should be less than or equal to"),
