@@ -312,7 +312,7 @@ def run(
         str, typer.Option(help="host:port to serve on; port 0 takes a free one.")
     ] = "127.0.0.1:9860",
     config: Annotated[
-        Path | None, typer.Option(help="TOML file of options; see --explain.")
+        Path | None, typer.Option(help="TOML file of options; see --show-options.")
     ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="An option as NAME=VALUE; wins over the file.")
@@ -340,12 +340,12 @@ def run(
         ),
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print every option and stop.")
+    show_options: Annotated[
+        bool, typer.Option("--show-options", help="Print all options with their bounds, and exit.")
     ] = False,
 ) -> None:
     """Start the control plane and serve until SIGTERM or SIGINT."""
-    if explain:
+    if show_options:
         typer.echo(scm_options.explain())
         raise typer.Exit(ExitCode.OK)
     if data is None:

@@ -40,14 +40,21 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 MaintenanceMin = Annotated[
-    int | None, typer.Option(help="Replicas that stay online during maintenance.")
+    int | None, typer.Option(help="Keep so many replicas online during maintenance.")
 ]
 EcRedundancy = Annotated[
-    int | None, typer.Option(help="EC indexes beyond data that stay online then.")
+    int | None, typer.Option(help="Keep so many EC indexes beyond data online then.")
 ]
-SampleMax = Annotated[int | None, typer.Option(help="Container ids that are named of each kind.")]
-AgeMax = Annotated[int | None, typer.Option(help="Refuse a snapshot older than this; 0: any age.")]
-ReportingMin = Annotated[int | None, typer.Option(help="Refuse when fewer of the nodes report.")]
+SampleMax = Annotated[
+    int | None, typer.Option(help="Name at most so many container ids of each kind.")
+]
+MaxAge = Annotated[
+    int | None,
+    typer.Option("--max-age", metavar="SECONDS", help="Refuse an older snapshot; 0 = any age."),
+]
+ReportingMin = Annotated[
+    int | None, typer.Option(help="Refuse to verify if fewer percent of nodes report.")
+]
 
 Master = Annotated[
     str,
@@ -59,15 +66,14 @@ ChangedNode = Annotated[
 OptionsFile = Annotated[
     Path | None, typer.Option(help="File (TOML) of the options below, and of all rules.")
 ]
-ExplainFlag = Annotated[
-    bool, typer.Option("--explain", help="Print all options, whence each comes, and stop.")
+ShowOptionsFlag = Annotated[
+    bool, typer.Option("--show-options", help="Print all options and their sources, and exit.")
 ]
-KeepCount = Annotated[
-    int,
-    typer.Option(min=0, help="Old runs that stay, by number; 0: all. This one always stays."),
+KeepRuns = Annotated[
+    int, typer.Option(min=0, help="Keep the newest N runs, remove others; 0 = no limit.")
 ]
 KeepDays = Annotated[
-    int, typer.Option(min=0, help="Old runs that stay, by days since their snapshot; 0: all.")
+    int, typer.Option(min=0, help="Keep runs of the last N days, remove others; 0 = no limit.")
 ]
 CatalogName = Annotated[
     str, typer.Option(help="CATALOG.NAMESPACE of Spark's session that gets the tables as well.")
@@ -99,13 +105,13 @@ def verify_command(
     maintenance_min: MaintenanceMin = None,
     ec_redundancy: EcRedundancy = None,
     sample_max: SampleMax = None,
-    age_max_s: AgeMax = None,
+    max_age_s: MaxAge = None,
     reporting_min_percent: ReportingMin = None,
-    keep: KeepCount = 0,
+    keep_runs: KeepRuns = 0,
     keep_days: KeepDays = 0,
     catalog: CatalogName = "",
     table_format: Format = "iceberg",
-    explain: ExplainFlag = False,
+    show_options: ShowOptionsFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Compare all replicas' checksums cluster-wide and say what to reconcile.
@@ -122,7 +128,7 @@ def verify_command(
         chosen = ResolvedOptions.of(flags, options)
         if (snapshot and named_snapshot) or not (snapshot := snapshot or named_snapshot) + reports:
             raise FlagRefused("name one snapshot, or --reports, or both")
-        if explain:
+        if show_options:
             _say_options(chosen, _rules(snapshot, master), as_json=as_json)
             raise _ExitRequest(Exit.OK)
         request = VerifyRequest(
@@ -143,7 +149,7 @@ def verify_command(
         _say_error(error, as_json=as_json)
         raise _ExitRequest(Exit.USAGE if isinstance(error, FlagRefused) else Exit.FAILED) from error
     _say_result(result, as_json=as_json)
-    _remove_old(result, request, RetentionPolicy(keep, keep_days), tables, progress)
+    _remove_old(result, request, RetentionPolicy(keep_runs, keep_days), tables, progress)
     progress(f"done{', partial' if result.summary['is_partial'] else ''}: {result.address}")
     raise _ExitRequest(Exit(result.summary["exit_code"]))
 

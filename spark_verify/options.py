@@ -32,6 +32,11 @@ class VerifyOption:
     is_rule: bool = False
     """True for a number of `health.rules.Rules`, which the control plane may set as well."""
 
+    @property
+    def flag(self) -> str:
+        """Return the name of the option on the command line, without the unit."""
+        return f"--{self.name.removesuffix('_s').replace('_', '-')}"
+
     def checked(
         self, value: object, where: str, refused: type[OptionRefused] = OptionRefused
     ) -> int:
@@ -52,12 +57,14 @@ OPTIONS: Final = {
     for option in (
         _rule("maintenance_min", "replicas that stay online during maintenance", 0, 100),
         _rule("ec_redundancy", "indexes beyond data that stay online then", 0, 20),
-        _rule("leaving_min", "replicas elsewhere before a node leaves; 0: all", 0, 100),
-        _rule("enough_copies", "replicas below which copies are made; 0: all", 0, 100),
-        _rule("most_copies", "replicas above which some are deleted; 0: all", 0, 100),
+        _rule("leaving_min", "replicas elsewhere before a node leaves; 0 = all", 0, 100),
+        _rule("enough_copies", "replicas below which copies are made; 0 = all", 0, 100),
+        _rule("most_copies", "replicas above which some are deleted; 0 = all", 0, 100),
         _rule("best_origin_copies", "stuck quasi-closed: of the best origins", 1, 100),
         _rule("other_origin_copies", "stuck quasi-closed: of each other origin", 1, 100),
-        VerifyOption("age_max_s", "a snapshot older than this is refused; 0: any age", 0, 0, 10**9),
+        VerifyOption(
+            "max_age_s", "a snapshot older than this is refused; 0 = any age", 0, 0, 10**9
+        ),
         VerifyOption("replication_factor", "reports alone: copies of a Ratis container", 3, 1, 100),
         VerifyOption("ec_data", "reports alone: data shards of an EC container", 3, 1, 31),
         VerifyOption("ec_parity", "reports alone: parity shards of an EC container", 2, 1, 31),
@@ -87,7 +94,7 @@ class ResolvedOptions:
         an unknown name or an invalid value in it.
         """
         given = {
-            name: (OPTIONS[name].checked(value, f"--{name.replace('_', '-')}", FlagRefused), FLAG)
+            name: (OPTIONS[name].checked(value, OPTIONS[name].flag, FlagRefused), FLAG)
             for name, value in flags.items()
             if value is not None
         }

@@ -100,7 +100,7 @@ class VerifyRequest:
     master: str = ""
     changed_nodes: tuple[str, ...] = ()
     """If not empty, only containers with a replica on one of these nodes are verified."""
-    age_max_s: int = 0
+    max_age_s: int = 0
     """Maximum age of the snapshot; 0 = unlimited."""
     reporting_min_percent: int = DEFAULTS["reporting_min_percent"]
     """Minimum share of the expected nodes that answer; below it the snapshot is rejected."""
@@ -206,7 +206,7 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
         spark = open_session(row_count=0, master=request.master)
     recorded = read_manifest(storage_of(source, spark)) if source else None
     if recorded:
-        check_age(recorded, request.age_max_s, now_ms)
+        check_age(recorded, request.max_age_s, now_ms)
     reports = None
     if spark and place:
         progress(f"reading reports in {place}")
@@ -215,7 +215,7 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
             place,
             (source, recorded) if recorded else None,
             assumed=request.assumed,
-            age_max_s=request.age_max_s,
+            max_age_s=request.max_age_s,
             now_ms=now_ms,
         )
     manifest = reports.manifest if reports else recorded

@@ -48,7 +48,7 @@ An option marked *live* changes on `systemctl reload suture-agent` (SIGHUP); the
 restart, and the log says which. A file that is wrong changes nothing: the agent keeps the options
 it has, and logs `config_reload_failed`.
 
-The control plane's options are [at the end](#the-control-plane); `suture-scm --explain` prints
+The control plane's options are [at the end](#the-control-plane); `suture-scm --show-options` prints
 them.
 """
 

@@ -125,8 +125,8 @@ def _example(keys: Sequence[str], row: dict[str, Any]) -> str:
     return f"({', '.join(f'{key} {row[key]}' for key in keys)}: {words})"
 
 
-def check_age(manifest: SnapshotManifest, age_max_s: int, now_ms: int) -> None:
-    """Raise SnapshotRefused if the snapshot is older than `age_max_s` at `now_ms` (0 = unlimited)
+def check_age(manifest: SnapshotManifest, max_age_s: int, now_ms: int) -> None:
+    """Raise SnapshotRefused if the snapshot is older than `max_age_s` at `now_ms` (0 = unlimited)
     or from the future, because its plan would then stay valid for too long.
     """
     if manifest.as_of_ms > now_ms + AHEAD_MAX_MS:
@@ -136,9 +136,9 @@ def check_age(manifest: SnapshotManifest, age_max_s: int, now_ms: int) -> None:
             hint="set the clocks of the control plane and of this machine",
         )
     age_s = (now_ms - manifest.as_of_ms) // 1000
-    if age_max_s and age_s > age_max_s:
+    if max_age_s and age_s > max_age_s:
         raise SnapshotRefused(
-            f"snapshot {manifest.snapshot_id} is {age_s} s old, at most {age_max_s} s are allowed",
+            f"snapshot {manifest.snapshot_id} is {age_s} s old, at most {max_age_s} s are allowed",
             hint="export a fresh snapshot from the SCM",
         )
 

@@ -36,7 +36,7 @@ from spark_verify.sql_text import local_rows, text, texts
 
 WHAT: Final = "reports"
 INTERVALS: Final = 3
-"""Number of its intervals after which a report expires, unless `age_max_s` is set."""
+"""Number of its intervals after which a report expires, unless `max_age_s` is set."""
 
 WRITE_AGAIN: Final = "wait for the next report of the datanode, or remove this file"
 NONE: Final = "is report.export set on the datanodes, and to this directory?"
@@ -66,7 +66,7 @@ def open_reports(
     recorded: tuple[str, SnapshotManifest] | None,
     *,
     assumed: Mapping[str, int],
-    age_max_s: int,
+    max_age_s: int,
     now_ms: int,
 ) -> Reports:
     """Return the newest reports in `directory`. Raise SnapshotRefused for invalid files.
@@ -80,13 +80,13 @@ def open_reports(
     times = {}
     for name, row in datanodes.items():
         age_ms = now_ms - row["reported_at_ms"]
-        if age_ms <= 1000 * (age_max_s or INTERVALS * row["interval_s"]):
+        if age_ms <= 1000 * (max_age_s or INTERVALS * row["interval_s"]):
             times[name] = row["reported_at_ms"]
     silent = {name: _shown(file) for name, file in newest.items() if name not in times}
     if not times:
         raise SnapshotRefused(
             f"{directory} has no report that is new enough; too old: {min(silent.values())}",
-            hint="are the agents running? --age-max-s believes older reports",
+            hint="are the agents running? --max-age believes older reports",
         )
     key = f"{zlib.crc32(repr([sorted(newest.values()), sorted(times)]).encode()):08x}"
     as_of_ms, (cluster_id, *_) = max(times.values()), [r["cluster_id"] for r in datanodes.values()]

@@ -116,7 +116,7 @@ def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
     once: Path, old: VerifyResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    Another process removed it with --keep after this one had looked for it.
+    Another process removed it with --keep-runs after this one had looked for it.
     """
     read = pipeline.divergent_before
 

@@ -135,7 +135,7 @@ def test_exported_reports_reveal_damaged_moved_and_changed_replicas(
         snapshot = scm.export_snapshot(scm_pb2.ExportSnapshotRequest()).path
     exporting.stop()  # what it writes each second costs more than a verification
 
-    alone = verify(VerifyRequest("", tmp_path / "alone", age_max_s=AGE_MAX_S, reports=str(frozen)))
+    alone = verify(VerifyRequest("", tmp_path / "alone", max_age_s=AGE_MAX_S, reports=str(frozen)))
 
     health = {row["container_id"]: row for row in read(alone.table("health"))}
     assert {first, second} == health.keys()
@@ -153,7 +153,7 @@ def test_exported_reports_reveal_damaged_moved_and_changed_replicas(
     edit(newest(frozen, other), lambda rows: [r.update(root=77) for r in rows if of(r, second)])
 
     both = verify(
-        VerifyRequest(snapshot, tmp_path / "both", age_max_s=AGE_MAX_S, reports=str(frozen))
+        VerifyRequest(snapshot, tmp_path / "both", max_age_s=AGE_MAX_S, reports=str(frozen))
     )
 
     found = {(r["container_id"], r["datanode_id"]): r for r in read(both.table("disagreement"))}

@@ -102,8 +102,8 @@ def run(tmp_path: Path) -> Run:
 @pytest.mark.slow
 def test_iceberg_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, run: Run) -> None:
     """
-    Row by row, with what columns mean; once, also where it was done again; and what --keep removes
-    goes there as well. A catalog that is none takes nothing from the result.
+    Row by row, with what columns mean; once, also where it was done again; and what --keep-runs
+    removes goes there as well. A catalog that is none takes nothing from the result.
     """
     out, commands = tmp_path / "out", []
     for number in (2026, 2027, 2028):
@@ -113,7 +113,7 @@ def test_iceberg_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, r
         command = [str(snapshot), "--out", str(out), "--run-id", str(number), "--catalog"]
         commands.append([*command, TABLES])
     again, kept = commands[1], ["2027", "2028"]
-    last = [*commands.pop(), "--keep", "2"]
+    last = [*commands.pop(), "--keep-runs", "2"]
 
     done = run([*commands, again, last, [*last[:6], "nowhere.verify"]])
 

@@ -118,7 +118,7 @@ class SparkLoop:
     def _verify(self, changed: Sequence[str]) -> Path:
         exported = self._control.queries.export_snapshot()
         nodes = [f"--changed-node={node}" for node in changed]
-        kept = ["--keep", str(RUNS_KEPT)]
+        kept = ["--keep-runs", str(RUNS_KEPT)]
         code, out = self._run([exported.place, "--out", str(self._out), "--json", *kept, *nodes])
         if code not in DONE_CODES:
             told = out.strip()[-TOLD_MAX:] or self._last_words()

@@ -41,12 +41,12 @@ def node(
 class TestAge:
     """The instant of the snapshot against the clock."""
 
-    @pytest.mark.parametrize(("age_max_s", "now_ms"), [(0, 10**15), (60, 65_000), (60, 0)])
-    def test_a_snapshot_young_enough_passes(self, age_max_s: int, now_ms: int) -> None:
+    @pytest.mark.parametrize(("max_age_s", "now_ms"), [(0, 10**15), (60, 65_000), (60, 0)])
+    def test_a_snapshot_young_enough_passes(self, max_age_s: int, now_ms: int) -> None:
         """
         No limit, exactly at the limit, and a clock that is behind.
         """
-        check_age(SnapshotManifest(1, "s", 5_000, 1, "c", {}), age_max_s, now_ms)
+        check_age(SnapshotManifest(1, "s", 5_000, 1, "c", {}), max_age_s, now_ms)
 
     def test_a_stale_snapshot_is_refused_with_its_age(self) -> None:
         """One second beyond the limit is too old."""
@@ -67,7 +67,7 @@ class TestAge:
         (tmp_path / "manifest.json").write_text(json.dumps(MANIFEST))
 
         with pytest.raises(SnapshotRefused, match="s old, at most 3600 s are allowed"):
-            verify(VerifyRequest(str(tmp_path), tmp_path / "out", age_max_s=3600))
+            verify(VerifyRequest(str(tmp_path), tmp_path / "out", max_age_s=3600))
 
         assert not (tmp_path / "out").exists()
 

@@ -112,7 +112,7 @@ class TestExit:
             ([], 64),
             (["--nonsense"], 64),
             (["nowhere", "--out", "out", "--sample-max", "0"], 64),
-            (["nowhere", "--out", "out", "--age-max-s", "-5"], 64),
+            (["nowhere", "--out", "out", "--max-age", "-5"], 64),
             (["good", "--out", "out", "--run-id", "a/b"], 64),
             (["nowhere", "--out", "out", "--options", "nowhere.toml"], 1),
             (["nowhere", "--out", "out"], 1),

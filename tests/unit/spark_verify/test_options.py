@@ -29,7 +29,7 @@ def options(directory: Path, text: str) -> Path:
 def test_a_flag_comes_before_the_file_and_the_file_before_the_snapshot(tmp_path: Path) -> None:
     """Each option has its origin, and the rest is the default."""
     file = options(tmp_path, "maintenance_min = 3\nec_redundancy = 4\n")
-    chosen = ResolvedOptions.of({"maintenance_min": 5, "age_max_s": None}, file)
+    chosen = ResolvedOptions.of({"maintenance_min": 5, "max_age_s": None}, file)
 
     told = {
         name: (value, whence)
@@ -41,7 +41,7 @@ def test_a_flag_comes_before_the_file_and_the_file_before_the_snapshot(tmp_path:
     assert (5, "flag") == told["maintenance_min"]
     assert (4, "file") == told["ec_redundancy"]
     assert (9, "snapshot") == told["most_copies"]
-    assert (0, "default") == told["age_max_s"]
+    assert (0, "default") == told["max_age_s"]
     assert set(told) == set(OPTIONS)
     assert {"maintenance_min": 5, "ec_redundancy": 4} == chosen.rules()
 
@@ -97,14 +97,14 @@ def test_sample_max_limits_the_named_containers(tmp_path: Path) -> None:
     assert "First 4 UNDER_REPLICATED containers:\n1, 2, 3, 4" in summary["text_report"]
 
 
-def test_explain_prints_and_does_nothing(
+def test_show_options_prints_them_and_verifies_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     All options, as JSON for programs; no result is made.
     """
     snapshot = gather([container(1, "R CLOSED 10", "C=7x3")]).write(tmp_path / "s")
-    words = [str(snapshot), "--out", str(tmp_path / "out"), "--sample-max", "7", "--explain"]
+    words = [str(snapshot), "--out", str(tmp_path / "out"), "--sample-max", "7", "--show-options"]
     monkeypatch.setattr("sys.argv", ["suture-verify", *words, "--json"])
 
     with pytest.raises(SystemExit) as ended:
@@ -132,7 +132,7 @@ def test_the_shipped_unit_refuses_what_is_old_or_half_reported(
     rows.nodes.append(NodeRow("silent", has_reported=False))
     snapshot = rows.write(tmp_path / "s")
     said = []
-    for more in ((), ("--age-max-s", "0")):
+    for more in ((), ("--max-age", "0")):
         words = [str(snapshot), *flags, "--out", str(tmp_path / "out"), *more]
         monkeypatch.setattr("sys.argv", ["suture-verify", *words])
         with pytest.raises(SystemExit) as ended:

@@ -93,7 +93,7 @@ def test_the_command_does_not_remove_what_it_made(tmp_path: Path) -> None:
     said = {"cluster_id": "cluster-1", "as_of_ms": AS_OF_MS + 1, "changed_nodes": []}
     finished(tmp_path / "out", "newer", **said)
     snapshot = gather([container(1, "R CLOSED 10", "C=7x3")]).write(tmp_path / "s")
-    asked = [str(snapshot), "--out", str(tmp_path / "out"), "--run-id", "r", "--keep", "1"]
+    asked = [str(snapshot), "--out", str(tmp_path / "out"), "--run-id", "r", "--keep-runs", "1"]
 
     ended = CliRunner().invoke(app, asked)
 

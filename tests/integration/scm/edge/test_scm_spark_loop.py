@@ -165,7 +165,7 @@ def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
     assert {"OK": 1, "STALE_PLAN": 1} == report.verified.decisions
     assert {CommandKind.RECONCILE} == {c.kind for c in world.state.commands.values()}
     arguments = json.loads((tmp_path / "runs" / "arguments.json").read_text())
-    assert ["--json", "--keep", str(RUNS_KEPT), "--changed-node=dn3"] == arguments
+    assert ["--json", "--keep-runs", str(RUNS_KEPT), "--changed-node=dn3"] == arguments
 
 
 def test_a_mass_of_scans_costs_a_round_no_memory(
@@ -308,7 +308,7 @@ def test_nodes_that_change_keep_it_busy_twice_a_minute_at_most(
 
     assert not early
     nodes = [f"--changed-node=dn{number}" for number in range(1, 5)]
-    assert ["--json", "--keep", str(RUNS_KEPT), *nodes] == json.loads(told.read_text())
+    assert ["--json", "--keep-runs", str(RUNS_KEPT), *nodes] == json.loads(told.read_text())
 
 
 @pytest.mark.parametrize("waited_s", [PAUSE_S_MIN, 1e9], ids=["of a node", "of all"])
@@ -334,7 +334,7 @@ def test_changed_nodes_are_verified_after_a_failed_round(
 
     assert not early
     nodes = [f"--changed-node=dn{number}" for number in range(1, 5)]
-    assert ["--json", "--keep", str(RUNS_KEPT), *nodes] == json.loads(told.read_text())
+    assert ["--json", "--keep-runs", str(RUNS_KEPT), *nodes] == json.loads(told.read_text())
     assert [] == world.control.take_changed_nodes()
 
 
