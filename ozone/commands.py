@@ -99,8 +99,8 @@ def scrub_command(
         list[int] | None,
         typer.Option(min=1, max=ID_MAX, metavar="ID", help="Read these containers only."),
     ] = None,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Forget how far an unfinished scrub has come.")
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start over, do not resume an unfinished scrub.")
     ] = False,
     rate: RateOption = "",
     as_json: JsonFlag = False,
@@ -115,7 +115,7 @@ def scrub_command(
         state_dir=state_dir or default_state_dir(),
         database_dirs=tuple(db_dir or ()),
         container_ids=frozenset(map(ContainerId, container or ())),
-        anew=anew,
+        restart=restart,
         bytes_per_s_max=_rate(rate),
     )
     found: dict[str, tuple[OzoneVolume, list[ContainerResult]]] = {}

@@ -46,8 +46,8 @@ def put(
     close: Annotated[
         bool, typer.Option("--close", help="Close the containers when all is written.")
     ] = False,
-    lanes: Annotated[
-        int, typer.Option(min=1, max=64, help="Writer sessions side by side.")
+    sessions: Annotated[
+        int, typer.Option(min=1, max=64, help="Write with so many parallel sessions.")
     ] = LANES_DEFAULT,
     replication: Annotated[
         str,
@@ -73,7 +73,7 @@ def put(
             try:
                 stored, containers = client.put(
                     sources,
-                    lanes=lanes,
+                    lanes=sessions,
                     replace=replace,
                     close=close,
                     scheme=scheme,

@@ -223,19 +223,19 @@ class History:
 
     # rounds
 
-    def begin_round(self, now_ms: int, *, anew: bool) -> int:
+    def begin_round(self, now_ms: int, *, restart: bool) -> int:
         """Return the start of the current round; begin one if there is none, or on request."""
         with self._change() as base:
             row = base.execute(
                 "SELECT begun_at_ms FROM rounds WHERE ended_at_ms IS NULL "
                 "ORDER BY begun_at_ms DESC LIMIT 1"
             ).fetchone()
-            if row is not None and not anew and row[0] <= now_ms:
+            if row is not None and not restart and row[0] <= now_ms:
                 begun_at_ms: int = row[0]
                 return begun_at_ms
             base.execute("DELETE FROM rounds WHERE ended_at_ms IS NULL")
             base.execute("INSERT OR REPLACE INTO rounds VALUES(?, NULL)", (now_ms,))
-            if anew:
+            if restart:
                 base.execute("DELETE FROM cursors")
         return now_ms
 

@@ -79,7 +79,7 @@ class ScrubOptions:
     database_dirs: Sequence[Path] = ()
     container_ids: frozenset[ContainerId] = frozenset()
     """The containers to scrub; empty for all."""
-    anew: bool = False
+    restart: bool = False
     """Begin a new round even if a round is unfinished."""
     bytes_per_s_max: int = 0
     """0 = limited only by other users of the disk."""
@@ -291,7 +291,9 @@ class _VolumeScrub:
     def run(self) -> None:
         history, clock = self._store.history, self._tools.clock
         is_whole = not self._wish.container_ids
-        begun_at_ms = history.begin_round(clock.now_ms(), anew=self._wish.anew) if is_whole else 0
+        begun_at_ms = (
+            history.begin_round(clock.now_ms(), restart=self._wish.restart) if is_whole else 0
+        )
         listing = self._store.listing()
         wanted = [item for item in listing.replicas if self._is_wanted(item.paths.container_id)]
         read_at_ms = history.read_at_ms()

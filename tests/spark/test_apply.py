@@ -227,7 +227,7 @@ def test_shown_plan_is_applied_once_and_only_to_an_unchanged_world(
     shown = suture.json("scm", "apply-plan", str(plan), "--dry-run")
     (tmp_path / "shown").write_text(json.dumps(shown))
     (tmp_path / "short").write_text(json.dumps(shown[1:]))
-    apply = ("scm", "apply-plan", str(plan), "--yes", "--as-shown")
+    apply = ("scm", "apply-plan", str(plan), "--yes", "--expect")
 
     other = suture.json(*apply, str(tmp_path / "short"), code=ExitCode.FAILED)
     stage.change(findings=1)
@@ -258,7 +258,7 @@ def test_a_plan_of_several_calls_is_looked_at_whole_before_the_first(
     monkeypatch.setattr(module, "PLAN_ROWS", 1)
     shown = suture.json("scm", "apply-plan", str(plan), "--dry-run")
     (tmp_path / "shown").write_text(json.dumps(shown))
-    apply = ("scm", "apply-plan", str(plan), "--yes", "--as-shown", str(tmp_path / "shown"))
+    apply = ("scm", "apply-plan", str(plan), "--yes", "--expect", str(tmp_path / "shown"))
     stage.change(findings=1)
 
     changed = suture.json(*apply, code=ExitCode.FAILED)
@@ -387,7 +387,7 @@ def test_scans_that_were_shown_are_those_that_are_done(
     shown = suture.json("scm", "apply-plan", str(run), "--dry-run", code=ExitCode.FAILED)
     (tmp_path / "shown").write_text(json.dumps(shown))
     (tmp_path / "short").write_text(json.dumps(shown[:-1]))
-    apply = ("scm", "apply-plan", str(run), "--yes", "--as-shown")
+    apply = ("scm", "apply-plan", str(run), "--yes", "--expect")
     asked = list[int]()
 
     def deciding(_: Any, row: scm_pb2.PlanRow, *, dry_run: bool) -> scm_pb2.ContainerDecision:

@@ -161,7 +161,7 @@ class Trial:
             begun_s = time.monotonic()
             before = self._facts(node)
             scrub = subprocess.Popen(
-                [str(SUTURE), "ozone", "scrub", str(node.data_dir), "--anew", "--json",
+                [str(SUTURE), "ozone", "scrub", str(node.data_dir), "--restart", "--json",
                  "--state-dir", str(self._place / f"scrub{node.index}")],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
             )  # fmt: skip
@@ -285,7 +285,7 @@ class Trial:
         """Return how many damage findings are left."""
         count = 0
         for node in self._nodes:
-            _, document = suture("scrub", node.data_dir, "--anew",
+            _, document = suture("scrub", node.data_dir, "--restart",
                                  "--state-dir", self._place / f"last{node.index}")  # fmt: skip
             for container in document["volumes"][0]["containers"]:
                 count += sum(finding["is_damage"] for finding in container["findings"])

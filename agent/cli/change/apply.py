@@ -10,7 +10,7 @@ import typer
 
 from agent.cli.change.confirmation import (
     DryRunFlag,
-    ShownOption,
+    ExpectOption,
     YesFlag,
     read_json,
     require_confirmation,
@@ -44,7 +44,7 @@ def apply_plan(
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    as_shown: ShownOption = None,
+    expect: ExpectOption = None,
     wait_s: WaitOption = 0,
     as_json: JsonFlag = False,
 ) -> int:
@@ -64,8 +64,8 @@ def apply_plan(
         if dry_run:
             return show_orders(handed.decide(rows, scans, [], dry_run=True), as_json=as_json)
         code, worlds = ExitCode.OK, list[int]()
-        if as_shown is not None:
-            shown = decisions_in(as_shown, chain(rows, scans))
+        if expect is not None:
+            shown = decisions_in(expect, chain(rows, scans))
             rows, scans, worlds = still_wanted(rows, scans, shown)
         if not yes and any(row.action == "delete" for row in rows):
             require_confirmation(as_json=as_json)

@@ -14,14 +14,16 @@ from agent.config.given import ANSWER_BYTES_MAX, read_file_bounded
 from agent.errors import Code, RefusedError
 from agent.runtime.exits import ExitCode
 
-YesFlag = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
-DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
-ShownOption = Annotated[
+YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+DryRunFlag = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
+]
+ExpectOption = Annotated[
     Path | None,
     typer.Option(
-        "--as-shown",
+        "--expect",
         metavar="FILE",
-        help="What --dry-run --json printed: containers that changed since are refused.",
+        help="Refuse what changed since this dry run (its JSON).",
     ),
 ]
 

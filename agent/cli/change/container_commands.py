@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 
 from agent.cli.change.confirmation import (
     DryRunFlag,
+    ExpectOption,
     Order,
-    ShownOption,
     YesFlag,
     is_confirmed,
     read_fingerprints,
@@ -76,7 +76,7 @@ def replicate(
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    as_shown: ShownOption = None,
+    expect: ExpectOption = None,
     wait_s: WaitOption = 0,
     as_json: JsonFlag = False,
 ) -> int:
@@ -85,7 +85,7 @@ def replicate(
         request = scm_pb2.ReplicateContainersRequest(
             container_ids=ids,
             target_datanode_id=datanode_id(client, target) if target else "",
-            worlds=read_fingerprints(as_shown, ids),
+            worlds=read_fingerprints(expect, ids),
         )
         order = order_of(client, client.scm.replicate_containers, request, "copy", wait_s)
         return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
@@ -98,7 +98,7 @@ def delete(
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    as_shown: ShownOption = None,
+    expect: ExpectOption = None,
     wait_s: WaitOption = 0,
     as_json: JsonFlag = False,
 ) -> int:
@@ -110,7 +110,7 @@ def delete(
         request = scm_pb2.DeleteReplicasRequest(
             container_ids=ids,
             datanode_id=datanode_id(client, datanode),
-            worlds=read_fingerprints(as_shown, ids),
+            worlds=read_fingerprints(expect, ids),
         )
         order = order_of(client, client.scm.delete_replicas, request, "delete", wait_s)
         return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
@@ -123,7 +123,7 @@ def close(
     force: ForceFlag = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    as_shown: ShownOption = None,
+    expect: ExpectOption = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Close containers; writers continue in other ones.
@@ -132,7 +132,7 @@ def close(
     container without them; it shows them, and asks. Exit code 2: the control plane is in safe mode,
     and orders nothing else yet.
     """
-    worlds = read_fingerprints(as_shown, ids)
+    worlds = read_fingerprints(expect, ids)
     with connect(scm) as client:
         request = scm_pb2.CloseContainersRequest(container_ids=ids, force=force, worlds=worlds)
         order = order_of(client, client.scm.close_containers, request, "close")
@@ -149,7 +149,7 @@ def reconcile(
     trusted: TrustOption = "",
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    as_shown: ShownOption = None,
+    expect: ExpectOption = None,
     wait_s: WaitOption = 600,
     as_json: JsonFlag = False,
 ) -> int:
@@ -159,7 +159,7 @@ def reconcile(
     --trust all replicas of one container become equal to that datanode's; what would be replaced is
     shown first.
     """
-    worlds = read_fingerprints(as_shown, ids)
+    worlds = read_fingerprints(expect, ids)
     with connect(scm) as client:
         if trusted:
             if len(ids) > 1:

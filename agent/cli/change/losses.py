@@ -4,7 +4,13 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.change.confirmation import DryRunFlag, Order, ShownOption, YesFlag, read_fingerprints
+from agent.cli.change.confirmation import (
+    DryRunFlag,
+    ExpectOption,
+    Order,
+    YesFlag,
+    read_fingerprints,
+)
 from agent.cli.change.node_commands import Datanodes, ForceFlag, show_node_decisions
 from agent.cli.inspect.scm_commands import Containers, app
 from agent.cli.terminal.credentials import connect
@@ -29,7 +35,7 @@ def mark_lost(
     undo: UndoFlag = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    as_shown: ShownOption = None,
+    expect: ExpectOption = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Mark missing containers as lost.
@@ -38,7 +44,7 @@ def mark_lost(
     first. If a replica returns later, it is reported and not deleted; --undo makes it the
     container's again.
     """
-    worlds = read_fingerprints(as_shown, ids)
+    worlds = read_fingerprints(expect, ids)
     with connect(scm) as client:
         request = scm_pb2.ForgetContainersRequest(container_ids=ids, worlds=worlds, undo=undo)
         order = Order(

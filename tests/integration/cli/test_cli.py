@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> Path:
 
 def store(suture: CommandLine, files: Path, prefix: str) -> list[int]:
     """Store the files under `prefix` and close; return the containers."""
-    stored = suture.json("put", str(files), "--prefix", prefix, "--close", "--lanes", "1")
+    stored = suture.json("put", str(files), "--prefix", prefix, "--close", "--sessions", "1")
     container_ids: list[int] = stored["container_ids"]
     suture.wait_until_closed(container_ids)
     return container_ids
@@ -284,7 +284,7 @@ class TestOrders:
         shown = suture.json("scm", "close", container_id, "--dry-run")
         before = suture.json("scm", "containers", container_id)["state"]
         (tmp_path / "shown").write_text(json.dumps(shown))
-        close = ("scm", "close", container_id, "--as-shown", str(tmp_path / "shown"))
+        close = ("scm", "close", container_id, "--expect", str(tmp_path / "shown"))
 
         given = suture.json(*close)
         suture.wait_until_closed([int(container_id)])
@@ -305,7 +305,7 @@ class TestOrders:
         shown = suture.json("reconcile", str(container_id), "--dry-run")
         (tmp_path / "shown").write_text(json.dumps(shown))
 
-        given = suture.json("reconcile", str(container_id), "--as-shown", str(tmp_path / "shown"))
+        given = suture.json("reconcile", str(container_id), "--expect", str(tmp_path / "shown"))
 
         assert (3, 3) == (shown[0]["copies_before"], shown[0]["copies_after"])
         assert all(order["bytes"] > 0 for order in shown[0]["orders"])
@@ -321,7 +321,7 @@ class TestOrders:
             (tmp_path / "shown").write_text(text)
 
             answer = suture.json(
-                "scm", "close", "1", "--as-shown", str(tmp_path / "shown"), code=ExitCode.FAILED
+                "scm", "close", "1", "--expect", str(tmp_path / "shown"), code=ExitCode.FAILED
             )
 
             assert "MALFORMED_REQUEST" == answer["error"]["code"]

@@ -66,7 +66,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     launched = Cluster(root / "c", agents=3, volumes=1, agent_sections=sections, launch=forked)
     with launched as cluster:
         scm = ("--scm", cluster.scm.address)
-        _, stored = answer("put", str(root / "files"), "--lanes", "1", "--close", *scm)
+        _, stored = answer("put", str(root / "files"), "--sessions", "1", "--close", *scm)
         (container_id,) = stored["container_ids"]
 
         def is_seen(checksums: str) -> bool:

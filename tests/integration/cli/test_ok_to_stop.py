@@ -44,7 +44,7 @@ def keys(suture: CommandLine, tmp_path: Path) -> dict[str, int]:
         prefix = f"file{number}/"
         path.write_bytes(os.urandom(200_000 + number))
         coding = ["--replication", "xor-2-1-64k"] if number >= COPIES else []
-        suture("put", str(path), "--prefix", prefix, "--close", "--lanes", "1", *coding)
+        suture("put", str(path), "--prefix", prefix, "--close", "--sessions", "1", *coding)
     found = {item["key"]: number for number, item in enumerate(suture.json("ls", "file"), start=1)}
     for number in found.values():
         suture.wait_until_reported(number)

@@ -40,7 +40,7 @@ def store(suture: CommandLine, path: Path) -> dict[str, bytes]:
     for number in range(KEYS):
         data = os.urandom(300_000 + number)
         (path / "file").write_bytes(data)
-        suture("put", str(path / "file"), "--prefix", f"{number}/", "--close", "--lanes", "1")
+        suture("put", str(path / "file"), "--prefix", f"{number}/", "--close", "--sessions", "1")
         stored[f"{number}/file"] = data
     for number in range(1, KEYS + 1):
         suture.wait_until_reported(number)

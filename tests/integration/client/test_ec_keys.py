@@ -64,7 +64,7 @@ def test_files_come_back_while_two_of_five_agents_are_down(
     except for an empty file, which needs none. With two shards the read is refused and no file
     appears.
     """
-    stored = suture.json("put", str(files), "--replication", SCHEME, "--lanes", "1", "--close")
+    stored = suture.json("put", str(files), "--replication", SCHEME, "--sessions", "1", "--close")
     assert {5} == {item["replicas"] for item in stored["stored"]}
     [container_id] = stored["container_ids"]
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
@@ -131,7 +131,7 @@ def test_a_lost_shard_is_rebuilt_and_fits(
     A datanode loses its shard: the control plane has it rebuilt, nothing is read degraded any
     more, and the parity scrub finds all stripes whole, as it did before.
     """
-    stored = suture.json("put", str(files), "--replication", SCHEME, "--lanes", "1", "--close")
+    stored = suture.json("put", str(files), "--replication", SCHEME, "--sessions", "1", "--close")
     [container_id] = stored["container_ids"]
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
     [before] = suture.json("scrub", "parity", str(container_id))

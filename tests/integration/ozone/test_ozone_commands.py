@@ -102,7 +102,7 @@ def test_a_second_look_says_the_same(
     """The history returns what was found."""
     scrub(volumes / "dn0-damaged", tmp_path / "state", "--json")
     first = json.loads(capsys.readouterr().out)
-    scrub(volumes / "dn0-damaged", tmp_path / "state", "--json", "--anew")
+    scrub(volumes / "dn0-damaged", tmp_path / "state", "--json", "--restart")
     second = json.loads(capsys.readouterr().out)
 
     def steady(document: dict[str, object]) -> str:

@@ -103,7 +103,7 @@ def test_volume_that_lost_rows_is_remembered_as_doubtful(tmp_path: Path) -> None
         scrubbed(wish)
         (before,) = remembered(wish.state_dir)
         made.count(1, 1)
-        scrubbed(replace(wish, anew=True))
+        scrubbed(replace(wish, restart=True))
         (after,) = remembered(wish.state_dir)
 
     assert (ScrubStatus.WHOLE, ScrubStatus.DOUBTFUL) == (before.standing, after.standing)

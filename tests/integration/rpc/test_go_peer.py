@@ -72,7 +72,7 @@ def stored(suture: SecuredCommandLine, folder: Path) -> tuple[int, set[str]]:
     for number, content in enumerate(contents):
         (folder / f"{number}.bin").write_bytes(content)
     names = [str(folder / f"{number}.bin") for number in range(len(contents))]
-    [container_id] = suture.json("put", *names, "--lanes", "1", "--close")["container_ids"]
+    [container_id] = suture.json("put", *names, "--sessions", "1", "--close")["container_ids"]
     suture.wait_until_closed([container_id])
     return container_id, {sha256(content).hexdigest() for content in contents}
 

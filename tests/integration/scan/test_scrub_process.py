@@ -42,7 +42,7 @@ def container_id(suture: CommandLine, tmp_path: Path) -> int:
     directory = tmp_path / "files"
     directory.mkdir()
     (directory / "file").write_bytes(os.urandom(FILE_BYTES))
-    stored = suture.json("put", str(directory), "--prefix", "p/", "--close", "--lanes", "1")
+    stored = suture.json("put", str(directory), "--prefix", "p/", "--close", "--sessions", "1")
     suture.wait_until_closed(stored["container_ids"])
     (found,) = stored["container_ids"]
     return int(found)
