@@ -1,4 +1,4 @@
-"""Option `verify-log --kept`: the heads of verification logs that the control plane stores."""
+"""Option `verify-log --list-anchors`: the heads of logs that the control plane stores."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
     if as_json:
         print_json([document(one) for one in answer.logs])
     elif not answer.logs:
-        print_line("no head of a log was told yet")
+        print_line("the SCM stores no head of a log yet")
     else:
         rows = [
             (short(log.datanode_id), log.volume_id, ago(one.at_ms), one.count, one.checksum.hex())

@@ -25,7 +25,7 @@ LogsArgument = Annotated[
 ]
 AnchorOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="N:HASH", help="A head that was told before; of one volume."),
+    typer.Option(metavar="N:HASH", help="Check against this earlier head; of one volume."),
 ]
 
 
@@ -33,13 +33,13 @@ def verify_log(
     volumes: LogsArgument = None,
     anchor: AnchorOption = None,
     from_scm: Annotated[
-        bool, typer.Option("--from-scm", help="Check by all heads that the control plane keeps.")
+        bool, typer.Option("--from-scm", help="Check against all heads that the SCM stores.")
     ] = False,
-    kept_heads: Annotated[
-        bool, typer.Option("--kept", help="Only list the heads that the control plane keeps.")
+    list_anchors: Annotated[
+        bool, typer.Option("--list-anchors", help="List the heads that the SCM stores, and exit.")
     ] = False,
     datanode: Annotated[
-        str, typer.Option(metavar="ID|HOST:PORT", help="With --kept: all heads of this one.")
+        str, typer.Option(metavar="ID|HOST:PORT", help="List all heads of this datanode.")
     ] = "",
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
@@ -48,8 +48,8 @@ def verify_log(
 
     Exit code 2: a log was altered; the first gap is reported, and nothing after it is trusted.
     """
-    if bool(volumes) == kept_heads or (datanode and not kept_heads):
-        raise typer.BadParameter("give DIR, or --kept, and no more", param_hint="DIR")
+    if bool(volumes) == list_anchors or (datanode and not list_anchors):
+        raise typer.BadParameter("give either DIR or --list-anchors", param_hint="DIR")
     if not volumes:
         return show_anchors(scm, datanode, as_json=as_json)
     anchors = named_anchors(anchor or (), volumes)

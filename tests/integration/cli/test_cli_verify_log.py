@@ -155,19 +155,19 @@ def test_the_control_plane_keeps_what_the_chain_cannot_show(
     assert gap["fault"] == "truncated"
 
 
-def test_verify_log_kept_lists_the_anchors_of_each_volume(
+def test_verify_log_lists_the_anchors_of_each_volume(
     volume: Path, scm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each volume is listed with the head of its log."""
-    assert run(["verify-log", "--kept", "--scm", scm]) == ExitCode.OK
-    assert "no head of a log was told yet" in capsys.readouterr().out
+    assert run(["verify-log", "--list-anchors", "--scm", scm]) == ExitCode.OK
+    assert "the SCM stores no head of a log yet" in capsys.readouterr().out
     tell(scm, volume)
     _, whole = asked(capsys, str(volume))
 
-    assert run(["verify-log", "--kept", "--scm", scm, "--json"]) == ExitCode.OK
+    assert run(["verify-log", "--list-anchors", "--scm", scm, "--json"]) == ExitCode.OK
     [log] = json.loads(capsys.readouterr().out)
 
     assert log["datanode_id"] == DATANODE
     assert [whole["head"]] == [one["checksum"] for one in log["anchors"]]
-    assert run(["verify-log", "--kept", "--scm", scm]) == ExitCode.OK
+    assert run(["verify-log", "--list-anchors", "--scm", scm]) == ExitCode.OK
     assert str(whole["count"]) in capsys.readouterr().out

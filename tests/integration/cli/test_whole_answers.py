@@ -59,7 +59,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "commands": ("history", "--commands"),
     "scm-decommission-status": ("scm", "decommission-status"),
     "scm-holds": ("scm", "hold"),
-    "scm-anchors": ("verify-log", "--kept"),
+    "log-anchors": ("verify-log", "--list-anchors"),
     "scm-safemode": ("scm", "safemode"),
     "scm-balance": ("scm", "balance", "--dry-run"),
 }
