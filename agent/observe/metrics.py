@@ -17,7 +17,6 @@ from prometheus_client import Gauge as PrometheusGauge
 from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
-    InfoMetricFamily,
     Metric,
 )
 
@@ -53,32 +52,32 @@ class AgentMetrics:
         )
         self._commands = self._counter(
             "suture_commands_total",
-            "Commands of the control plane that ended, by type and state.",
+            "Commands of the SCM that ended, by type and state.",
             type=(),
             state=(),
         )
         self._fetched = self._counter(
             "suture_reconcile_fetched_bytes_total",
-            "Bytes fetched from peers to reconcile: chunks, and trees.",
+            "Bytes fetched from peers for reconciles, by kind: chunk data or trees.",
             kind=("data", "tree"),
         )
         self._chunks = self._counter(
             "suture_reconcile_chunks_total",
-            "What became of the chunks of reconciles, of the first ones of each.",
+            "Chunks of reconciles by result; only the first chunks of each reconcile are counted.",
             result=(),
         )
         self._challenges = self._counter(
             "suture_challenges_total",
-            "Peers that were asked to prove a chunk, by result.",
+            "Challenges to peers to prove a chunk, by result.",
             result=("proven", "failed", "unanswered", "own"),
         )
         self._shadow = self._counter(
-            "suture_shadow_hash_differences_total",
-            "Scans that came to something else than the former code did; their verdicts are held.",
+            "suture_shadow_hash_mismatches_total",
+            "Scans whose checksums differ from the previous release's; verdicts are withheld.",
         )
         self._exported = PrometheusGauge(
             "suture_report_export_timestamp_seconds",
-            "When the last report was exported as a file; 0: none yet, or none is asked for.",
+            "Time of the last report export; 0 = none yet, or exports are disabled.",
             registry=self.registry,
         )
 
@@ -142,7 +141,7 @@ def _findings_by_class(at: _Scrape) -> dict[tuple[str, str], int]:
 def _ages(at: _Scrape) -> Iterator[Metric]:
     ages = HistogramMetricFamily(
         "suture_verified_age_seconds",
-        "Time since bytes were verified; counts bytes of closed replicas.",
+        "Time since each byte of the closed replicas was verified; the samples are bytes.",
         labels=["volume"],
     )
     known = at.observer.summary().volumes
@@ -156,126 +155,160 @@ def _ages(at: _Scrape) -> Iterator[Metric]:
 
 def _identity(at: _Scrape) -> Iterator[Metric]:
     words = {"datanode_id": at.status.datanode_id, "version": at.status.version}
-    yield InfoMetricFamily("suture_agent", "Who this datanode is.", words)
+    info = GaugeMetricFamily(
+        "suture_agent_info", "Id and version of this datanode; always 1.", labels=list(words)
+    )
+    info.add_metric(list(words.values()), 1.0)
+    yield info
 
 
 def _certificate(at: _Scrape) -> Iterator[Metric]:
     if at.certificate_expires_at_s:
         yield GaugeMetricFamily(
-            "suture_certificate_expiry_time_seconds",
-            "When the certificate that is shown now expires.",
+            "suture_certificate_expiry_timestamp_seconds",
+            "Expiry time of the certificate in use.",
             at.certificate_expires_at_s,
         )
 
 
 DATANODE: Final = {
     "suture_start_time_seconds": gauge(
-        "When it started.", lambda at: at.status.started_at_ms / 1000
+        "Start time of the agent.", lambda at: at.status.started_at_ms / 1000
     ),
-    "suture_scm_registered": gauge(
-        "Whether the control plane knows this datanode: 1 or 0.",
+    "suture_registered": gauge(
+        "1 if the SCM has registered this datanode, otherwise 0.",
         lambda at: at.status.scm_state == "registered",
     ),
     "suture_findings": gauge("Unresolved findings.", lambda at: at.status.finding_count),
-    "suture_damaged_replicas": gauge("Replicas with findings.", lambda at: at.status.damaged_count),
+    "suture_damaged_replicas": gauge(
+        "Replicas with unresolved findings.", lambda at: at.status.damaged_count
+    ),
     "suture_contradictory_replicas": gauge(
-        "Replicas that a peer contradicts, though each is right by its own rows.",
+        "Replicas that differ from a peer's although each matches its own metadata.",
         lambda at: at.status.contradictory_count,
     ),
     "suture_scan_interval_seconds": gauge(
-        "Every byte once in this time.", lambda at: at.scrub.interval_ms / 1000
+        "Time within which every byte is to be scanned once (scan.data_interval_s).",
+        lambda at: at.scrub.interval_ms / 1000,
     ),
-    "suture_scans_asked_for": gauge("On demand, waiting.", lambda at: at.scrub.on_demand_waiting),
-    "suture_metadata_scan_time_seconds": gauge(
-        "When the last metadata scan ended; 0: none yet.",
+    "suture_scan_requests_queued": gauge(
+        "Requested scans that wait.", lambda at: at.scrub.on_demand_waiting
+    ),
+    "suture_metadata_scan_last_timestamp_seconds": gauge(
+        "End of the last metadata scan; 0 = none yet.",
         lambda at: at.scrub.metadata_scanned_at_ms / 1000,
     ),
-    "suture_metadata_faults": gauge("Found by it.", lambda at: at.scrub.metadata_fault_count),
-    "suture_parity_wrong_stripes": gauge(
-        "Stripes whose shards did not fit together when they were verified last.",
+    "suture_metadata_faults": gauge(
+        "Faults found by the last metadata scan.", lambda at: at.scrub.metadata_fault_count
+    ),
+    "suture_parity_mismatched_stripes": gauge(
+        "Stripes whose shards did not match in their last parity verification.",
         lambda at: at.scrub.parity.fault_count,
     ),
-    "suture_parity_oldest_time_seconds": gauge(
-        "When the container was verified that waits for the longest time; 0: none yet.",
+    "suture_parity_oldest_verified_timestamp_seconds": gauge(
+        "Oldest parity verification of any container; 0 = none yet.",
         lambda at: at.scrub.parity.oldest_verified_at_ms / 1000,
     ),
-    "suture_parity_read_bytes": counter(
-        "Read to verify parity.", lambda at: at.scrub.parity.read_bytes
+    "suture_parity_read_bytes_total": counter(
+        "Bytes read to verify parity.", lambda at: at.scrub.parity.read_bytes
     ),
-    "suture_challenge_time_seconds": gauge(
-        "When a peer was asked last to prove a chunk; 0: none yet.",
+    "suture_challenge_last_timestamp_seconds": gauge(
+        "Time of the last challenge to a peer; 0 = none yet.",
         lambda at: at.scrub.challenges.asked_at_ms / 1000,
     ),
     "suture_shadow_hash_running": gauge(
-        "1 while other code hashes some of what scans read, too.",
+        "1 while a sample of the scanned chunks is also hashed by other code, otherwise 0.",
         lambda at: at.scrub.shadow_hashing.running,
     ),
-    "suture_shadow_hash_compared": counter(
-        "Chunks hashed by both.", lambda at: at.scrub.shadow_hashing.compared_count
+    "suture_shadow_hash_compared_chunks_total": counter(
+        "Chunks hashed by both implementations.", lambda at: at.scrub.shadow_hashing.compared_count
     ),
 }
 VOLUMES: Final = {
-    "suture_volume_capacity_bytes": gauge("Size.", lambda v: v.capacity_bytes),
-    "suture_volume_available_bytes": gauge("Free.", lambda v: v.available_bytes),
-    "suture_volume_used_bytes": gauge("Held by replicas.", lambda v: v.used_bytes),
-    "suture_volume_failed": gauge("Whether it was fenced: 1 or 0.", lambda v: v.failed),
+    "suture_volume_capacity_bytes": gauge("Size of the volume.", lambda v: v.capacity_bytes),
+    "suture_volume_available_bytes": gauge(
+        "Free space on the volume.", lambda v: v.available_bytes
+    ),
+    "suture_volume_used_bytes": gauge(
+        "Bytes of the replicas on the volume.", lambda v: v.used_bytes
+    ),
+    "suture_volume_failed": gauge("1 if the volume is fenced, otherwise 0.", lambda v: v.failed),
     "suture_volume_slow": gauge(
-        "Whether it is much slower than its siblings, for minutes: 1 or 0.",
+        "1 if the volume has been much slower than its siblings for minutes, otherwise 0.",
         lambda v: bool(v.slow),
     ),
     "suture_volume_read_latency_seconds": gauge(
-        "Of a read of its disk in the last minute, by the kernel's count; 0: not known.",
+        "Mean time of a disk read in the last minute, from the kernel; 0 = unknown.",
         lambda v: v.read_us / 1e6,
     ),
     "suture_volume_write_latency_seconds": gauge(
-        "Of a write; 0: not known.", lambda v: v.write_us / 1e6
+        "Mean time of a disk write in the last minute, from the kernel; 0 = unknown.",
+        lambda v: v.write_us / 1e6,
     ),
-    "suture_volume_not_in_service": gauge(
-        "Whether it is read-only, or retires: 1 or 0.",
+    "suture_volume_out_of_service": gauge(
+        "1 if the volume is read-only or retiring, otherwise 0.",
         lambda v: v.service not in {"", "IN_SERVICE"},
     ),
 }
 DOUBTS: Final = {
-    "suture_volume_in_doubt": gauge(
-        "Whether its last check failed: 1 or 0.", lambda v: bool(v.check)
+    "suture_volume_suspect": gauge(
+        "1 if the last check of the volume failed, otherwise 0.", lambda v: bool(v.check)
     )
 }
 SCANS: Final = {
-    "suture_scan_lag_seconds": gauge("Beyond the promise; 0: kept.", lambda v: v.lag_ms / 1000),
-    "suture_scan_due_bytes": gauge("To be read now.", lambda v: v.due_bytes),
-    "suture_scan_never_read_replicas": gauge("Never verified.", lambda v: v.never_read_count),
-    "suture_scan_rate_bytes_per_second": gauge("Allowed now.", lambda v: v.rate_bytes_per_s),
-    "suture_scan_needed_bytes_per_second": gauge(
-        "For the promise.", lambda v: v.needed_bytes_per_s
+    "suture_scan_lag_seconds": gauge(
+        "Time by which the scan has exceeded its interval; 0 = on time.", lambda v: v.lag_ms / 1000
     ),
-    "suture_scan_paused": gauge("Held by an operator: 1 or 0.", lambda v: bool(v.pause_left_ms)),
-    "suture_scan_promise_possible": gauge(
-        "Whether the rate suffices for the promise: 1 or 0.", lambda v: v.promise_possible
+    "suture_scan_due_bytes": gauge("Bytes that are due to be scanned.", lambda v: v.due_bytes),
+    "suture_scan_unscanned_replicas": gauge(
+        "Replicas that were never scanned.", lambda v: v.never_read_count
+    ),
+    "suture_scan_allowed_bytes_per_second": gauge(
+        "Rate that the scan may use at present.", lambda v: v.rate_bytes_per_s
+    ),
+    "suture_scan_required_bytes_per_second": gauge(
+        "Rate that the scan interval requires.", lambda v: v.needed_bytes_per_s
+    ),
+    "suture_scan_paused": gauge(
+        "1 if an operator paused the scan, otherwise 0.", lambda v: bool(v.pause_left_ms)
+    ),
+    "suture_scan_interval_feasible": gauge(
+        "1 if the configured rate suffices for the scan interval, otherwise 0.",
+        lambda v: v.promise_possible,
     ),
     "suture_canary_overdue": gauge(
-        "Whether the planted fault was not found in time: 1 or 0.", lambda v: v.canary_overdue
+        "1 if the planted fault was not found in time, otherwise 0.", lambda v: v.canary_overdue
     ),
-    "suture_canary_found_time_seconds": gauge(
-        "When the planted fault was found last; 0: never.", lambda v: v.canary_found_at_ms / 1000
+    "suture_canary_last_found_timestamp_seconds": gauge(
+        "Time when the planted fault was last found; 0 = never.",
+        lambda v: v.canary_found_at_ms / 1000,
     ),
-    "suture_scanned_bytes": counter("Read by background scans.", lambda v: v.scanned_bytes),
+    "suture_scanned_bytes_total": counter(
+        "Bytes read by background scans.", lambda v: v.scanned_bytes
+    ),
 }
 SLACK: Final = {
     "suture_scan_deadline_slack_seconds": gauge(
-        "Until the byte that was not verified for the longest time breaks the promise."
+        "Time until the oldest verified byte exceeds the scan interval."
     )
 }
 STATES: Final = {"suture_replicas": gauge("Replicas by state.")}
 CLASSES: Final = {
     "suture_findings_by_class": gauge(
-        "Unresolved findings by verdict and fault, of the first damaged replicas."
+        "Unresolved findings by verdict and fault; only the first damaged replicas are counted."
     )
 }
 WORKERS: Final = {
-    "suture_worker_stalled": gauge("Hung or dead: 1 or 0.", lambda w: w.stalled),
-    "suture_worker_errors": counter("Errors of a worker since the start.", lambda w: w.error_count),
+    "suture_worker_stalled": gauge(
+        "1 if the worker hangs or has ended, otherwise 0.", lambda w: w.stalled
+    ),
+    "suture_worker_errors_total": counter(
+        "Errors of the worker since the start.", lambda w: w.error_count
+    ),
 }
-TASKS: Final = {"suture_tasks": gauge("Commands that wait or run, by type.", lambda q: q.count)}
+TASKS: Final = {
+    "suture_tasks": gauge("Commands that are queued or running, by type.", lambda q: q.count)
+}
 
 TABLES: Final = (
     _identity,

@@ -210,7 +210,7 @@ class Cluster:
         }
         held, spent = (
             "suture_scm_lock_held_seconds_bucket",
-            "suture_scm_lock_processor_seconds_bucket",
+            "suture_scm_lock_cpu_seconds_bucket",
         )
         count = samples[held, "+Inf"]
         longer, dearer = (count - samples[name, str(LOCK_S_MAX)] for name in (held, spent))

@@ -180,7 +180,7 @@ class Cluster:
             int(samples[name, "+Inf"] - samples[name, str(LOCK_S_MAX)])
             for name in (
                 "suture_scm_lock_held_seconds_bucket",
-                "suture_scm_lock_processor_seconds_bucket",
+                "suture_scm_lock_cpu_seconds_bucket",
             )
         )
         return held, spent

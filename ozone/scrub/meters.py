@@ -146,8 +146,8 @@ VOLUMES: Final = {
     "suture_ozone_scan_errors_total": counter(
         "Steps of the scan that failed.", lambda volume: volume.loop.status().error_count
     ),
-    "suture_ozone_volume_absent": gauge(
-        "Whether no volume that can be read is in its directory.",
+    "suture_ozone_volume_missing": gauge(
+        "1 if the directory contains no readable volume, otherwise 0.",
         lambda volume: isinstance(volume, PendingVolume),
     ),
 }
@@ -155,29 +155,33 @@ SCANS: Final = {
     "suture_ozone_scanned_bytes_total": counter(
         "Bytes read since the start.", lambda scan: scan.scanned_bytes
     ),
-    "suture_ozone_scan_needed_bytes_per_second": gauge(
-        "What the promise needs.", lambda scan: scan.needed_bytes_per_s
+    "suture_ozone_scan_required_bytes_per_second": gauge(
+        "Rate that the scan interval requires.", lambda scan: scan.needed_bytes_per_s
     ),
     "suture_ozone_scan_speed_bytes_per_second": gauge(
-        "What was read lately.", lambda scan: scan.speed_bytes_per_s
+        "Rate at which the scan read recently.", lambda scan: scan.speed_bytes_per_s
     ),
-    "suture_ozone_scan_due_bytes": gauge("What is to be read now.", lambda scan: scan.due_bytes),
-    "suture_ozone_used_bytes": gauge("What closed containers hold.", lambda scan: scan.used_bytes),
-    "suture_ozone_never_read_containers": gauge(
-        "Containers not read yet.", lambda scan: scan.never_read_count
+    "suture_ozone_scan_due_bytes": gauge(
+        "Bytes that are due to be scanned.", lambda scan: scan.due_bytes
+    ),
+    "suture_ozone_used_bytes": gauge(
+        "Bytes of the closed containers.", lambda scan: scan.used_bytes
+    ),
+    "suture_ozone_unscanned_containers": gauge(
+        "Containers that were never scanned.", lambda scan: scan.never_read_count
     ),
     "suture_ozone_scan_lag_seconds": gauge(
-        "By how much the promise is broken; 0 is kept.", lambda scan: scan.lag_s
+        "Time by which the scan has exceeded its interval; 0 = on time.", lambda scan: scan.lag_s
     ),
-    "suture_ozone_oldest_read_time_seconds": gauge(
-        "When the container was read that was read longest ago; 0 for never.",
+    "suture_ozone_oldest_read_timestamp_seconds": gauge(
+        "Read time of the container that was read longest ago; 0 = never read.",
         lambda scan: scan.oldest_read_at_ms / 1000,
     ),
 }
 STANDINGS: Final = {
-    "suture_ozone_containers": gauge("Containers by what the last read of each came to.")
+    "suture_ozone_containers": gauge("Containers by the result of their last read.")
 }
-FINDINGS: Final = {"suture_ozone_findings": gauge("Findings that are kept, by verdict and fault.")}
+FINDINGS: Final = {"suture_ozone_findings": gauge("Unresolved findings by verdict and fault.")}
 TABLES: Final = (
     MetricTable(("volume",), named("path", lambda at: at.volumes), VOLUMES),
     MetricTable(("volume",), counted(lambda at: at.statuses), SCANS),

@@ -68,7 +68,7 @@ class ClusterMetrics:
 
 
 class LockHoldMetrics(Collector):
-    """Histograms of the lock's hold times and their processor times.
+    """Histograms of the lock's hold times and their CPU times.
 
     Every call adds one. It is only appended, and counted in batches or at a scrape, because a
     `Histogram` takes eight calls for each.
@@ -99,11 +99,11 @@ class LockHoldMetrics(Collector):
         with self._counting:
             held = self._held.histogram(
                 "suture_scm_lock_held_seconds",
-                "How long the one lock of the control plane was held, every call waits for it.",
+                "Time that a call held the SCM's state lock; other calls wait for it.",
             )
             spent = self._spent.histogram(
-                "suture_scm_lock_processor_seconds",
-                "Processor time while the lock was held; the rest of each hold was spent waiting.",
+                "suture_scm_lock_cpu_seconds",
+                "CPU time that a call used while it held the state lock.",
             )
         yield held
         yield spent
@@ -167,80 +167,105 @@ def _oldest_verified_s(sums: NodeTotals) -> float:
 
 
 CLUSTER: Final = {
-    "suture_scm_term": gauge("How often this control plane has started.", lambda now: now.term),
-    "suture_scm_safe_mode": gauge("Nothing is decided yet: 1 or 0.", lambda now: now.is_safe_mode),
-    "suture_scm_containers_lost": gauge("No whole replica is known.", lambda now: now.lost),
-    "suture_scm_containers_lacking": gauge(
-        "No replica can have all blocks that keys need.", lambda now: now.lacking
+    "suture_scm_term": gauge("Term of this SCM; it grows with each start.", lambda now: now.term),
+    "suture_scm_safe_mode": gauge("1 in safe mode, otherwise 0.", lambda now: now.is_safe_mode),
+    "suture_scm_lost_containers": gauge(
+        "Containers without a known whole replica.", lambda now: now.lost
     ),
-    "suture_scm_containers_differ": gauge("Their replicas differ.", lambda now: now.differ),
-    "suture_scm_containers_contradict": gauge(
-        "Their replicas contradict each other, each by rows that are intact.",
+    "suture_scm_incomplete_containers": gauge(
+        "Containers of which no replica can have all blocks that keys need.",
+        lambda now: now.lacking,
+    ),
+    "suture_scm_divergent_containers": gauge(
+        "Containers whose replicas differ.", lambda now: now.differ
+    ),
+    "suture_scm_contradictory_containers": gauge(
+        "Containers whose replicas differ although each matches its own metadata.",
         lambda now: now.contradict,
     ),
-    "suture_scm_containers_stray": gauge(
-        "Datanodes have them, and the state has not: it may be an older one.",
+    "suture_scm_unknown_containers": gauge(
+        "Containers that datanodes have and the SCM's state lacks; the state may be outdated.",
         lambda now: now.stray,
     ),
-    "suture_scm_containers_uncounted": gauge(
-        "They changed, and were not counted since; what is counted is older.",
+    "suture_scm_containers_pending_recount": gauge(
+        "Containers that changed since the other metrics counted them.",
         lambda now: now.uncounted,
     ),
-    "suture_scm_verified_time_seconds": gauge(
-        "When the last verification by Spark ended; 0: none yet.", lambda now: now.verified_at_s
+    "suture_scm_spark_verify_last_timestamp_seconds": gauge(
+        "End of the last Spark verification; 0 = none yet.", lambda now: now.verified_at_s
     ),
-    "suture_scm_verify_failed": gauge(
-        "The last one failed: 1 or 0.", lambda now: now.has_verify_failed
+    "suture_scm_spark_verify_last_failed": gauge(
+        "1 if the last Spark verification failed, otherwise 0.", lambda now: now.has_verify_failed
     ),
-    "suture_scm_state_unwritable": gauge(
-        "Changes are refused: 1 or 0.", lambda now: now.is_unwritable
+    "suture_scm_state_read_only": gauge(
+        "1 if the state cannot be written and changes are rejected, otherwise 0.",
+        lambda now: now.is_unwritable,
     ),
-    "suture_scm_state_older": gauge(
-        "Datanodes have seen a later state than this one, and it is not recovered: 1 or 0.",
+    "suture_scm_state_outdated": gauge(
+        "1 if datanodes have seen a later state and this SCM is not recovered, otherwise 0.",
         lambda now: now.is_older,
     ),
-    "suture_scm_nodes_refused_in_part": gauge(
-        "Datanodes of whose reports something was left out in two hours: it breaks a rule.",
+    "suture_scm_nodes_with_rejected_reports": gauge(
+        "Datanodes whose reports had invalid parts in the last two hours.",
         lambda now: now.refusing,
     ),
 }
 VOLUMES: Final = {
-    "suture_scm_capacity_bytes": gauge("Of all volumes that work.", lambda s: s.capacity_bytes),
-    "suture_scm_used_bytes": gauge("Of replicas on them.", lambda s: s.used_bytes),
-    "suture_scm_available_bytes": gauge("Free on them.", lambda s: s.available_bytes),
-    "suture_scm_volumes_failed": gauge("Volumes that failed.", lambda s: s.failed_volume_count),
-    "suture_scm_nodes_silent": gauge("Not heard, and expected.", lambda s: len(s.silent)),
-    "suture_scm_data_bytes": gauge("Of closed replicas.", lambda s: s.data_bytes),
-    "suture_scm_verified_in_time_bytes": gauge(
-        "Of these, verified within their datanode's interval.", lambda s: s.in_time_bytes
+    "suture_scm_capacity_bytes": gauge("Size of all working volumes.", lambda s: s.capacity_bytes),
+    "suture_scm_used_bytes": gauge(
+        "Bytes of the replicas on all working volumes.", lambda s: s.used_bytes
     ),
-    "suture_scm_oldest_verified_time_seconds": gauge(
-        "When what was not read for longest was read; 0: something never; -1: there is nothing.",
+    "suture_scm_available_bytes": gauge(
+        "Free space on all working volumes.", lambda s: s.available_bytes
+    ),
+    "suture_scm_failed_volumes": gauge("Failed volumes.", lambda s: s.failed_volume_count),
+    "suture_scm_unreachable_nodes": gauge(
+        "Datanodes that are expected and send no heartbeats.", lambda s: len(s.silent)
+    ),
+    "suture_scm_data_bytes": gauge("Bytes of the closed replicas.", lambda s: s.data_bytes),
+    "suture_scm_verified_within_interval_bytes": gauge(
+        "Bytes of the closed replicas that were verified within their datanode's scan interval.",
+        lambda s: s.in_time_bytes,
+    ),
+    "suture_scm_oldest_verified_timestamp_seconds": gauge(
+        "Oldest verification of any data; 0 = some was never verified, -1 = there is no data.",
         _oldest_verified_s,
     ),
 }
 CALLS: Final = {
-    "suture_scm_calls_waiting": gauge(
-        "Calls wait too long: 1 or 0.", lambda at: at.has_waiting_calls
+    "suture_scm_calls_overloaded": gauge(
+        "1 if calls wait too long for a thread, otherwise 0.", lambda at: at.has_waiting_calls
     )
 }
-NODES: Final = {"suture_scm_nodes": gauge("Datanodes.")}
+NODES: Final = {"suture_scm_nodes": gauge("Datanodes by health and operational state.")}
 STATES: Final = {"suture_scm_containers": gauge("Containers by state.")}
 UNWELL: Final = {
-    "suture_scm_containers_unwell": gauge("Containers by health state, those that are not HEALTHY.")
+    "suture_scm_degraded_containers": gauge("Containers that are not HEALTHY, by health state.")
 }
-PENDING: Final = {"suture_scm_commands_pending": gauge("Unanswered ones.")}
+PENDING: Final = {"suture_scm_pending_commands": gauge("Commands without an answer, by type.")}
 OUTCOMES: Final = {
-    "suture_scm_outcomes": counter("Commands that datanodes answered since the start.")
+    "suture_scm_command_outcomes_total": counter(
+        "Commands that datanodes answered since the start, by type and result."
+    )
 }
-MOVED: Final = {"suture_scm_moved_bytes": counter("By commands, since the start.")}
-QUEUES: Final = {"suture_scm_queued_containers": gauge("Waiting for copies or deletes.")}
+MOVED: Final = {
+    "suture_scm_moved_bytes_total": counter(
+        "Bytes moved by commands since the start, by type of command."
+    )
+}
+QUEUES: Final = {
+    "suture_scm_queued_containers": gauge(
+        "Containers that wait for copies (under) or deletes (over)."
+    )
+}
 VERDICT: Final = {
-    "suture_scm_verdict": gauge("What is said of the data: 1 for the word that is true.")
+    "suture_scm_verdict": gauge(
+        "Verdict on the cluster's data; 1 for the present verdict, 0 for the others."
+    )
 }
 WORKERS: Final = {
-    "suture_scm_worker_errors": counter(
-        "Steps that failed since the start.", lambda worker: worker.error_count
+    "suture_scm_worker_errors_total": counter(
+        "Steps of the worker that failed since the start.", lambda worker: worker.error_count
     )
 }
 TABLES: Final = (

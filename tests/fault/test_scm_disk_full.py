@@ -93,7 +93,7 @@ def test_whoever_asks_is_told(world: ScmWorld) -> None:
     assert "free space on the disk of the state" == caught.value.hint
     assert HTTPStatus.SERVICE_UNAVAILABLE == health.status
     assert b"the state cannot be written" in health.body
-    assert "suture_scm_state_unwritable 1.0" in metrics
+    assert "suture_scm_state_read_only 1.0" in metrics
     assert 'suture_scm_verdict{verdict="WHOLE"} 0.0' in metrics
     assert "the control plane: the state cannot be written" in page
     assert [True] == ["No space left" in text for text in counts.reasons if "written" in text]

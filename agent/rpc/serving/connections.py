@@ -107,12 +107,12 @@ class Connections(Collector):
         """Yield both metrics."""
         yield GaugeMetricFamily(
             f"{self._prefix}_connections",
-            "Connections of callers; 0 while there are few.",
+            "Open connections of callers; 0 while there are few.",
             value=float(self.count),
         )
         yield CounterMetricFamily(
-            f"{self._prefix}_connections_ended",
-            "Idle connections that were ended, so that others find a place.",
+            f"{self._prefix}_connections_closed_total",
+            "Idle connections that were closed to make room for others.",
             value=float(self.ended_count),
         )
 

@@ -122,7 +122,7 @@ def test_a_service_reads_the_others_and_waits_for_a_disk(volumes: Path, tmp_path
             lambda: bool(of_metric(address, "suture_ozone_scan_errors_total").get(place)),
             within_s=WAIT_S,
         )
-        before = of_metric(address, "suture_ozone_volume_absent")
+        before = of_metric(address, "suture_ozone_volume_missing")
         _, health = fetched(address, "/healthz")
         wait_until(lambda: bool(log_events(log, "ozone_volume_missing")), within_s=WAIT_S)
         (told,) = log_events(log, "ozone_volume_missing")
@@ -131,7 +131,7 @@ def test_a_service_reads_the_others_and_waits_for_a_disk(volumes: Path, tmp_path
         wait_until(
             lambda: len(log_events(log, "ozone_container_fault_found")) == 2, within_s=WAIT_S
         )
-        after = of_metric(address, "suture_ozone_volume_absent")
+        after = of_metric(address, "suture_ozone_volume_missing")
         process.terminate()
         code = process.wait(60)
 

@@ -124,7 +124,7 @@ def test_idle_connections_of_one_peer_lock_nobody_out(serve: Serve, tmp_path: Pa
         registry = CollectorRegistry()
         registry.register(connections)
         text = generate_latest(registry).decode()
-        assert f"connections_ended_total {connections.ended_count:.1f}" in text
+        assert f"connections_closed_total {connections.ended_count:.1f}" in text
 
 
 @both

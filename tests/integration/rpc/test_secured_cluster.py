@@ -267,7 +267,9 @@ def test_the_expiry_of_the_certificate_is_a_metric(cluster: SecuredCluster) -> N
     with urlopen(f"http://{cluster.nodes[0].web_address}/metrics", timeout=10) as answer:
         text = answer.read().decode()
 
-    [line] = [t for t in text.splitlines() if t.startswith("suture_certificate_expiry_time_sec")]
+    [line] = [
+        t for t in text.splitlines() if t.startswith("suture_certificate_expiry_timestamp_sec")
+    ]
     assert shown.expires_at.timestamp() == float(line.split()[1])
 
 

@@ -35,7 +35,10 @@ INSTALLING: Final = {"Install", "In containers"}
 """The chapters in which that is typed."""
 
 REFUSED: Final = {
-    ("SutureParityWrong", "suture scm delete NUMBER --datanode ID --dry-run"): "NOT_ENOUGH_REPLICAS"
+    (
+        "SutureParityMismatch",
+        "suture scm delete NUMBER --datanode ID --dry-run",
+    ): "NOT_ENOUGH_REPLICAS"
 }
 """What is refused here, as the chapter says it is: the code of three hosts has one parity shard."""
 

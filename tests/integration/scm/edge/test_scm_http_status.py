@@ -76,17 +76,16 @@ def test_a_scrape_counts_what_is_there(world: ScmWorld) -> None:
 
     assert 3 == found['suture_scm_nodes{health="HEALTHY",op_state="IN_SERVICE"}']
     assert 1 == found['suture_scm_containers{state="CLOSED"}']
-    assert 1 == found["suture_scm_containers_differ"]
-    assert 0 == found["suture_scm_containers_lost"]
-    assert 3 == found['suture_scm_commands_pending{type="reconcile"}']
+    assert 1 == found["suture_scm_divergent_containers"]
+    assert 0 == found["suture_scm_lost_containers"]
+    assert 3 == found['suture_scm_pending_commands{type="reconcile"}']
     assert 0 < found["suture_scm_lock_held_seconds_count"]
 
 
 def test_every_metric_that_is_declared_is_there(world: ScmWorld) -> None:
     """A metric that is declared but not exported could not be queried."""
-    declared = set(
-        re.findall(r"\"(suture_\w+)\"", (ROOT / "scm" / "edge" / "metrics.py").read_text())
-    )
+    text = (ROOT / "scm" / "edge" / "metrics.py").read_text()
+    declared = {without_suffix(name) for name in re.findall(r"\"(suture_\w+)\"", text)}
 
     with CallThreadPool(2, 4) as calls:
         watched = HttpStatus(
@@ -101,7 +100,8 @@ def test_every_metric_that_is_declared_is_there(world: ScmWorld) -> None:
 
 def test_everything_that_alerts_and_dashboard_ask_for_is_told(world: ScmWorld) -> None:
     """A panel of a metric that is not exported stays empty, and an alert never fires."""
-    declared = set(METRIC.findall((ROOT / "scm" / "edge" / "metrics.py").read_text()))
+    text = (ROOT / "scm" / "edge" / "metrics.py").read_text()
+    declared = {without_suffix(name) for name in METRIC.findall(text)}
     asked = {without_suffix(name) for text in expressions() for name in METRIC.findall(text)}
 
     with CallThreadPool(2, 4) as calls:
@@ -182,7 +182,7 @@ def test_calls_that_find_no_thread_are_said(world: ScmWorld) -> None:
 
         assert (200, b"well\n") == (early.status, early.body)
         assert (503, b"1 calls wait for a thread, the first for 5 s\n") == (late.status, late.body)
-        assert 1 == sample["suture_scm_calls_waiting"]
+        assert 1 == sample["suture_scm_calls_overloaded"]
 
 
 def test_a_process_answers_and_stops(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 from scm.edge.metrics import COUNTED_TOGETHER, LOCK_BOUNDS_S, ScmMetrics
 
 HELD = "suture_scm_lock_held_seconds"
-SPENT = "suture_scm_lock_processor_seconds"
+SPENT = "suture_scm_lock_cpu_seconds"
 
 
 def sample(meters: ScmMetrics, name: str) -> float:
