@@ -26,7 +26,7 @@ def test_orders_wait_until_datanodes_have_called(
         tmp_path / "c", agents=4, volumes=1, agent_sections=SECTIONS, launch=forked
     ) as cluster:
         suture = CommandLine(cluster.scm.address, capsys)
-        suture("put", str(file), "--close", "--lanes", "1")
+        suture("put", str(file), "--close", "--sessions", "1")
         suture.wait_until_reported(1)
         suture.wait_until_closed([1])
         ended: dict[str, tuple[int, str]] = {}

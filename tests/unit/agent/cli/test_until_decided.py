@@ -107,10 +107,10 @@ COMMANDS: dict[str, Callable[[], int]] = {
     "delete": lambda: container_commands.delete([1, 2, 3], "dn1", yes=True),
     "close": lambda: container_commands.close([1, 2, 3], force=True, yes=True),
     "reconcile": lambda: container_commands.reconcile([1, 2, 3], wait_s=0),
-    "forget": lambda: losses.forget([1, 2, 3], yes=True),
+    "mark-lost": lambda: losses.mark_lost([1, 2, 3], yes=True),
     "hold": lambda: holds.hold([1, 2, 3]),
     "remove-node": lambda: losses.remove_node(["dn1", "dn2", "dn3"], yes=True),
-    "refresh": lambda: node_commands.refresh(["dn1", "dn2", "dn3"]),
+    "refresh-volumes": lambda: node_commands.refresh_volumes(["dn1", "dn2", "dn3"]),
     "decommission": lambda: node_commands.decommission(["dn1", "dn2", "dn3"], yes=True),
     "maintenance": lambda: node_commands.maintenance(["dn1", "dn2", "dn3"], yes=True),
 }
