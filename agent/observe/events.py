@@ -267,10 +267,12 @@ SCM: Final[Mapping[str, EventSpec]] = {
     "container_closing": EventSpec(
         "A container is closing and accepts no more writes.", (CONTAINER,)
     ),
-    "container_forgotten": EventSpec(
-        "An operator gave up a container that no datanode has any more.", (CONTAINER,)
+    "container_marked_lost": EventSpec(
+        "An operator marked a missing container as lost.", (CONTAINER,)
     ),
-    "container_recalled": EventSpec("A forgotten container is managed again.", (CONTAINER,)),
+    "container_lost_mark_removed": EventSpec(
+        "A container is no longer marked as lost.", (CONTAINER,)
+    ),
     "container_state_changed": EventSpec(
         "A container's state changed because of its replicas.", (CONTAINER,)
     ),

@@ -104,7 +104,9 @@ class ForgetContainers(ControlComponent):
                 change.put(self._state.containers, forgotten.container)
                 self._reports.note_known(change, container_id)
                 change.note(_note("container recalled", container_id, forgotten.key_count))
-                change.on_commit(_log.warning, "container_recalled", container_id=container_id)
+                change.on_commit(
+                    _log.warning, "container_lost_mark_removed", container_id=container_id
+                )
             fates.append(ForgetResult(container_id, "OK", f"was {forgotten.container.state}"))
         self._observer.observe_struck(change, container_ids)
         return fates
@@ -197,7 +199,10 @@ class ForgetContainers(ControlComponent):
         self._reports.note_stranger(change, container_id)
         change.note(_note("container forgotten", container_id, fate.key_count))
         change.on_commit(
-            _log.warning, "container_forgotten", container_id=container_id, key_count=fate.key_count
+            _log.warning,
+            "container_marked_lost",
+            container_id=container_id,
+            key_count=fate.key_count,
         )
 
 
