@@ -4,7 +4,6 @@
 because long ones keep LMDB from reusing pages.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeVar
 import lmdb
 
 from agent.errors import Code, UnavailableError
+from agent.runtime.lmdb_lock_file import lock_file_in_memory
 from agent.store.files.durable import disk_errors, remove
 from agent.store.index.check.indexcheck import check_index
 from agent.store.index.databases import DATABASES, Databases
@@ -34,23 +34,15 @@ T = TypeVar("T")
 
 @contextmanager
 def _lock_in_memory(path: Path) -> Iterator[None]:
-    """Make LMDB keep its table of readers in memory while it opens an environment in the body.
-
-    LMDB writes to that table through a map of LOCK_FILE. If a file system copies on write (btrfs),
-    or the file is new, each such write needs space, and on a full disk SIGBUS ends the process with
-    all healthy volumes. No other process reads the table: `in_use.lock` excludes other agents, and
-    read-only access does not use it.
+    """Make LMDB keep its table of readers in memory (`lock_file_in_memory`), so that a full volume
+    does not end a process with healthy volumes. No other process reads the table: `in_use.lock`
+    excludes other agents, and read-only access does not use it.
     """
     name = path / LOCK_FILE
     with disk_errors(path):
         remove(name)  # of a dead process, or any other object
-        fd = os.memfd_create(LOCK_FILE, os.MFD_CLOEXEC)
-        try:
-            name.symlink_to(f"/proc/self/fd/{fd}")
+        with lock_file_in_memory(name):
             yield
-        finally:
-            os.close(fd)
-            remove(name)
 
 
 class Index:
