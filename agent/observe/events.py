@@ -358,7 +358,7 @@ SCM: Final[Mapping[str, EventSpec]] = {
         (CONTAINER, DATANODE),
     ),
     "state_on_btrfs": EventSpec(
-        "The SCM's state is on btrfs; if the disk fills up, the SCM is killed (SIGBUS)."
+        "The SCM's state is on btrfs; while the disk is full, even overwriting fails."
     ),
     "state_set_aside": EventSpec("The remains of a lost state were kept; a new cluster starts."),
     "state_write_failed": EventSpec(

@@ -17,16 +17,15 @@ import lmdb
 
 from agent.errors import Code, RefusedError, UnavailableError
 from scm.state import records, single_values
-from scm.state.database import DATABASES_MAX, StateDatabase
+from scm.state.database import StateDatabase
 from scm.state.facts import UNFINISHED
 from scm.state.history.history_tables import HistoryTable
 from scm.state.page_check import check_pages
 from scm.state.single_values import RestoreRecord, counters_anew
+from scm.state.state_environment import DATA, DATABASES_MAX, snapshot_of
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.table import Table, rows_on_disk
 
-DATA: Final = "data.mdb"
-MAP_BYTES: Final = 2**40  # as large as any state: only address space, none of which is written
 ROOM_BYTES: Final = 64 * 1024**2  # more than the rows that a reset writes
 ROWS_PER_LOOK: Final = 10_000
 
@@ -58,12 +57,11 @@ def copy_state(source: Path, target: Path) -> None:
     cannot be read or written.
     """
     check_state(source)
-    check_pages(source)
     try:
-        with _opened(source, readonly=True, map_size=MAP_BYTES) as environment:
-            environment.reader_check()  # slots of a killed copy: its pages were kept for it
-            environment.copy(str(target), compact=True)
-    except lmdb.Error as error:
+        with snapshot_of(source) as (environment, transaction):
+            check_pages(source)
+            environment.copy(str(target), compact=True, txn=transaction)
+    except (lmdb.Error, OSError) as error:
         raise UnavailableError(
             Code.IO_EXCEPTION, f"cannot copy the state in {source}: {error}"
         ) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.errors import Code, RefusedError
-from scm.backup.image import DATA
+from scm.state.state_environment import DATA
 
 NAME: Final = "manifest.json"
 FORMAT: Final = 1

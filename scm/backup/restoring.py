@@ -14,7 +14,7 @@ from typing import Final
 
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from scm.backup import manifest as manifests
-from scm.backup.image import DATA, ROOM_BYTES, begin_anew, read_all_rows, sync_file
+from scm.backup.image import ROOM_BYTES, begin_anew, read_all_rows, sync_file
 from scm.backup.manifest import BackupManifest
 from scm.state.directory import (
     DIRECTORY_MODE,
@@ -25,6 +25,7 @@ from scm.state.directory import (
     remove_cut_off,
 )
 from scm.state.single_values import RestoreRecord
+from scm.state.state_environment import DATA
 
 _IGNORED: Final = frozenset({"LOCK", "lost+found"})
 

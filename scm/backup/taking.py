@@ -18,9 +18,10 @@ from typing import Final
 
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from scm.backup import manifest as manifests
-from scm.backup.image import DATA, check_state, copy_state, read_all_rows, sync_file
+from scm.backup.image import check_state, copy_state, read_all_rows, sync_file
 from scm.backup.manifest import BackupManifest
 from scm.state.directory import DIRECTORY_MODE
+from scm.state.state_environment import DATA
 
 PREFIX: Final = "suture-scm-"
 BUILDING: Final = ".building"

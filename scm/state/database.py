@@ -12,7 +12,7 @@ callers hold the control plane's lock, and a lock file excludes a second process
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from scm.state import records, single_values
 from scm.state.audit_trail import AuditEntry
 from scm.state.clock import ScmClock
 from scm.state.directory import (
-    DATA,
     StateDirectoryLock,
     check_directory,
     lost_state,
@@ -55,6 +54,7 @@ from scm.state.single_values import (
     restored_row,
 )
 from scm.state.starts import STARTS, Lineage
+from scm.state.state_environment import DATA, StateEnvironment
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable
 from scm.state.tables.pending_table import PendingTable
@@ -71,8 +71,6 @@ from scm.state.writability import Writability, refusal_of
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of queries, small enough to keep
 OUTCOMES_SLACK: Final = 256  # removed in batches of this size
-
-DATABASES_MAX: Final = 32  # tables and their predecessors, with room for more
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -198,7 +196,7 @@ class StateChange:
 class StateDatabase:
     """The durable state of the control plane."""
 
-    def __init__(self, environment: lmdb.Environment, owner: "StateDirectoryLock") -> None:
+    def __init__(self, environment: StateEnvironment, owner: "StateDirectoryLock") -> None:
         self._environment = environment
         self._owner = owner
         self._number_at_start = self.number
@@ -226,9 +224,9 @@ class StateDatabase:
         self.recovered: RestoreRecord | None = None
         """The same of one that is."""
         self.writability: Final = Writability()
-        self._databases: dict[str, Any] = {"meta": environment.open_db(b"meta")}
-        for table in self._tables():
-            self._databases[table.name] = environment.open_db(table.name.encode())
+        names = ("meta", *(table.name for table in self._tables()))
+        environment.open_databases(names)
+        self._databases: Final = environment.databases
 
     @classmethod
     def open(
@@ -257,31 +255,32 @@ class StateDatabase:
         check_directory(directory.resolve())
         check_directory(directory / "state")
         left = names_left(directory)
-        owner = StateDirectoryLock.take(directory / "LOCK", is_first=not left)
-        try:
-            settle_cut_off(directory)
-            is_first = settle_start(directory, owner, left, is_new=is_new)
-            check(directory / "state")
-            state = cls(_environment(directory / "state", map_bytes), owner)
-            with without_collection():
-                if is_cold or state._is_restored():
-                    state._forget()
-                state._load()
-            if not state.cluster_id and not is_first:
-                raise lost_state(directory, f"{directory / 'state' / DATA} has no cluster in it")
-            if state.cluster_id and is_new:
-                raise not_new(directory, state.cluster_id)
-            state._begin_term()
-            if is_first:
-                owner.note_start(is_first=False)
-        except RefusedError:
-            owner.release()
-            raise
-        except (records.DamagedRow, lmdb.Error) as error:
-            owner.release()
-            raise RefusedError(
-                Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}"
-            ) from error
+        with ExitStack() as undo:
+            owner = StateDirectoryLock.take(directory / "LOCK", is_first=not left)
+            undo.callback(owner.release)
+            try:
+                settle_cut_off(directory)
+                is_first = settle_start(directory, owner, left, is_new=is_new)
+                check(directory / "state")
+                environment = StateEnvironment(directory / "state", map_bytes)
+                undo.callback(environment.close)
+                state = cls(environment, owner)
+                with without_collection():
+                    if is_cold or state._is_restored():
+                        state._forget()
+                    state._load()
+                if not state.cluster_id and not is_first:
+                    why = f"{directory / 'state' / DATA} has no cluster in it"
+                    raise lost_state(directory, why)
+                if state.cluster_id and is_new:
+                    raise not_new(directory, state.cluster_id)
+                state._begin_term()
+                if is_first:
+                    owner.note_start(is_first=False)
+            except (records.DamagedRow, lmdb.Error, OSError) as error:
+                why = f"state in {directory}: {error}"
+                raise RefusedError(Code.INCONSISTENT_VOLUME, why) from error
+            undo.pop_all()
         make_durable(directory, missing)
         return state
 
@@ -314,7 +313,7 @@ class StateDatabase:
     @property
     def number(self) -> int:
         """The number of the last durable change; each change gets the next one."""
-        return int(self._environment.info()["last_txnid"])
+        return self._environment.number
 
     @contextmanager
     def change(self) -> Iterator[StateChange]:
@@ -362,9 +361,9 @@ class StateDatabase:
 
     def outcome(self, command_id: int) -> CommandOutcome | None:
         """Read an outcome from disk."""
-        database = self._databases[self.outcomes.name]
-        with self._environment.begin(db=database) as transaction:
-            row = transaction.get(self.outcomes.key_bytes(command_id))
+        with self._environment.read() as transaction:
+            database = self._databases[self.outcomes.name]
+            row = transaction.get(self.outcomes.key_bytes(command_id), db=database)
         return None if row is None else self.outcomes.value(bytes(row))
 
     def has_all_commits_of(self, container_id: int) -> bool:
@@ -380,8 +379,8 @@ class StateDatabase:
         """Read from disk which blocks of a container were deleted; needs no lock."""
         prefix = id_key(container_id)
         found = []
-        database = self._databases[self.deleted.name]
-        with self._environment.begin(db=database) as transaction, transaction.cursor() as cursor:
+        with self._environment.read() as transaction:
+            cursor = transaction.cursor(self._databases[self.deleted.name])
             is_there = cursor.set_range(prefix)
             while is_there and cursor.key().startswith(prefix):
                 found.append(self.deleted.value(bytes(cursor.value())))
@@ -413,7 +412,7 @@ class StateDatabase:
         if not change.rows:
             return
         try:
-            with self._environment.begin(write=True) as transaction:
+            with self._environment.write() as transaction:
                 for (name, key), row in change.rows.items():
                     if row is None:
                         transaction.delete(key, db=self._databases[name])
@@ -423,7 +422,7 @@ class StateDatabase:
             name, key = max(change.rows, key=lambda row: len(row[1]))
             why = f"a name is too long to be kept: a key of {len(key)} bytes in table {name}"
             raise RefusedError(Code.MALFORMED_REQUEST, why) from error
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError) as error:
             refusal = refusal_of(error)
             self.writability.failed(str(refusal))
             raise refusal from error
@@ -433,7 +432,7 @@ class StateDatabase:
         """Remove the commands and the replicas that can be reported again, in one transaction."""
         self.is_cold = True
         nodes, replicas = self._databases[self.nodes.name], self._databases[self.replicas.name]
-        with self._environment.begin(write=True) as transaction:
+        with self._environment.write() as transaction:
             resting = {
                 node.datanode_id.encode()
                 for _key, row in transaction.cursor(db=nodes)
@@ -450,7 +449,7 @@ class StateDatabase:
                 transaction.put(key, row, db=replicas)
 
     def _load(self) -> None:
-        with self._environment.begin() as transaction:
+        with self._environment.read() as transaction:
             self._load_meta(transaction)
             for table in self._tables():
                 table.load(*rows_on_disk(partial(transaction.cursor, self._databases[table.name])))
@@ -468,35 +467,24 @@ class StateDatabase:
         self.note_restore(*[None if row is None else restored_from(bytes(row)) for row in rows])
 
     def _is_restored(self) -> bool:
-        with self._environment.begin(db=self._databases["meta"]) as transaction:
-            return transaction.get(RESTORED) is not None
+        with self._environment.read() as transaction:
+            return transaction.get(RESTORED, db=self._databases["meta"]) is not None
 
     def _begin_term(self) -> None:
-        with self._environment.begin(write=True, db=self._databases["meta"]) as transaction:
+        with self._environment.write() as transaction:
+            put = partial(transaction.put, db=self._databases["meta"])
             if not self.cluster_id:
                 self.cluster_id = f"CID-{uuid.uuid4()}"
                 self.counters["term"] = 0
-                transaction.put(b"cluster_id", records.pack([self.cluster_id]))
-            transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]))
+                put(b"cluster_id", records.pack([self.cluster_id]))
+            put(b"format_version", records.pack([records.FORMAT_VERSION]))
             self.counters["term"] += 1
             for counter in COUNTERS:
-                transaction.put(counter.encode(), records.pack([self.counters[counter]]))
+                put(counter.encode(), records.pack([self.counters[counter]]))
             self.lineage = self.lineage.begun(
                 term=self.term,
                 number=self._number_at_start,
                 now_ms=ScmClock().wall_ms(),
                 first_container_id=self.counters["next_container_id"],
             )
-            transaction.put(STARTS, self.lineage.row())
-
-
-def _environment(path: Path, map_bytes: int) -> lmdb.Environment:
-    environment = lmdb.open(
-        str(path), map_size=map_bytes, max_dbs=DATABASES_MAX, metasync=True, sync=True
-    )
-    info, page_bytes = environment.info(), environment.stat()["psize"]
-    if (path / "data.mdb").stat().st_size < (info["last_pgno"] + 1) * page_bytes:
-        environment.close()  # to read beyond the end of a mapped file kills the process
-        raise lmdb.CorruptedError("data.mdb is cut short: restore a backup")
-    environment.reader_check()  # of a killed backup, whose pages would be kept for ever
-    return environment
+            put(STARTS, self.lineage.row())

@@ -13,12 +13,12 @@ from typing import Final, Self
 import structlog
 
 from agent.errors import Code, RefusedError
+from scm.state.state_environment import DATA
 
 DIRECTORY_MODE: Final = 0o750
 GROWING: Final = "state.restoring"  # beside the state while a restore is running
 
-DATA: Final = "data.mdb"
-_FILES: Final = frozenset({DATA, "lock.mdb"})
+_FILES: Final = frozenset({DATA})
 _OWN_NAMES: Final = ("LOCK", "state", "snapshots", "runs")
 """Names that a control plane creates in its directory."""
 _OWNER_BYTES: Final = 512

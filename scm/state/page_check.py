@@ -15,10 +15,8 @@ from typing import Final
 import lmdb
 
 from agent.errors import Code, RefusedError
+from scm.state.state_environment import DATA, snapshot_of
 
-DATA: Final = "data.mdb"
-DATABASES_MAX: Final = 32
-MAP_BYTES: Final = 2**40  # as large as any state: only address space
 HINT: Final = "check the disk and the kernel's log, keep what is there, then: suture scm restore"
 _IS_DAMAGED: Final = 3  # exit code of a child that got an error from LMDB
 _DEADLY: Final = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV})
@@ -54,12 +52,10 @@ def _go_through(source: str) -> None:
     """Make LMDB read all pages in use, and exit with the result."""
     try:
         with (
-            lmdb.open(
-                source, readonly=True, create=False, max_dbs=DATABASES_MAX, map_size=MAP_BYTES
-            ) as environment,
+            snapshot_of(Path(source)) as (environment, transaction),
             Path("/dev/null").open("wb") as nowhere,
         ):
-            environment.copyfd(nowhere.fileno(), compact=True)
+            environment.copyfd(nowhere.fileno(), compact=True, txn=transaction)
     except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
         sys.stderr.write(str(error))
         sys.exit(_IS_DAMAGED)

@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import grpc
 import pytest
 
 from agent.cli.change.volume_commands import declare
+from agent.errors import SutureError
+from scm.backup.taking import take_backup
+from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess, spawn
 from tests.support.storage.stores import closed_replica, open_store
 
@@ -138,6 +142,29 @@ def test_scm_whose_state_is_on_btrfs_warns_at_its_start(tmp_path: Path, disk: Pa
 
         assert count == logged.count("state_on_btrfs"), logged
         assert count == logged.count("ext4 and XFS are supported"), logged
+
+
+def test_scm_outlives_a_full_btrfs(tmp_path: Path, disk: Path) -> None:
+    """
+    It refuses changes, answers queries, can be backed up, and takes changes again with space.
+    """
+    scm = ScmProcess.start(disk / "data")
+    try:
+        FakeDatanode.dial(scm.address, "early").register()
+        fill(disk)
+        for number in range(ROUNDS):
+            with suppress(SutureError, grpc.RpcError):
+                FakeDatanode.dial(scm.address, f"dn{number}").register()
+            assert scm.process.poll() is None
+        full = take_backup(disk / "data", tmp_path / "to", now_ms=1_800_000_000_000, version="1")
+        (disk / "ballast").unlink()
+        FakeDatanode.dial(scm.address, "late").register()
+        freed = take_backup(disk / "data", tmp_path / "to", now_ms=1_800_000_000_001, version="1")
+    finally:
+        code = scm.terminate()
+
+    assert 0 == code
+    assert 1 <= full.manifest.counts["nodes"] < freed.manifest.counts["nodes"]
 
 
 def test_scm_refuses_to_start_on_a_full_btrfs(disk: Path) -> None:

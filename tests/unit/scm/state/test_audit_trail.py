@@ -89,7 +89,7 @@ def test_a_change_that_is_undone_leaves_no_note(tmp_path: Path, audit: Lines) ->
         world.control.clients.finish("a", close=True)
         [(command, _named)] = world.call("dn1").commands or world.call("dn4").commands
         before = list(audit.lines)
-        world.state._environment.set_mapsize(512 * 1024)
+        world.state._environment._environment.set_mapsize(512 * 1024)
         too_large = replace(outcome(command), detail=b"x" * 1024**2)
 
         with pytest.raises(UnavailableError) as caught:

@@ -138,7 +138,7 @@ class TestDurability:
     def test_a_commit_waits_for_the_medium(self, tmp_path: Path) -> None:
         """A killed process cannot show it, a power cut would: LMDB must not run without sync."""
         state = open_state(tmp_path)
-        flags = state._environment.flags()
+        flags = state._environment._environment.flags()
         state.close()
 
         assert (True, True, False) == (flags["sync"], flags["metasync"], flags["map_async"])

@@ -1,0 +1,264 @@
+"""The LMDB environment of a state: one process changes it, and others may copy it meanwhile.
+
+LMDB's table of readers is in the memory of the process that changes the state, because on a full
+btrfs a table on the disk ends its process (`lock_file_in_memory`). So file locks (flock) keep the
+pages of a copy from being reused:
+
+    the copying process      shared lock on COPY_LOCK, from before its snapshot to the end
+                             exclusive lock on the directory, while it takes the snapshot
+    the changing process     exclusive lock on the directory, during each transaction; while
+                             COPY_LOCK is locked, it holds a read transaction that is no newer than
+                             any snapshot
+
+The kernel releases the locks of a killed process. A process that opens the environment cannot keep
+the pages of earlier snapshots. So it makes a new COPY_LOCK before it changes anything, and a copy
+at whose end COPY_LOCK is another file is discarded.
+"""
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from agent.errors import Code, UnavailableError
+from agent.runtime.lmdb_lock_file import lock_file_in_memory
+
+DATA: Final = "data.mdb"
+DATABASES_MAX: Final = 32  # tables and their predecessors, with room for more
+MAP_BYTES: Final = 2**40  # as large as any state: only address space, none of which is written
+LOCK_FILE: Final = "lock.mdb"
+COPY_LOCK: Final = "copy.lock"
+FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o755  # as LMDB creates it; the directory above has the permissions
+LOCK_WAIT_S: Final = 10.0  # the other process needs the lock for one commit, or less
+LOCK_POLL_S: Final = 0.001
+
+
+class StateEnvironment:
+    """The environment as its only writer has it open. One thread writes at a time; any may read."""
+
+    def __init__(self, path: Path, map_bytes: int) -> None:
+        """Open or create the files in `path`. Raise lmdb.Error or OSError."""
+        self._path = path
+        self._map_bytes = map_bytes
+        self._reads = threading.Lock()  # no read while the environment is replaced
+        self._pin: lmdb.Transaction[bytes] | None = None
+        self._copy_lock = -1
+        self.databases: Final[dict[str, Any]] = {}
+        self.number = 0
+        """The number of the last durable transaction."""
+        path.mkdir(DIRECTORY_MODE, exist_ok=True)
+        self._directory = _descriptor(path)
+        try:
+            with _locked(self._directory):
+                self._environment = self._opened()
+        except BaseException:
+            self._close_locks()
+            raise
+        self.number = _number_of(self._environment)
+
+    def _opened(self) -> lmdb.Environment:
+        copy_lock = _new_copy_lock(self._path)
+        if self._copy_lock >= 0:
+            os.close(self._copy_lock)
+        self._copy_lock = copy_lock
+        (self._path / LOCK_FILE).unlink(missing_ok=True)  # of a killed process
+        with lock_file_in_memory(self._path / LOCK_FILE):
+            environment = lmdb.open(
+                str(self._path),
+                map_size=self._map_bytes,
+                max_dbs=DATABASES_MAX,
+                metasync=True,
+                sync=True,
+            )
+        info, page_bytes = environment.info(), environment.stat()["psize"]
+        if (self._path / DATA).stat().st_size < (info["last_pgno"] + 1) * page_bytes:
+            environment.close()  # to read beyond the end of a mapped file kills the process
+            raise lmdb.CorruptedError("data.mdb is cut short: restore a backup")
+        return environment
+
+    def open_databases(self, names: Iterable[str]) -> None:
+        """Set `databases`; create those that are missing."""
+        with self.write() as transaction:
+            for name in names:
+                handle = self._environment.open_db(name.encode(), txn=transaction)
+                self.databases[name] = handle
+
+    @contextmanager
+    def read(self) -> Iterator["lmdb.Transaction[bytes]"]:
+        """Yield a short read transaction. Raise UnavailableError if there is none before the next
+        change.
+        """
+        with self._reads:
+            try:
+                transaction = self._environment.begin()
+            except lmdb.Error as error:
+                why = f"the state cannot be read: {error}"
+                raise UnavailableError(Code.UNAVAILABLE, why) from error
+            with transaction:
+                yield transaction
+
+    @contextmanager
+    def write(self) -> Iterator["lmdb.Transaction[bytes]"]:
+        """Yield a transaction that is committed durably at the end, or aborted by an exception.
+
+        Raise lmdb.Error or OSError, and UnavailableError(BUSY) if a copying process hangs.
+        """
+        with _locked(self._directory):
+            self._open_again_after_panic()
+            self._pin_copied_pages()
+            with self._environment.begin(write=True) as transaction:
+                yield transaction
+            self.number = _number_of(self._environment)
+
+    def _pin_copied_pages(self) -> None:
+        """Keep pages from being reused as long as another process copies the state."""
+        if _is_locked(self._copy_lock):
+            self._pin = self._pin or self._environment.begin()
+        elif self._pin is not None:
+            self._pin.abort()
+            self._pin = None
+
+    def _open_again_after_panic(self) -> None:
+        """Replace an environment that LMDB uses no more, because it could not write the page with
+        the roots, as on a full btrfs (MDB_PANIC).
+        """
+        try:
+            self._environment.begin().abort()
+        except lmdb.Error:  # also of one that is closed, because the last attempt failed
+            with self._reads:
+                self._pin = None
+                self._environment.close()
+                self._environment = self._as_before(self._opened())
+
+    def _as_before(self, environment: lmdb.Environment) -> lmdb.Environment:
+        """Check a new environment and open its databases. Raise lmdb.Error if it is not at the last
+        durable transaction: a change that was reported as failed would be there beside later ones.
+        """
+        if _number_of(environment) != self.number:
+            environment.close()
+            raise lmdb.Error("a failed change is on the disk: restart suture-scm")
+        try:
+            for name in self.databases:
+                self.databases[name] = environment.open_db(name.encode(), create=False)
+        except BaseException:
+            environment.close()
+            raise
+        return environment
+
+    def close(self) -> None:
+        """Close the files. No transaction may be open."""
+        self._environment.close()
+        self._close_locks()
+
+    def _close_locks(self) -> None:
+        for descriptor in (self._directory, self._copy_lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+@contextmanager
+def snapshot_of(
+    path: Path,
+) -> Iterator[tuple[lmdb.Environment, "lmdb.Transaction[bytes]"]]:
+    """Open the state in `path`, which another process may be changing; yield a snapshot of it.
+
+    Raise lmdb.Error or OSError, and UnavailableError(BUSY) if the other process hangs, or if a
+    control plane was started during the body, which may then have read other pages.
+    """
+    with ExitStack() as opened:
+        directory = opened.enter_context(_held(path))
+        copy_lock = None
+        with suppress(FileNotFoundError):  # of a state that was never opened since its restore
+            copy_lock = opened.enter_context(_held(path / COPY_LOCK))
+            _take(copy_lock, fcntl.LOCK_SH)
+        with _locked(directory):
+            environment = lmdb.open(
+                str(path),
+                readonly=True,
+                create=False,
+                lock=False,
+                max_dbs=DATABASES_MAX,
+                map_size=MAP_BYTES,
+            )
+            transaction = environment.begin()
+        try:
+            with environment, transaction:
+                yield environment, transaction
+        finally:
+            _check_copy_lock(path, copy_lock)
+
+
+def _check_copy_lock(path: Path, descriptor: int | None) -> None:
+    """Raise UnavailableError(BUSY) if the lock of a copy is not the file that it was."""
+    inode = None if descriptor is None else os.fstat(descriptor).st_ino
+    found = (path / COPY_LOCK).stat().st_ino if (path / COPY_LOCK).exists() else None
+    if found != inode:
+        raise UnavailableError(
+            Code.BUSY, f"a control plane was started on {path.parent} meanwhile", hint="try again"
+        )
+
+
+def _new_copy_lock(path: Path) -> int:
+    """Replace the lock of copies, which makes all that are being taken invalid; return the file."""
+    new = path / f"{COPY_LOCK}.new"
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    new.replace(path / COPY_LOCK)
+    return descriptor
+
+
+def _number_of(environment: lmdb.Environment) -> int:
+    return int(environment.info()["last_txnid"])
+
+
+def _descriptor(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[int]:
+    descriptor = _descriptor(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    _take(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _take(descriptor: int, kind: int) -> None:
+    """Take a lock. Raise UnavailableError if another process keeps it."""
+    until_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > until_s:
+                why = "another process keeps the state locked"
+                raise UnavailableError(Code.BUSY, why) from error
+            time.sleep(LOCK_POLL_S)
+        else:
+            return
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Return whether another process has a lock on a file."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
