@@ -10,14 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 from spark_verify import pipeline
 from spark_verify.errors import RunConflict, SnapshotRefused
 from spark_verify.exits import Exit
+from spark_verify.frames.previous_run import Summary, divergent_before, previous_run
 from spark_verify.job import app
 from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.runs import remove_run
+from spark_verify.snapshot.manifest import read_manifest
 from spark_verify.storage import LocalStorage
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
@@ -30,18 +33,38 @@ def divergent() -> SnapshotRows:
     )
 
 
-def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two snapshots of one cluster, `s0` and `s1`, and `out` with a run `r0` of the first."""
+    directory = tmp_path_factory.mktemp("once")
+    for number in range(2):
+        divergent().write(directory / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
+    verify(VerifyRequest(str(directory / "s0"), directory / "out", "r0"))
+    return directory
+
+
+@pytest.fixture
+def old(once: Path, tmp_path: Path) -> VerifyResult:
+    """A copy of run `r0`, finished: what was verified once is returned."""
+    shutil.copytree(once / "out", tmp_path / "out")
+    return verify(VerifyRequest(str(once / "s0"), tmp_path / "out", "r0"))
+
+
+def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(
+    once: Path, old: VerifyResult, tmp_path: Path
+) -> None:
     """
     Planned while it is new; backed off and named once the same roots come back a fourth time.
     """
     plans, backed_off = [], []
-    for number in range(4):
-        rows = divergent()
-        if number == 3:  # somebody repaired container 1 into another divergence
-            rows.replicas[2] = container(1, "R CLOSED 10", "C=7x2 C=5").replicas[2]
-        snapshot = rows.write(tmp_path / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
-        request = VerifyRequest(str(snapshot), tmp_path / "out", f"r{number}")
-        result = verify(request)
+    repaired = divergent()  # somebody repaired container 1 into another divergence
+    repaired.replicas[2] = container(1, "R CLOSED 10", "C=7x2 C=5").replicas[2]
+    snapshots = [once / "s0", once / "s1"]
+    for number, rows in ((2, divergent()), (3, repaired)):
+        at = {"as_of_ms": AS_OF_MS + number}
+        snapshots.append(rows.write(tmp_path / f"s{number}", manifest=at))
+    for number, snapshot in enumerate(snapshots):
+        result = verify(VerifyRequest(str(snapshot), old.out, f"r{number}"))
         table = pq.read_table(result.table("reconcile_plan")).to_pylist()
         plans.append(sorted(row["container_id"] for row in table))
         backed_off.append(result.summary["no_progress"])
@@ -78,30 +101,55 @@ def untold(path: Path) -> None:
     pq.write_table(table.set_column(place, "attempts", pa.array([-7] * len(table))), path)
 
 
-@pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two snapshots of one cluster, `s0` and `s1`, and `out` with a run `r0` of the first."""
-    directory = tmp_path_factory.mktemp("once")
-    for number in range(2):
-        divergent().write(directory / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
-    verify(VerifyRequest(str(directory / "s0"), directory / "out", "r0"))
-    return directory
+def before(once: Path, old: VerifyResult) -> Summary | None:
+    """Return what the next run takes for the run before it."""
+    manifest = read_manifest(LocalStorage(str(once / "s1")))
+    return previous_run(LocalStorage(old.out), manifest, "r1")
 
 
-@pytest.fixture
-def old(once: Path, tmp_path: Path) -> VerifyResult:
-    """A copy of run `r0`, finished: what was verified once is returned."""
-    shutil.copytree(once / "out", tmp_path / "out")
-    return verify(VerifyRequest(str(once / "s0"), tmp_path / "out", "r0"))
-
-
-@pytest.mark.parametrize("damage", [cut, emptied, flipped, untold, Path.unlink])
-def test_a_damaged_old_result_does_not_stop_a_new_one(
-    once: Path, old: VerifyResult, damage: Callable[[Path], None]
+@pytest.mark.parametrize("damage", [None, cut, emptied, flipped, untold, Path.unlink])
+def test_old_rows_are_read_only_from_an_undamaged_result(
+    spark: SparkSession,
+    once: Path,
+    old: VerifyResult,
+    tmp_path: Path,
+    damage: Callable[[Path], None] | None,
 ) -> None:
-    """The count of attempts starts again, and the damaged run is named."""
+    """Otherwise the reason is told."""
     (path,) = old.table("divergent").glob("*.parquet")
-    damage(path)
+    if damage:
+        damage(path)
+
+    def keep(name: str, rows: DataFrame) -> DataFrame:
+        pipeline.write(str(tmp_path / name), rows)
+        return spark.read.schema(rows.schema).parquet(str(tmp_path / name))
+
+    rows, reason = divergent_before(spark, LocalStorage(old.out), before(once, old), keep)
+
+    assert (damage is None) == (rows is not None)
+    assert bool(damage) == bool(reason)
+
+
+CHANGES: list[dict[str, object]] = [
+    {"flagged": None},
+    {"cluster_id": 7},
+    {"flags": {"LOST": "1"}},
+    {"changed_nodes": None},
+]
+"""Fields of a summary that are not what they should be."""
+
+
+def test_damaged_old_results_do_not_stop_a_new_one(once: Path, old: VerifyResult) -> None:
+    """The rows of one are damaged, and the summaries of others. The count of attempts starts again,
+    and the damaged run is named.
+    """
+    (path,) = old.table("divergent").glob("*.parquet")
+    untold(path)
+    for number, change in enumerate(CHANGES):
+        later = {"run_id": f"r0{number}", "as_of_ms": old.summary["as_of_ms"]}
+        other = old.directory.with_name(f"run_id=r0{number}")
+        shutil.copytree(old.directory, other)
+        (other / "summary.json").write_text(json.dumps(old.summary | later | change))
     said: list[str] = []
 
     result = verify(VerifyRequest(str(once / "s1"), old.out, "r1"), said.append)
@@ -110,6 +158,7 @@ def test_a_damaged_old_result_does_not_stop_a_new_one(
     assert [(1, 0), (2, 0)] == sorted((row["container_id"], row["attempts"]) for row in rows)
     told = [text for text in said if "run r0 cannot be read, attempts begin again" in text]
     assert len(told) == 1
+    assert result.summary["previous"]["run_id"] == "r0"
 
 
 def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
@@ -132,10 +181,7 @@ def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
     assert any("run r0 cannot be read" in text for text in said)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"flagged": None}, {"cluster_id": 7}, {"flags": {"LOST": "1"}}, {"changed_nodes": None}],
-)
+@pytest.mark.parametrize("change", [{}, *CHANGES])
 def test_an_old_summary_that_lacks_something_is_none(
     once: Path, old: VerifyResult, change: dict[str, object]
 ) -> None:
@@ -144,9 +190,7 @@ def test_an_old_summary_that_lacks_something_is_none(
     """
     (old.directory / "summary.json").write_text(json.dumps(old.summary | change))
 
-    result = verify(VerifyRequest(str(once / "s1"), old.out, "r1"))
-
-    assert result.summary["previous"] is None
+    assert (not change) == (before(once, old) is not None)
 
 
 @pytest.fixture(scope="module")

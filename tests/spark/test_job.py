@@ -13,7 +13,7 @@ from spark_verify.errors import RunConflict
 from spark_verify.exits import Exit
 from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.result_tables import PLAN_LIFE_MS, RESULTS
-from tests.support.verification.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
+from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 ROOT = Path(__file__).parents[2]
 TABLES = tuple(RESULTS)
@@ -55,6 +55,21 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     directory = tmp_path_factory.mktemp("done")
     snapshot, out = divergent().write(directory / "snapshot"), directory / "out"
     return Done(snapshot, out, verify(VerifyRequest(str(snapshot), out, run_id="r1")))
+
+
+@pytest.fixture(scope="module")
+def redone(tmp_path_factory: pytest.TempPathFactory) -> VerifyResult:
+    """The clean cluster, verified as run r1 where a run of this name was cut off."""
+    directory = tmp_path_factory.mktemp("redone")
+    half = directory / "out" / "run_id=r1"
+    table = directory / "out" / "health" / "run_id=r1"
+    for cut in (half, table):
+        cut.mkdir(parents=True)
+    (table / "part-0.parquet").write_bytes(b"half")
+    (half / "summary.json").write_bytes(b"half")
+    return verify(
+        VerifyRequest(str(clean().write(directory / "s")), directory / "out", run_id="r1")
+    )
 
 
 class TestResult:
@@ -130,14 +145,12 @@ class TestResult:
         actions = [(row.container_id, row.action) for row in plan.rows if row.action != "reconcile"]
         assert actions == [(i, action) for _, i, action in wanted]
 
-    def test_a_clean_cluster_ends_with_zero(self, tmp_path: Path) -> None:
+    def test_a_clean_cluster_ends_with_zero(self, redone: VerifyResult) -> None:
         """
         Nothing to do is exit code 0 and an empty plan.
         """
-        result = verify(VerifyRequest(str(clean().write(tmp_path / "snapshot")), tmp_path / "out"))
-
-        assert result.summary["exit_code"] == 0
-        assert result.summary["plan"]["reconcile"]["rows"] == 0
+        assert redone.summary["exit_code"] == 0
+        assert redone.summary["plan"]["reconcile"]["rows"] == 0
 
     def test_a_container_without_a_healthy_replica_is_data_at_risk(self, tmp_path: Path) -> None:
         """
@@ -156,16 +169,6 @@ class TestResult:
 
         assert result.summary["exit_code"] == Exit.DATA_AT_RISK
         assert result.summary["samples"]["flags"]["DATA_AT_RISK"] == [7, 8]
-
-    def test_an_empty_cluster_is_clean(self, tmp_path: Path) -> None:
-        """
-        No container at all is no error, if there are nodes that say so.
-        """
-        snapshot = SnapshotRows(nodes=[NodeRow("dn-1")]).write(tmp_path / "snapshot")
-
-        result = verify(VerifyRequest(str(snapshot), tmp_path / "out"))
-
-        assert result.summary["exit_code"] == 0
 
     def test_the_report_needs_no_network(self, done: Done) -> None:
         """
@@ -189,22 +192,13 @@ class TestRepeat:
 
         assert done.result == second
 
-    def test_a_run_that_was_cut_off_is_done_again(self, tmp_path: Path) -> None:
+    def test_a_run_that_was_cut_off_is_done_again(self, redone: VerifyResult) -> None:
         """
         A directory without _SUCCESS counts for nothing and is replaced.
         """
-        snapshot = clean().write(tmp_path / "snapshot")
-        half = tmp_path / "out" / "run_id=r1"
-        table = tmp_path / "out" / "health" / "run_id=r1"
-        for directory in (half, table):
-            directory.mkdir(parents=True)
-        (table / "part-0.parquet").write_bytes(b"half")
-        (half / "summary.json").write_bytes(b"half")
-
-        result = verify(VerifyRequest(str(snapshot), tmp_path / "out", run_id="r1"))
-
-        assert pq.read_table(result.table("health"), partitioning=None).num_rows == 4
-        assert (half / "_SUCCESS").is_file()
+        assert pq.read_table(redone.table("health"), partitioning=None).num_rows == 4
+        assert "r1" == redone.run_id
+        assert (redone.directory / "_SUCCESS").is_file()
 
     def test_a_run_id_of_another_snapshot_is_refused(self, done: Done, tmp_path: Path) -> None:
         """

@@ -1,5 +1,7 @@
 """Results on disks and in Hadoop's file systems: whole or none, whenever the driver dies."""
 
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,7 @@ from spark_verify.errors import PathRefused
 from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.report.sql_views import ORDER, views
 from spark_verify.result_tables import RESULTS, RUNS, describe_tables
-from spark_verify.runs import Attempt, finished_runs
+from spark_verify.runs import finished_runs
 from spark_verify.storage import LocalStorage, address_of
 from tests.support.control.scm_world import ScmWorld
 from tests.support.verification.object_store import ObjectStore, object_store
@@ -26,11 +28,7 @@ from tests.support.verification.snapshots import SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
-KILLS = 10
-
-
-class Killed(BaseException):
-    """The driver is gone: nothing of it runs after that."""
+KILLS_MIN = 10
 
 
 def cluster() -> SnapshotRows:
@@ -69,52 +67,64 @@ def seen(out: Path) -> list[int]:
 
 
 @contextmanager
-def killed_at(count: int) -> Iterator[list[int]]:
-    """Kill the driver before its `count`-th change of what is stored; yield the changes made."""
-    made: list[int] = []
+def watched(before: Callable[[], object]) -> Iterator[None]:
+    """Call `before` before each change of what is stored."""
 
-    def counted(change: Callable[..., Any]) -> Callable[..., Any]:
+    def told(change: Callable[..., Any]) -> Callable[..., Any]:
         def run(*given: Any) -> Any:
-            if len(made) + 1 == count:
-                raise Killed
-            made.append(1)
+            before()
             return change(*given)
 
         return run
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "write", counted(pipeline.write))
-        patch.setattr(LocalStorage, "write_text", counted(LocalStorage.write_text))
-        patch.setattr(LocalStorage, "delete", counted(LocalStorage.delete))
-        patch.setattr(Attempt, "abandon", lambda *_: None)  # a process that is gone cleans nothing
-        yield made
+        patch.setattr(pipeline, "write", told(pipeline.write))
+        patch.setattr(LocalStorage, "write_text", told(LocalStorage.write_text))
+        patch.setattr(LocalStorage, "delete", told(LocalStorage.delete))
+        yield
+
+
+def add_attempt(out: Path, to: Path, name: str) -> None:
+    """Add the files of an attempt to a directory, as if the attempt had this name."""
+    for path in sorted(out.rglob("*")):
+        own = re.sub(r"attempt=\w+", f"attempt={name}", str(path.relative_to(out)))
+        if path.is_dir():
+            (to / own).mkdir(exist_ok=True)
+        else:
+            shutil.copy(path, to / own)
 
 
 def test_a_run_whose_driver_died_is_none_and_is_done_again(
     tmp_path: Path, local: VerifyResult
 ) -> None:
     """
-    At ten points from the first change to the last: no result that reads as whole, by its files or
-    by SQL, and the next run of the same name is whole.
+    Before each change that it makes: what is there then reads as whole neither by its files nor by
+    SQL, and the next run of the same name is whole beside all of that.
     """
-    snapshot, out = str(local.directory.parents[1] / "s"), tmp_path / "killed"
-    describe_tables(LocalStorage(str(tmp_path / "whole")))
-    with killed_at(0) as made:
-        verify(VerifyRequest(snapshot, tmp_path / "whole", run_id="r"))
-    last = len(made) - 1  # what follows only removes intermediate rows
-    points = sorted({1 + i * (last - 1) // (KILLS - 1) for i in range(KILLS)})
-    whole = seen(tmp_path / "whole")
+    snapshot, out = str(local.directory.parents[1] / "s"), tmp_path / "whole"
+    left: list[Path] = []
 
-    for point in points:
-        with killed_at(point), pytest.raises(Killed):
-            verify(VerifyRequest(snapshot, out, run_id="r"))
-        assert finished_runs(LocalStorage(str(out))) == [], f"killed before change {point}"
-        assert seen(out) in ([0] * len(ORDER), whole), "half a run is none"
+    def dies() -> None:
+        left.append(tmp_path / str(len(left)))
+        shutil.copytree(out, left[-1])
 
-    result = verify(VerifyRequest(snapshot, out, run_id="r"))
+    describe_tables(LocalStorage(str(out)))
+    with watched(dies):
+        verify(VerifyRequest(snapshot, out, run_id="r"))
+    last = left.pop()  # what follows only removes intermediate rows
+    whole = seen(out)
+
+    again = Path(shutil.copytree(left[-1], tmp_path / "again"))
+    for number, place in enumerate(left):
+        assert finished_runs(LocalStorage(str(place))) == [], f"killed before change {number}"
+        assert seen(place) in ([0] * len(ORDER), whole), "half a run is none"
+        add_attempt(place, again, f"{number:012x}")
+    assert finished_runs(LocalStorage(str(last))) == ["r"]
+    assert len(left) >= KILLS_MIN
+
+    result = verify(VerifyRequest(snapshot, again, run_id="r"))
     assert contents(local) == contents(result)
-    assert whole == seen(out)
-    assert len(points) == KILLS
+    assert whole == seen(again)
 
 
 def test_a_run_that_another_process_finishes_first_is_returned(

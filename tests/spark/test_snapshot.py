@@ -69,6 +69,16 @@ class TestRefused:
         ("pending_ops", put("op", 0, "DANCE"), ["op is none of", "container_id 2"]),
         ("replicas", put("datanode_id", 1, None), ["datanode_id is null", "container_id 1"]),
         ("replicas", put("used_bytes", 1, -1), ["used_bytes is negative", "dn-1-1"]),
+        (
+            "replicas",
+            put("is_empty", 1, None),
+            ["is_empty is null", "(container_id 1, datanode_id dn-1-1"],
+        ),
+        (
+            "replicas",
+            put("bcsid", 1, -1),
+            ["bcsid is negative", "(container_id 1, datanode_id dn-1-1"],
+        ),
         ("replicas", put("replica_index", 4, 6), ["container 2", "index 6 out of range"]),
         ("replicas", put("replica_index", 0, 1), ["container 1", "index 1 out of range"]),
         ("replicas", put("replica_index", 4, 99), ["replica_index is above", "container_id 2"]),
@@ -82,8 +92,12 @@ class TestRefused:
         ("replicas", put("reported_at_ms", 0, LATE_MS), ["reported_at_ms is later", "dn-1-0"]),
         ("nodes", put("last_heartbeat_at_ms", 1, LATE_MS), ["heartbeat_at_ms is later", "dn-1-1"]),
         ("containers", put("state_since_ms", 1, LATE_MS), ["since_ms is later", "container_id 2"]),
-        ("pending_ops", put("datanode_id", 0, "dn-9"), ["datanode is in no other", "dn-9"]),
-        ("pending_ops", put("container_id", 0, 9), ["container is in no other", "container_id 9"]),
+        ("pending_ops", put("datanode_id", 0, "dn-9"), ["datanode is in no other table", "dn-9"]),
+        (
+            "pending_ops",
+            put("container_id", 0, 9),
+            ["container is in no other table", "container_id 9"],
+        ),
         ("replicas", lambda t: t.slice(1), ["replicas/ has 7 rows, its manifest says 8"]),
     )
 
@@ -105,42 +119,6 @@ class TestRefused:
         message = refusal(directory, tmp_path)
 
         assert [word for word in words if word not in message] == [], message
-
-    @pytest.mark.parametrize(
-        ("column", "value", "words"),
-        [
-            ("is_empty", None, "is_empty is null: (container_id 1, datanode_id dn-1-1"),
-            ("bcsid", -1, "bcsid is negative: (container_id 1, datanode_id dn-1-1"),
-            ("state", "SLEEPY", "state is none of"),
-        ],
-    )
-    def test_invalid_row_is_refused_wherever_it_is_read(
-        self, tmp_path: Path, column: str, value: object, words: str
-    ) -> None:
-        """A null, a negative number and an unknown word are named by a Spark task and by this
-        process alike.
-        """
-        directory = rows().write(tmp_path / "snapshot", change={"replicas": put(column, 1, value)})
-
-        with pytest.raises(SnapshotRefused) as raised:
-            verify(VerifyRequest(str(directory), tmp_path / "out"))
-
-        assert words in str(raised.value).replace("; first", "").replace("1 row(s) where ", "")
-
-    @pytest.mark.parametrize("put_in", ["container_id", "datanode_id"])
-    def test_an_op_on_nothing_is_named_wherever_it_is_read(
-        self, tmp_path: Path, put_in: str
-    ) -> None:
-        """The container or the datanode is in no other table."""
-        directory = rows().write(
-            tmp_path / "snapshot",
-            change={
-                "pending_ops": put(put_in, 0, {"container_id": 9, "datanode_id": "dn-9"}[put_in])
-            },
-        )
-
-        with pytest.raises(SnapshotRefused, match=f"{put_in[:-3]} is in no other table"):
-            verify(VerifyRequest(str(directory), tmp_path / "out"))
 
     def test_a_file_of_an_older_release_does_not_hide_among_others(self, tmp_path: Path) -> None:
         """One part file with another column type makes the table invalid."""

@@ -13,8 +13,7 @@ from spark_verify.errors import SnapshotRefused, describe_error, failures
 from spark_verify.input_columns import TABLES
 from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.session import open_session
-from spark_verify.snapshot.tables import open_snapshot
-from spark_verify.sql_text import ddl
+from spark_verify.snapshot.tables import check_files, read_below
 from tests.support.verification.snapshots import container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -63,20 +62,17 @@ def test_a_flipped_bit_is_never_another_row(
     The file is refused by its table's name, or the bit was none that counts.
     """
     path = written(tmp_path)
-    spark = open_session(row_count=0)
-    for other in ("containers", "replicas", "nodes"):
-        rows = spark.createDataFrame([], ddl(TABLES[other]))
-        rows.write.mode("overwrite").parquet(str(tmp_path / "s" / other))
+    spark, schema = open_session(row_count=0), TABLES["pending_ops"]
     refused: list[str] = []
 
     for damaged in flipped(path, 12):
         path.write_bytes(damaged)
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         try:
-            rows = open_snapshot(spark, str(tmp_path / "s"))["pending_ops"].select(
-                *OPS.column_names
-            )
-            found = [row.asDict() for row in rows.collect()]
+            rows, files = read_below(spark, str(path.parent), "pending_ops/", schema)
+            assert rows is not None
+            check_files(spark, "pending_ops/", {"file": files[0]}, schema)
+            found = [row.asDict() for row in rows.select(*OPS.column_names).collect()]
             assert OPS.to_pylist() == found
         except failures() as error:
             refused.append(describe_error(error))

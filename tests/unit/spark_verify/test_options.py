@@ -69,32 +69,25 @@ def test_every_rule_has_an_option() -> None:
     assert set(Rules.__dataclass_fields__) - {"rack_count"} == rules
 
 
-def test_a_chosen_rule_comes_before_the_control_planes(tmp_path: Path) -> None:
+def test_chosen_rule_and_sample_limit_come_before_the_snapshots(tmp_path: Path) -> None:
     """One of three replicas is in maintenance. Enough are online by the snapshot's number, and
-    too few by the operator's.
+    too few by the operator's. Nine other containers lack a replica by both. The limit of named
+    containers applies to the samples and to the text report.
     """
-    rows = gather([container(1, "R CLOSED 10", "C=7x2 C=7/m")])
+    lacking = [container(i, "R CLOSED 10", "C=7x2") for i in range(1, 10)]
+    rows = gather([*lacking, container(10, "R CLOSED 10", "C=7x2 C=7/m")])
     snapshot = rows.write(tmp_path / "s", manifest={"rules": {"maintenance_min": 2}})
 
-    plain = verify(VerifyRequest(str(snapshot), tmp_path / "out", "plain"))
+    plain = verify(VerifyRequest(str(snapshot), tmp_path / "out", "plain", sample_max=4))
     strict = verify(
         VerifyRequest(str(snapshot), tmp_path / "out", "strict", own_rules={"maintenance_min": 3})
     )
 
-    assert 0 == plain.summary["plan"]["replicate"]["rows"]
-    assert 1 == strict.summary["plan"]["replicate"]["rows"]
+    assert 9 == plain.summary["plan"]["replicate"]["rows"]
+    assert 10 == strict.summary["plan"]["replicate"]["rows"]
     assert 3 == strict.summary["rules"]["maintenance_min"]
-
-
-def test_sample_max_limits_the_named_containers(tmp_path: Path) -> None:
-    """The limit applies to the samples and to the text report."""
-    rows = gather([container(i, "R CLOSED 10", "C=7x2") for i in range(1, 10)])
-    snapshot = rows.write(tmp_path / "s")
-
-    summary = verify(VerifyRequest(str(snapshot), tmp_path / "out", sample_max=4)).summary
-
-    assert [1, 2, 3, 4] == summary["samples"]["flags"]["UNDER_REPLICATED"]
-    assert "First 4 UNDER_REPLICATED containers:\n1, 2, 3, 4" in summary["text_report"]
+    assert [1, 2, 3, 4] == plain.summary["samples"]["flags"]["UNDER_REPLICATED"]
+    assert "First 4 UNDER_REPLICATED containers:\n1, 2, 3, 4" in plain.summary["text_report"]
 
 
 def test_show_options_prints_them_and_verifies_nothing(

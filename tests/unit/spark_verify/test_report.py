@@ -2,11 +2,10 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-from spark_verify.pipeline import VerifyRequest, verify
+from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.report.pages import bytes_text, html_report, instant_text, number_text
 from spark_verify.result_tables import RESULTS
 from tests.support.verification.snapshots import container, gather
@@ -45,17 +44,53 @@ class TestWords:
         assert number_text(1234567) == "1\u2009234\u2009567"
 
 
-def test_the_report_says_what_to_do_next(tmp_path: Path) -> None:
+KEYS = {
+    "key_count": 1_003,
+    "container_count": 1,
+    "keys": [{"key": "<b>a", "container_ids": [5]}, {"key": "b", "container_ids": [5]}],
+}
+NO_KEYS = {"key_count": 0, "container_count": 0, "keys": []}
+
+
+@pytest.fixture(scope="module")
+def lacking(tmp_path_factory: pytest.TempPathFactory) -> VerifyResult:
+    """A container that lacks a replica and one that is well, in a cluster without keys at risk."""
+    directory = tmp_path_factory.mktemp("lacking")
+    rows = gather([container(1, "R CLOSED 10", "C=7x2"), container(2, "R CLOSED 10", "C=7x3")])
+    snapshot = rows.write(directory / "s", manifest={"keys_at_risk": NO_KEYS})
+    return verify(VerifyRequest(str(snapshot), directory / "out", run_id="r"))
+
+
+@pytest.fixture(scope="module")
+def grey(tmp_path_factory: pytest.TempPathFactory) -> VerifyResult:
+    """Containers that cannot be compared, of which some are at risk, and keys of these."""
+    directory = tmp_path_factory.mktemp("grey")
+    rows = gather(
+        [
+            container(1, "R OPEN 10", "O=7x3"),
+            container(2, "R CLOSED 10", "C=7?d"),
+            container(3, "EC CLOSED", "C#1=1 C#2=2 C#3=3 C#4=4 C#5=5"),
+            container(4, "R CLOSED 10", "C=7 C=8~crc32c"),
+            container(5, "R CLOSED 10", "U=7x3"),
+            container(6, "R CLOSED 10", "C=7x3"),
+            container(7, "R OPEN 10", "O=7x3"),
+        ]
+    )
+    snapshot = rows.write(directory / "s", manifest={"keys_at_risk": KEYS})
+    return verify(VerifyRequest(str(snapshot), directory / "out", run_id="r"))
+
+
+def page_of(result: VerifyResult) -> str:
+    return (result.directory / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_report_says_what_to_do_next(lacking: VerifyResult) -> None:
     """
     A command for each action that is planned, none for one that is not; Ozone's states beside the
     flags; a link to each table, which lies beside the report.
     """
-    rows = gather([container(1, "R CLOSED 10", "C=7x2"), container(2, "R CLOSED 10", "C=7x3")])
-    snapshot = rows.write(tmp_path / "s")
+    run, page = lacking.directory, page_of(lacking)
 
-    run = verify(VerifyRequest(str(snapshot), tmp_path / "out", run_id="r")).directory
-
-    page = (run / "report.html").read_text(encoding="utf-8")
     command = "<code>suture scm apply-plan run_id=r --dry-run</code>"
     assert 1 == page.count(command), "replicate alone"
     assert '<td class="name">UNDER_REPLICATED</td><td class="n">1</td>' in page
@@ -68,26 +103,13 @@ def test_the_report_says_what_to_do_next(tmp_path: Path) -> None:
     assert "suture ls --container" not in page
 
 
-def test_grey_containers_have_a_reason_and_lost_ones_their_keys(tmp_path: Path) -> None:
+def test_grey_containers_have_a_reason_and_lost_ones_their_keys(grey: VerifyResult) -> None:
     """Each container that cannot be compared has one of four reasons, with the first ids. The
     page has the command that lists the keys of containers at risk.
     """
-    rows = gather(
-        [
-            container(1, "R OPEN 10", "O=7x3"),
-            container(2, "R CLOSED 10", "C=7?d"),
-            container(3, "EC CLOSED", "C#1=1 C#2=2 C#3=3 C#4=4 C#5=5"),
-            container(4, "R CLOSED 10", "C=7 C=8~crc32c"),
-            container(5, "R CLOSED 10", "U=7x3"),
-            container(6, "R CLOSED 10", "C=7x3"),
-            container(7, "R OPEN 10", "O=7x3"),
-        ]
-    )
-    result = verify(VerifyRequest(str(rows.write(tmp_path / "s")), tmp_path / "out", run_id="r"))
-
     told = {
         word: (found["containers"], found["ids"])
-        for word, found in result.summary["incomparable"].items()
+        for word, found in grey.summary["incomparable"].items()
     }
     assert {
         "NOT_CLOSED": (2, [1, 7]),
@@ -95,28 +117,22 @@ def test_grey_containers_have_a_reason_and_lost_ones_their_keys(tmp_path: Path) 
         "SHARDS_ALONE": (1, [3]),
         "TREES_OF_OTHER_KINDS": (1, [4]),
     } == told
-    assert 5 == result.summary["checksum_classes"]["NOT_COMPARABLE"]
-    page = (result.directory / "report.html").read_text(encoding="utf-8")
+    assert 5 == grey.summary["checksum_classes"]["NOT_COMPARABLE"]
+    page = page_of(grey)
     for reason in ("still written", "no replica answers", "no shard twice", "several algorithms"):
         assert reason in page
     assert "<code>suture ls --container 2 --container 5</code>" in page
 
 
-def test_keys_at_risk_are_named(tmp_path: Path) -> None:
+def test_keys_at_risk_are_named(grey: VerifyResult, lacking: VerifyResult) -> None:
     """If the control plane knows them, they are in the page, whatever their names, in the text
     and in the summary, with their number. Without any, nothing is printed.
     """
-    rows = gather([container(5, "R CLOSED 10", "U=7x3")])
-    keys = {"keys": [{"key": "<b>a", "container_ids": [5]}, {"key": "b", "container_ids": [5]}]}
-    told = {"key_count": 1_003, "container_count": 1} | keys
-    none = {"key_count": 0, "container_count": 0, "keys": []}
     pages, texts = [], []
-    for name, found in (("some", told), ("none", none)):
-        snapshot = rows.write(tmp_path / name, manifest={"keys_at_risk": found})
-        result = verify(VerifyRequest(str(snapshot), tmp_path / "out", run_id=name))
+    for result, found in ((grey, KEYS), (lacking, NO_KEYS)):
         summary = json.loads((result.directory / "summary.json").read_text(encoding="utf-8"))
         assert found == summary["keys_at_risk"]
-        pages.append((result.directory / "report.html").read_text(encoding="utf-8"))
+        pages.append(page_of(result))
         texts.append(result.summary["text_report"])
 
     assert '<td class="w">&lt;b&gt;a</td><td class="w">5</td>' in pages[0]
@@ -128,14 +144,12 @@ def test_keys_at_risk_are_named(tmp_path: Path) -> None:
     assert "keys in containers" not in texts[1]
 
 
-def test_single_bad_container_in_a_million_stays_visible(tmp_path: Path) -> None:
+def test_single_bad_container_in_a_million_stays_visible(lacking: VerifyResult) -> None:
     """Each checksum class that occurs has a segment with a minimum width; the others have none."""
-    rows = gather([container(1, "R CLOSED 10", "C=7x3")])
-    summary = verify(VerifyRequest(str(rows.write(tmp_path / "s")), tmp_path / "out")).summary
-    counts = dict.fromkeys(summary["checksum_classes"], 0)
+    counts = dict.fromkeys(lacking.summary["checksum_classes"], 0)
 
     page = html_report(
-        summary | {"checksum_classes": counts | {"MATCH": 1_000_000, "MISMATCH_SPLIT": 1}}
+        lacking.summary | {"checksum_classes": counts | {"MATCH": 1_000_000, "MISMATCH_SPLIT": 1}}
     )
 
     segments = re.findall(r'<i style="flex:(\d+);[^>]*title="(\w+): \d+"', page)
