@@ -306,40 +306,34 @@ def _verify_command(text: str) -> list[str]:
 def run(
     context: typer.Context,
     data: Annotated[
-        Path | None, typer.Option(help="Directory of the state and the snapshots.")
+        Path | None, typer.Option(metavar="DIR", help="Store the state and the snapshots here.")
     ] = None,
     listen: Annotated[
-        str, typer.Option(help="host:port to serve on; port 0 takes a free one.")
+        str,
+        typer.Option(metavar="HOST:PORT", help="Serve on this address; port 0 = any free port."),
     ] = "127.0.0.1:9860",
     config: Annotated[
-        Path | None, typer.Option(help="TOML file of options; see --show-options.")
+        Path | None, typer.Option(metavar="FILE", help="Read options from this TOML file.")
     ] = None,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", help="An option as NAME=VALUE; wins over the file.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set an option; overrides the file."),
     ] = None,
     verify: Annotated[
         str,
-        typer.Option(
-            metavar="COMMAND",
-            help="Run this on a snapshot every verify_interval_ms and apply its plan, "
-            "for instance 'suture-verify --master spark://host:7077'.",
-        ),
+        typer.Option(metavar="COMMAND", help="Run this regularly on a snapshot; apply its plan."),
     ] = "",
     cold_start: Annotated[
         bool,
-        typer.Option(
-            "--cold-start",
-            help="Forget where replicas are, and wait until all nodes have reported theirs.",
-        ),
+        typer.Option("--cold-start", help="Discard replica locations; wait for all reports."),
     ] = False,
     new_cluster: Annotated[
         bool,
-        typer.Option(
-            "--new-cluster",
-            help="Begin a new cluster where the state of another one was lost.",
-        ),
+        typer.Option("--new-cluster", help="Start a new cluster; the older state was lost."),
     ] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="Log from debug, info, warning or error on.")
+    ] = "info",
     show_options: Annotated[
         bool, typer.Option("--show-options", help="Print all options with their bounds, and exit.")
     ] = False,

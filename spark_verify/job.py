@@ -40,64 +40,69 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 MaintenanceMin = Annotated[
-    int | None, typer.Option(help="Keep so many replicas online during maintenance.")
+    int | None, typer.Option(metavar="N", help="Keep N replicas online during maintenance.")
 ]
 EcRedundancy = Annotated[
-    int | None, typer.Option(help="Keep so many EC indexes beyond data online then.")
+    int | None, typer.Option(metavar="N", help="Keep N EC shards beyond the data online then.")
 ]
 SampleMax = Annotated[
-    int | None, typer.Option(help="Name at most so many container ids of each kind.")
+    int | None, typer.Option(metavar="N", help="Name at most N container ids of each kind.")
 ]
 MaxAge = Annotated[
     int | None,
     typer.Option("--max-age", metavar="SECONDS", help="Refuse an older snapshot; 0 = any age."),
 ]
 ReportingMin = Annotated[
-    int | None, typer.Option(help="Refuse to verify if fewer percent of nodes report.")
+    int | None, typer.Option(metavar="PERCENT", help="Refuse if fewer nodes have reported.")
 ]
 
 Master = Annotated[
     str,
-    typer.Option(help="Spark master, or sc://; default: the session's own, else all local cores."),
+    typer.Option(metavar="URL", help="Connect to this Spark master; default: local cores."),
 ]
 ChangedNode = Annotated[
-    list[str] | None, typer.Option(help="Verify only containers with a replica there.")
+    list[str] | None,
+    typer.Option(metavar="DATANODE", help="Verify only containers with a replica there."),
 ]
 OptionsFile = Annotated[
-    Path | None, typer.Option(help="File (TOML) of the options below, and of all rules.")
+    Path | None, typer.Option(metavar="FILE", help="Read options and rules from this TOML file.")
 ]
 ShowOptionsFlag = Annotated[
     bool, typer.Option("--show-options", help="Print all options and their sources, and exit.")
 ]
 KeepRuns = Annotated[
-    int, typer.Option(min=0, help="Keep the newest N runs, remove others; 0 = no limit.")
+    int, typer.Option(metavar="N", min=0, help="Remove runs beyond the N newest; 0 = disabled.")
 ]
 KeepDays = Annotated[
-    int, typer.Option(min=0, help="Keep runs of the last N days, remove others; 0 = no limit.")
+    int, typer.Option(metavar="N", min=0, help="Remove runs older than N days; 0 = disabled.")
 ]
 CatalogName = Annotated[
-    str, typer.Option(help="CATALOG.NAMESPACE of Spark's session that gets the tables as well.")
+    str, typer.Option(metavar="CATALOG.NAMESPACE", help="Also write tables to this Spark catalog.")
 ]
 Format = Annotated[
-    str, typer.Option("--format", help="Format of the tables in that catalog: iceberg or delta.")
+    str,
+    typer.Option(
+        "--format", metavar="FORMAT", help="Write the catalog as iceberg or delta tables."
+    ),
 ]
 
 
 @app.command()
 def verify_command(
     snapshot: Annotated[
-        str, typer.Argument(help="Snapshot's directory: a path, file:///, s3a:// or hdfs://.")
+        str,
+        typer.Argument(metavar="SNAPSHOT", help="Directory: a path, file:///, s3a:// or hdfs://."),
     ] = "",
     *,
-    out: Annotated[str, typer.Option(help="Directory that gets run_id=<run id>/.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Write the result to DIR/run_id=ID/.")],
     reports: Annotated[
-        str, typer.Option(help="Directory of datanodes' reports: verify what these hold.")
+        str, typer.Option(metavar="DIR", help="Verify the datanodes' reports in DIR.")
     ] = "",
     named_snapshot: Annotated[
-        str, typer.Option("--snapshot", help="Snapshot to compare with the reports.")
+        str, typer.Option("--snapshot", metavar="DIR", help="Compare reports with this snapshot.")
     ] = "",
     run_id: Annotated[
-        str, typer.Option(help="Name of the result; default: from snapshot and nodes.")
+        str, typer.Option(metavar="ID", help="Name the run; default: from snapshot and nodes.")
     ] = "",
     master: Master = "",
     changed_node: ChangedNode = None,
@@ -114,9 +119,10 @@ def verify_command(
     show_options: ShowOptionsFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Compare all replicas' checksums cluster-wide and say what to reconcile.
+    """Compare all replicas' checksums cluster-wide, and plan repairs.
 
-    Exit codes: 0 clean, 2 work to do, 4 data at risk, 1 failed, 64 wrong command line.
+    With --keep-runs and --keep-days, a run is removed only if both allow it. Exit codes: 0 clean, 2
+    work to do, 4 data at risk, 1 failed, 64 wrong command line.
     """
     flags = {name: given for name, given in locals().items() if name in OPTIONS}
     started_s = time.monotonic()
