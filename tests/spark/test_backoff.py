@@ -98,7 +98,9 @@ def untold(path: Path) -> None:
     """Damage rows in a way that no checksum tells, as in a file of an earlier release."""
     table = pq.read_table(path, partitioning=None)
     place = table.schema.get_field_index("attempts")
-    pq.write_table(table.set_column(place, "attempts", pa.array([-7] * len(table))), path)
+    field = table.schema.field(place)
+    values = pa.array([-7] * len(table), field.type)
+    pq.write_table(table.set_column(place, field, values), path)
 
 
 def before(once: Path, old: VerifyResult) -> Summary | None:
