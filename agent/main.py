@@ -26,28 +26,28 @@ import typer
 from agent.config.loading import load
 from agent.config.options import AgentConfig
 from agent.config.ozone import ozone_scms
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.host.foreign_servers import MakeDoor
+from agent.host.datanode_identity import DatanodeIdentity
+from agent.host.external_control_plane import ExternalControlPlane
 from agent.host.host import AgentProcess
-from agent.host.leader import ExternalControlPlane
+from agent.host.protocol_servers import MakeDoor
 from agent.host.report_export import check_export
-from agent.host.who import DatanodeIdentity
-from agent.observe import logs
-from agent.observe.listening import announce_listening
-from agent.observe.printable import printable
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.security.caller import Role, check_own, identity_of
-from agent.rpc.security.tls import Security, TlsFiles, TlsMaterial, load_security
-from agent.rpc.serving.descriptors import raise_limit
-from agent.rpc.v1 import scm_pb2
-from agent.runtime import memory
-from agent.runtime.exits import ExitCode
-from agent.runtime.interpreter import freeze_what_stays, set_switch_interval
-from agent.runtime.service_manager import SystemdNotifier
-from agent.runtime.stop_request import StopRequest, run_server
 from agent.store.volumes.identity import remembered
-from agent.store.volumes.known import check_first_start
+from agent.store.volumes.volume_registry import check_first_start
 from merkle.second_checksum import witness_is_native
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.observe import logs
+from suture.observe.listening import announce_listening
+from suture.observe.terminal_escape import printable
+from suture.runtime import memory
+from suture.runtime.exit_codes import ExitCode
+from suture.runtime.gil_tuning import freeze_what_stays, set_switch_interval
+from suture.runtime.sd_notify import SystemdNotifier
+from suture.runtime.stop_request import StopRequest, run_server
+from suture.wire.clients.scm import ScmClient
+from suture.wire.security.caller import Role, check_own, identity_of
+from suture.wire.security.tls import Security, TlsFiles, TlsMaterial, load_security
+from suture.wire.server.descriptors import raise_limit
+from suture.wire.v1 import scm_pb2
 
 RETRY_S: Final = 1.0
 DECOMMISSIONED: Final = "DECOMMISSIONED"
@@ -210,7 +210,7 @@ def doors_of(config: AgentConfig) -> Sequence[MakeDoor]:
     needed."""
     if not config.ozone.listen:
         return ()
-    from ozone.composition import doors
+    from ozone.wiring import doors
 
     return doors(config.ozone)
 
@@ -220,7 +220,7 @@ def leaders_of(config: AgentConfig) -> Sequence[ExternalControlPlane]:
     theirs = ozone_scms(config.node.scm)
     if not theirs:
         return ()
-    from ozone.composition import make_scm_links
+    from ozone.wiring import make_scm_links
 
     return make_scm_links(theirs)
 

@@ -4,9 +4,9 @@ The imports take seconds on a small host. Without a handler SIGHUP ends the proc
 process 1 of a container loses SIGTERM, because the kernel drops its unhandled signals.
 """
 
-from agent.runtime.standard_streams import open_standard_streams
-from agent.runtime.stop_request import StopRequest
-from agent.runtime.umask import set_daemon_umask
+from suture.runtime.standard_streams import open_standard_streams
+from suture.runtime.stop_request import StopRequest
+from suture.runtime.umask import set_daemon_umask
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from health.segments import Bools, Groups, Ints, Segments, is_among
+from health.segmented_rows import Bools, Groups, Ints, Segments, is_among
 from health.words import (
     COUNTED_STATES,
     NODE_HEALTHS,

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from health.segments import Bools, Ints
+from health.segmented_rows import Bools, Ints
 from health.vote_columns import LEVELS, PARTS_OF, Floats, Units, summed_by
 
 SURE_LOG10: Final = -4.0

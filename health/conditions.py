@@ -5,7 +5,7 @@ import numpy as np
 from health.batch import BatchView
 from health.health_state import Counts, Verdicts
 from health.root_comparison import RootComparison
-from health.segments import Bools, Ints
+from health.segmented_rows import Bools, Ints
 from health.words import FLAGS, ChecksumClass, SharedState
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from health.batch import BatchView
 from health.health_state import Counts
-from health.segments import Bools, Groups, Ints, first_that_holds, popcount
+from health.segmented_rows import Bools, Groups, Ints, first_that_holds, popcount
 from health.words import ContainerOnlyState, ServiceState, SharedState, flag_bit
 
 HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")

@@ -12,7 +12,7 @@ import numpy as np
 
 from health.batch import BatchView
 from health.rules import Rules
-from health.segments import Bools, Ints, is_among, popcount
+from health.segmented_rows import Bools, Ints, is_among, popcount
 from health.words import PendingOpKind, ServiceState, SharedState
 
 INDEX_MAX: Final = 32

@@ -16,7 +16,7 @@ from health.batch import BatchView
 from health.ec_replication import ErasureCount
 from health.quasi_closed import QuasiClosed
 from health.ratis_replication import RatisCount
-from health.segments import Bools, Ints
+from health.segmented_rows import Bools, Ints
 from health.words import ContainerOnlyState, HealthState, Queue, SharedState
 
 

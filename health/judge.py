@@ -16,17 +16,17 @@ from health.conditions import flags
 from health.departure import Departures, departures
 from health.ec_replication import count_erasure
 from health.health_state import Counts, Verdicts, apply_handlers, is_empty
+from health.plan.plan_input import PlanInput
 from health.plan.plan_rows import PlanRows
 from health.plan.planner import plan
-from health.plan.scene import PlanInput
 from health.quasi_closed import judge_quasi_closed
 from health.racks import is_misplaced, racks_required
 from health.ratis_replication import count_ratis
 from health.reconcile_eligibility import ReconcileEligibility, is_good, judge_reconcile
 from health.root_comparison import RootComparison, compare
 from health.rules import Rules
-from health.segments import Ints
-from health.source_doubts import doubts
+from health.segmented_rows import Ints
+from health.source_issues import doubts
 from health.words import ROLES, UNHEALTHY, SharedState
 
 
@@ -41,7 +41,7 @@ class Diagnosis:
     flags: Ints
     reconciles: ReconcileEligibility
     doubts: Ints
-    """The doubt about each replica as a source (`health.source_doubts`)."""
+    """The doubt about each replica as a source (`health.source_issues`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

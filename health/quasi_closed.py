@@ -13,7 +13,7 @@ import numpy as np
 
 from health.batch import NO_BCSID, BatchView
 from health.rules import Rules
-from health.segments import Bools, Groups, Ints, Segments
+from health.segmented_rows import Bools, Groups, Ints, Segments
 from health.words import UNHEALTHY, ServiceState, SharedState
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from health.batch import BatchView
 from health.rules import Rules
-from health.segments import Bools, Groups, Ints
+from health.segmented_rows import Bools, Groups, Ints
 from health.words import PendingOpKind
 
 RACKS_AWARE = 2

@@ -12,7 +12,7 @@ import numpy as np
 
 from health.batch import BatchView
 from health.rules import Rules
-from health.segments import Bools, Ints
+from health.segmented_rows import Bools, Ints
 from health.words import ServiceState
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from health.batch import NO_BCSID, BatchView
 from health.health_state import Counts
 from health.root_comparison import RootComparison
-from health.segments import Bools, Groups, Ints, first_that_holds
+from health.segmented_rows import Bools, Groups, Ints, first_that_holds
 from health.words import (
     ELIGIBILITY,
     UNHEALTHY,

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from health.batch import BatchView
-from health.segments import Bools, Groups, Ints, first_that_holds
+from health.segmented_rows import Bools, Groups, Ints, first_that_holds
 from health.words import UNKNOWN, ChecksumClass, Incomparable, SharedState
 
 MAJORITY_MIN: Final = 2

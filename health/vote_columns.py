@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from health.segments import Bools, Ints
+from health.segmented_rows import Bools, Ints
 
 Floats = NDArray[np.float64]
 

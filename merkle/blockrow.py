@@ -31,7 +31,7 @@ from merkle.checksum import (
     crc32c,
     fold_each,
 )
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNK_BYTES_MAX,

@@ -24,7 +24,7 @@ trees are equal, provided that a healthy copy of each chunk existed
     unhealthy   unhealthy   BOTH_UNHEALTHY
     healthy     healthy     IRRECONCILABLE
 
-`merkle.descent` finds a peer's differing chunks without its whole tree.
+`merkle.tree_descent` finds a peer's differing chunks without its whole tree.
 """
 
 from bisect import bisect_left
@@ -39,10 +39,10 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.checksum import Algorithm, U64s
-from merkle.descent import BlockRange
 from merkle.replica import BlockId
 from merkle.tree import Leaf, Tree
 from merkle.tree_columns import LENGTH_MASK, OFFSET_SHIFT, Column
+from merkle.tree_descent import BlockRange
 
 Indexes: TypeAlias = npt.NDArray[np.int64]
 ABSENT: Final = -1
@@ -142,7 +142,7 @@ def compare(mine: HasRoot, theirs: HasRoot) -> SummaryComparison:
 def diff(mine: Tree, theirs: Tree, *, scope: Sequence[BlockRange] | None = None) -> Divergence:
     """Return the differences in `scope`, or all.
 
-    `theirs` may be partial (`merkle.descent.partial_tree`): it needs every block of the scope, and
+    `theirs` may be partial (`merkle.tree_descent.partial_tree`): it needs every block of the scope, and
     the chunks of those that differ. Raise ValueError for trees of different algorithms, whose
     equality is unknown (see `compare`).
     """

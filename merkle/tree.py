@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.checksum import Algorithm, U64s, container_checksum
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId
 from merkle.tree_columns import (
     LENGTH_MASK,

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from merkle.checksum import Algorithm, Buffer, container_checksum, xxh3_64
-from merkle.damaged import DamagedData  # part of this module's interface
+from merkle.damaged_data import DamagedData  # part of this module's interface
 from merkle.replica import ContainerId
 from merkle.tree import Tree
 from merkle.tree_columns import Column, check_shape

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from merkle.blockrow import POSITION, RowColumns
 from merkle.checksum import Algorithm, U64s, fold_slices, folds_position
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BLOCK_BYTES_MAX, CHUNK_BYTES_MAX, ID_MAX
 
 Column: TypeAlias = npt.NDArray[Any]

@@ -8,19 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from agent.cli.terminal.output import (
-    bytes_progress,
-    pluralize,
-    print_json,
-    print_line,
-    print_rows,
-    size,
-)
-from agent.cli.terminal.typer_options import ID_MAX, JsonFlag
-from agent.config.quantity import parse_bytes_per_s, parse_duration_s
-from agent.observe import logs
-from agent.runtime.exits import ExitCode
-from agent.runtime.stop_request import StopRequest
 from merkle.replica import ContainerId
 from ozone.cluster.commands import export_command, reconcile_command
 from ozone.disk.layout import HDDS, OzoneVolume
@@ -30,6 +17,19 @@ from ozone.scrub.result import MEANINGS, ContainerResult, ScrubStatus
 from ozone.scrub.scrub import ScrubListener, ScrubOptions, default_state_dir, error_text, scrub
 from ozone.scrub.service import ScrubServiceOptions, serve
 from scanner.finding import Forensic, ScanFinding
+from suture.config.quantity import parse_bytes_per_s, parse_duration_s
+from suture.observe import logs
+from suture.runtime.exit_codes import ExitCode
+from suture.runtime.stop_request import StopRequest
+from suture.terminal.output import (
+    bytes_progress,
+    pluralize,
+    print_json,
+    print_line,
+    print_rows,
+    size,
+)
+from suture.terminal.typer_options import ID_MAX, JsonFlag
 
 if TYPE_CHECKING:
     from rich.progress import Progress

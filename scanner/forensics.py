@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from merkle.blockrow import WORD_BYTES, batches, decode_block
 from merkle.checksum import checksum_width_bytes, flipped_bit
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChunkInfo
 from scanner.finding import Forensic
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from merkle.blockrow import decode_block
 from merkle.checksum import NO_WHOLE, Algorithm, U64s, long_crcs
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId, ChunkInfo
 from scanner.chunk_verdict import (
     WITNESSES,
@@ -33,9 +33,9 @@ from scanner.chunk_verdict import (
 from scanner.finding import DamageFault, Verdict
 from scanner.ports import BlockFileReader, ReplicaReader
 from scanner.resume import KeepMark, ScanMark, ScanMarkRecorder, no_mark
-from scanner.rows.alike import UniformChunks
 from scanner.rows.small_blocks import SUMS_START, SimpleRun, runs_and_alike
 from scanner.rows.spans import Wholes, expected_wholes, spans_of
+from scanner.rows.uniform_chunks import UniformChunks
 from scanner.scan_outcome import ScanOutcome, ScanRecord
 from scanner.unreadable_verdict import RetryingReader
 

@@ -12,9 +12,9 @@ from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, Containe
 from merkle.tree import Tree
 from scanner.chunk_verdict import ChunkJudgement, name_of
 from scanner.finding import NOTE_FAULTS, DamageFault, ScanFinding, Verdict
-from scanner.growth import UNREADABLE_LEAF, ScanTreeBuilder
-from scanner.notebook import FindingCollector
+from scanner.finding_collector import FindingCollector
 from scanner.ports import ReplicaReader, Structure
+from scanner.scan_tree import UNREADABLE_LEAF, ScanTreeBuilder
 
 
 @dataclass(frozen=True, slots=True)

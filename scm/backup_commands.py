@@ -14,19 +14,12 @@ import typer
 
 from agent.cli.change import balance as balance  # with all other commands of the group
 from agent.cli.inspect.scm_commands import app as app
-from agent.cli.terminal.output import (
-    pluralize,
-    print_json,
-    print_line,
-    print_note,
-    print_rows,
-    size,
-)
-from agent.cli.terminal.typer_options import JsonFlag
-from agent.runtime.exits import ExitCode
+from scm.backup.backup_writer import list_backups, take_backup
 from scm.backup.manifest import BackupManifest
-from scm.backup.restoring import restore_backup
-from scm.backup.taking import list_backups, take_backup
+from scm.backup.restore import restore_backup
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import pluralize, print_json, print_line, print_note, print_rows, size
+from suture.terminal.typer_options import JsonFlag
 
 DATA_DEFAULT: Final = Path("/var/lib/suture-scm")
 KEEP_DEFAULT: Final = 48

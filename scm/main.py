@@ -20,33 +20,33 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from agent.errors import Code, RefusedError, SutureError, missing_extra
-from agent.observe import logs
-from agent.observe.audit import AuditLog
-from agent.observe.listening import announce_listening
-from agent.observe.printable import printable
-from agent.rpc.security.caller import Role, check_own
-from agent.rpc.security.tls import Security, TlsMaterial, load_security
-from agent.rpc.serving.descriptors import connections_that_fit, raise_limit
-from agent.rpc.wire.addresses import check_address
-from agent.runtime.callthreads import CallThreadPool
-from agent.runtime.exits import ExitCode
-from agent.runtime.file_system_type import is_on_btrfs
-from agent.runtime.interpreter import freeze_what_stays, set_switch_interval
-from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerLoops
-from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
-from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
-from agent.runtime.stop_request import StopRequest, run_server
-from scm.edge.http_pages import HttpStatus
-from scm.edge.plane.control import ControlPlane
-from scm.edge.server import ScmServer, ScmServerLimits, build_server
-from scm.edge.service import ScmService
-from scm.edge.spark.spark_loop import SparkLoop
+from scm.api.calls.control import ControlPlane
+from scm.api.http_pages import HttpStatus
+from scm.api.server import ScmServer, ScmServerLimits, build_server
+from scm.api.service import ScmService
+from scm.api.spark.spark_loop import SparkLoop
 from scm.state import options as scm_options
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 from scm.state.page_check import check_pages
+from suture.errors import Code, RefusedError, SutureError, missing_extra
+from suture.observe import logs
+from suture.observe.audit import AuditLog
+from suture.observe.listening import announce_listening
+from suture.observe.terminal_escape import printable
+from suture.runtime.call_thread_pool import CallThreadPool
+from suture.runtime.exit_codes import ExitCode
+from suture.runtime.file_system_type import is_on_btrfs
+from suture.runtime.gil_tuning import freeze_what_stays, set_switch_interval
+from suture.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerLoops
+from suture.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
+from suture.runtime.sd_notify import SystemdNotifier, WatchdogWorker
+from suture.runtime.stop_request import StopRequest, run_server
+from suture.wire.mapping.addresses import check_address
+from suture.wire.security.caller import Role, check_own
+from suture.wire.security.tls import Security, TlsMaterial, load_security
+from suture.wire.server.descriptors import connections_that_fit, raise_limit
 
 STOP_GRACE_S: Final = 5.0  # for calls in flight
 TICK_QUIET_S_MIN: Final = 30.0  # without a tick until the loop counts as stuck

@@ -1,6 +1,6 @@
 """Errors of the Spark job, each with a stable code and a hint, and their text for the user.
 
-They are not part of `agent.errors` because the job runs where no agent is installed.
+They are not part of `suture.errors` because the job runs where no agent is installed.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Exit codes of the job, the same as those of `suture`, whose manual has the table.
 
-They are not part of `agent.runtime` because the job runs where no agent is installed.
+They are not part of `suture.runtime` because the job runs where no agent is installed.
 """
 
 from enum import IntEnum

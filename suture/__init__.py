@@ -1,7 +1,7 @@
 """The client of a cluster: `from suture import Client`; docs/CLIENT.md has examples."""
 
-from suture.aio import AsyncClient
-from suture.client import Client, Content, KeyInfo, PutResult
+from suture.client.aio import AsyncClient
+from suture.client.blocking import Client, Content, KeyInfo, PutResult
 from suture.errors import (
     Code,
     KeyExists,

@@ -1,25 +1,129 @@
-"""The exceptions of the client.
+"""All errors that functions raise on purpose, classified by what the caller must do.
 
-    SutureError         has `code`, which is stable, `hint` for people, and `facts`
-    ├─ UnavailableError  try again later: the cluster, or what it has of the key, is not at hand
-    └─ RefusedError      never retry as is
-       ├─ KeyNotFound   there is no such key
-       ├─ KeyExists     it was to be stored without `replace`
-       ├─ KeyLost       a container of it was given up
-       └─ KeyReplaced   while it was read: what was read is of no use with what is there now
+    SutureError
+    ├─ UnavailableError  try again later; conditions may change   -> UNAVAILABLE and its kin
+    ├─ RefusedError      do not retry unchanged; invalid request  -> INVALID_ARGUMENT and its kin
+    └─ VolumeFailed      stop touching this volume                -> INTERNAL
+       └─ BlockFailed    leave this block's files alone, go on with the others
 
-An argument that can never be valid raises ValueError or TypeError, before any request. A local file
-that cannot be read raises OSError.
+Corruption is not an error here but a value, `scanner.finding.ScanFinding`, because finding it is
+the agent's job. A broken invariant is an `assert`: the task fails with a trace and is counted.
+
+`code` is stable: the wire's `ErrorInfo.reason`, the CLI's JSON, a metric's label. Messages are
+lower case, name the facts with units, and have no full stop; `hint` tells an operator what to do.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from enum import StrEnum
 from typing import Final
 
-from agent.errors import Code as Code
-from agent.errors import RefusedError as RefusedError
-from agent.errors import SutureError as SutureError
-from agent.errors import UnavailableError as UnavailableError
+_KIB: Final = 1024
+EXTRAS: Final = {  # package -> the extra that brings it
+    "pyarrow": "scm",
+    "rocksdict": "ozone",
+}
+
+
+class Code(StrEnum):
+    """Stable names of errors. Where Ozone has a result code, the name is Ozone's."""
+
+    # RefusedError
+    MALFORMED_REQUEST = "MALFORMED_REQUEST"
+    CONTAINER_NOT_FOUND = "CONTAINER_NOT_FOUND"
+    CONTAINER_EXISTS = "CONTAINER_EXISTS"
+    CONTAINER_NOT_OPEN = "CONTAINER_NOT_OPEN"
+    UNCLOSED_CONTAINER_IO = "UNCLOSED_CONTAINER_IO"
+    INVALID_CONTAINER_STATE = "INVALID_CONTAINER_STATE"
+    DELETE_ON_OPEN_CONTAINER = "DELETE_ON_OPEN_CONTAINER"
+    DELETE_ON_NON_EMPTY_CONTAINER = "DELETE_ON_NON_EMPTY_CONTAINER"
+    NO_SUCH_BLOCK = "NO_SUCH_BLOCK"
+    BCSID_MISMATCH = "BCSID_MISMATCH"
+    UNKNOWN_BCSID = "UNKNOWN_BCSID"
+    UNABLE_TO_FIND_CHUNK = "UNABLE_TO_FIND_CHUNK"
+    INVALID_WRITE_SIZE = "INVALID_WRITE_SIZE"
+    OVERLAPPING_CHUNK = "OVERLAPPING_CHUNK"
+    CHUNK_GAP = "CHUNK_GAP"
+    CHECKSUM_MISMATCH = "CHECKSUM_MISMATCH"
+    NO_SUCH_ALGORITHM = "NO_SUCH_ALGORITHM"
+    BLOCK_NOT_COMMITTED = "BLOCK_NOT_COMMITTED"
+    WRONG_DATANODE = "WRONG_DATANODE"
+    WRONG_CLUSTER = "WRONG_CLUSTER"
+    STALE_TERM = "STALE_TERM"
+    DEADLINE_PASSED = "DEADLINE_PASSED"
+    INELIGIBLE = "INELIGIBLE"
+    KEY_NOT_FOUND = "KEY_NOT_FOUND"
+    KEY_EXISTS = "KEY_EXISTS"
+    KEY_LOST = "KEY_LOST"  # one of its containers was declared lost
+    KEY_REPLACED = "KEY_REPLACED"  # replaced while it was read
+    STALE_PLAN = "STALE_PLAN"
+    NOT_PROVEN = "NOT_PROVEN"  # no other datanode has proven to have the data to delete
+    INVALID_CONFIG = "INVALID_CONFIG"
+    UNAUTHENTICATED = "UNAUTHENTICATED"  # no identity in the certificate, or it is no longer valid
+    PERMISSION_DENIED = "PERMISSION_DENIED"  # the role in the certificate may not do this
+    VOLUME_IN_USE = "VOLUME_IN_USE"
+    INCONSISTENT_VOLUME = "INCONSISTENT_VOLUME"
+    CONTAINER_INTERNAL_ERROR = "CONTAINER_INTERNAL_ERROR"  # a defect of the server; see its log
+    # UnavailableError
+    DISK_OUT_OF_SPACE = "DISK_OUT_OF_SPACE"
+    BUSY = "BUSY"
+    UNAVAILABLE = "UNAVAILABLE"
+    NOT_ENOUGH_NODES = "NOT_ENOUGH_NODES"
+    NOT_LEADER = "NOT_LEADER"
+    SAFE_MODE = "SAFE_MODE"
+    CANCELLED = "CANCELLED"
+    # VolumeFailed
+    IO_EXCEPTION = "IO_EXCEPTION"
+    UNABLE_TO_READ_METADATA_DB = "UNABLE_TO_READ_METADATA_DB"
+
+
+class SutureError(Exception):
+    """Base class of all errors; never raised itself."""
+
+    def __init__(self, code: Code, message: str, *, hint: str = "", **facts: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+        self.facts = {name: str(value) for name, value in facts.items()}
+
+
+class UnavailableError(SutureError):
+    """Try again later, because conditions may change."""
+
+
+class RefusedError(SutureError):
+    """Do not retry unchanged, because the request is invalid."""
+
+
+class VolumeFailed(SutureError):
+    """Stop using this volume."""
+
+
+class BlockFailed(VolumeFailed):
+    """The files of one block fail because of a bad sector, or other objects in their place. The
+    volume is suspect but not failed, so work on other blocks continues."""
+
+
+def size_text(count_bytes: float) -> str:
+    """Return a size in binary units, such as `5.0 GiB`."""
+    value = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < _KIB:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= _KIB
+    return f"{value:.1f} TiB"
+
+
+def missing_extra(error: ModuleNotFoundError, who: str, *, extra: str = "") -> RefusedError:
+    """Return the refusal for `who` lacking a package of an extra; raise any other error again.
+    `extra` names the extra if several bring the package."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        raise error
+    return RefusedError(
+        Code.INELIGIBLE,
+        f"{who} needs the package {package}, which is not installed",
+        hint=f"pip install 'suture[{extra or EXTRAS[package]}]'"
+        + (", or install the package suture-verify" if EXTRAS[package] == "scm" else ""),
+    )
 
 
 class KeyNotFound(RefusedError):

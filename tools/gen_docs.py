@@ -11,9 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
 
-from agent.config.reference import document, sample  # noqa: E402
-from agent.observe import events  # noqa: E402
+from agent.config.option_docs import document, sample  # noqa: E402
 from scm.state import options as scm_options  # noqa: E402
+from suture.observe import events  # noqa: E402
 
 GENERATED = {
     "docs/CONFIGURATION.md": lambda: document() + scm_options.document(),

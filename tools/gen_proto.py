@@ -16,7 +16,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = (Path("agent/rpc/v1"), Path("ozone/messages"))
+PACKAGES = (Path("suture/wire/v1"), Path("ozone/messages"))
 
 
 def main() -> int:

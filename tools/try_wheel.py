@@ -22,7 +22,7 @@ from tools.packages.hosts import Fault  # noqa: E402
 BARE = ("suture --version", "suture-agent --help")
 STARTS = {  # the commands that an extra enables
     "ozone": 'python -c "from ozone.disk.database import library; print(library().__name__)"',
-    "scm": 'python -c "import agent.rpc.wire.snapshot_file"',
+    "scm": 'python -c "import suture.wire.mapping.snapshot_file"',
     # Its cluster has unhealthy containers, because only those go through Python.
     "spark": "python {root}/bench/verification/synthetic.py generate {scratch}/s --containers 9 "
     "--faults-per-million 900000 && "

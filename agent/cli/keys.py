@@ -9,8 +9,16 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import (
+from suture.client.cluster_client import LANES_DEFAULT
+from suture.client.download import write_whole
+from suture.client.file_pieces import SourceFile
+from suture.client.key_listing import all_keys, checked_key, key_fault
+from suture.client.spool import Spool
+from suture.ec.scheme import parse_scheme
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.memory import share_heaps
+from suture.terminal.credentials import connect
+from suture.terminal.output import (
     bytes_progress,
     pluralize,
     print_json,
@@ -20,18 +28,10 @@ from agent.cli.terminal.output import (
     print_waiting_once,
     size,
 )
-from agent.cli.terminal.selection import datanode_id, fetch_container
-from agent.cli.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import LANES_DEFAULT
-from agent.client.download import write_whole
-from agent.client.file_pieces import SourceFile
-from agent.client.keylist import all_keys, checked_key, key_fault
-from agent.client.spool import Spool
-from agent.ec.scheme import parse_scheme
-from agent.errors import Code, RefusedError, SutureError
-from agent.rpc.v1 import scm_pb2
-from agent.rpc.wire.blockpieces import Data
-from agent.runtime.memory import share_heaps
+from suture.terminal.selection import datanode_id, fetch_container
+from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.mapping.blockpieces import Data
+from suture.wire.v1 import scm_pb2
 
 STDOUT = Path("-")
 

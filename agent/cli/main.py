@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agent.cli.terminal.credentials import is_secured
-from agent.cli.terminal.streams import STDOUT
-from agent.errors import Code, RefusedError, SutureError, UnavailableError, missing_extra
-from agent.runtime.exits import ExitCode
+from suture.errors import Code, RefusedError, SutureError, UnavailableError, missing_extra
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import is_secured
+from suture.terminal.streams import STDOUT
 
 PLAINTEXT_HINT: Final = (
     "is it running? --scm says where the SCM is; suture status asks all nodes; a server with "
@@ -68,7 +68,7 @@ def written(code: int) -> int:
 
 def fail(error: SutureError, *, as_json: bool) -> None:
     """Print an error: as JSON on stdout, or as text on stderr."""
-    from agent.cli.terminal import output  # success needs no colours
+    from suture.terminal import output  # success needs no colours
 
     try:
         output.fail(error, as_json=as_json)

@@ -11,9 +11,9 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.credentials import CredentialOptions, choose
-from agent.cli.terminal.tasks import HELP_NAMES, TaskGroup
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import CredentialOptions, choose
+from suture.terminal.tasks import HELP_NAMES, TaskGroup
 
 HELP: Final = "Keeps the replicas of a storage container equal and whole."
 CODES: Final = (
@@ -44,7 +44,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     "agent.cli.inspect.change_log": {
         "history": "Show disk changes and commands, oldest first.",
     },
-    "agent.cli.inspect.datanodes": {
+    "agent.cli.inspect.datanode_tables": {
         "findings": "List unrepaired findings of scans on all datanodes.",
         "volumes": "Show space, health, verification and scan of every volume.",
         "top": "Show the present activity of every datanode.",
@@ -52,16 +52,16 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     "agent.cli.evidence.diagnose": {
         "diagnose": "Write the evidence about a container to a .tar.gz file.",
     },
-    "agent.cli.inspect.may_stop": {
+    "agent.cli.inspect.stop_checks": {
         "ok-to-stop": "Check whether datanodes or volumes are safe to stop.",
     },
-    "agent.cli.evidence.verifylog": {
+    "agent.cli.evidence.verify_log": {
         "verify-log": "Verify the hash chain of verification logs.",
     },
     "agent.cli.evidence.attest": {
         "attest": "Sign a statement about verifications, repairs and deletes.",
     },
-    "agent.cli.setup.offline": {
+    "agent.cli.setup.volume_tools": {
         "fsck": "Check volumes that no agent uses, without changing them.",
     },
     "agent.cli.setup.salvage": {
@@ -201,7 +201,7 @@ def prepare(arguments: Sequence[str]) -> Callable[[], int]:
     is_completing = "_SUTURE_COMPLETE" in os.environ  # the words are then in the environment
     app = program(None if is_completing else arguments)
     if "structlog" in sys.modules:  # the imported command may log
-        from agent.observe import logs
+        from suture.observe import logs
 
         logs.configure("warning")  # to stderr, because stdout is for results
     return partial(call, app, arguments)
@@ -222,7 +222,7 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
     """Print the error of the command line; without a command, print the help."""
-    from agent.cli.terminal.output import fail_usage, print_note
+    from suture.terminal.output import fail_usage, print_note
 
     if type(error).__name__ == "NoArgsIsHelpError":  # typer does not export it
         for line in error.format_message().split("\n"):

@@ -12,11 +12,13 @@ import signal
 import sys
 from types import FrameType
 
-from agent.cli.terminal.streams import open_outputs
-from agent.runtime.umask import bound_umask
+from suture.runtime.umask import bound_umask
+from suture.terminal.streams import open_outputs
 
 GARBAGE_COUNT = 50_000  # objects between two collections; most commands end before the first
-INTERRUPTED = 130  # agent.runtime.exits.ExitCode.INTERRUPTED, not imported here to start faster
+INTERRUPTED = (
+    130  # suture.runtime.exit_codes.ExitCode.INTERRUPTED, not imported here to start faster
+)
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

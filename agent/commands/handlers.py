@@ -12,42 +12,42 @@ from typing import Final
 
 import structlog
 
+from agent.commands.block_delete import check_all_done, delete_blocks
 from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import TaskContext, TaskPool
-from agent.commands.proven_delete import ReplicaDeleter
-from agent.commands.removal import check_all_done, delete_blocks
+from agent.commands.replica_delete import ReplicaDeleter
 from agent.commands.routing import CarryOut, Route
-from agent.commands.start_rate import StartRateLimiter
+from agent.commands.start_rate_limiter import StartRateLimiter
 from agent.config.options import TaskConfig
-from agent.ec.scheme import SHARDS_MAX, parse_scheme
-from agent.errors import Code, RefusedError, SutureError
+from agent.delete_pins import DeletePins
+from agent.leases import ContainerLeases
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ChunkResult
-from agent.ports import Pace, at_once
 from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import SilentHolder
-from agent.reconcile.trusting import TrustedChange, fingerprint
+from agent.reconcile.trust_preview import TrustedChange, fingerprint
 from agent.reconstruct.coordinator import ReconstructionCoordinator, nobody
 from agent.reconstruct.shard_repair import ShardRepairer
-from agent.rpc.calls.peer import Endpoint, NodeAddress, Peer
-from agent.rpc.calls.replica_peer import ShardPeer
-from agent.rpc.security.tls import LOOPBACK_ONLY, Security
-from agent.rpc.v1 import datanode_pb2, scm_pb2
-from agent.rpc.wire import codec
-from agent.rpc.wire.erasure import RECONSTRUCTION, parse_order
-from agent.rpc.wire.message_map import MessageMap
-from agent.rpc.wire.reports import RECONCILE_OUTCOME
-from agent.runtime.clock import Clock, monotonic_ms
-from agent.runtime.lease import ContainerLeases
-from agent.runtime.memory import UNLIMITED, MemoryBudget
-from agent.runtime.pledges import DeletePins
 from agent.scan.container_scan import ScanReport
 from agent.scan.throttle import ScanPace
+from agent.services.report_messages import RECONCILE_OUTCOME
 from agent.store.replica_store import ReplicaStore
-from agent.store.volumes.nodestate import OP_STATES
+from agent.store.volumes.op_state_file import OP_STATES
 from agent.transfer.replicate import TIMEOUT_S, Copy, Replicator
 from merkle.replica import BlockId, ContainerId
-from scanner.pacing import PaceLimits
+from scanner.scan_rate_control import PaceLimits
+from suture.ec.scheme import SHARDS_MAX, parse_scheme
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.clock import Clock, monotonic_ms
+from suture.runtime.memory import UNLIMITED, MemoryBudget
+from suture.runtime.ports import Pace, at_once
+from suture.wire.clients.peer import Endpoint, NodeAddress, Peer
+from suture.wire.clients.replica_peer import ShardPeer
+from suture.wire.mapping import codec
+from suture.wire.mapping.erasure_codec import RECONSTRUCTION, parse_order
+from suture.wire.mapping.message_map import MessageMap
+from suture.wire.security.tls import LOOPBACK_ONLY, Security
+from suture.wire.v1 import datanode_pb2, scm_pb2
 
 OUT_OF_SERVICE_FACTOR: Final = 2  # ozone: hdds.datanode.replication.outofservice.limit.factor
 RECONCILE_SHARE: Final = 0.5  # of the threads: replication always finds one

@@ -16,9 +16,9 @@ import structlog
 
 from agent.commands.command_queue import TaskRejection
 from agent.commands.routing import CommandRouter, kind_of
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.clock import Clock, monotonic_ms
-from agent.runtime.loop import Idle, RetryAfter, Step, WakeEvent
+from suture.runtime.clock import Clock, monotonic_ms
+from suture.runtime.loop import Idle, RetryAfter, Step, WakeEvent
+from suture.wire.v1 import scm_pb2
 
 WAITING_MAX: Final = 20_000  # about 5 MB; more are refused at once
 SLICE_COUNT: Final = 5  # about 0.2 ms of work

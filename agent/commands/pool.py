@@ -21,11 +21,11 @@ from agent.commands.command_queue import (
     TaskQueue,
     TaskRejection,
 )
-from agent.commands.start_rate import StartRateLimiter
-from agent.errors import SutureError
-from agent.runtime.clock import Clock, SystemClock, monotonic_ms
-from agent.runtime.loop import ERROR_TEXT_MAX
-from agent.runtime.tracing import span
+from agent.commands.start_rate_limiter import StartRateLimiter
+from suture.errors import SutureError
+from suture.runtime.clock import Clock, SystemClock, monotonic_ms
+from suture.runtime.loop import ERROR_TEXT_MAX
+from suture.runtime.tracing import span
 
 THREADS_MAX: Final = 256
 LATE_CHECK_S: Final = 10.0  # interval at which an idle thread drops tasks past their deadline

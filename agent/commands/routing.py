@@ -14,10 +14,10 @@ from typing import Final
 
 from agent.commands.command_queue import Task, TaskOutcome, TaskPriority, TaskRejection
 from agent.commands.pool import TaskBody, TaskContext, TaskPool
-from agent.errors import Code, SutureError
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.clock import Clock, monotonic_ms
 from merkle.replica import ID_MAX
+from suture.errors import Code, SutureError
+from suture.runtime.clock import Clock, monotonic_ms
+from suture.wire.v1 import scm_pb2
 
 ANSWER_TEXT_MAX: Final = 500  # characters of an error in the answer
 

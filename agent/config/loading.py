@@ -11,13 +11,10 @@ from pydantic_core import ErrorDetails
 
 from agent.config.options import AgentConfig
 from agent.config.ozone import external_scm_conflicts, ozone_scms, unsupported_security
-from agent.config.section import (
-    LIVE,
-    ConfigSection,
-)
-from agent.config.toml_file import Key, ParsedConfig, read
-from agent.errors import Code, RefusedError
-from agent.runtime.loopback import is_loopback
+from suture.config.section import LIVE, ConfigSection
+from suture.config.toml_file import Key, ParsedConfig, read
+from suture.errors import Code, RefusedError
+from suture.runtime.loopback import is_loopback
 
 ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused without `advertise`
 

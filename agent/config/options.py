@@ -1,6 +1,6 @@
 """Every option of the agent, declared once: name, unit, bounds, default, meaning, live or not.
 
-The file is TOML, with drop-ins beside it (agent/config/toml_file.py); an unknown key is an error.
+The file is TOML, with drop-ins beside it (suture/config/toml_file.py); an unknown key is an error.
 All defaults are declared here, and no environment variable changes one. A number is in the unit of
 its key's suffix; a text names its own unit: `data_interval_s = 604800` is `data_interval_s = "7d"`.
 SIGHUP applies the options declared `live`; the others need a restart.
@@ -12,7 +12,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
-from agent.config.section import (
+from merkle.checksum import Algorithm
+from merkle.replica import CONTAINER_BYTES_MAX
+from scanner.schedule import parse_window
+from suture.config.section import (
     LIVE,
     Address,
     AddressOrNone,
@@ -25,9 +28,6 @@ from agent.config.section import (
     WholeSeconds,
     checked_port,
 )
-from merkle.checksum import Algorithm
-from merkle.replica import CONTAINER_BYTES_MAX
-from scanner.schedule import parse_window
 
 CONFIG_PATH: Final = Path("/etc/suture/agent.toml")
 HOUR_S = 3600

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from agent.config.options import OZONE_SCHEME, AgentConfig
-from agent.config.toml_file import Key
-from agent.runtime.loopback import is_loopback
 from merkle.checksum import Algorithm
+from suture.config.toml_file import Key
+from suture.runtime.loopback import is_loopback
 
 
 def ozone_scms(scm: Sequence[str]) -> tuple[str, ...]:

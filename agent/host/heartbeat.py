@@ -17,16 +17,16 @@ from typing import Final, Protocol
 
 import structlog
 
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.host.leader_terms import TermTracker
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.outbox import REGISTERED, Outbox
-from agent.host.who import DatanodeIdentity
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire.replica_columns import column_report
-from agent.runtime.clock import Clock
-from agent.runtime.loop import Backoff, Busy, RetryAfter, Step
-from agent.store.volumes.nodestate import NodeState
+from agent.host.term_tracker import TermTracker
+from agent.store.volumes.op_state_file import NodeState
 from merkle.replica import LAYOUT_VERSION, ContainerId
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.runtime.clock import Clock
+from suture.runtime.loop import Backoff, Busy, RetryAfter, Step
+from suture.wire.mapping.replica_columns import column_report
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
 STATUSES_PER_HEARTBEAT_MAX: Final = 500

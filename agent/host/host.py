@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from agent.config.loading import diff_options, with_live
 from agent.config.options import AgentConfig
-from agent.host.foreign_servers import MakeDoor
-from agent.host.leader import ExternalControlPlane
-from agent.host.who import DatanodeIdentity
+from agent.host.datanode_identity import DatanodeIdentity
+from agent.host.external_control_plane import ExternalControlPlane
+from agent.host.protocol_servers import MakeDoor
 from agent.host.wiring import AgentComponents
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.security.tls import LOOPBACK_ONLY, Security
-from agent.runtime.service_manager import SystemdNotifier
+from suture.runtime.sd_notify import SystemdNotifier
+from suture.wire.clients.scm import ScmClient
+from suture.wire.security.tls import LOOPBACK_ONLY, Security
 
 
 class AgentProcess:

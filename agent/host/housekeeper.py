@@ -6,9 +6,9 @@ from typing import Final
 
 import structlog
 
-from agent.runtime.clock import Clock
-from agent.runtime.loop import RetryAfter, Step
 from agent.store.replica_store import ReplicaStore
+from suture.runtime.clock import Clock
+from suture.runtime.loop import RetryAfter, Step
 
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
 SETTLED_S: Final = 6 * 3600.0  # by then a clock that was wrong at the start has been set

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.loop import WakeEvent
 from merkle.replica import ContainerId
+from suture.runtime.loop import WakeEvent
+from suture.wire.v1 import scm_pb2
 
 STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; the oldest are dropped
 REGISTERED: Final = "registered"

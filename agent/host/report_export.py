@@ -1,7 +1,7 @@
 """Worker that writes this datanode's replica reports to a Parquet file for the Spark job.
 
 Control planes get the same reports by heartbeat. These files reach `suture-verify --reports`
-without a control plane. A separate process writes them (`agent.rpc.wire.report_file`), so that a
+without a control plane. A separate process writes them (`suture.wire.mapping.report_file`), so that a
 hung or full target fails only this worker.
 """
 
@@ -19,14 +19,14 @@ import structlog
 from google.protobuf.proto import serialize_length_prefixed
 
 from agent.config.options import AgentConfig, ReportConfig
-from agent.errors import Code, UnavailableError, missing_extra
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.heartbeat import REPLICAS_PER_HEARTBEAT_MAX
-from agent.host.who import DatanodeIdentity
 from agent.observe.datanode_status import DatanodeStatus
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.clock import Clock
-from agent.runtime.loop import NoMoreWork, ProgressMarker, RetryAfter, Step
-from agent.store.volumes.nodestate import IN_SERVICE
+from agent.store.volumes.op_state_file import IN_SERVICE
+from suture.errors import Code, UnavailableError, missing_extra
+from suture.runtime.clock import Clock
+from suture.runtime.loop import NoMoreWork, ProgressMarker, RetryAfter, Step
+from suture.wire.v1 import container_pb2, scm_pb2
 
 WRITE_S_MAX: Final = 600.0  # a report of 100,000 replicas takes seconds
 POLL_S: Final = 0.5
@@ -115,7 +115,7 @@ class ReportExport:
         """Run the writing process; return its numbers, or None if the agent stops meanwhile."""
         with os.fdopen(os.memfd_create("suture-report-answer"), "w+b") as answers:
             process = self._process = subprocess.Popen(
-                [sys.executable, "-m", "agent.rpc.wire.report_file"],
+                [sys.executable, "-m", "suture.wire.mapping.report_file"],
                 stdin=pages,
                 stdout=answers,
                 start_new_session=True,  # a Ctrl-C at the terminal is for the agent

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.config.options import AgentConfig
-from agent.rpc.datanode.limits import DatanodeServerLimits
-from agent.rpc.serving.descriptors import connections_that_fit
-from agent.runtime.callthreads import CallThreadPool
-from agent.runtime.clock import SystemClock
-from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
+from agent.services.limits import DatanodeServerLimits
 from agent.store.options import StoreOptions
+from suture.runtime.call_thread_pool import CallThreadPool
+from suture.runtime.clock import SystemClock
+from suture.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
+from suture.wire.server.descriptors import connections_that_fit
 
 CALLS_PER_THREAD: Final = 10  # running and waiting; more are refused as BUSY
 STREAMS_MAX: Final = 100  # running calls of one connection; more wait at the caller

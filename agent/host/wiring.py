@@ -22,59 +22,64 @@ from agent.commands.handlers import TRANSFER_THREADS, CommandHandlers, HandlerDe
 from agent.commands.intake import CommandIntake
 from agent.commands.routing import CommandRouter
 from agent.config.options import AgentConfig
-from agent.host.control_planes import ControlPlanes, PeerQueryDeps
-from agent.host.foreign_servers import HostServices, MakeDoor, ProtocolServers
+from agent.host.datanode_identity import DatanodeIdentity
+from agent.host.event_dispatcher import EventDispatcher
+from agent.host.external_control_plane import (
+    AgentServices,
+    ExternalControlPlane,
+    heartbeats,
+    reporters,
+)
 from agent.host.housekeeper import Housekeeper
-from agent.host.http_pages import DatanodeHttpServer
-from agent.host.leader import AgentServices, ExternalControlPlane, heartbeats, reporters
-from agent.host.leader_terms import TermTracker
+from agent.host.http_server import DatanodeHttpServer
 from agent.host.outbox import OutboxFanout
-from agent.host.recoveries import REASON, RecoveringReplicas
-from agent.host.recoveries import TIMEOUT_S as RECOVERING_TIMEOUT_S
+from agent.host.peer_check_workers import ControlPlanes, PeerQueryDeps
+from agent.host.protocol_servers import HostServices, MakeDoor, ProtocolServers
+from agent.host.recovering_replicas import REASON, RecoveringReplicas
+from agent.host.recovering_replicas import TIMEOUT_S as RECOVERING_TIMEOUT_S
 from agent.host.report_export import ReportExport
 from agent.host.settings import call_threads, memory_of, server_limits, store_options, web_names
-from agent.host.volume_moves import VolumeEvacuator
-from agent.host.volume_steering import VolumeAdmin, VolumeDescriber, log_start
-from agent.host.who import DatanodeIdentity
-from agent.observe.audit import AuditLog
+from agent.host.term_tracker import TermTracker
+from agent.host.volume_admin import VolumeAdmin, VolumeDescriber, log_start
+from agent.host.volume_evacuation import VolumeEvacuator
+from agent.leases import ContainerLeases
 from agent.observe.datanode_status import DatanodeStatus, ProcessInfo
 from agent.observe.metrics import AgentMetrics
 from agent.plan.reconcile_outcome import ReadBack
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.findings import ScanHandlers
-from agent.rpc.datanode.limits import DatanodeServerLimits
-from agent.rpc.datanode.proving import ProofHandlers
-from agent.rpc.datanode.reading import ReadHandlers
-from agent.rpc.datanode.server import BuiltServer, build_server, waits_of
-from agent.rpc.datanode.steering import AdminHandlers
-from agent.rpc.datanode.trusting import TrustHandlers
-from agent.rpc.datanode.writing import WriteHandlers
-from agent.rpc.security.tls import LOOPBACK_ONLY, Security
-from agent.rpc.serving.access import DONE
-from agent.rpc.serving.waits import BlockedCalls
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.clock import SystemClock
-from agent.runtime.lease import ContainerLeases
-from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, WakeEvent, WorkerLoop, WorkerLoops
-from agent.runtime.relay import EventDispatcher
-from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
-from agent.scan.awaited_scan import InteractiveScans
 from agent.scan.change_watch import ChangeWatch
 from agent.scan.container_scan import ScanReport, StoreScanDeps, scan_container
-from agent.scan.host_scans import ScanManager
+from agent.scan.interactive_scan import InteractiveScans
 from agent.scan.parity_scrub import ParityScrub
-from agent.scan.repair_proof import prove
+from agent.scan.repair_verification import prove
 from agent.scan.scan_control import BackgroundScans
-from agent.scan.slow_disks import LatencyWatch, counted
+from agent.scan.scan_manager import ScanManager
+from agent.scan.volume_latency import LatencyWatch, counted
+from agent.services.admin_handlers import AdminHandlers
+from agent.services.import_handlers import ImportHandlers
+from agent.services.limits import DatanodeServerLimits
+from agent.services.proof_handlers import ProofHandlers
+from agent.services.read_handlers import ReadHandlers
+from agent.services.scan_handlers import ScanHandlers
+from agent.services.server import BuiltServer, build_server, waits_of
+from agent.services.trust_handlers import TrustHandlers
+from agent.services.write_handlers import WriteHandlers
+from agent.store.failure_reports import StoreFailure
 from agent.store.index.facts import VolumeFacts
-from agent.store.operations.arrival import ARRIVALS_MAX
+from agent.store.operations.replica_import import ARRIVALS_MAX
 from agent.store.replica_store import ReplicaStore
-from agent.store.trouble import StoreFailure
 from agent.transfer.incoming import ReplicaImporter
-from agent.transfer.relocation import VolumeCopier
+from agent.transfer.volume_copy import VolumeCopier
 from merkle.replica import ContainerId
 from scanner.resume import Doubt
+from suture.observe.audit import AuditLog
+from suture.runtime.clock import SystemClock
+from suture.runtime.loop import QUIET_MAX_S, ProgressMarker, WakeEvent, WorkerLoop, WorkerLoops
+from suture.runtime.sd_notify import SystemdNotifier, WatchdogWorker
+from suture.wire.clients.scm import ScmClient
+from suture.wire.security.tls import LOOPBACK_ONLY, Security
+from suture.wire.server.authorization import DONE
+from suture.wire.server.blocked_calls import BlockedCalls
+from suture.wire.v1 import scm_pb2
 
 DISK_WRITERS: Final = 4  # of client data: a write or two on each of some disks
 

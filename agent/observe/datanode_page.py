@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from agent.config.quantity import format_duration
-from agent.observe.census import AGE_BOUNDS_S, DAY_S, HostSummary
 from agent.observe.datanode_status import DatanodeStatus
 from agent.observe.healthz import problems
-from agent.observe.markup import render, templates
-from agent.observe.status_headline import answer_of, headline, percent
-from agent.rpc.v1 import datanode_pb2 as pb
+from agent.observe.replica_totals import AGE_BOUNDS_S, DAY_S, HostSummary
 from scanner.finding import ScanFinding
+from suture.config.quantity import format_duration
+from suture.pages.html import render, templates
+from suture.pages.status_headline import answer_of, headline, percent
+from suture.wire.v1 import datanode_pb2 as pb
 
 TEMPLATES: Final = templates()
 FINDINGS_SHOWN_MAX: Final = 100

@@ -5,18 +5,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from agent.errors import RefusedError, SutureError, VolumeFailed
-from agent.observe.census import HostSummary, ReplicaTotals, VolumeSummary
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire.reports import replica_report, unloadable_report
-from agent.runtime.loop import QUIET_MAX_S, WorkerStatus
+from agent.observe.replica_totals import HostSummary, ReplicaTotals, VolumeSummary
+from agent.services.report_messages import replica_report, unloadable_report
 from agent.store.index.facts import Unloadable, VolumeFacts
 from agent.store.index.replica_history import Changes
 from agent.store.replica_store import ReplicaStore
-from agent.store.volumes.nodestate import NodeState
-from merkle.damaged import DamagedData
+from agent.store.volumes.op_state_file import NodeState
+from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId
 from scanner.finding import ScanFinding
+from suture.errors import RefusedError, SutureError, VolumeFailed
+from suture.runtime.loop import QUIET_MAX_S, WorkerStatus
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 DAMAGED_SHOWN_MAX: Final = 100  # replicas whose findings are read for one answer
 FINDINGS_SHOWN_MAX: Final = 100  # of one replica

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.files.devices import block_device, disks_of
 from agent.store.index.facts import VolumeFacts
+from suture.wire.v1 import datanode_pb2 as pb
 
 TIMEOUT_S: Final = 10.0
 LINES_MAX: Final = 100

@@ -3,8 +3,8 @@
 import json
 from http import HTTPStatus
 
-from agent.config.quantity import format_duration
-from agent.rpc.v1 import datanode_pb2 as pb
+from suture.config.quantity import format_duration
+from suture.wire.v1 import datanode_pb2 as pb
 
 
 def health(

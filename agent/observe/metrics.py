@@ -20,9 +20,10 @@ from prometheus_client.core import (
     Metric,
 )
 
-from agent.observe.census import AGE_BOUNDS_S, VolumeSummary
 from agent.observe.datanode_status import DatanodeStatus
-from agent.observe.metric_table import (
+from agent.observe.replica_totals import AGE_BOUNDS_S, VolumeSummary
+from scanner.finding import Verdict
+from suture.observe.metric_table import (
     LabelledItems,
     MetricTable,
     TableCollector,
@@ -32,8 +33,7 @@ from agent.observe.metric_table import (
     gauge,
     named,
 )
-from agent.rpc.v1 import datanode_pb2, scm_pb2
-from scanner.finding import Verdict
+from suture.wire.v1 import datanode_pb2, scm_pb2
 
 RECONCILE_RESULTS: Final = (
     *("converged", "nothing_to_do", "partial", "non_convergent", "interrupted", "no_peer"),

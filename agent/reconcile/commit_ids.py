@@ -8,11 +8,11 @@ of holes, and then claims blocks that no replica has (HDDS-15542).
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from agent.errors import SutureError
 from agent.plan.actions import PeerId
-from agent.rpc.calls.replica_peer import ReplicaPeer
-from agent.rpc.wire import codec
 from merkle.replica import ContainerId, ReplicaState
+from suture.errors import SutureError
+from suture.wire.clients.replica_peer import ReplicaPeer
+from suture.wire.mapping import codec
 
 TRUSTED_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 """States in which a lender's own commit id means that it has all blocks up to it."""

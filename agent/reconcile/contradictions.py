@@ -7,12 +7,12 @@ rows are right. Until then the findings show each holder's version and its bytes
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agent.errors import SutureError
 from agent.plan.actions import Skip, SkipReason, WantedChunk
 from agent.reconcile.fetch import PeerSources
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
 from scanner.finding import DamageFault, ScanFinding, Verdict
+from suture.errors import SutureError
 
 TOLD_MAX: Final = 1_000  # recorded per reconcile
 EVIDENCE_COUNT_MAX: Final = 16  # versions fetched and kept per reconcile

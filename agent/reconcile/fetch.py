@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.plan.actions import PeerId, RepairBlock, Trim, WantedChunk
-from agent.ports import Executor, Future
 from agent.reconcile.witnesses import (
     NO_WORD,
     ChunkProver,
     ProofAnswer,
     ask_for_chunks,
 )
-from agent.rpc.calls.peer import TransferCost
-from agent.rpc.calls.replica_peer import BatchReplicaPeer, ReplicaPeer
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Leaf
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.ports import Executor, Future
+from suture.wire.clients.peer import TransferCost
+from suture.wire.clients.replica_peer import BatchReplicaPeer, ReplicaPeer
 
 BAD_CHUNKS_MAX: Final = 2  # one may be bit rot since its scan; more mean a bad peer
 

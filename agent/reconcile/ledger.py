@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.errors import RefusedError
 from agent.plan.actions import PeerId, RepairPlan, WantedChunk
 from agent.plan.reconcile_outcome import (
     ChunkOutcome,
@@ -23,6 +22,7 @@ from merkle.diff import Divergence
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree import TreeSummary
 from scanner.resume import Doubt
+from suture.errors import RefusedError
 
 CHUNK_OUTCOMES_MAX: Final = 1_000  # listed one by one; the rest is only counted
 NOBODYS: Final = BlockId(-1)  # block id of an outcome that concerns no block

@@ -5,7 +5,7 @@
 A scan verifies a datanode's data locally, a week apart. A peer with a stale or a forged tree, or
 with a cache in front of a dead disk, gives the same answers as before, but cannot answer this
 challenge. One chunk is read on either side and at most 100 bytes are sent, a few times a day. A
-failure is logged and counted here; the peer scans its replica (`agent.rpc.datanode.proving`).
+failure is logged and counted here; the peer scans its replica (`agent.services.proof_handlers`).
 Shards are left to the parity scrub, because no other datanode has the same shard.
 """
 
@@ -14,15 +14,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agent.errors import SutureError
 from agent.reconcile.witnesses import ask_for_chunks
-from agent.rpc.calls.peer import NodeAddress, Peer
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.clock import Clock
-from agent.runtime.loop import RetryAfter, Step
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
+from suture.errors import SutureError
+from suture.runtime.clock import Clock
+from suture.runtime.loop import RetryAfter, Step
+from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 PROVEN: Final = "proven"
 FAILED: Final = "failed"  # its medium differs from ours, which matches our row

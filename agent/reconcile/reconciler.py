@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from agent.plan.actions import ConfirmedDeletes, PeerId, PeerView, RepairPlan, Skip
 from agent.plan.reconcile_outcome import (
     ChunkResult,
@@ -26,12 +25,11 @@ from agent.plan.reconcile_outcome import (
     ReconcileVerdict,
 )
 from agent.plan.reconcile_plan import plan
-from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import TOLD_MAX, findings_of, keep_versions
 from agent.reconcile.fetch import PeerSources
 from agent.reconcile.ledger import NOBODYS, ReconcileLedger
-from agent.reconcile.mend import RepairExecutor, RepairLimits
-from agent.reconcile.same_scan import are_of_one_moment
+from agent.reconcile.repair_executor import RepairExecutor, RepairLimits
+from agent.reconcile.scan_consistency import are_of_one_moment
 from agent.reconcile.survey import (
     ASKED_MAX,
     PeerTree,
@@ -42,19 +40,21 @@ from agent.reconcile.survey import (
     silent_holders,
     split_block_ids,
 )
-from agent.reconcile.trusting import TrustedChange, changes_of
+from agent.reconcile.trust_preview import TrustedChange, changes_of
 from agent.reconcile.witnesses import ChunkProver
-from agent.rpc.calls.replica_peer import ReplicaPeer
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
-from merkle.damaged import DamagedData
-from merkle.descent import BlockRange
+from merkle.damaged_data import DamagedData
 from merkle.diff import REPAIRED_KINDS, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from merkle.tree_codec import encode_tree
+from merkle.tree_descent import BlockRange
 from scanner.finding import ScanFinding
 from scanner.resume import Doubt
+from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
+from suture.runtime.ports import Executor, Leases
+from suture.wire.clients.replica_peer import ReplicaPeer
 
 FRUITLESS_MAX: Final = 2  # repairs of one divergence without effect
 FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day it is tried again

@@ -15,16 +15,15 @@ from typing import Final
 
 import numpy as np
 
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.plan.actions import HolderCoverage, PeerId, PeerView
 from agent.plan.reconcile_outcome import PeerState
-from agent.ports import Executor
-from agent.rpc.calls.peer import TransferCost
-from agent.rpc.calls.replica_peer import ReplicaPeer
-from agent.rpc.wire.hashes import SELECTION_MAX, BlockRows
 from merkle.checksum import Algorithm, U64s
-from merkle.damaged import DamagedData
-from merkle.descent import (
+from merkle.damaged_data import DamagedData
+from merkle.diff import Divergence, SummaryComparison, compare, diff
+from merkle.replica import ID_MAX, ContainerId
+from merkle.tree import Tree, TreeSummary
+from merkle.tree_building import TreeBuilder
+from merkle.tree_descent import (
     BlockRange,
     check_ranges,
     differing_blocks,
@@ -33,10 +32,11 @@ from merkle.descent import (
     range_checksums,
     range_starts,
 )
-from merkle.diff import Divergence, SummaryComparison, compare, diff
-from merkle.replica import ID_MAX, ContainerId
-from merkle.tree import Tree, TreeSummary
-from merkle.tree_building import TreeBuilder
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.ports import Executor
+from suture.wire.clients.peer import TransferCost
+from suture.wire.clients.replica_peer import ReplicaPeer
+from suture.wire.mapping.tree_pages import SELECTION_MAX, BlockRows
 
 RANGES_FROM_BLOCKS: Final = 2_048  # below it, all rows cost less than an extra round trip
 ASKED_MAX: Final = 3  # attempts at a tree that changes while it is read

@@ -17,17 +17,17 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 import structlog
 
-from agent.errors import Code, RefusedError, SutureError
 from agent.plan.actions import PeerId
-from agent.rpc.calls.message_groups import grouped
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.runtime.clock import Clock
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from merkle.tree import Tree, TreeSummary
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.clock import Clock
+from suture.wire.clients.message_groups import grouped
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import datanode_pb2 as pb
 
 SAMPLES: Final = 16  # chunks of a replica that are proven separately
 CLOCKS_S: Final = 1.0  # allowed difference between two clocks

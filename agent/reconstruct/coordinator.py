@@ -6,7 +6,7 @@
                                                                              many together
                        ─► close all ─► each target scans what it has
 
-`agent.reconstruct.made_cells` describes how a stripe is proven before a byte of it is written. A
+`suture.client.stripes.cell_rebuild` describes how a stripe is proven before a byte of it is written. A
 block that too few sources know is left out only if no key names it, because its client abandoned
 it. Otherwise sources have lost it, and a shard made without it would pass for a complete one.
 
@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
-from agent.ec.rebuild_task import RebuildStats, RebuildTask, Reconstruction
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.ports import Executor
-from agent.reconstruct.made_cells import BlockBuilder, CellRebuilder, Made, stripes_of
-from agent.reconstruct.sources import SLOW_S, RebuildSources
 from agent.reconstruct.targets import RebuildTargets
-from agent.rpc.calls.filling import WholeBlock
-from agent.rpc.calls.replica_peer import DialShard
 from merkle.replica import BlockId, ContainerId
+from suture.client.stripes.cell_rebuild import BlockBuilder, CellRebuilder, Made, stripes_of
+from suture.client.stripes.stripe_sources import SLOW_S, RebuildSources
+from suture.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
+from suture.ec.rebuild_task import RebuildStats, RebuildTask, Reconstruction
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.runtime.ports import Executor
+from suture.wire.clients.replica_peer import DialShard
+from suture.wire.clients.shard_writer import WholeBlock
 
 SMALL_BYTES_MAX: Final = 256 * 1024  # of a shard's block that is written in a batch
 

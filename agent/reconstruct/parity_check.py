@@ -9,16 +9,16 @@ or the writer's record allow it.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
-from agent.ec.cells import proof_of
-from agent.ec.rebuild_task import RebuildStats, ShardLocation
-from agent.ec.scheme import Scheme
-from agent.ec.wrong_shard import StripeVerdict, judge_stripe
-from agent.errors import UnavailableError
-from agent.ports import Executor
-from agent.reconstruct.sources import PendingStripe, RebuildSources
-from agent.rpc.calls.replica_peer import ReplicaPeer
 from merkle.replica import ContainerId
+from suture.client.stripes.stripe_sources import PendingStripe, RebuildSources
+from suture.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
+from suture.ec.cells import proof_of
+from suture.ec.rebuild_task import RebuildStats, ShardLocation
+from suture.ec.scheme import Scheme
+from suture.ec.wrong_shard import StripeVerdict, judge_stripe
+from suture.errors import UnavailableError
+from suture.runtime.ports import Executor
+from suture.wire.clients.replica_peer import ReplicaPeer
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
     if the file ends early, too      ─► all chunks and the row at once, in one batch
 
 No row shows what was written here, so stripes are proven as for a lost shard
-(`agent.reconstruct.made_cells`). Correct local bytes stay; others go to quarantine. A half recorded
+(`suture.client.stripes.cell_rebuild`). Correct local bytes stay; others go to quarantine. A half recorded
 block lacks the length of its group and has bytes behind its last chunk. A block whose file ends
 early would look complete, so it is recorded all at once or not at all.
 """
@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, group_length_bytes
-from agent.errors import Code, SutureError, UnavailableError
 from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
-from agent.reconcile.mend import GONE_CODES
-from agent.reconcile.pauses import ReplicaChanges
-from agent.reconstruct.made_cells import BlockBuilder, CellRebuilder, stripes_of
-from agent.reconstruct.sources import RebuildSources
+from agent.reconcile.exclusive_lease import ReplicaChanges
+from agent.reconcile.repair_executor import GONE_CODES
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, OfferedChunk
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from scanner.finding import DamageFault, ScanFinding
+from suture.client.stripes.cell_rebuild import BlockBuilder, CellRebuilder, stripes_of
+from suture.client.stripes.stripe_sources import RebuildSources
+from suture.ec.blockgroup import OrphanGroup, RebuildableGroup, group_length_bytes
+from suture.errors import Code, SutureError, UnavailableError
 
 ROW_FAULTS: Final = frozenset({DamageFault.BLOCK_ROW_MISSING, DamageFault.BLOCK_ROW_DAMAGED})
 

@@ -5,7 +5,7 @@
                 └─ no, from any set of shards: a contradiction, kept as a finding
     bytes behind the last chunk ─► the group ends there, and they make that chunk ─► quarantine
     a block without its row ─► all of its chunks computed from the others, each recorded again
-    no damage, and QUASI_CLOSED ─► its missed blocks (`agent.reconstruct.missed_blocks`)
+    no damage, and QUASI_CLOSED ─► its missed blocks (`agent.reconstruct.block_backfill`)
 
 The writer's row here decides: a computed chunk must match its checksums, or it is not written. If
 the row is lost, stripes are proven as for a lost shard (`agent.reconstruct.row_repair`). No byte
@@ -18,10 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
-from agent.ec.rebuild_task import RebuildStats, ShardLocation
-from agent.ec.scheme import Scheme
-from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from agent.plan.actions import SkipReason
 from agent.plan.reconcile_outcome import (
     ChunkOutcome,
@@ -31,21 +27,25 @@ from agent.plan.reconcile_outcome import (
     ReconcileResult,
     ReconcileVerdict,
 )
-from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import EVIDENCE_BYTES_MAX, EVIDENCE_COUNT_MAX, TOLD_MAX
-from agent.reconcile.failures import FailureStreak
+from agent.reconcile.exclusive_lease import ReplicaChanges
+from agent.reconcile.failure_policy import FailureStreak
 from agent.reconcile.ledger import NOBODYS
-from agent.reconcile.mend import GONE_CODES
-from agent.reconcile.pauses import ReplicaChanges
-from agent.reconstruct.missed_blocks import BlockBackfill
-from agent.reconstruct.rebuilt import RebuiltChunk, rebuilt_chunk
+from agent.reconcile.repair_executor import GONE_CODES
+from agent.reconstruct.block_backfill import BlockBackfill
+from agent.reconstruct.rebuilt_chunk import RebuiltChunk, rebuilt_chunk
 from agent.reconstruct.row_repair import ROW_FAULTS, RowRestorer
-from agent.reconstruct.sources import RebuildSources
-from agent.rpc.calls.peer import Peer
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import DamageFault, ScanFinding, Verdict
+from suture.client.stripes.stripe_sources import RebuildSources
+from suture.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
+from suture.ec.rebuild_task import RebuildStats, ShardLocation
+from suture.ec.scheme import Scheme
+from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
+from suture.runtime.ports import Executor, Leases
+from suture.wire.clients.peer import Peer
 
 CHUNK_FAULTS: Final = frozenset(
     {

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from agent.ec.rebuild_task import RebuildStats, ShardLocation
-from agent.errors import Code, SutureError, UnavailableError
-from agent.ports import Executor, Future
-from agent.rpc.calls.filling import WholeBlock
-from agent.rpc.calls.replica_peer import DialShard
-from agent.rpc.wire import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from suture.ec.rebuild_task import RebuildStats, ShardLocation
+from suture.errors import Code, SutureError, UnavailableError
+from suture.runtime.ports import Executor, Future
+from suture.wire.clients.replica_peer import DialShard
+from suture.wire.clients.shard_writer import WholeBlock
+from suture.wire.mapping import codec
 
 TOGETHER_COUNT_MAX: Final = 256  # small blocks of a target committed together
 TOGETHER_BYTES_MAX: Final = 4 * 1024**2  # of waiting small blocks, for all targets

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, is_stripe_checksum, resolve_group
-from agent.ec.cell_codec import rebuild_checked
-from agent.ec.scheme import Scheme
-from agent.errors import SutureError
-from agent.salvage.source_volumes import BlockCopy
+from agent.salvage.offline_volumes import BlockCopy
 from merkle.checksum import fits
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
+from suture.ec.blockgroup import OrphanGroup, RebuildableGroup, is_stripe_checksum, resolve_group
+from suture.ec.cell_codec import rebuild_checked
+from suture.ec.scheme import Scheme
+from suture.errors import SutureError
 
 NO_CHECKSUM: Final = "no checksum was written with it"
 CONTRADICTED: Final = "replicas contradict each other, each by intact rows"

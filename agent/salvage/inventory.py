@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.client.block_vote import BlockVote
-from agent.client.putnote import DiscoveredPut, PartBlock, files_of
-from agent.ec.scheme import Scheme
+from agent.salvage.offline_volumes import BlockCopy, OfflineVolume
 from agent.salvage.safe_paths import older, paths_of
-from agent.salvage.source_volumes import BlockCopy, OfflineVolume
 from merkle.replica import BlockId, ContainerId
+from suture.client.block_vote import BlockVote
+from suture.client.put_metadata import DiscoveredPut, PartBlock, files_of
+from suture.ec.scheme import Scheme
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from agent.errors import Code, RefusedError
-from agent.store.files.durable import sync_file_system
+from suture.errors import Code, RefusedError
+from suture.runtime.durable import sync_file_system
 
 GROWING: Final = "%!"  # suffix that no key's path has
 MODE: Final = 0o640

@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from agent.ec.scheme import Scheme
-from agent.errors import Code, RefusedError, UnavailableError
 from agent.salvage.blocks import Hole, Reader, matches
 from agent.salvage.inventory import Inventory, SalvageFile, build_inventory
+from agent.salvage.offline_volumes import opened
 from agent.salvage.output_files import atomic_output, existing, sync
-from agent.salvage.source_volumes import opened
 from merkle.replica import ContainerId
+from suture.ec.scheme import Scheme
+from suture.errors import Code, RefusedError, UnavailableError
 
 MARK: Final = "salvage.json"  # identifies the directory's cluster
 LIST: Final = "files.jsonl"  # one line per file: key, path, size, result

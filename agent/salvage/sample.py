@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, RefusedError
-from agent.salvage.source_volumes import OfflineVolume, opened
-from agent.scan.sampling.spotcheck import check_chunk
+from agent.salvage.offline_volumes import OfflineVolume, opened
+from agent.scan.sampling.chunk_check import check_chunk
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.sampling import SampleSize, drawn, sample_size
+from suture.errors import Code, RefusedError
 
 BAD_KEPT_MAX: Final = 1_000
 

@@ -16,19 +16,19 @@ from typing import Final
 import numpy as np
 import structlog
 
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.runtime.clock import Clock
-from agent.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
-from agent.runtime.memory import trim_heap
 from agent.scan.canary import Canary
 from agent.scan.container_scan import GONE, ScanDeps, scan_container
 from agent.scan.throttle import ScanPace
+from agent.store.direct_io import ReadBuffers
 from agent.store.index.columns import ReplicaColumns
-from agent.store.reads_past_cache import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId
 from scanner.finding import Verdict
-from scanner.pacing import PaceLimits
+from scanner.scan_rate_control import PaceLimits
 from scanner.schedule import MARGIN_SHARE, Candidates, ScanCandidate, ScanHours, Schedule
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.runtime.clock import Clock
+from suture.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
+from suture.runtime.memory import trim_heap
 
 AGENDA_S: Final = 30.0  # interval between agendas while one is worked through
 IDLE_MAX_S: Final = 60.0  # a volume worker wakes at least this often

@@ -15,17 +15,17 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, RefusedError, VolumeFailed
-from agent.runtime.clock import Clock
-from agent.runtime.lease import ContainerLeases
+from agent.leases import ContainerLeases
 from agent.scan.container_scan import ScanReport, StoreScanDeps, VerdictBreaker, scan_container
-from agent.store.files.durable import DIRECTORY_MODE, disk_errors, remove_tree
+from agent.store.direct_io import ReadBuffers
 from agent.store.options import StoreOptions
-from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.finding import Verdict
+from suture.errors import Code, RefusedError, VolumeFailed
+from suture.runtime.clock import Clock
+from suture.runtime.durable import DIRECTORY_MODE, disk_errors, remove_tree
 
 CONTAINER: Final = ContainerId(1)
 WHOLE, DAMAGED = BlockId(1), BlockId(2)

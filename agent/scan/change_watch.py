@@ -28,14 +28,14 @@ from watchdog.observers.inotify_c import (
     WatchDescriptor,
 )
 
-from agent.runtime.lease import ContainerLeases
-from agent.runtime.loop import RetryAfter, Step
-from agent.runtime.memory import trim_heap
+from agent.leases import ContainerLeases
 from agent.scan.ondemand import OnDemandScans
 from agent.store.files.layout import holds_data
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
 from merkle.replica import TREE_STATES, ContainerId
+from suture.runtime.loop import RetryAfter, Step
+from suture.runtime.memory import trim_heap
 
 SYNC_S: Final = 5.0  # a newly closed container is watched within this time
 OWN_WINDOW_S: Final = 2.0  # events of the agent's own writes arrive within this time

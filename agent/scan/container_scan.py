@@ -15,15 +15,12 @@ from typing import Final, Protocol
 
 import structlog
 
-from agent.errors import BlockFailed, Code, VolumeFailed
-from agent.runtime.clock import Clock, SystemClock
-from agent.runtime.lease import ContainerLeases
-from agent.runtime.memory import UNLIMITED, MemoryBudget
+from agent.leases import ContainerLeases
 from agent.scan.shadow.hashing import OpenReader, ShadowHashing
+from agent.store.direct_io import ReadBuffers
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.index.rows import ScanCursor
-from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import StoreReplicaReader
 from merkle.checksum import Algorithm
@@ -35,6 +32,9 @@ from scanner.ports import ReadSplitting
 from scanner.replica_scan import CHANGED, STOPPED, scan_replica
 from scanner.resume import ScanMark, no_mark
 from scanner.scan_outcome import ScanOutcome
+from suture.errors import BlockFailed, Code, VolumeFailed
+from suture.runtime.clock import Clock, SystemClock
+from suture.runtime.memory import UNLIMITED, MemoryBudget
 
 SCAN_ATTEMPTS_MAX: Final = 2  # a replica that keeps changing is left to a later scan
 LEASE_WAIT_S: Final = 30.0

@@ -10,15 +10,15 @@ from typing import Final, Protocol
 
 import structlog
 
-from agent.errors import RefusedError, VolumeFailed
-from agent.runtime.clock import Clock
-from agent.runtime.loop import Busy, RetryAfter, Step
-from agent.runtime.memory import trim_heap
-from agent.store.files.durable import is_shortage
-from agent.store.replica.glance import quick_check
+from agent.store.replica.quick_check import quick_check
 from agent.store.replica_store import ReplicaStore
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import TREE_STATES, ContainerId
+from suture.errors import RefusedError, VolumeFailed
+from suture.runtime.clock import Clock
+from suture.runtime.durable import is_shortage
+from suture.runtime.loop import Busy, RetryAfter, Step
+from suture.runtime.memory import trim_heap
 
 INTERVAL_S: Final = 3 * 3600.0
 REPLICAS_PER_STEP: Final = 100  # between two heartbeats of the worker

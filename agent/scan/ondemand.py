@@ -9,12 +9,12 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
 from agent.scan.container_scan import BREAKER, GONE, SHADOW, StoreScanDeps, scan_container
-from agent.store.reads_past_cache import ReadBuffers
+from agent.store.direct_io import ReadBuffers
 from merkle.replica import ContainerId
 from scanner.ports import ReadSplitting
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
 
 REQUESTS_MAX: Final = 1_000  # requests that may wait
 RETRIES_MAX: Final = 5  # of a request whose container is busy

@@ -19,19 +19,19 @@ from typing import Final
 import numpy as np
 import structlog
 
-from agent.ec.rebuild_task import ShardLocation
-from agent.ec.scheme import SHARDS_MAX, parse_scheme
-from agent.errors import Code, SutureError, UnavailableError
 from agent.reconstruct.parity_check import ParityReport, verify_parity
-from agent.rpc.calls.peer import NodeAddress, Peer
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.runtime.clock import Clock
-from agent.runtime.loop import Busy, ProgressMarker, RetryAfter, Step
-from agent.runtime.memory import trim_heap
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
 from merkle.replica import ContainerId, ReplicaState
+from suture.ec.rebuild_task import ShardLocation
+from suture.ec.scheme import SHARDS_MAX, parse_scheme
+from suture.errors import Code, SutureError, UnavailableError
+from suture.runtime.clock import Clock
+from suture.runtime.loop import Busy, ProgressMarker, RetryAfter, Step
+from suture.runtime.memory import trim_heap
+from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.v1 import container_pb2, scm_pb2
+from suture.wire.v1 import datanode_pb2 as pb
 
 IDLE_S: Final = 60.0
 RETRY_S: Final = 3600.0  # for a container that could not be verified

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from agent.reconcile.peer_challenges import ChallengeWorker
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.scan.host_scans import ScanManager
 from agent.scan.parity_scrub import ParityScrub
+from agent.scan.scan_manager import ScanManager
 from merkle.replica import ContainerId
+from suture.wire.v1 import datanode_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)

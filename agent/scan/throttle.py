@@ -1,6 +1,6 @@
 """The pace of a scan for its reader: a call after each read, which returns when it may go on.
 
-`scanner.pacing` decides; this module has the clock, the waiting, and the kernel's pressure
+`scanner.scan_rate_control` decides; this module has the clock, the waiting, and the kernel's pressure
 counters. Copies of replicas to other datanodes share one pace among their threads.
 """
 
@@ -9,9 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from agent.runtime.clock import Clock, SystemClock
-from agent.runtime.loop import ProgressMarker
-from scanner.pacing import (
+from scanner.scan_rate_control import (
     PAUSE_S,
     Latencies,
     PaceLimits,
@@ -20,6 +18,8 @@ from scanner.pacing import (
     parse_stall_us,
     pressure_of_others,
 )
+from suture.runtime.clock import Clock, SystemClock
+from suture.runtime.loop import ProgressMarker
 
 SLICE_S: Final = 1.0  # a long wait reports progress and checks for a pause this often
 STALL_S: Final = 2.0  # update interval of the kernel's counters

@@ -14,14 +14,14 @@ from typing import Final
 
 import structlog
 
-from agent.errors import SutureError, UnavailableError
-from agent.runtime.clock import Clock
-from agent.runtime.loop import RetryAfter, Step
-from agent.store.files.durable import is_shortage
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
 from merkle.replica import ContainerId
 from scanner.failure_window import FailureWindow
+from suture.errors import SutureError, UnavailableError
+from suture.runtime.clock import Clock
+from suture.runtime.durable import is_shortage
+from suture.runtime.loop import RetryAfter, Step
 
 LOOK_S: Final = 0.2  # interval between two checks of running probes
 

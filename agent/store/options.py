@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from agent.store.failure_reports import StoreFailure
 from agent.store.files.mounts import FSTAB
-from agent.store.trouble import StoreFailure
 from merkle.checksum import Algorithm
 from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX, ContainerId
 

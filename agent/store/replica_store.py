@@ -6,7 +6,7 @@
 `view`, `writer` and `repair` each give a handle of one replica.
 
 Only `agent/store` accesses volumes. Nothing here locks: callers that change a replica hold its
-lease (agent/runtime/lease.py), LMDB admits one writer at a time, and reads need neither.
+lease (agent/leases.py), LMDB admits one writer at a time, and reads need neither.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
+from agent.store.failure_reports import StoreFailure
 from agent.store.files.layout import ReplicaPaths
 from agent.store.files.writebehind import Submit
 from agent.store.index.columns import ReplicaColumns
@@ -29,23 +29,22 @@ from agent.store.index.facts import (
 )
 from agent.store.index.replica_history import Changes
 from agent.store.index.rows import ReplicaRow, ScanCursor, not_found
-from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
 from agent.store.operations.batch_repair import OfferedChunk, install_batch
+from agent.store.operations.block_batch_write import NewBlocks
 from agent.store.operations.closing import close_replica, create_replica, move_state
 from agent.store.operations.deleting import DeleteResult, delete_blocks, delete_replica
-from agent.store.operations.newblocks import NewBlocks
 from agent.store.operations.reading import LocalReplicaView, changes_of, findings_of, served_columns
 from agent.store.operations.repair import ReplicaRepair
+from agent.store.operations.replica_import import ImportSpec, ImportVerdict, ReplicaImport
 from agent.store.operations.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
 from agent.store.operations.write_rules import check_id, check_new, check_same
 from agent.store.operations.writing import ReplicaWriter
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import open_volumes
-from agent.store.replica.evidence import keep_evidence
 from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.packs import PackIndex
+from agent.store.replica.quarantine_policy import keep_evidence
 from agent.store.replica.states import ReplicaEvent
-from agent.store.trouble import StoreFailure
 from agent.store.verification_log.log_entries import log_verdict
 from agent.store.volume_services import VolumeModes
 from agent.store.volume_set import VolumeSet
@@ -56,6 +55,7 @@ from merkle.checksum import Algorithm, long_crcs
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.finding import ScanFinding
 from scanner.scan_outcome import ScanOutcome
+from suture.errors import Code, RefusedError, UnavailableError, VolumeFailed
 
 FINDINGS_MAX: Final = 10_000
 

@@ -14,13 +14,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from agent.store.files.blockfile import read_past_cache
-from agent.store.files.durable import block_errors, disk_errors
-from agent.store.files.kinds import absence, kind_at
-from agent.store.files.layout import PACK_NAME, QUARANTINE, block_id_of
-from agent.store.index.facts import ScanBase
-from agent.store.index.packformat import PackedBlocks, PackedPlace
-from agent.store.reads_past_cache import (
+from agent.store.direct_io import (
     BlockFile,
     ReadBuffers,
     is_cut,
@@ -28,19 +22,25 @@ from agent.store.reads_past_cache import (
     read_aligned,
     read_at_once,
 )
+from agent.store.files.blockfile import read_past_cache
+from agent.store.files.layout import PACK_NAME, QUARANTINE, block_id_of
+from agent.store.index.facts import ScanBase
+from agent.store.index.packformat import PackedBlocks, PackedPlace
 from agent.store.replica.descriptor import read_descriptor
 from agent.store.replica.lost_rows import is_cut_short, is_unread_loss
 from agent.store.replica.quarantine import QuarantinedPieces
 from agent.store.replica.trees import read_tree_file
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 from scanner.chunk_verdict import name_of, persistent_error, read_failure
 from scanner.finding import DamageFault, Verdict
 from scanner.ports import ReadSplitting, Structure, StructureFault
 from scanner.scan_outcome import ScanOutcome
+from suture.runtime.durable import block_errors, disk_errors
+from suture.runtime.file_kinds import absence, kind_at
 
 WINDOW_BYTES: Final = 512 * 1024  # of a pack: other readers wait no longer than for a piece
 FOREIGN_NAMES_MAX: Final = 100  # names kept of foreign files

@@ -19,26 +19,26 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from agent.errors import Code, RefusedError, UnavailableError
 from agent.store.files.layout import VolumeLayout, VolumeVersion
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts, VolumeFacts, facts_of
 from agent.store.index.rows import ReplicaRow
-from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
 from agent.store.operations.deleting import delete_replica
 from agent.store.operations.reading import volume_facts
+from agent.store.operations.replica_import import ImportSpec, ImportVerdict, ReplicaImport
 from agent.store.options import StoreOptions
+from agent.store.read_speed import measured_bytes_per_s
 from agent.store.recovery.opening import check_apart, check_single
 from agent.store.recovery.startup_recovery import StartupResult, recover, replica_directories
 from agent.store.replica.lost_rows import blocks_without_row
-from agent.store.speed import measured_bytes_per_s
 from agent.store.volume_set import VolumeSet
 from agent.store.volumes.identity import read_versions
-from agent.store.volumes.known import newest_known, remember
 from agent.store.volumes.service_mode import VolumeMode, VolumeUse, read_service, write_service
 from agent.store.volumes.volume import Volume, open_volume
-from merkle.damaged import DamagedData
+from agent.store.volumes.volume_registry import newest_known, remember
+from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId, ReplicaState
+from suture.errors import Code, RefusedError, UnavailableError
 
 
 @dataclass(frozen=True, slots=True)

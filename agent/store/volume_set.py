@@ -7,20 +7,20 @@ from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
-from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.index.facts import RecoveryReport, Unloadable, VolumeFacts
-from agent.store.operations.arrival import ReplicaImports
 from agent.store.operations.deleting import PurgeResult, purge_deleted
 from agent.store.operations.reading import facts_or_failure, failed_facts, index_version
+from agent.store.operations.replica_import import ReplicaImports
 from agent.store.options import StoreOptions
 from agent.store.recovery.startup_recovery import UNFINISHED, Rank, StartupResult, rank
-from agent.store.replica.evidence import purge_quarantine
+from agent.store.replica.quarantine_policy import purge_quarantine
 from agent.store.volumes.ballast import fill_ballast
-from agent.store.volumes.nodestate import NodeState, SeenStart, newest_state, write_state
+from agent.store.volumes.op_state_file import NodeState, SeenStart, newest_state, write_state
 from agent.store.volumes.probe import Probe, probe
 from agent.store.volumes.volume import Volume
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId
+from suture.errors import Code, SutureError, VolumeFailed
 
 
 class VolumeSet:

@@ -17,20 +17,14 @@ from typing import Final, Protocol, cast
 
 import numpy as np
 
-from agent.errors import Code, RefusedError
-from agent.ports import Executor, Leases
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.wire import codec, hashes
-from agent.runtime.memory import trim_heap
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.packformat import PACKED_BYTES_MAX
-from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
+from agent.store.operations.replica_import import ImportSpec, ImportVerdict, ReplicaImport
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.ahead import read_ahead
 from agent.transfer.chunk_checks import StreamedChunks
-from agent.transfer.folding import ImportTreeBuilder, plain, rebuild_tree
-from agent.transfer.incoming_condition import FINDINGS_MAX, DeclaredDamage
+from agent.transfer.declared_damage import FINDINGS_MAX, DeclaredDamage
+from agent.transfer.import_tree import ImportTreeBuilder, plain, rebuild_tree
 from agent.transfer.parts import (
     PART_BLOCKS_MAX,
     PART_BYTES,
@@ -39,9 +33,10 @@ from agent.transfer.parts import (
     read_part,
     unpacked,
 )
+from agent.transfer.prefetch import read_ahead
 from merkle.blockrow import decode_block
 from merkle.checksum import Algorithm, fold_each, windows_verify
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CONTAINER_BYTES_MAX,
@@ -57,8 +52,13 @@ from merkle.replica import (
 from merkle.tree import Tree
 from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.rows.small_blocks import FIRST_SUM_END, SUMS_START, SimpleRun, runs
+from suture.errors import Code, RefusedError
+from suture.runtime.memory import trim_heap
+from suture.runtime.ports import Executor, Leases
+from suture.wire.mapping import codec, tree_pages
+from suture.wire.v1 import datanode_pb2 as pb
 
-TREE_BYTES_MAX: Final = 64 * hashes.ROWS_MAX  # twice the size of the largest tree
+TREE_BYTES_MAX: Final = 64 * tree_pages.ROWS_MAX  # twice the size of the largest tree
 SMALL_BYTES_MAX: Final = PART_BYTES
 STEP_BYTES: Final = 512 * 1024
 
@@ -240,7 +240,7 @@ class _ImportStream:
     def _known_tree(self) -> Tree:
         """Return the source's tree, which is complete once a later part arrives."""
         if self._tree is None:
-            summary, tree = hashes.read_tree(iter(self._pages))
+            summary, tree = tree_pages.read_tree(iter(self._pages))
             if tree.summary() != replace(summary, generation=tree.generation):
                 raise codec.malformed("tree", "is not what its summary says")
             self._tree, self._pages = tree, []

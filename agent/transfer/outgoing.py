@@ -20,22 +20,12 @@ from typing import Final, cast
 
 import numpy as np
 
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.ports import Executor, Future, Pace, at_once
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.wire import hashes, reports
+from agent.services import report_messages
 from agent.store.files.blockfile import ALIGNMENT_BYTES
-from agent.store.files.durable import error_of
 from agent.store.files.writebehind import REFUSED
 from agent.store.index.facts import ReplicaFacts
-from agent.store.operations.outflow import ABSENT, ExportFiles, ReadsAhead, WholeFiles
+from agent.store.operations.replica_export import ABSENT, ExportFiles, ReadsAhead, WholeFiles
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.outgoing_condition import (
-    ReplicaCondition,
-    lost_rows,
-    statement_of,
-    undeclared_damage_error,
-)
 from agent.transfer.parts import (
     FINDINGS_PER_PART,
     PART_BYTES,
@@ -43,11 +33,22 @@ from agent.transfer.parts import (
     part_with_hole,
 )
 from agent.transfer.pieces import SPREAD_BYTES_MAX, BlockSpan, ExportPiece, SmallBlockBatch
+from agent.transfer.replica_condition import (
+    ReplicaCondition,
+    lost_rows,
+    statement_of,
+    undeclared_damage_error,
+)
 from merkle.blockrow import decode_block
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import TREE_STATES, BlockId, ContainerId
 from merkle.tree import Tree
 from scanner.rows.small_blocks import SimpleRun, runs
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.durable import error_of
+from suture.runtime.ports import Executor, Future, Pace, at_once
+from suture.wire.mapping import tree_pages
+from suture.wire.v1 import datanode_pb2 as pb
 
 NO_DATA: Final = frozenset({errno.EIO, errno.ENOENT})
 READ_AHEAD_PARTS: Final = 4  # read ahead; one MiB each
@@ -92,12 +93,12 @@ class ReplicaExport:
         said = statement_of(self.store, facts)
         tree, findings = said.tree, said.findings
         yield pb.ImportPart(header=self._header(facts, said)).SerializeToString()
-        everything = hashes.TreeQuery(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
-        for page in hashes.pages(tree, everything):
+        everything = tree_pages.TreeQuery(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
+        for page in tree_pages.pages(tree, everything):
             yield pb.ImportPart(tree=page).SerializeToString()
         told = [*findings, *said.contradictions]
         for start in range(0, len(told), FINDINGS_PER_PART):
-            some = reports.FINDING.messages(told[start : start + FINDINGS_PER_PART])
+            some = report_messages.FINDING.messages(told[start : start + FINDINGS_PER_PART])
             yield pb.ImportPart(findings=pb.ImportFindings(findings=some)).SerializeToString()
         self.damaged_block_ids = said.damaged_block_ids
         yield from self._blocks(said)

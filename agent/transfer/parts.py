@@ -18,12 +18,12 @@ from typing import Final
 
 import zstandard
 
-from agent.errors import RefusedError
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.wire import codec
-from agent.rpc.wire.varint import field_tag, read_varint, varint
 from agent.store.files.blockfile import ALIGNMENT_BYTES
 from merkle.replica import BlockId
+from suture.errors import RefusedError
+from suture.wire.mapping import codec
+from suture.wire.mapping.varint import field_tag, read_varint, varint
+from suture.wire.v1 import datanode_pb2 as pb
 
 PART_BYTES: Final = 1024**2  # of data in one message: the best size for a gRPC stream
 PART_BLOCKS_MAX: Final = 1024

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from agent.store.operations.outflow import spread_bytes
+from agent.store.operations.replica_export import spread_bytes
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES
 from merkle.replica import BlockId
 

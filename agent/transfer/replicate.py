@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias
 
-from agent.errors import Code, SutureError, UnavailableError
-from agent.ports import Executor, Leases, Pace, at_once
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.memory import trim_heap
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.outgoing import ReplicaExport
 from merkle.replica import TREE_STATES, ContainerId
+from suture.errors import Code, SutureError, UnavailableError
+from suture.runtime.memory import trim_heap
+from suture.runtime.ports import Executor, Leases, Pace, at_once
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import container_pb2, scm_pb2
 
 TIMEOUT_S: Final = 6 * 3600.0  # of one transfer whose command has no deadline
 LEFT_S_MIN: Final = 0.1  # after a deadline has passed; the call itself then fails

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.rpc.v1 import container_pb2, scm_pb2
 from bench.measure import Measure, at_most
 from bench.scans.scan_world import CLUSTER, Shape, fill
 from merkle.replica import ContainerId
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.scripted_scm import ScriptedScm
 from tools.demo.cluster import Process
 

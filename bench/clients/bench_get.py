@@ -5,7 +5,7 @@
     one stream       the large file as one bare gRPC stream of messages of 1 MiB
 
 The product side is a control plane, three agents and the client, each in its own process. The
-floors use no product code (`bench.clients.get_floor`): byte strings instead of messages, and no
+floors use no product code (`bench.clients.get_baseline`): byte strings instead of messages, and no
 verification. Processor seconds are those of all processes of a side; ratios are medians over pairs,
 whose order alternates. All files are in the page cache, so no disk is measured.
 
@@ -23,10 +23,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile
-from bench.clients.ends import BenchProcess, Cost, Pairs, cluster_cpu_s, node_cpu_s, paired
+from bench.clients.bench_process import BenchProcess, Cost, Pairs, cluster_cpu_s, node_cpu_s, paired
 from bench.measure import Measure, at_least, at_most
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
 from tools.demo.cluster import Cluster
 
 MIB: Final = 1024**2
@@ -130,7 +130,7 @@ class SutureGet:
                 agent_sections="[scan]\nenabled = false\nwatch = false\n",
             )
         )
-        self._client = BenchProcess("bench.clients.get_own", self._cluster.scm.address)
+        self._client = BenchProcess("bench.clients.get_suture", self._cluster.scm.address)
         stack.callback(self._client.close)
 
     def store(self, root: Path, file_count: int, large_mib: int) -> None:
@@ -164,11 +164,11 @@ class GetBaseline:
 
     def __init__(self, stack: ExitStack, large: Path) -> None:
         self._servers = [
-            BenchProcess("bench.clients.get_floor", "serve", str(large))
+            BenchProcess("bench.clients.get_baseline", "serve", str(large))
             for _ in range(1 + REPLICAS)
         ]
         addresses = [str(server.hello["address"]) for server in self._servers]
-        self._client = BenchProcess("bench.clients.get_floor", "read", *addresses)
+        self._client = BenchProcess("bench.clients.get_baseline", "read", *addresses)
         for end in (*self._servers, self._client):
             stack.callback(end.close)
 

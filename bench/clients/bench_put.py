@@ -11,7 +11,7 @@
 
 The product side is a control plane, three agents and the client, each in its own process, with
 their other work: heartbeats, containers, keys. Processor seconds are those of all processes of a
-side. The floors use no product code (`bench.clients.put_floor`). Before each round the file systems
+side. The floors use no product code (`bench.clients.put_baseline`). Before each round the file systems
 are synced, so that no side pays for the other's writes; ratios are medians over pairs, whose order
 alternates.
 
@@ -30,7 +30,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from bench.clients.ends import BenchProcess, Cost, cluster_cpu_s, paired
+from bench.clients.bench_process import BenchProcess, Cost, cluster_cpu_s, paired
 from bench.measure import Measure, at_least, at_most
 from tools.demo.cluster import Cluster
 
@@ -94,7 +94,7 @@ class SuturePut:
                 container_bytes_max=CONTAINER_BYTES_MAX,
             )
         )
-        self._client = BenchProcess("bench.clients.put_own", self._cluster.scm.address)
+        self._client = BenchProcess("bench.clients.put_suture", self._cluster.scm.address)
         stack.callback(self._client.close)
         self._number = 0
 
@@ -116,8 +116,8 @@ class PutBaseline:
         for index in range(REPLICAS):
             folder = root / f"floor{index}"
             folder.mkdir()
-            self._keepers.append(BenchProcess("bench.clients.put_floor", "keep", str(folder)))
-        self._sender = BenchProcess("bench.clients.put_floor", "send")
+            self._keepers.append(BenchProcess("bench.clients.put_baseline", "keep", str(folder)))
+        self._sender = BenchProcess("bench.clients.put_baseline", "send")
         for end in (*self._keepers, self._sender):
             stack.callback(end.close)
 

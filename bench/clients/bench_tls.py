@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from agent.rpc.calls.peer import Peer
-from agent.rpc.security.caller import Role
-from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from bench.measure import ROUNDS_DEFAULT, Measure, at_most
 from merkle.replica import BlockId
+from suture.wire.clients.peer import Peer
+from suture.wire.security.caller import Role
+from suture.wire.security.tls import LOOPBACK_ONLY, Security
 from tests.support.authority import Authority
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CONTAINER

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from agent.observe import logs
 from bench.measure import Measure, at_least, at_most
+from suture.observe import logs
 from tests.support.control.agreement import Agreement
 from tests.support.simulation.random_days import RandomDays
 

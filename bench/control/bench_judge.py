@@ -22,8 +22,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from agent.observe import logs
-from agent.runtime.interpreter import freeze_what_stays
 from bench.control.bench_scm import (
     CLUSTER_NODES,
     CONTAINER_COUNT,
@@ -37,14 +35,16 @@ from health.batch import ContainerBatch
 from health.judge import diagnose, judge
 from health.rules import Rules
 from merkle.replica import ReplicaState
+from scm.api.call_values import Heartbeat
+from scm.api.calls.control import ControlPlane
 from scm.cluster.nodes import Registration
 from scm.cluster.replica_map import NodeReplicaReport
-from scm.edge.call_values import Heartbeat
-from scm.edge.plane.control import ControlPlane
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
-from scm.state.facts import NodeHealthState
+from scm.state.entities import NodeHealthState
 from scm.state.options import ScmOptions
+from suture.observe import logs
+from suture.runtime.gil_tuning import freeze_what_stays
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import replica, volume
 from tests.support.verification.judged import cut

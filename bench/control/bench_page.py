@@ -24,24 +24,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.observe import logs
-from agent.runtime.callthreads import CallThreadPool
-from agent.runtime.interpreter import freeze_what_stays, set_switch_interval
-from agent.runtime.loop import WorkerLoops
 from bench.control.bench_scm import memory_of
 from bench.measure import Measure, at_least, at_most, duration_s
 from health.cluster_verdict import DataVerdict
 from merkle.replica import ReplicaState
+from scm.api.call_values import Heartbeat
+from scm.api.calls.control import ControlPlane
+from scm.api.http_pages import HttpStatus
 from scm.cluster.nodes import Registration
-from scm.edge.call_values import Heartbeat
-from scm.edge.http_pages import HttpStatus
-from scm.edge.plane.control import ControlPlane
 from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
-from scm.state.facts import Container, ContainerState, OpState, ReportedVolume
+from scm.state.entities import Container, ContainerState, OpState, ReportedVolume
 from scm.state.history.interval_samples import LEVELS, StatusSample
 from scm.state.options import ScmOptions
 from scm.state.replicas.reported_replicas import ReportedReplicas
+from suture.observe import logs
+from suture.runtime.call_thread_pool import CallThreadPool
+from suture.runtime.gil_tuning import freeze_what_stays, set_switch_interval
+from suture.runtime.loop import WorkerLoops
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import replica
 

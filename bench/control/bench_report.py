@@ -24,19 +24,19 @@ import grpc
 import lmdb
 import numpy as np
 
-from agent.observe import logs
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
-from agent.rpc.wire.replica_columns import COLUMNS, ID, column_report
 from bench.control.bench_scm import append, container_of, cpu_s, memory_of, replica_of, report_of
 from bench.measure import Measure, at_most
 from merkle.replica import LAYOUT_VERSION
-from scm.edge.plane.control import ControlPlane
-from scm.edge.service import ScmService
+from scm.api.calls.control import ControlPlane
+from scm.api.service import ScmService
 from scm.state import records
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
-from scm.state.facts import Node, OpState
+from scm.state.entities import Node, OpState
 from scm.state.options import ScmOptions
+from suture.observe import logs
+from suture.wire.mapping.replica_columns import COLUMNS, ID, column_report
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess
 

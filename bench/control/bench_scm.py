@@ -19,17 +19,17 @@ from typing import Any, Final
 import grpc
 import lmdb
 
-from agent.rpc.v1 import container_pb2, scm_pb2_grpc
 from bench.measure import Measure, at_most, duration_s
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
 from scm.state import records
 from scm.state.database import StateDatabase
-from scm.state.facts import Container, ContainerState, Node, OpState, Replica
+from scm.state.entities import Container, ContainerState, Node, OpState, Replica
 from scm.state.replicas import replica_rows
 from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.tables.table import Table
+from suture.wire.v1 import container_pb2, scm_pb2_grpc
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess
 

@@ -14,11 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.observe import logs
-from agent.runtime.clock import SystemClock
-from agent.runtime.lease import ContainerLeases
+from agent.leases import ContainerLeases
 from agent.scan.container_scan import ScanDeps, ScanReport, StoreScanDeps, scan_container
-from agent.store.reads_past_cache import ReadBuffers
+from agent.store.direct_io import ReadBuffers
 from bench.ozone.ozone_world import World
 from bench.scans.scan_world import open_store
 from merkle.replica import ContainerId
@@ -27,6 +25,8 @@ from ozone.disk.layout import find_volume
 from ozone.scrub.history import History
 from ozone.scrub.scrub import RESUMABLE_S, OzoneTools
 from ozone.scrub.store import OzoneStore
+from suture.observe import logs
+from suture.runtime.clock import SystemClock
 
 
 def own(volume: Path) -> tuple[ScanDeps, Callable[[], object]]:

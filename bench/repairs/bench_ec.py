@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from pyeclib.ec_iface import ECDriver
 
-from agent.ec import cell_codec
-from agent.ec.scheme import RS_3_2, RS_6_3, RS_10_4, Scheme
 from bench.measure import Measure, at_least, interleaved_medians
 from merkle.checksum import window_checksums, windows_verify
 from merkle.replica import WINDOW_BYTES_DEFAULT, ChecksumType
+from suture.ec import cell_codec
+from suture.ec.scheme import RS_3_2, RS_6_3, RS_10_4, Scheme
 
 STRIPES = 8  # per round: together larger than the caches
 SEED = 3

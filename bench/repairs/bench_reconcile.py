@@ -31,13 +31,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.store.files.durable import sync_all
 from bench.measure import Measure, at_most
 from bench.repairs.rsync_daemon import RsyncDaemon, processor_s, rsync_program
 from bench.scans.scan_world import CLUSTER, Shape, copy_volume, fill
 from merkle.replica import ContainerId
+from suture.runtime.durable import sync_all
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.scripted_scm import ScriptedScm
 from tools.demo.cluster import Process
 

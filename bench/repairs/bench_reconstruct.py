@@ -19,16 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from agent.client.file_pieces import describe
-from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
-from agent.ec.geometry import BlockGroup
-from agent.ec.rebuild_task import ShardLocation
-from agent.ec.scheme import RS_3_2, Scheme
 from agent.reconstruct.parity_check import verify_parity
-from agent.rpc.calls.peer import Peer
 from bench.measure import Measure, at_most
 from bench.repairs.ec_coordinator import OneByOne
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
+from suture.client.file_pieces import describe
+from suture.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
+from suture.ec.geometry import BlockGroup
+from suture.ec.rebuild_task import ShardLocation
+from suture.ec.scheme import RS_3_2, Scheme
+from suture.wire.clients.peer import Peer
 from tests.support.storage.ec_cluster import EcCluster, RecoveringDatanode, write_shard
 from tests.support.storage.ec_groups import encoded_group
 

@@ -39,11 +39,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from agent.store.files.durable import sync_file_system
 from bench.measure import Measure, at_least, at_most
 from bench.repairs.replicate_ends import MIB
 from bench.scans.scan_world import Shape, fill
 from merkle.replica import ContainerId
+from suture.runtime.durable import sync_file_system
 from tests.support.faults.page_cache import cached_pages, drop_pages
 
 MEMORY: Final = "/dev/shm"  # noqa: S108  # a folder of our own is made in it

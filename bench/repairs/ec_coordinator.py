@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agent.ec.rebuild_task import RebuildTask, ShardLocation
-from agent.ec.scheme import parse_scheme
-from agent.errors import Code, RefusedError
 from agent.reconstruct.coordinator import ReconstructionCoordinator
-from agent.rpc.calls.peer import Peer
-from agent.runtime.clock import SystemClock
 from merkle.replica import BlockId, ChunkInfo, ContainerId
+from suture.ec.rebuild_task import RebuildTask, ShardLocation
+from suture.ec.scheme import parse_scheme
+from suture.errors import Code, RefusedError
+from suture.runtime.clock import SystemClock
+from suture.wire.clients.peer import Peer
 
 THREADS = 32
 

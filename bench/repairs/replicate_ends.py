@@ -20,26 +20,26 @@ from typing import Any
 
 import grpc
 
-from agent.rpc.calls.channel import open_channel
-from agent.rpc.calls.peer import IMPORT_METHOD, Peer
-from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.limits import DatanodeServerLimits
-from agent.rpc.datanode.reading import ReadHandlers
-from agent.rpc.datanode.server import build_server
-from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
-from agent.runtime.lease import ContainerLeases
-from agent.runtime.memory import share_heaps
-from agent.store.operations.arrival import ARRIVALS_MAX
+from agent.leases import ContainerLeases
+from agent.services.import_handlers import ImportHandlers
+from agent.services.limits import DatanodeServerLimits
+from agent.services.read_handlers import ReadHandlers
+from agent.services.server import build_server
+from agent.store.direct_io import ReadBuffers
+from agent.store.operations.replica_import import ARRIVALS_MAX
 from agent.store.options import StoreOptions
-from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import ReplicaImporter
 from agent.transfer.parts import PART_BYTES, blocks_part
 from agent.transfer.replicate import Replicator
-from bench.clients.told import say
+from bench.clients.line_server import say
 from bench.scans.scan_own import scan
 from bench.scans.scan_world import CLUSTER, DATANODE
 from merkle.replica import BlockId, ContainerId
+from suture.runtime.memory import share_heaps
+from suture.wire.clients.channel import open_channel
+from suture.wire.clients.peer import IMPORT_METHOD, Peer
+from suture.wire.v1 import datanode_pb2, datanode_pb2_grpc
 
 THREADS = 4
 MIB = 1024**2

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from agent.store.files.durable import sync_all
+from suture.runtime.durable import sync_all
 from tools.demo.cluster import free_port
 
 PROGRAM: Final = "rsync"
@@ -73,7 +73,7 @@ class RsyncDaemon:
                 *(self._program, "--daemon", "--no-detach", f"--config={config}"),
                 *("--address=127.0.0.1", f"--port={self._port}"),
             ],
-            start_new_session=True,  # as our agents have, see bench.clients.ends
+            start_new_session=True,  # as our agents have, see bench.clients.bench_process
         )
 
     def __enter__(self) -> Self:

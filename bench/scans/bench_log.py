@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from agent.runtime.lease import ContainerLeases
+from agent.leases import ContainerLeases
 from agent.scan.container_scan import StoreScanDeps, scan_container
 from agent.store.verification_log.log_files import VerificationLog
 from bench.measure import Measure, at_most

@@ -27,8 +27,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.terminal.ask import fetch_status
-from agent.rpc.calls.peer import Peer
 from agent.store.files.layout import VolumeLayout
 from agent.store.index.environment import Index
 from agent.store.index.rows import ReplicaRow
@@ -38,6 +36,8 @@ from agent.store.replica_store import ReplicaStore
 from bench.measure import Measure, at_most, duration_s
 from merkle.replica import ContainerId
 from scanner.schedule import PERIOD_SHARE, phase_of
+from suture.terminal.datanode_queries import fetch_status
+from suture.wire.clients.peer import Peer
 
 COUNT = int(os.environ.get("SUTURE_BENCH_CONTAINERS", "100000"))
 OUT = Path(__file__).resolve().parents[1] / "out"

@@ -30,7 +30,7 @@ from bench.scans.real_agent import Agent, clients, running
 from bench.scans.scan_world import WARM_UP, Shape, fill, repeat
 from bench.scans.simulated_disk import simulated
 from merkle.replica import ContainerId
-from scanner.pacing import CALM_S, p99_of
+from scanner.scan_rate_control import CALM_S, p99_of
 from tests.support.faults.page_cache import drop_pages
 
 MIB: Final = 1024**2

@@ -13,8 +13,8 @@ import threading
 import time
 from random import Random
 
-from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId
+from suture.wire.clients.peer import Peer
 
 
 def main(address: str, container_id: ContainerId, thread_count: int, reads_per_s: float) -> None:

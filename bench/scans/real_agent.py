@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import datanode_pb2 as pb
 from bench.scans.limited_disk import LimitedDisk
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import datanode_pb2 as pb
 from tools.demo.cluster import Process
 
 TIMEOUT_S: Final = 60.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from merkle.blockrow import CHUNK, HEADER, INTACT_CRC, POSITION, WORD_BYTES
 from merkle.checksum import FOLDS, Algorithm, crc32c
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.diff import Difference, DifferenceKind
 from merkle.replica import BlockId
 from merkle.tree import Leaf, Tree

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from agent.store.reads_past_cache import ReadBuffers
+from agent.store.direct_io import ReadBuffers
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import StoreReplicaReader
 from bench.scans.scan_world import OPTIONS, WARM_UP, open_store

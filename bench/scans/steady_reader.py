@@ -12,8 +12,8 @@ import sys
 import time
 from random import Random
 
-from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
+from suture.wire.clients.peer import Peer
 
 
 def main(address: str, container_id: ContainerId, reads_per_s: float) -> None:

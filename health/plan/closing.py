@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from health.plan.plan_input import PlanInput
 from health.plan.plan_rows import MISPLACED_PRIORITY, PlanRows, rows_of
-from health.plan.scene import PlanInput
 from health.words import Action, HealthState, SharedState
 
 

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from health.ec_replication import INDEX_MAX
+from health.plan.plan_input import PlanInput
 from health.plan.plan_rows import (
     MISPLACED_PRIORITY,
     OUT_OF_SERVICE_PRIORITY,
@@ -15,9 +16,8 @@ from health.plan.plan_rows import (
     reasons_of,
     rows_of,
 )
-from health.plan.scene import PlanInput
-from health.segments import Bools, Groups, Ints, first_of_run, popcount
-from health.source_doubts import SourceIssue
+from health.segmented_rows import Bools, Groups, Ints, first_of_run, popcount
+from health.source_issues import SourceIssue
 from health.words import (
     RECOVERING,
     UNHEALTHY,

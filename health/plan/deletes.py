@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from health.batch import NO_BCSID
+from health.plan.plan_input import PlanInput
 from health.plan.plan_rows import (
     DELETE_PRIORITY,
     PlanRows,
@@ -19,8 +20,7 @@ from health.plan.plan_rows import (
     reasons_of,
     rows_of,
 )
-from health.plan.scene import PlanInput
-from health.segments import Bools, Groups, Ints, first_of_run
+from health.segmented_rows import Bools, Groups, Ints, first_of_run
 from health.words import (
     Action,
     ChecksumClass,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from health.segments import Bools, Ints, Segments
+from health.segmented_rows import Bools, Ints, Segments
 from health.words import Action
 
 OUT_OF_SERVICE_PRIORITY: Final = 5

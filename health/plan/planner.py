@@ -20,8 +20,8 @@ from health.plan.deletes import (
     delete_spare_of_origin,
     delete_spare_shard,
 )
+from health.plan.plan_input import PlanInput
 from health.plan.plan_rows import PlanRows, joined
-from health.plan.scene import PlanInput
 
 
 def plan(scene: PlanInput) -> PlanRows:

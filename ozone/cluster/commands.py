@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import (
+from ozone.clients.authentication import choose
+from ozone.clients.connection import parse_addresses
+from ozone.clients.scm import OzoneScmClient
+from ozone.cluster.scrubs import NOTHING_SCRUBBED, read_scrubs
+from suture.errors import SutureError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import (
     items_progress,
     pluralize,
     print_json,
@@ -15,13 +21,7 @@ from agent.cli.terminal.output import (
     print_note,
     print_rows,
 )
-from agent.cli.terminal.typer_options import JsonFlag, PlanArgument
-from agent.errors import SutureError
-from agent.runtime.exits import ExitCode
-from ozone.cluster.scrubs import NOTHING_SCRUBBED, read_scrubs
-from ozone.wire.authentication import choose
-from ozone.wire.connection import parse_addresses
-from ozone.wire.scm import OzoneScmClient
+from suture.terminal.typer_options import JsonFlag, PlanArgument
 
 if TYPE_CHECKING:
     from ozone.cluster.export import ExportResult
@@ -130,8 +130,8 @@ def reconcile_command(
     It does what `ozone admin container reconcile` does, row by row. 2: there is something left to
     do.
     """
-    from agent.rpc.wire.plan_file import FinishedRun
     from ozone.cluster.reconcile import ReconcileOptions, ReconcileReport, reconcile, reconcile_plan
+    from suture.wire.mapping.plan_file import FinishedRun
 
     run = FinishedRun.opened(plan)
     orders = ReconcileReport(reconcile_plan(run), is_dry_run=not yes)

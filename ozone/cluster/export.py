@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, RefusedError
-from agent.rpc.wire.snapshot_file import SnapshotFiles, writing
+from ozone.clients.scm import OzoneScmClient
 from ozone.cluster import snapshot_rows
 from ozone.cluster.listings import OzoneClusterView, Page, datanode_id
 from ozone.cluster.scrubs import NOTHING_SCRUBBED, ScrubFindings
 from ozone.cluster.snapshot_rows import ExportContext, Row, UnsupportedValue
-from ozone.wire.scm import OzoneScmClient
+from suture.errors import Code, RefusedError
+from suture.wire.mapping.snapshot_file import SnapshotFiles, writing
 
 PAGE_SIZE: Final = 4096  # containers per answer of the SCM
 EXAMPLES_MAX: Final = 5

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from agent.errors import Code, RefusedError
-from ozone.wire.frames import Failure
-from ozone.wire.messages import ScmRequestType
-from ozone.wire.scm import OzoneScmClient, request
+from ozone.clients.frames import Failure
+from ozone.clients.messages import ScmRequestType
+from ozone.clients.scm import OzoneScmClient, request
+from suture.errors import Code, RefusedError
 
 WHOLE_CLUSTER: Final = 1  # QueryScope
 PIPELINE_OPEN: Final = 2  # PipelineState

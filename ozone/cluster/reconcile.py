@@ -14,12 +14,12 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.parquet
 
-from agent.errors import Code, RefusedError
-from agent.rpc.wire.plan_file import FinishedRun, read_plan, unreadable
 from health.reconcile_eligibility import COMMIT_ID_BEHIND
-from ozone.wire.frames import Failure
-from ozone.wire.messages import ScmRequestType
-from ozone.wire.scm import OzoneScmClient, request
+from ozone.clients.frames import Failure
+from ozone.clients.messages import ScmRequestType
+from ozone.clients.scm import OzoneScmClient, request
+from suture.errors import Code, RefusedError
+from suture.wire.mapping.plan_file import FinishedRun, read_plan, unreadable
 
 MINUTE_S: Final = 60.0
 EXPLAINED: Final = "EXPLAINED"

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.errors import Code, RefusedError
 from ozone.scrub.comparison import Agreement
 from ozone.scrub.result import ScrubStatus
+from suture.errors import Code, RefusedError
 
 NO_ROOT: Final = -1
 ROOT_DIGITS_BASE: Final = 16

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from merkle.blockrow import check_block
 from merkle.checksum import Algorithm, block_checksum, leaf_checksum
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNK_BYTES_MAX,
@@ -27,7 +27,7 @@ from merkle.replica import (
     ContainerId,
 )
 from ozone.disk.messages import BLOCK_DATA, BLOCK_OUTLINE, parse
-from ozone.disk.unknown import UnsupportedFormat
+from ozone.disk.unsupported_format import UnsupportedFormat
 
 INCREMENTAL: Final = "incremental"  # a metadata key: the last chunk is in the other table
 ROW_BYTES_MAX: Final = 64 * 1024**2  # 65,535 chunks with 256 checksums of 4 bytes

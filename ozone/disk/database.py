@@ -20,7 +20,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from agent.errors import Code, UnavailableError, missing_extra
+from suture.errors import Code, UnavailableError, missing_extra
 
 if TYPE_CHECKING:
     from rocksdict import Rdict

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import yaml
 
-from merkle.damaged import DamagedData
-from merkle.plainyaml import PlainLoader
+from merkle.damaged_data import DamagedData
 from merkle.replica import ID_MAX, ContainerId, ReplicaState
-from ozone.disk.unknown import UnsupportedFormat
+from merkle.safe_yaml import PlainLoader
+from ozone.disk.unsupported_format import UnsupportedFormat
 
 DESCRIPTOR_BYTES_MAX: Final = 16 * 1024  # Ozone's have one KiB; deeply nested YAML parses slowly
 TAG: Final = "KeyValueContainerData"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from merkle.blockrow import METADATA_BYTES_MAX, encode_text
 from merkle.checksum import checksum_width_bytes
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree
 from ozone.disk.blockrow import INCREMENTAL, StoredBlock, decode_stored
@@ -27,7 +27,7 @@ STRIPES: Final = "ozone.stripe_checksums."
 that have a checksum, one after the other, cut and in base64."""
 RECORD: Final = struct.Struct(">QI")  # offset, bytes that follow
 PACKED_BYTES: Final = 3_072  # in one note: 4,096 characters, the limit of Suture's RPCs
-NOTES_MAX: Final = 64  # per block: the limit of Suture's RPCs (agent/rpc/wire/codec.py)
+NOTES_MAX: Final = 64  # per block: the limit of Suture's RPCs (suture/wire/mapping/codec.py)
 
 
 def decode_noted(

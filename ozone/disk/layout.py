@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, RefusedError, VolumeFailed
 from merkle.replica import ID_MAX, ContainerId
+from suture.errors import Code, RefusedError, VolumeFailed
 
 VERSION_NAME: Final = "VERSION"
 VERSION_BYTES_MAX: Final = 64 * 1024

@@ -4,7 +4,7 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf import message
 
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from ozone.messages import disk_pb2
 
 Kind = TypeVar("Kind", bound=message.Message)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ID_MAX, BlockId, ContainerId
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, DatabaseView
 from ozone.disk.layout import number_of

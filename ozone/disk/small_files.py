@@ -6,10 +6,10 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from agent.store.files.kinds import kind_at
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, OzoneDescriptor, decode_descriptor
 from ozone.disk.layout import ContainerPaths
+from suture.runtime.file_kinds import kind_at
 
 NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO})  # a circular link, a socket
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from merkle.checksum import Algorithm, container_checksum
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import CHUNKS_PER_BLOCK_MAX, ID_MAX, BlockId, ContainerId
 from merkle.tree_columns import fold_blocks
 from ozone.disk.messages import BLOCK_TREE, CHECKSUM_INFO, INFO_OUTLINE, parse

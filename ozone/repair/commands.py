@@ -8,22 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from agent.cli.terminal.output import (
-    bytes_progress,
-    pluralize,
-    print_json,
-    print_line,
-    print_note,
-    print_rows,
-    size,
-)
-from agent.cli.terminal.typer_options import ID_MAX, JsonFlag
-from agent.errors import SutureError
-from agent.observe import logs
 from agent.plan.reconcile_outcome import PeerState
-from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId, ReplicaState
-from ozone.repair.damage import InspectedReplica
 from ozone.repair.proposal import Proposal, RepairTarget
 from ozone.repair.repair import (
     ChunkRepairOutcome,
@@ -33,8 +19,22 @@ from ozone.repair.repair import (
     WriteResult,
     repairing,
 )
+from ozone.repair.replica_damage import InspectedReplica
 from ozone.scrub.scrub import default_state_dir
 from scanner.finding import Forensic, ScanFinding
+from suture.errors import SutureError
+from suture.observe import logs
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import (
+    bytes_progress,
+    pluralize,
+    print_json,
+    print_line,
+    print_note,
+    print_rows,
+    size,
+)
+from suture.terminal.typer_options import ID_MAX, JsonFlag
 
 SHOWN_MAX: Final = 50  # chunks in a table; --json has all
 PORT_MAX: Final = 65_535

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from agent.errors import SutureError
 from agent.plan.actions import PeerId
 from agent.reconcile.fetch import FetchResult, PeerSources
 from agent.store.files import blockfile
@@ -18,6 +17,7 @@ from merkle.replica import ContainerId
 from ozone.repair.peer import ALGORITHM, DamagedBlocksPeer
 from ozone.repair.proposal import RepairTarget
 from ozone.repair.windows import Assembly
+from suture.errors import SutureError
 
 AGREEING_MIN: Final = 2  # peers with the same bytes, where there are no checksums
 LOCAL: Final = "here"

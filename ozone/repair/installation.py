@@ -15,19 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import BlockFailed, Code, RefusedError, UnavailableError
 from agent.store.files import blockfile, extents
-from agent.store.files.durable import (
-    block_errors,
-    disk_errors,
-    make_directories,
-    move,
-    open_new,
-    read_file,
-    remove_file,
-    stage,
-    sync_directory,
-)
 from agent.store.files.layout import VolumeLayout
 from agent.store.operations.overwrite import REPAIRED, arrived, check_arrived, keep_old, kept_of
 from agent.store.replica import quarantine
@@ -38,6 +26,18 @@ from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX
 from ozone.disk.layout import ContainerPaths
 from ozone.repair.journal import Journal, RepairJournalEntry
 from ozone.repair.windows import fits_twice
+from suture.errors import BlockFailed, Code, RefusedError, UnavailableError
+from suture.runtime.durable import (
+    block_errors,
+    disk_errors,
+    make_directories,
+    move,
+    open_new,
+    read_file,
+    remove_file,
+    stage,
+    sync_directory,
+)
 
 NEW_PREFIX: Final = ".suture-new-"  # of a file that is not renamed yet; Ozone only reads *.block
 PLAIN_MODE: Final = 0o644  # mode of a block file if there is no other to copy it from

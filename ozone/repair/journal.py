@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, RefusedError
-from agent.store.files.durable import (
+from agent.store.index.rows import InstallEntry
+from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from suture.errors import Code, RefusedError
+from suture.runtime.durable import (
     disk_errors,
     move,
     read_file,
@@ -20,8 +22,6 @@ from agent.store.files.durable import (
     replace_file,
     sync_directory,
 )
-from agent.store.index.rows import InstallEntry
-from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 
 ENTRY_BYTES_MAX: Final = 8 * 1024**2  # 32 MiB in windows of 512 bytes, each with a SHA-256 in hex
 SUFFIX: Final = ".json"

@@ -9,17 +9,17 @@ row.
 from collections.abc import Mapping
 from typing import Final
 
-from agent.errors import Code, RefusedError
-from agent.rpc.calls.peer import TransferCost
 from merkle.checksum import Algorithm, leaf_checksum
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder
+from ozone.clients.datanode import Datanode
+from ozone.clients.peer import OzonePeer
 from ozone.disk.blockrow import StoredBlock
 from ozone.disk.treefile import Leaves, OzoneTree, decode_leaves, decode_tree
-from ozone.wire.datanode import Datanode
-from ozone.wire.peer import OzonePeer
+from suture.errors import Code, RefusedError
+from suture.wire.clients.peer import TransferCost
 
 ALGORITHM: Final = Algorithm.CRC32C  # Ozone's
 

@@ -9,17 +9,17 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Final
 
-from agent.errors import Code, RefusedError, UnavailableError
 from agent.plan.actions import PeerId
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from ozone.clients.datanode import Datanode
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.layout import ContainerPaths
 from ozone.disk.rows import ContainerRows
 from ozone.disk.small_files import read_small
 from ozone.disk.treefile import TREE_BYTES_MAX, decode_tree
-from ozone.disk.unknown import UnsupportedFormat
-from ozone.wire.datanode import Datanode
+from ozone.disk.unsupported_format import UnsupportedFormat
+from suture.errors import Code, RefusedError, UnavailableError
 
 NAMED_MAX: Final = 3  # blocks per message
 ASKED_MAX: Final = 1_000  # blocks per query: a container may have millions

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import Code, RefusedError, SutureError
 from agent.plan.actions import PeerId, RepairBlock, Skip, WantedChunk
 from agent.plan.reconcile_outcome import PeerState
 from agent.plan.reconcile_plan import plan
-from agent.ports import Executor
 from agent.reconcile.survey import ALL_BLOCKS, PeerTree, failed, query_peers
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from ozone.repair.damage import InspectedReplica
 from ozone.repair.peer import DamagedBlocksPeer
+from ozone.repair.replica_damage import InspectedReplica
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.ports import Executor
 
 NOBODY: Final = "no peer has it"
 

@@ -15,29 +15,29 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from agent.errors import BlockFailed, Code, RefusedError, SutureError, UnavailableError
 from agent.plan.actions import PeerId
 from agent.reconcile.fetch import in_order
-from agent.runtime.clock import SystemClock
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import TREE_STATES, ContainerId, ReplicaState
+from ozone.clients.datanode import Datanode
 from ozone.disk.database import ContainerDatabase
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, OzoneDescriptor, with_state
 from ozone.disk.layout import ContainerPaths, OzoneVolume
 from ozone.disk.rows import ContainerRows
 from ozone.disk.small_files import read_descriptor, read_small
-from ozone.disk.unknown import UnsupportedFormat
-from ozone.repair.damage import InspectedReplica, read_replica
+from ozone.disk.unsupported_format import UnsupportedFormat
+from ozone.repair.datanode_liveness import check_stopped, has_lock
 from ozone.repair.gathering import GatheredChunk, Gatherer
 from ozone.repair.installation import Installer, clean
-from ozone.repair.occupancy import check_stopped, has_lock
 from ozone.repair.peer import DamagedBlocksPeer
 from ozone.repair.peer_comparison import check_not_behind, lengths_of, tombstones_of
 from ozone.repair.proposal import Proposal, RepairTarget, propose
+from ozone.repair.replica_damage import InspectedReplica, read_replica
 from ozone.scrub.reader import OzoneReader, identity_of
 from ozone.scrub.scrub import ScrubOptions, database_of, find_volumes, state
 from ozone.scrub.store import SCHEMA_SHARED
-from ozone.wire.datanode import Datanode
+from suture.errors import BlockFailed, Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.clock import SystemClock
 
 THREADS: Final = 8  # chunks in progress
 FETCH_BYTES_MAX: Final = 64 * 1024**2

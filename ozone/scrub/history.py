@@ -14,8 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.store.index.doubt_rows import decode_doubt, encode_doubt
 from agent.store.index.rows import (
     ScanCursor,
     decode_cursor,
@@ -23,11 +21,13 @@ from agent.store.index.rows import (
     encode_cursor,
     encode_finding,
 )
-from merkle.damaged import DamagedData
+from agent.store.index.unreadable_rows import decode_doubt, encode_doubt
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ContainerId
 from ozone.scrub.comparison import Agreement, ChecksumDifferenceReason, Comparison
 from ozone.scrub.result import ContainerResult
 from scanner.unreadable_verdict import UnreadableRecord
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
 
 FORMAT: Final = 1
 BUSY_S: Final = 10.0  # an operator may have it open in another tool

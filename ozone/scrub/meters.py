@@ -11,7 +11,13 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from agent.observe.metric_table import (
+from agent.scan.background_scan import RoundStatus, VolumeScanWorker
+from merkle.replica import ContainerId
+from ozone.disk.layout import OzoneVolume
+from ozone.scrub.history import History
+from ozone.scrub.result import ContainerResult, ScrubStatus
+from ozone.scrub.store import OzoneStore
+from suture.observe.metric_table import (
     CONTENT_TYPE,
     MetricTable,
     TableCollector,
@@ -21,14 +27,8 @@ from agent.observe.metric_table import (
     gauge,
     named,
 )
-from agent.runtime.http_listener import HttpResponse
-from agent.runtime.loop import WorkerLoop
-from agent.scan.background_scan import RoundStatus, VolumeScanWorker
-from merkle.replica import ContainerId
-from ozone.disk.layout import OzoneVolume
-from ozone.scrub.history import History
-from ozone.scrub.result import ContainerResult, ScrubStatus
-from ozone.scrub.store import OzoneStore
+from suture.runtime.http_listener import HttpResponse
+from suture.runtime.loop import WorkerLoop
 
 SHOWN: Final = tuple(standing for standing in ScrubStatus if standing is not ScrubStatus.SKIPPED)
 

@@ -17,8 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from agent.store.files.kinds import NOTHING, kind_at
 from scanner.finding import DamageFault
+from suture.runtime.file_kinds import NOTHING, kind_at
 
 
 class PathRole(StrEnum):

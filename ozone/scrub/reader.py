@@ -20,13 +20,11 @@ from typing import Final
 
 import numpy as np
 
-from agent.errors import Code, RefusedError
-from agent.store.files.durable import block_errors
-from agent.store.reads_past_cache import BlockFile, ReadBuffers, is_cut, read_at_once
+from agent.store.direct_io import BlockFile, ReadBuffers, is_cut, read_at_once
 from agent.store.scan_reader import ABSENT_FD, FOREIGN_NAMES_MAX
 from merkle.blockrow import ROWS_PER_BATCH, encode_block
 from merkle.checksum import U64s
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId, ContainerId
 from merkle.tree import Tree
 from ozone.disk.blockrow import decode_stored
@@ -35,16 +33,18 @@ from ozone.disk.rows import RECORDED_ROOT, ContainerRows, RowBatch
 from ozone.disk.simplerows import SimpleRows, read_simple
 from ozone.disk.small_files import read_descriptor, read_small
 from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
-from ozone.disk.unknown import UnsupportedFormat
+from ozone.disk.unsupported_format import UnsupportedFormat
 from ozone.scrub.comparison import Comparison, TreeComparisonBuilder
 from ozone.scrub.places import FileKind, PathRole, inspect_path, rule_of
 from ozone.scrub.swapped_files import OF_BYTES, TRIED_MAX, MisplacedFile, exchanges, explained
 from scanner.chunk_verdict import name_of, persistent_error, read_failure
 from scanner.finding import NO_BLOCK, DamageFault, ScanFinding, Verdict
-from scanner.notebook import FINDINGS_PER_REPLICA_MAX
+from scanner.finding_collector import FINDINGS_PER_REPLICA_MAX
 from scanner.ports import ReadSplitting, Structure, StructureFault
 from scanner.replica_scan import CHANGED, STOPPED
 from scanner.scan_outcome import ScanOutcome
+from suture.errors import Code, RefusedError
+from suture.runtime.durable import block_errors
 
 VIEW_AGE_S: Final = 60.0  # usable row age at the start: differences are looked up again
 SUFFIX: Final = ".block"

@@ -15,15 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, RefusedError, SutureError
-from agent.runtime.clock import Clock, SystemClock
-from agent.runtime.lease import ContainerLeases
-from agent.runtime.memory import UNLIMITED, MemoryBudget
+from agent.leases import ContainerLeases
 from agent.scan.container_scan import VerdictBreaker, ignore_damage, scan_container
 from agent.scan.shadow.hashing import ShadowHashing
 from agent.scan.throttle import IoPressure, ScanPace
+from agent.store.direct_io import ReadBuffers
 from agent.store.index.facts import ScanBase
-from agent.store.reads_past_cache import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId, ReplicaState
 from ozone.disk.database import clear_scratch, library
 from ozone.disk.layout import DATABASE, HDDS, OzoneVolume, check_there, find_volume
@@ -32,8 +29,11 @@ from ozone.scrub.reader import OzoneReader
 from ozone.scrub.result import ContainerResult
 from ozone.scrub.store import ContainerOnDisk, OzoneStore
 from scanner.finding import ScanFinding
-from scanner.pacing import PaceLimits
 from scanner.ports import ReadSplitting
+from scanner.scan_rate_control import PaceLimits
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.clock import Clock, SystemClock
+from suture.runtime.memory import UNLIMITED, MemoryBudget
 
 ROOT_STATE: Final = Path("/var/lib/suture-ozone")
 SCRATCH: Final = "views"

@@ -16,12 +16,6 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, RefusedError, SutureError
-from agent.runtime.clock import Clock, SystemClock
-from agent.runtime.http_listener import WebListener
-from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, Step, WorkerLoop, WorkerLoops
-from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
-from agent.runtime.stop_request import StopRequest
 from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
 from agent.scan.container_scan import VerdictBreaker
 from agent.scan.throttle import IoPressure, ScanPace
@@ -38,8 +32,14 @@ from ozone.scrub.scrub import (
     state,
 )
 from ozone.scrub.store import OzoneStore
-from scanner.pacing import PaceLimits
+from scanner.scan_rate_control import PaceLimits
 from scanner.schedule import Feasibility, Schedule
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.clock import Clock, SystemClock
+from suture.runtime.http_listener import WebListener
+from suture.runtime.loop import QUIET_MAX_S, ProgressMarker, Step, WorkerLoop, WorkerLoops
+from suture.runtime.sd_notify import SystemdNotifier, WatchdogWorker
+from suture.runtime.stop_request import StopRequest
 
 GAP_MIN_S: Final = 900.0  # between two attempts at one container
 STOP_DEADLINE_S: Final = 30.0

@@ -13,21 +13,19 @@ from typing import Final
 import numpy as np
 import structlog
 
-from agent.errors import Code, RefusedError, SutureError
-from agent.runtime.clock import Clock
+from agent.store.direct_io import ReadBuffers
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.index.rows import STATES, ScanCursor
-from agent.store.reads_past_cache import ReadBuffers
 from merkle.checksum import Algorithm
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import TREE_STATES, Bcsid, ContainerId
 from ozone.disk.database import ContainerDatabase, DatabaseView
 from ozone.disk.descriptor import OzoneDescriptor
 from ozone.disk.layout import ContainerPaths, OzoneVolume, check_there, container_ids
 from ozone.disk.rows import BYTES_USED, ContainerRows
 from ozone.disk.small_files import read_descriptor
-from ozone.disk.unknown import UnsupportedFormat
+from ozone.disk.unsupported_format import UnsupportedFormat
 from ozone.scrub.comparison import Agreement, Comparison
 from ozone.scrub.history import History
 from ozone.scrub.reader import VIEW_AGE_S, OzoneReader, identity_of
@@ -37,6 +35,8 @@ from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.ports import ReadSplitting
 from scanner.scan_outcome import ScanOutcome
 from scanner.unreadable_verdict import incremented, is_over
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.clock import Clock
 
 SURPLUS_MAX: Final = 100  # named blocks with bytes beyond their end
 LOOKED_AT: Final = frozenset(

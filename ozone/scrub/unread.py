@@ -4,8 +4,7 @@ import time
 from collections.abc import Set
 from dataclasses import dataclass
 
-from agent.errors import UnavailableError
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId
 from ozone.disk.database import ContainerDatabase
 from ozone.disk.layout import OzoneVolume
@@ -14,6 +13,7 @@ from ozone.scrub.places import PathRole, PathRule, PathVerdict, inspect_path, ru
 from ozone.scrub.reader import VIEW_AGE_S
 from ozone.scrub.result import ContainerResult
 from scanner.finding import NO_BLOCK, DamageFault, ScanFinding, Verdict
+from suture.errors import UnavailableError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,6 @@ Every field is sent, even if zero, because Ozone's messages require some of them
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from agent.errors import SutureError
-from agent.rpc.calls.channel import open_channel, stream, upload
-from agent.rpc.security.tls import Security
 from merkle.replica import ContainerId
 from ozone.transfer.messages import (
     DOWNLOAD,
@@ -20,6 +17,9 @@ from ozone.transfer.messages import (
     parse_part,
 )
 from ozone.transfer.parts import gathered, joined
+from suture.errors import SutureError
+from suture.wire.clients.channel import open_channel, stream, upload
+from suture.wire.security.tls import Security
 
 
 class ArchivePeer:

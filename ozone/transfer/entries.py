@@ -15,8 +15,8 @@ from typing import IO, Any, Final, cast
 
 import zstandard
 
-from agent.errors import Code, RefusedError
 from ozone.transfer.messages import Compression
+from suture.errors import Code, RefusedError
 
 HEADER_BYTES_MAX: Final = 1024**2  # between two files: headers and read-ahead
 STEP_BYTES: Final = 1024**2

@@ -14,16 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.errors import Code, RefusedError
-from agent.ports import Leases
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
-from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
+from agent.store.operations.replica_import import ImportSpec, ImportVerdict, ReplicaImport
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.chunk_checks import StreamedChunks
 from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, block_checksum, leaf_checksum
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import (
     CONTAINER_BYTES_MAX,
     TREE_STATES,
@@ -39,7 +37,7 @@ from ozone.disk.encoding import decode_noted
 from ozone.disk.layout import number_of
 from ozone.disk.rows import BYTES_USED, ContainerRows, RowBatch
 from ozone.disk.treefile import OzoneTree, decode_tree
-from ozone.disk.unknown import UnsupportedFormat
+from ozone.disk.unsupported_format import UnsupportedFormat
 from ozone.transfer.entries import (
     BLOCK_SUFFIX,
     CHUNKS,
@@ -53,6 +51,8 @@ from ozone.transfer.entries import (
 from ozone.transfer.messages import Compression
 from ozone.transfer.scratch import Scratch
 from ozone.transfer.tables import SEQUENCE, keep_table, rows_of
+from suture.errors import Code, RefusedError
+from suture.runtime.ports import Leases
 
 TREE_BYTES_MAX: Final = 64 * 1024**2  # twice the most that Ozone's datanodes can send each other
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from agent.errors import Code, RefusedError
 from ozone.messages import archive_pb2
+from suture.errors import Code, RefusedError
 
 SERVICE: Final = "/hadoop.hdds.datanode.IntraDatanodeProtocolService"
 UPLOAD: Final = f"{SERVICE}/upload"

@@ -16,16 +16,15 @@ from typing import Any, Final
 
 import zstandard
 
-from agent.errors import Code, RefusedError
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.chunk_checks import StreamedChunks
 from merkle.replica import CONTAINER_BYTES_MAX, TREE_STATES, BlockId, ContainerId
+from ozone.datanode_server.trees import OzoneView, ozone_view
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS
 from ozone.disk.descriptor import OzoneDescriptor, encode_descriptor
 from ozone.disk.encoding import encode_row, encode_tree_file
 from ozone.disk.rows import BLOCK_COUNT, BYTES_USED, NUMBER, RECORDED_ROOT, SEPARATOR
-from ozone.serving.trees import OzoneView, ozone_view
 from ozone.transfer.entries import (
     BLOCK_SUFFIX,
     CHUNKS,
@@ -38,6 +37,7 @@ from ozone.transfer.entries import (
 from ozone.transfer.messages import Compression
 from ozone.transfer.scratch import Scratch
 from ozone.transfer.tables import SCHEMA, SEQUENCE, write_table
+from suture.errors import Code, RefusedError
 
 DAMAGED: Final = "damage was met while it was sent"  # the reason for scanning a replica
 ROW_BYTES: Final = 1024  # per block, approximately, without the checksums of its windows

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.rpc.wire.varint import field_tag, varint
 from merkle.replica import ContainerId
 from ozone.transfer.entries import malformed
+from suture.wire.mapping.varint import field_tag, varint
 
 PART_BYTES: Final = 1024**2  # of an archive per message
 

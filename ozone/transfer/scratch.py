@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
-from agent.errors import UnavailableError
-from agent.store.files.durable import error_of
+from suture.errors import UnavailableError
+from suture.runtime.durable import error_of
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
 MEMORY_BYTES_MAX: Final = 8 * 1024**2  # of one archive; a database over them takes as much again

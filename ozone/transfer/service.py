@@ -10,14 +10,11 @@ from typing import Any, Final
 
 import grpc
 
-from agent.errors import Code, RefusedError, SutureError
-from agent.ports import Leases
-from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
-from agent.rpc.wire import codec
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
-from ozone.serving.edge import StatusTranslator, arriving
+from ozone.datanode_server.error_translation import StatusTranslator, arriving
 from ozone.transfer.entries import malformed
+from ozone.transfer.import_admission import ImportAdmission, in_time
 from ozone.transfer.incoming import ArchiveImporter
 from ozone.transfer.messages import (
     DOWNLOAD,
@@ -32,7 +29,10 @@ from ozone.transfer.messages import (
 )
 from ozone.transfer.outgoing import DAMAGED, ArchiveExport
 from ozone.transfer.parts import gathered, joined
-from ozone.transfer.turns import ImportAdmission, in_time
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.ports import Leases
+from suture.wire.mapping import codec
+from suture.wire.server.authorization import DONE, PLAINTEXT, Audit
 
 ACTION: Final = "ImportContainer"
 

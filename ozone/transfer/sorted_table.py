@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import zstandard
 
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 
 BLOCKS_MAX: Final = 1_000_000  # of a table of 512 MiB, with 4 KiB each: eight times as many
 MAGIC: Final = 0x88E241B785F4CFF7

@@ -11,14 +11,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, UnavailableError
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, READ, DatabaseView, library
 from ozone.disk.rows import ContainerRows
 from ozone.transfer.entries import TABLE_SUFFIX, TABLES, ArchiveEntry, malformed
 from ozone.transfer.scratch import Scratch, scratch_errors
 from ozone.transfer.sorted_table import check_blocks
+from suture.errors import Code, UnavailableError
 
 SCHEMA: Final = 3  # the only one whose rows are exported for sending
 SEQUENCE: Final = "#BCSID"

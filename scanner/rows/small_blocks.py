@@ -3,7 +3,7 @@
 A container may hold half a million blocks of one small chunk. Then the work per block dominates a
 scan. So rows are parsed in columns, and the leaves of a healthy tree are folded in columns, too;
 only one read of the file remains per block. A block of several chunks, of another checksum type or
-with a damaged row is not simple, and is scanned by itself or by `scanner.rows.alike`.
+with a damaged row is not simple, and is scanned by itself or by `scanner.rows.uniform_chunks`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,10 +24,10 @@ from merkle.blockrow import (
     read_columns,
 )
 from merkle.checksum import Algorithm, U64s
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree_columns import fold_leaves, spans_of
-from scanner.rows.alike import (
+from scanner.rows.uniform_chunks import (
     SIMPLE_TYPES,
     SUM_BYTES,
     UniformChunks,

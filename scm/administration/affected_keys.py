@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
 
-from scm.state.facts import Key
+from scm.state.entities import Key
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,21 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code
-from scm.administration.operator_commands import INELIGIBLE_STATE
 from scm.administration.previews import Previews
+from scm.administration.replica_orders import INELIGIBLE_STATE
 from scm.cluster import lifecycle
-from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.cluster.safemode import SafeMode
 from scm.containers.close_commands import CloseCommands
 from scm.containers.close_rules import STUCK, Closure, closure, standing
-from scm.containers.observer import ContainerStateUpdater
 from scm.containers.open_containers import WriterSessions
-from scm.replication.reconciling.plan_check import ContainerDecision, LostCommit, PlannedCommand
+from scm.containers.state_updater import ContainerStateUpdater
+from scm.replication.reconcile.plan_check import ContainerDecision, LostCommit, PlannedCommand
 from scm.state import audit_trail
 from scm.state.database import StateChange
-from scm.state.facts import CommandKind, Container, ContainerState
+from scm.state.entities import CommandKind, Container, ContainerState
 from scm.state.state_access import state_change
+from suture.errors import Code
 
 LOOKS_PER_TURN: Final = 2_000
 GIVEN_UP_SHOWN_MAX: Final = 100

@@ -11,10 +11,10 @@ from typing import Final
 
 from health.batch import ContainerBatch
 from health.rules import Rules
-from health.segments import Ints
-from scm.cluster.basis import ControlComponent, DecisionContext
-from scm.replication.judging.judge_input import HealthBatchBuilder
-from scm.state.facts import Container
+from health.segmented_rows import Ints
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.replication.health.health_batches import HealthBatchBuilder
+from scm.state.entities import Container
 
 PAGE: Final = 2_000  # containers copied while the lock is held: some 20 ms
 

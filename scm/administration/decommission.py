@@ -13,15 +13,15 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code
 from health.words import ServiceState
 from scm.administration.decommission_rules import DONE
-from scm.administration.operator_commands import NodeDecision
-from scm.cluster.basis import ControlComponent, DecisionContext
-from scm.replication.judging.live_judge import LiveHealthJudge
+from scm.administration.replica_orders import NodeDecision
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.replication.health.live_judge import LiveHealthJudge
 from scm.state.database import StateChange
-from scm.state.facts import CommandKind, Node, NodeHealthState, OpState, PendingCommand
+from scm.state.entities import CommandKind, Node, NodeHealthState, OpState, PendingCommand
 from scm.state.state_access import locked
+from suture.errors import Code
 
 REQUESTED_STATES: Final = frozenset(
     {OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE}

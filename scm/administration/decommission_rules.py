@@ -14,11 +14,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import size_text
 from health.rules import Rules
 from scm.cluster.allocate import TargetCandidate
-from scm.replication.judging.live_judge import DepartureImpact
-from scm.state.facts import Container, ContainerState, OpState
+from scm.replication.health.live_judge import DepartureImpact
+from scm.state.entities import Container, ContainerState, OpState
+from suture.errors import size_text
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 NAMED_MAX: Final = 5  # containers named in one message

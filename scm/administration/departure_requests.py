@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from health.segments import Ints
+from health.segmented_rows import Ints
 from health.words import SERVICE_OF, ServiceState
 from scm.administration.close_requests import ContainerCloser
 from scm.administration.container_pages import ContainerPages
@@ -19,12 +19,12 @@ from scm.administration.decommission import (
     OpStateRequest,
 )
 from scm.administration.decommission_rules import ReplicaNeed, lock_out, need, not_known, violations
-from scm.administration.operator_commands import NodeDecision
-from scm.cluster.basis import ControlComponent, DecisionContext
-from scm.replication.judging.live_judge import losses_without
+from scm.administration.replica_orders import NodeDecision
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.replication.health.live_judge import losses_without
 from scm.replication.replication_manager import ReplicationManager
 from scm.state.database import StateChange
-from scm.state.facts import OpState
+from scm.state.entities import OpState
 
 TRIES: Final = 3  # of a check that other orders invalidated
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import structlog
 
-from agent.errors import Code
-from scm.cluster.basis import ControlComponent
-from scm.replication.reconciling.plan_check import ContainerDecision
+from scm.cluster.decision_context import ControlComponent
+from scm.replication.reconcile.plan_check import ContainerDecision
 from scm.state.database import StateChange
-from scm.state.facts import ASKED, Hold
+from scm.state.entities import ASKED, Hold
 from scm.state.state_access import locked, state_change
+from suture.errors import Code
 
 _log = structlog.get_logger("suture.scm")
 

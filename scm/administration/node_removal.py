@@ -6,7 +6,7 @@
 Nothing is deleted on any disk. If the node returns it registers, reports its replicas, and they are
 recorded again. Blocks that were deleted meanwhile are live in such a replica. Its tombstones then
 differ from those of its peers, and a reconcile makes it delete the blocks, too
-(`scm.replication.reconciling.healing`).
+(`scm.replication.reconcile.auto_reconcile`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,21 +17,21 @@ from typing import Final, Protocol
 import numpy as np
 import structlog
 
-from agent.errors import Code
 from health import words
 from health.departure import FREE, is_readable, obstacles
 from health.judge import diagnose
-from health.segments import Bools
+from health.segmented_rows import Bools
 from scm.administration.close_requests import ContainerCloser
 from scm.administration.container_pages import ContainerPage, ContainerPages
-from scm.administration.operator_commands import NodeDecision
-from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.administration.replica_orders import NodeDecision
+from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.cluster.safemode import SafeMode
-from scm.containers.observer import ContainerStateUpdater
-from scm.replication.judging.live_judge import LiveHealthJudge
+from scm.containers.state_updater import ContainerStateUpdater
+from scm.replication.health.live_judge import LiveHealthJudge
 from scm.state.audit_trail import AuditEntry
 from scm.state.database import StateChange
-from scm.state.facts import ContainerState, NodeHealthState, OpState, OutcomeState
+from scm.state.entities import ContainerState, NodeHealthState, OpState, OutcomeState
+from suture.errors import Code
 
 LOOKS_PER_TURN: Final = 2_000  # replicas of one node while the lock is held
 NAMED_MAX: Final = 10  # containers named in one message

@@ -6,7 +6,7 @@
         a datanode saw a start that is not in the history of this state
 
 In both cases keys may have been stored that this state does not know. So nothing is deleted, copied
-or stored until the recovery (`scm.administration.after_restore`), as after a restore of a backup.
+or stored until the recovery (`scm.administration.restore_recovery`), as after a restore of a backup.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code
-from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.cluster.safemode import SafeMode
 from scm.containers.open_containers import WriterSessions
 from scm.state.audit_trail import AuditEntry
 from scm.state.database import StateChange
-from scm.state.facts import UNFINISHED, OutcomeState
-from scm.state.single_values import RestoreRecord, counters_anew
+from scm.state.entities import UNFINISHED, OutcomeState
 from scm.state.starts import ReportedStart, Start
+from scm.state.state_metadata import RestoreRecord, counters_anew
+from suture.errors import Code
 
 _WHY: Final = "datanodes have seen a later state than this one"
 _log = structlog.get_logger("suture.scm")

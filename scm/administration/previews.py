@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from agent.errors import Code
-from scm.cluster.basis import ControlComponent, DecisionContext
-from scm.cluster.case import ContainerContext, container_fingerprint
+from scm.cluster.container_context import ContainerContext, container_fingerprint
+from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.replication.guards.shard_guard import copy_count
-from scm.replication.reconciling.attempts import ReconcileScheduler
-from scm.replication.reconciling.eligibility import Eligibility
-from scm.replication.reconciling.plan_check import ContainerDecision, PlannedCommand, PlanRow
-from scm.state.facts import CommandKind, Container
+from scm.replication.reconcile.eligibility import Eligibility
+from scm.replication.reconcile.plan_check import ContainerDecision, PlannedCommand, PlanRow
+from scm.replication.reconcile.reconcile_scheduler import ReconcileScheduler
+from scm.state.entities import CommandKind, Container
+from suture.errors import Code
 
 CHANGED_TOLD_MAX: Final = 5  # containers named as the reason when a plan is rejected
 

@@ -15,16 +15,16 @@ from typing import Any, Final
 
 import lmdb
 
-from agent.errors import Code, RefusedError, UnavailableError
-from scm.state import records, single_values
+from scm.state import records, state_metadata
 from scm.state.database import StateDatabase
-from scm.state.facts import UNFINISHED
+from scm.state.entities import UNFINISHED
 from scm.state.history.history_tables import HistoryTable
 from scm.state.page_check import check_pages
-from scm.state.single_values import RestoreRecord, counters_anew
 from scm.state.state_environment import DATA, DATABASES_MAX, snapshot_of
+from scm.state.state_metadata import RestoreRecord, counters_anew
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.table import Table, rows_on_disk
+from suture.errors import Code, RefusedError, UnavailableError
 
 ROOM_BYTES: Final = 64 * 1024**2  # more than the rows that a reset writes
 ROWS_PER_LOOK: Final = 10_000
@@ -80,8 +80,8 @@ def read_all_rows(
             _opened(directory, readonly=True, lock=False) as environment,
             environment.begin() as transaction,
         ):
-            meta = environment.open_db(single_values.DATABASE, txn=transaction, create=False)
-            found = single_values.read(partial(transaction.get, db=meta))
+            meta = environment.open_db(state_metadata.DATABASE, txn=transaction, create=False)
+            found = state_metadata.read(partial(transaction.get, db=meta))
             counts = {}
             for table in StateDatabase.blank_tables():
                 database = environment.open_db(table.name.encode(), txn=transaction, create=False)
@@ -108,15 +108,15 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
         ) as environment,
         environment.begin(write=True) as transaction,
     ):
-        meta = environment.open_db(single_values.DATABASE, txn=transaction, create=False)
+        meta = environment.open_db(state_metadata.DATABASE, txn=transaction, create=False)
         rows = environment.open_db(containers.name.encode(), txn=transaction, create=False)
         containers.load(*rows_on_disk(partial(transaction.cursor, rows)))
-        counters = single_values.read(partial(transaction.get, db=meta)).counters
+        counters = state_metadata.read(partial(transaction.get, db=meta)).counters
         unfinished = {c.container_id for c in containers.not_closed() if c.state in UNFINISHED}
         first_new_id = counters["next_container_id"]
-        row = transaction.get(single_values.RESTORED, db=meta)
+        row = transaction.get(state_metadata.RESTORED, db=meta)
         if row is not None:  # taken while an earlier restore was not recovered
-            earlier = single_values.restored_from(bytes(row))
+            earlier = state_metadata.restored_from(bytes(row))
             unfinished.update(earlier.unfinished)
             first_new_id = min(first_new_id, earlier.first_new_container_id)
         found = RestoreRecord(
@@ -127,7 +127,7 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
         )
         for name, number in counters_anew(counters, now_ms).items():
             transaction.put(name.encode(), records.pack([number]), db=meta)
-        transaction.put(single_values.RESTORED, single_values.restored_row(found), db=meta)
+        transaction.put(state_metadata.RESTORED, state_metadata.restored_row(found), db=meta)
     sync_file(directory / DATA)
     return found
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, RefusedError
 from scm.state.state_environment import DATA
+from suture.errors import Code, RefusedError
 
 NAME: Final = "manifest.json"
 FORMAT: Final = 1

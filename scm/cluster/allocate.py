@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import Code, UnavailableError, size_text
+from suture.errors import Code, UnavailableError, size_text
 
 # Fractions of a node's capacity are compared in these steps; finer differences are noise.
 LOAD_STEPS: Final = 1_000

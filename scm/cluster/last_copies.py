@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import NodeManager
+from scm.state.container_queues import PriorityContainerQueue
 from scm.state.database import StateChange, StateDatabase
-from scm.state.quiet_containers import PriorityContainerQueue
 
 LAST_COPIES_MAX: Final = 1_000  # sent at once: some 5 KB of each heartbeat's answer
 COUNTED_MAX: Final = 1_000  # in one call, some 10 ms: after a restart all containers are uncounted

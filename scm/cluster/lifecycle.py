@@ -20,7 +20,7 @@ from health.quasi_closed import Obstacle, majority
 from health.quasi_closed import close_obstacle as obstacle_of
 from merkle.diff import SummaryComparison, compare
 from merkle.replica import ReplicaState
-from scm.state.facts import Container, ContainerState, Replica
+from scm.state.entities import Container, ContainerState, Replica
 
 
 class ContainerEvent(StrEnum):
@@ -108,7 +108,7 @@ def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> C
 def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -> Container:
     """Return the container in the state that its replicas show."""
     if container.state in _OVER and is_written(container):
-        return container  # `scm.containers.emptying` decides what becomes of it
+        return container  # `scm.containers.empty_container_rules` decides what becomes of it
     if container.state not in _DECIDED:
         sequence_id = _sequence_id(container, replicas)
         if sequence_id != container.sequence_id:
@@ -144,7 +144,7 @@ def closes_due(
     """Return the close commands that would advance the replicas, by datanode id.
 
     An open replica of a deleted container is closed, so that it gets no more data before it is
-    judged (`scm.containers.emptying`).
+    judged (`scm.containers.empty_container_rules`).
 
     `acknowledged_bcsid` is the last commit that a key ever needed; None if that is not certain.
     """

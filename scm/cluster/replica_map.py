@@ -18,7 +18,7 @@ import numpy as np
 import structlog
 
 from scm.state.database import StateChange, StateDatabase
-from scm.state.facts import Replica
+from scm.state.entities import Replica
 from scm.state.replicas.arena import Rows, picked
 from scm.state.replicas.holders import Ids
 from scm.state.replicas.reported_replicas import ReportedReplicas

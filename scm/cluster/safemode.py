@@ -32,15 +32,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.errors import Code, RefusedError
 from merkle.replica import ReplicaState
-from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.state.database import StateChange
-from scm.state.facts import ContainerState, OpState, data_count_of
+from scm.state.entities import ContainerState, OpState, data_count_of
 from scm.state.replicas.arena import Rows
 from scm.state.replicas.replica_table import NO_WORD
-from scm.state.single_values import RestoreRecord
 from scm.state.state_access import locked
+from scm.state.state_metadata import RestoreRecord
+from suture.errors import Code, RefusedError
 
 _OFF: Final = frozenset({OpState.IN_MAINTENANCE, OpState.DECOMMISSIONED})
 """States in which a node may be switched off."""

@@ -24,14 +24,13 @@ from typing import Final
 import numpy as np
 import structlog
 
-from agent.errors import Code, UnavailableError
 from merkle.replica import TREE_STATES
 from scm.cluster import lifecycle
-from scm.cluster.basis import ControlComponent, DecisionContext
-from scm.cluster.case import LEAVING
-from scm.containers.emptying import RETURNED, next_step
+from scm.cluster.container_context import LEAVING
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.containers.empty_container_rules import RETURNED, next_step
 from scm.state.database import StateChange
-from scm.state.facts import (
+from scm.state.entities import (
     CommandKind,
     CommandOutcome,
     Container,
@@ -40,6 +39,7 @@ from scm.state.facts import (
     DeleteTransaction,
     Key,
 )
+from suture.errors import Code, UnavailableError
 
 TRANSACTIONS_PER_COMMAND: Final = 100
 BLOCKS_PER_COMMAND: Final = 20_000

@@ -9,11 +9,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from scm.cluster import lifecycle
-from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.commands import command_limits
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.state.container_queues import ContainerBitmap
 from scm.state.database import StateChange
-from scm.state.facts import CommandKind, Container, PendingCommand
-from scm.state.quiet_containers import ContainerBitmap
+from scm.state.entities import CommandKind, Container, PendingCommand
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from typing import Final
 from health.quasi_closed import Obstacle
 from merkle.replica import ReplicaState
 from scm.cluster import lifecycle
-from scm.cluster.case import PlacedReplica, present
-from scm.state.facts import Container, ContainerState, Replica
+from scm.cluster.container_context import PlacedReplica, present
+from scm.state.entities import Container, ContainerState, Replica
 
 STUCK: Final = "QUASI_CLOSED_STUCK"  # Ozone's name
 

@@ -3,12 +3,12 @@
 Callers hold the control plane's lock.
 """
 
-from agent.errors import Code
 from scm.cluster import lifecycle
-from scm.cluster.basis import ControlComponent, DecisionContext
-from scm.replication.reconciling.attempts import ReconcileScheduler
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.replication.reconcile.reconcile_scheduler import ReconcileScheduler
 from scm.state.database import StateChange
-from scm.state.facts import CommandKind, CommandOutcome, Container, OutcomeState, PendingCommand
+from scm.state.entities import CommandKind, CommandOutcome, Container, OutcomeState, PendingCommand
+from suture.errors import Code
 
 
 class OutcomeProcessor(ControlComponent):

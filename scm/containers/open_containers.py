@@ -14,14 +14,12 @@ from typing import Final
 
 import structlog
 
-from agent.ec.scheme import parse_scheme
-from agent.errors import Code, RefusedError, size_text
 from scm.cluster import lifecycle
 from scm.cluster.allocate import choose_nodes
-from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.containers.block_deletion import BlockDeletion
 from scm.state.database import StateChange
-from scm.state.facts import (
+from scm.state.entities import (
     Allocation,
     Container,
     ContainerState,
@@ -29,6 +27,8 @@ from scm.state.facts import (
     block_bytes_max,
     replica_bytes,
 )
+from suture.ec.scheme import parse_scheme
+from suture.errors import Code, RefusedError, size_text
 
 BLOCKS_PER_CONTAINER_MAX: Final = 1_000_000
 SEALED_IDLE_MS: Final = 30_000  # for a sealed container that waits for commits

@@ -4,7 +4,7 @@
                                      └───► over queue  ──► delete ──────────────────┴──► commands
 
 A container is checked when it changes, and again in rounds until it is settled
-(`scm.state.quiet_containers`), so an idle cluster costs nothing. One call of the judge checks all
+(`scm.state.container_queues`), so an idle cluster costs nothing. One call of the judge checks all
 due containers (`health.judge`), and commands are considered only for those with findings. The most
 urgent goes first. A container that cannot be served now (no source with room, no target) waits in
 its queue, a little less urgent each time, so that it does not block others. One that no datanode
@@ -21,8 +21,8 @@ import structlog
 
 from health.plan.plan_rows import MISPLACED_PRIORITY
 from health.words import Action, HealthState
-from scm.cluster.basis import ControlComponent, DecisionContext
-from scm.cluster.case import (
+from scm.cluster.commands.loads import in_flight_limit, least_loaded
+from scm.cluster.container_context import (
     IMPORT_SPACE_FACTOR,
     ContainerContext,
     counts_for_racks,
@@ -30,19 +30,19 @@ from scm.cluster.case import (
     needed_bytes,
     neighbours,
 )
-from scm.cluster.commands.loads import in_flight_limit, least_loaded
 from scm.cluster.copy_targets import choose_targets
+from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.replication.guards.shard_guard import is_better_rack
-from scm.replication.judging.health_states import AT_RISK, HealthStates, Unwell
-from scm.replication.judging.live_judge import MADE, HealthRow, LiveHealthJudge
-from scm.replication.reconciling.healing import AutoReconcile
-from scm.replication.repairing.reconstruction import Reconstructor
-from scm.replication.repairing.removals import OverReplicatedProcessor
-from scm.replication.repairing.repair_queue import ReplicationQueue
-from scm.state import facts
+from scm.replication.health.health_states import AT_RISK, HealthStates, Unwell
+from scm.replication.health.live_judge import MADE, HealthRow, LiveHealthJudge
+from scm.replication.processors.reconstruction import Reconstructor
+from scm.replication.processors.removals import OverReplicatedProcessor
+from scm.replication.processors.repair_queue import ReplicationQueue
+from scm.replication.reconcile.auto_reconcile import AutoReconcile
+from scm.state import entities
+from scm.state.container_queues import PriorityContainerQueue
 from scm.state.database import StateChange
-from scm.state.facts import CommandKind, CommandPriority, Container, ContainerState
-from scm.state.quiet_containers import PriorityContainerQueue
+from scm.state.entities import CommandKind, CommandPriority, Container, ContainerState
 
 LOOKS_PER_TURN: Final = 2_000  # while the lock is held, some 0.03 s
 ATTEMPTS_PER_TURN: Final = 500
@@ -259,7 +259,7 @@ class ReplicationManager(ControlComponent):
         total = sum(
             self._commands.loads.service_limit(node.datanode_id)
             for node in self._state.nodes.values()
-            if self._nodes.health(node.datanode_id) is facts.NodeHealthState.HEALTHY
+            if self._nodes.health(node.datanode_id) is entities.NodeHealthState.HEALTHY
         )
         return in_flight_limit(total, self._options.inflight_factor_percent)
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.rpc.serving.access import DONE, LISTED_COUNT_MAX, Audit
-from scm.state.facts import CommandOutcome, Container, OutcomeState, PendingCommand
+from scm.state.entities import CommandOutcome, Container, OutcomeState, PendingCommand
+from suture.wire.server.authorization import DONE, LISTED_COUNT_MAX, Audit
 
 SENT: Final = "SENT"
 WHO: Final = "scm"

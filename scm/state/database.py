@@ -21,12 +21,20 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 import lmdb
 import numpy as np
 
-from agent.errors import Code, RefusedError
 from merkle.replica import ID_MAX
-from scm.state import records, single_values
+from scm.state import records, state_metadata
 from scm.state.audit_trail import AuditEntry
 from scm.state.clock import ScmClock
-from scm.state.directory import (
+from scm.state.container_queues import ContainerBitmap, DirtyContainers
+from scm.state.entities import CommandOutcome, DeletedBlocks, OpState
+from scm.state.history.anchors import AnchorTable
+from scm.state.history.history_tables import SampleTable, VerdictChangeTable, VerificationTable
+from scm.state.replicas.arena import Rows
+from scm.state.replicas.holders import Ids
+from scm.state.replicas.replica_table import ReplicaTable
+from scm.state.replicas.reported_replicas import ReportedReplicas
+from scm.state.starts import STARTS, Lineage
+from scm.state.state_directory import (
     StateDirectoryLock,
     check_directory,
     lost_state,
@@ -37,15 +45,8 @@ from scm.state.directory import (
     settle_cut_off,
     settle_start,
 )
-from scm.state.facts import CommandOutcome, DeletedBlocks, OpState
-from scm.state.history.anchors import AnchorTable
-from scm.state.history.history_tables import SampleTable, VerdictChangeTable, VerificationTable
-from scm.state.quiet_containers import ContainerBitmap, DirtyContainers
-from scm.state.replicas.arena import Rows
-from scm.state.replicas.holders import Ids
-from scm.state.replicas.replica_table import ReplicaTable
-from scm.state.replicas.reported_replicas import ReportedReplicas
-from scm.state.single_values import (
+from scm.state.state_environment import DATA, StateEnvironment
+from scm.state.state_metadata import (
     COUNTERS,
     RECOVERED,
     RESTORED,
@@ -53,8 +54,6 @@ from scm.state.single_values import (
     restored_from,
     restored_row,
 )
-from scm.state.starts import STARTS, Lineage
-from scm.state.state_environment import DATA, StateEnvironment
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable
 from scm.state.tables.pending_table import PendingTable
@@ -68,6 +67,7 @@ from scm.state.tables.small_tables import (
 from scm.state.tables.table import Table, id_key, rows_on_disk, without_collection
 from scm.state.tables.tables_on_disk import DeletedTable, OutcomeTable
 from scm.state.writability import Writability, refusal_of
+from suture.errors import Code, RefusedError
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of queries, small enough to keep
 OUTCOMES_SLACK: Final = 256  # removed in batches of this size
@@ -458,7 +458,7 @@ class StateDatabase:
         meta = self._databases["meta"]
         if transaction.get(b"format_version", db=meta) is None:
             return  # a new state
-        found = single_values.read(partial(transaction.get, db=meta))
+        found = state_metadata.read(partial(transaction.get, db=meta))
         self.cluster_id = found.cluster_id
         self.counters.update(found.counters)
         get = partial(transaction.get, db=meta)

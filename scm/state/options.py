@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.config.quantity import bytes_text, duration_text, parse_bytes, parse_duration_s
-from agent.config.toml_file import read_each
-from agent.errors import Code, RefusedError
-from agent.rpc.security.tls import TlsFiles
 from merkle.replica import CONTAINER_BYTES_MAX
+from suture.config.quantity import bytes_text, duration_text, parse_bytes, parse_duration_s
+from suture.config.toml_file import read_each
+from suture.errors import Code, RefusedError
+from suture.wire.security.tls import TlsFiles
 
 MIB: Final = 1024**2
 

@@ -14,8 +14,8 @@ from typing import Final
 
 import lmdb
 
-from agent.errors import Code, RefusedError
 from scm.state.state_environment import DATA, snapshot_of
+from suture.errors import Code, RefusedError
 
 HINT: Final = "check the disk and the kernel's log, keep what is there, then: suture scm restore"
 _IS_DAMAGED: Final = 3  # exit code of a child that got an error from LMDB

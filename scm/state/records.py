@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scm.state.facts import (
+from scm.state.entities import (
     Allocation,
     CommandKind,
     CommandOutcome,
@@ -42,7 +42,7 @@ from scm.state.facts import (
     PendingCommand,
 )
 
-FORMAT_VERSION: Final = 1  # a state of another version is refused (`scm.state.single_values`)
+FORMAT_VERSION: Final = 1  # a state of another version is refused (`scm.state.state_metadata`)
 
 _DECODER: Final = json.JSONDecoder()  # used directly: no guess of the encoding for millions of rows
 CRC: Final = struct.Struct(">I")

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from agent.rpc.serving.access import Audit
 from scm.state import audit_trail
 from scm.state.database import StateChange, StateDatabase
-from scm.state.metered_lock import MeteredLock
+from scm.state.timed_lock import MeteredLock
+from suture.wire.server.authorization import Audit
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 import lmdb
 
-from agent.errors import Code, UnavailableError
-from agent.runtime.lmdb_lock_file import lock_file_in_memory
+from suture.errors import Code, UnavailableError
+from suture.runtime.lmdb_lock_file import lock_file_in_memory
 
 DATA: Final = "data.mdb"
 DATABASES_MAX: Final = 32  # tables and their predecessors, with room for more

@@ -11,7 +11,7 @@ from typing import Final
 import lmdb
 import structlog
 
-from agent.errors import Code, UnavailableError
+from suture.errors import Code, UnavailableError
 
 QUIET_S: Final = 60.0
 

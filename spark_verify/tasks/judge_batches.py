@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from health.batch import NO_BCSID, ContainerBatch, Containers, Nodes, Ops, Replicas
-from health.segments import Bools, Ints
+from health.segmented_rows import Bools, Ints
 from health.words import (
     CONTAINER_STATES,
     NODE_HEALTHS,

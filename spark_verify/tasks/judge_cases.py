@@ -19,14 +19,14 @@ from health.batch import Nodes, violations
 from health.departure import FREE, HELD_BY
 from health.judge import HealthJudgement, judge
 from health.rules import Rules
-from health.segments import Ints
+from health.segmented_rows import Ints
 from spark_verify.input_columns import CASE, schema_of
 from spark_verify.result_tables import JUDGED
 from spark_verify.sql_text import ddl
-from spark_verify.tasks.further_deletes import further_deletes
+from spark_verify.tasks.excess_deletes import further_deletes
 from spark_verify.tasks.judge_batches import cut_of
 from spark_verify.tasks.verdict_rows import judged_tables
-from spark_verify.tasks.votes import VOTE, votes
+from spark_verify.tasks.vote_counts import VOTE, votes
 
 Batches = Iterator[pa.RecordBatch]
 

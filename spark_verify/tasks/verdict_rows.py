@@ -10,8 +10,8 @@ from health.judge import HealthJudgement, roles
 from health.plan.plan_rows import RaggedArray
 from health.reconcile_eligibility import REASONS, REDUNDANCY_UNKNOWN
 from health.root_comparison import why_not_compared
-from health.segments import Bools, Ints
-from health.source_doubts import DOUBTS
+from health.segmented_rows import Bools, Ints
+from health.source_issues import DOUBTS
 from health.words import (
     ACTIONS,
     CLASSES,

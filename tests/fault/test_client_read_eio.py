@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, VolumeFailed
-from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import DamageFault, Verdict
+from suture.errors import Code, VolumeFailed
+from suture.wire.clients.peer import Peer
 from tests.support.command_line import CommandLine
 from tests.support.forked_cluster import forked_cluster
 from tests.support.storage.blocks_on_disk import newest_block

@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from agent.cli.change.volume_commands import declare
-from agent.errors import SutureError
-from scm.backup.taking import take_backup
+from scm.backup.backup_writer import take_backup
+from suture.errors import SutureError
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess, spawn
 from tests.support.storage.stores import closed_replica, open_store
@@ -26,7 +26,7 @@ CHILD = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from agent.errors import SutureError
+from suture.errors import SutureError
 from merkle.replica import BlockId, ContainerId
 from tests.support.storage.stores import open_store
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.errors import RefusedError
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire import codec, newblocks
 from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockData, BlockId, ContainerId
+from suture.errors import RefusedError
+from suture.wire.clients.peer import Peer
+from suture.wire.mapping import codec, new_blocks_message
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.victim import Zygote, write_config
 from tests.support.storage.three_replicas import ThreeReplicas, chunk_of, content
@@ -111,12 +111,16 @@ class BatchWriter(Writer):
             chunks = [chunk_of(index * chunk_bytes, part) for index, part in enumerate(parts)]
             key = container_pb2.BlockId(container_id=CONTAINER, local_id=block_id, bcsid=block_id)
             messages.append(
-                newblocks.new_block_message(key, chunks, is_whole=True, metadata=[("k", "v")])
+                new_blocks_message.new_block_message(
+                    key, chunks, is_whole=True, metadata=[("k", "v")]
+                )
             )
             datas += parts
             for chunk, part in zip(chunks, parts, strict=True):
                 written[block_id, chunk.offset] = part
-        answer = peer.begin_blocks(iter([newblocks.encode(messages, datas)]), CALL_S).result()
+        answer = peer.begin_blocks(
+            iter([new_blocks_message.encode(messages, datas)]), CALL_S
+        ).result()
         assert len(block_ids) == answer.block_count
         self.chunks |= written
         for block_id in block_ids:

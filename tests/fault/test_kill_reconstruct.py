@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.rebuild_task import RebuildTask, ShardLocation
-from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, RefusedError, SutureError
 from agent.reconstruct.coordinator import ReconstructionCoordinator
-from agent.rpc.calls import message_groups
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.rpc.wire import codec
-from agent.rpc.wire.erasure import SCHEME as SCHEME_MAP
-from agent.runtime.clock import SystemClock
 from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.identity import remembered
 from merkle.replica import BlockId, ReplicaState
+from suture.ec.rebuild_task import RebuildTask, ShardLocation
+from suture.ec.scheme import CodecName, Scheme
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.clock import SystemClock
+from suture.wire.clients import message_groups
+from suture.wire.clients.peer import Peer
+from suture.wire.mapping import codec
+from suture.wire.mapping.erasure_codec import SCHEME as SCHEME_MAP
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
 from tests.support.faults.victim import Zygote, write_config
 from tests.support.storage.ec_cluster import (

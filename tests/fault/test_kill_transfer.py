@@ -15,14 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import RefusedError, SutureError
-from agent.rpc.calls.peer import Peer
-from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.limits import DatanodeServerLimits
-from agent.rpc.datanode.reading import ReadHandlers
-from agent.rpc.datanode.server import build_server
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.lease import ContainerLeases
+from agent.leases import ContainerLeases
+from agent.services.import_handlers import ImportHandlers
+from agent.services.limits import DatanodeServerLimits
+from agent.services.read_handlers import ReadHandlers
+from agent.services.server import build_server
 from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
@@ -30,6 +27,9 @@ from agent.transfer.incoming import ImportResult, ReplicaImporter
 from agent.transfer.parts import ImportMessage
 from agent.transfer.replicate import Replicator
 from merkle.replica import ContainerId
+from suture.errors import RefusedError, SutureError
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
 from tests.support.faults.victim import Zygote, write_config
 from tests.support.storage.three_replicas import ThreeReplicas

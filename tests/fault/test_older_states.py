@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.promises.older_drill import OlderDrill
+from bench.reliability.older_drill import OlderDrill
 from tests.support.faults.nursery import forked
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from agent.runtime.exits import ExitCode
-from ozone.wire.datanode_messages import DatanodeCommand
+from ozone.clients.datanode_messages import DatanodeCommand
+from suture.runtime.exit_codes import ExitCode
 from tests.support.faults.nursery import Child
 from tests.support.ozone import ozone_victim as victim
 from tests.support.ozone.ozone_repairs import damaged_volume, peers_of

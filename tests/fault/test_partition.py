@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.rebuild_task import RebuildTask, ShardLocation
-from agent.ec.scheme import CodecName, Scheme
-from agent.errors import SutureError
 from agent.reconstruct.coordinator import ReconstructionCoordinator
-from agent.rpc.calls.peer import Peer, PeerTimeouts
-from agent.runtime.clock import SystemClock
 from merkle.replica import ReplicaState
+from suture.ec.rebuild_task import RebuildTask, ShardLocation
+from suture.ec.scheme import CodecName, Scheme
+from suture.errors import SutureError
+from suture.runtime.clock import SystemClock
+from suture.wire.clients.peer import Peer, PeerTimeouts
 from tests.support.faults.bad_line import BadLine
 from tests.support.leases import is_held
 from tests.support.storage.datanodes import Datanode

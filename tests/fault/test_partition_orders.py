@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.rpc.v1 import scm_pb2
 from agent.store.recovery.fsck import fsck
 from merkle.replica import ContainerId, ReplicaState
+from suture.wire.v1 import scm_pb2
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.bad_line import BadLine
 from tests.support.faults.nursery import forked

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile
-from agent.client.writer import StoredFile
-from agent.errors import Code, SutureError, UnavailableError
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import ExitCode
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
+from suture.client.writer import StoredFile
+from suture.errors import Code, SutureError, UnavailableError
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.v1 import scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until

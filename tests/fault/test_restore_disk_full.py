@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
+from scm.backup.backup_writer import take_backup
 from scm.backup.image import ROOM_BYTES
-from scm.backup.restoring import restore_backup
-from scm.backup.taking import take_backup
-from scm.state.directory import GROWING
+from scm.backup.restore import restore_backup
+from scm.state.state_directory import GROWING
+from suture.errors import Code, UnavailableError
 from tests.support.control.scm_world import MAP_BYTES, ScmWorld, confirm
 from tests.support.faults.small_disk import small_disk
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.promises.restore_drill import Drill
+from bench.reliability.restore_drill import Drill
 from tests.support.faults.nursery import forked
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]

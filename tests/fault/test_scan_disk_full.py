@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
-from agent.runtime.loop import Busy, ProgressMarker
 from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
 from agent.scan.container_scan import StoreScanDeps
 from agent.scan.ondemand import OnDemandScans
 from agent.scan.throttle import ScanPace
 from agent.store.index.transactions import IndexChange
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from scanner.pacing import PaceLimits
+from scanner.scan_rate_control import PaceLimits
 from scanner.schedule import Schedule
+from suture.errors import Code, UnavailableError
+from suture.runtime.loop import Busy, ProgressMarker
 from tests.support.clock import FakeClock
 from tests.support.faults.small_disk import SmallDisk, small_disk
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened

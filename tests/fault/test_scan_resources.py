@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
 from merkle.replica import ReplicaState
+from suture.errors import Code, UnavailableError
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
 pytestmark = pytest.mark.fault

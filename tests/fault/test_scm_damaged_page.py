@@ -6,11 +6,11 @@ from typing import Final
 
 import pytest
 
-from agent.errors import Code, RefusedError
-from scm.backup.taking import take_backup
+from scm.backup.backup_writer import take_backup
 from scm.state import page_check
 from scm.state.database import StateDatabase
-from scm.state.facts import Node, OpState
+from scm.state.entities import Node, OpState
+from suture.errors import Code, RefusedError
 from tests.support.control.scm_process import ScmProcess, spawn
 from tests.support.control.scm_world import MAP_BYTES
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
-from agent.runtime.callthreads import CallThreadPool
-from agent.runtime.loop import WorkerLoops
 from health.cluster_verdict import DataVerdict
 from merkle.replica import ReplicaState
-from scm.edge import answers
-from scm.edge.http_pages import HttpStatus
-from scm.state.facts import ContainerState
+from scm.api import responses
+from scm.api.http_pages import HttpStatus
+from scm.state.entities import ContainerState
+from suture.errors import Code, UnavailableError
+from suture.runtime.call_thread_pool import CallThreadPool
+from suture.runtime.loop import WorkerLoops
 from tests.support.control.scm_world import ScmWorld, confirm, container, replica
 from tests.support.faults.small_disk import SmallDisk, small_disk
 from tests.support.heard import logged
@@ -87,7 +87,7 @@ def test_whoever_asks_is_told(world: ScmWorld) -> None:
         health, metrics = watched.healthz(), watched.metrics().body.decode()
         page = watched.page({}).body.decode()
     look, judgement = world.control.queries.judgement()
-    counts = answers.counts_message(look.counts, judgement)
+    counts = responses.counts_message(look.counts, judgement)
 
     assert Code.UNAVAILABLE is caught.value.code, "so that clients wait"
     assert "free space on the disk of the state" == caught.value.hint

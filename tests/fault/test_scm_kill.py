@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.rpc.v1 import container_pb2, scm_pb2
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.fake_datanode import FakeDatanode, report
 from tests.support.control.scm_process import ScmProcess, spawn
 

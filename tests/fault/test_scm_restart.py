@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import UnavailableError
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo
 from agent.host.outbox import Outbox
-from agent.host.who import DatanodeIdentity
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.clock import SystemClock
-from agent.runtime.loop import WorkerLoop
-from agent.store.volumes.nodestate import NodeState
+from agent.store.volumes.op_state_file import NodeState
 from merkle.replica import ContainerId
+from suture.errors import UnavailableError
+from suture.runtime.clock import SystemClock
+from suture.runtime.loop import WorkerLoop
+from suture.wire.clients.scm import ScmClient
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.control.fake_datanode import report
 from tests.support.control.scm_process import ScmProcess
 from tools.demo.cluster import free_port

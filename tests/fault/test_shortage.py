@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
-from agent.rpc.serving.descriptors import connections_that_fit, raise_limit
-from agent.runtime.loop import RetryAfter
 from agent.scan.volume_check import CheckLimits, VolumeCheckWorker
-from agent.store.files.durable import replace_file
 from agent.store.replica.packs import unpack
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
 from agent.store.volumes.sealed_file import read_sealed, sealed
 from merkle.replica import BlockId, ContainerId
+from suture.errors import Code, UnavailableError
+from suture.runtime.durable import replace_file
+from suture.runtime.loop import RetryAfter
+from suture.wire.server.descriptors import connections_that_fit, raise_limit
 from tests.support.clock import FakeClock
 from tests.support.storage.packed import contents, packed_pair
 from tests.support.storage.stored_replica import CONTAINER

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 ROUNDS = 20_000
 STORM = f"""
 import os, random, signal, time
-from agent.runtime.stop_request import StopRequest
+from suture.runtime.stop_request import StopRequest
 
 reading, writing = os.pipe()
 victim = os.getpid()

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, SutureError, UnavailableError
 from agent.store.index.rows import DescriptorEntry
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
 from scanner.finding import DamageFault
+from suture.errors import Code, SutureError, UnavailableError
 from tests.support.faults.small_disk import DISK_BYTES, SmallDisk, small_disk
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (

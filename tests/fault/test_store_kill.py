@@ -16,12 +16,12 @@ from typing import Any, Final, Self
 
 import pytest
 
-from agent.errors import RefusedError
 from agent.store.files.layout import PACK_NAME
 from agent.store.recovery.fsck import FsckProblem, fsck
 from agent.store.replica.descriptor import read_descriptor
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from suture.errors import RefusedError
 from tests.support.faults.nursery import Child
 from tests.support.faults.store_victim import (
     ARRIVED,

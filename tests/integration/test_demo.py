@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import RefusedError
-from agent.rpc.v1 import container_pb2, scm_pb2
+from suture.errors import RefusedError
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.storage.three_replicas import content
 from tests.support.verification.java import skip_without_java
 from tools.demo.command import Steps

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import ClusterClient
+from suture.client.cluster_client import ClusterClient
 from tests.support.faults.nursery import forked
 from tests.support.storage.three_replicas import content
 from tools.demo import death, selfheal

@@ -18,7 +18,7 @@ HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 FILE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*/?")
-MADE_BY_RUNNING = ("bench/out", "agent/rpc/v1/__pycache__")
+MADE_BY_RUNNING = ("bench/out", "suture/wire/v1/__pycache__")
 
 
 def name_of(path: Path) -> str:
@@ -130,7 +130,7 @@ class TestTheChecks:
         A path below a folder of ours must exist; other words with slashes are left alone.
         """
         document = tmp_path / "X.md"
-        document.write_text("`agent/errors.py` `agent/nowhere.py` `bytes/second`\n")
+        document.write_text("`suture/errors.py` `agent/nowhere.py` `bytes/second`\n")
 
         assert ["agent/nowhere.py"] == list(missing_files(document))
 

@@ -15,7 +15,7 @@ from tools.packages import wheels
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(sys.executable).resolve()
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-WHERE = "import agent.errors, os, sys; print(os.path.realpath(sys.prefix))"
+WHERE = "import suture.errors, os, sys; print(os.path.realpath(sys.prefix))"
 DEAD_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_TARGET": "/nowhere"}
 
 needs_linux = pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
@@ -28,7 +28,7 @@ def wheel(folder: Path, name: str, *needed: str, tag: str = "py3-none-any", text
     metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in needed)
     path = folder / f"{name}-1-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        module = "agent/errors.py" if name == "suture" else f"{name}.py"
+        module = "suture/errors.py" if name == "suture" else f"{name}.py"
         archive.writestr(module, text)
         archive.writestr(f"{information}/METADATA", metadata)
         archive.writestr(f"{information}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
@@ -144,7 +144,7 @@ class TestMaking:
 
         package.made()
 
-        assert "1" == package.says("import agent.errors; print(agent.errors.NEW)")
+        assert "1" == package.says("import suture.errors; print(suture.errors.NEW)")
 
     def test_failed_environment_keeps_the_old_one(self, package: Package) -> None:
         """A damaged wheel ends the script with an error and the programs keep working. The next
@@ -214,7 +214,7 @@ class TestMaking:
 
         assert 0 == told.returncode
         assert "does not fit" in told.stderr
-        assert "" == package.says("import agent.errors")
+        assert "" == package.says("import suture.errors")
 
     def test_folder_in_place_of_the_link_is_replaced(self, package: Package) -> None:
         """Earlier packages shipped the environment as a folder."""

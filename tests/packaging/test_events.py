@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.observe.events import AGENT, BOTH, EVENTS, SCM
+from suture.observe.events import AGENT, BOTH, EVENTS, SCM
 
 ROOT = Path(__file__).parents[2]
 METHODS = frozenset({"debug", "info", "warning", "error", "exception", "log"})

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agent import errors
-from agent.errors import RefusedError
 from agent.host.report_export import NEEDED
 from scm.state.options import ScmOptions
 from spark_verify import start
+from suture import errors
+from suture.errors import RefusedError
 from tests.support.control.scm_world import ScmWorld
 from tests.support.packaging.wheel import built_wheel, metadata_of
 
@@ -75,7 +75,7 @@ def test_a_snapshot_without_arrow_is_refused_and_the_control_plane_serves(
     extra.
     """
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    for module in ("agent.rpc.wire.snapshot_file", "scm.edge.spark.snapshot_upload"):
+    for module in ("suture.wire.mapping.snapshot_file", "scm.api.spark.snapshot_upload"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     with (
         ScmWorld(tmp_path, ScmOptions()).running() as world,

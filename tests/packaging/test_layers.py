@@ -14,59 +14,62 @@ LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
 
 # contract -> (a module that breaks it, what the module imports)
 PLANTED = {
-    "data flows one way": ("scanner/planted_upward.py", "import agent.errors"),
+    "data flows one way": ("scanner/planted_upward.py", "import suture.errors"),
     "the control plane is built in storeys": ("scm/state/planted_upward.py", "import scm.cluster"),
     "the edge of the control plane is built in storeys": (
-        "scm/edge/overview/planted_upward.py",
-        "import scm.edge.plane.assembly",
+        "scm/api/cluster_status/planted_upward.py",
+        "import scm.api.calls.components",
     ),
     "the replication manager is built in storeys": (
-        "scm/replication/judging/planted_upward.py",
-        "import scm.replication.repairing",
+        "scm/replication/health/planted_upward.py",
+        "import scm.replication.processors",
     ),
     "the agent is built in floors": ("agent/config/planted_upward.py", "import agent.store.files"),
     "the command line is built in floors": (
-        "agent/cli/terminal/planted_upward.py",
+        "suture/terminal/planted_upward.py",
         "import agent.cli.inspect",
     ),
-    "the wire is built in floors": ("agent/rpc/wire/planted_upward.py", "import agent.rpc.calls"),
+    "the wire is built in floors": (
+        "suture/wire/mapping/planted_upward.py",
+        "import suture.wire.clients",
+    ),
     "the store is built in floors": (
         "agent/store/files/planted_upward.py",
         "import agent.store.index",
     ),
     "clients are called by their face": (
         "agent/cli/planted_reader.py",
-        "import agent.client.ecreader",
+        "import suture.client.ecreader",
     ),
     "the library is a face of the client": ("suture/planted_store.py", "import agent.store"),
     "the library is for others": ("agent/planted_library.py", "import suture.client"),
     "nobody needs Ozone": ("agent/planted_ozone.py", "import ozone.disk.layout"),
     "Ozone is served from the agent's store, by nothing that reads Ozone's disks": (
-        "ozone/serving/planted_volume.py",
+        "ozone/datanode_server/planted_volume.py",
         "import ozone.scrub.reader",
     ),
     "an agent among Ozone's datanodes is put together in one place": (
         "ozone/disk/planted_upward_to_serving.py",
-        "import ozone.serving.messages",
+        "import ozone.datanode_server.messages",
     ),
     "an agent is led by Ozone in floors": (
-        "ozone/leading/messages.py",
-        "import ozone.leading.leader",
+        "ozone/scm_link/messages.py",
+        "import ozone.scm_link.leader",
     ),
     "Ozone's archives are taken in floors": (
         "ozone/transfer/messages.py",
         "import ozone.transfer.service",
     ),
     "Ozone's peers are served in floors": (
-        "ozone/serving/results.py",
-        "import ozone.serving.door",
+        "ozone/datanode_server/results.py",
+        "import ozone.datanode_server.grpc_server",
     ),
     "Ozone's disks are read below what is made of them": (
         "ozone/disk/planted_upward.py",
         "import ozone.scrub.reader",
     ),
     "Ozone's services are asked below what is made of the answers": (
-        "ozone/wire/messages.py",
+        "ozone/clients/messages.py",
         "import ozone.cluster.export",
     ),
     "Ozone's formats are read by pure code": ("ozone/disk/treefile.py", "import pathlib"),
@@ -79,7 +82,7 @@ PLANTED = {
     "the Spark job needs nothing a datanode has": ("spark_verify/planted_rpc.py", "import grpc"),
     "decisions are pure": ("agent/plan/planted_disk.py", "import pathlib"),
     "threads live in few folders": ("agent/store/planted_thread.py", "import threading"),
-    "only the store touches volumes": ("agent/rpc/planted_index.py", "import lmdb"),
+    "only the store touches volumes": ("suture/wire/planted_index.py", "import lmdb"),
     "the control plane speaks to the agent only over the wire": (
         "scm/planted_store.py",
         "import agent.store",

@@ -27,7 +27,7 @@ def declared() -> set[str]:
     """Return every metric that agent, control plane and scrub declare."""
     return {
         without_suffix(name)
-        for path in ("agent/observe/metrics.py", "ozone/scrub/meters.py", "scm/edge/metrics.py")
+        for path in ("agent/observe/metrics.py", "ozone/scrub/meters.py", "scm/api/metrics.py")
         for name in METRIC.findall((ROOT / path).read_text())
     }
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from random import Random
 
-from tools.simulation.outside.disk import Disk
-from tools.simulation.outside.fibers import ProcessLifetime, Scheduler
-from tools.simulation.outside.kernel import Faults, Kernel
+from tools.simulation.simulated_os.disk import Disk
+from tools.simulation.simulated_os.fibers import ProcessLifetime, Scheduler
+from tools.simulation.simulated_os.kernel import Faults, Kernel
 
 
 def test_steps_of_others_during_a_quiet_look_are_in_the_schedule(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from tools.simulation.outside.fibers import Scheduler
-from tools.simulation.outside.primitives import Executor
+from tools.simulation.simulated_os.fibers import Scheduler
+from tools.simulation.simulated_os.primitives import Executor
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -58,8 +58,8 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         },
     ),
     tidy.proto_is_no_package: (
-        {"proto/agent/x.py": ""},
-        {"proto/agent/x.proto": ""},
+        {"proto/suture/x.py": ""},
+        {"proto/suture/x.proto": ""},
     ),
     tidy.no_module_is_dead: (
         {"agent/x.py": "", "agent/main.py": "", "tests/unit/test_x.py": "import agent.x\n"},
@@ -70,8 +70,8 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         {"agent/lease.py": ""},
     ),
     tidy.names_of_modules_mean_one_thing: (
-        {"agent/scan/parity.py": "", "agent/ec/parity.py": ""},
-        {"agent/scan/parity_scrub.py": "", "agent/ec/parity.py": "", "scm/main.py": ""}
+        {"agent/scan/parity.py": "", "suture/ec/parity.py": ""},
+        {"agent/scan/parity_scrub.py": "", "suture/ec/parity.py": "", "scm/main.py": ""}
         | {"agent/main.py": "", "tests/parity.py": ""},
     ),
     tidy.quantities_end_in_their_unit: (
@@ -128,7 +128,7 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         {"agent/x.py": "try:\n    go()\nexcept Exception:\n    stop()\n"},
         {
             "agent/x.py": "try:\n    go()\nexcept Exception:\n    stop()\n    raise\n",
-            "agent/runtime/loop.py": "try:\n    go()\nexcept Exception:\n    stop()\n",
+            "suture/runtime/loop.py": "try:\n    go()\nexcept Exception:\n    stop()\n",
         },
     ),
     tidy.no_path_of_one_machine: (

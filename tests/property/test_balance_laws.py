@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from health.racks import misplaced_count
 from scm.cluster.allocate import TargetCandidate
-from scm.replication.balancing.balance_moves import (
+from scm.replication.balancer.balance_moves import (
     BalanceLimits,
     Movable,
     Move,

@@ -7,15 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.client.blockreader import (
-    SILENT_COUNT_MAX,
-    ReplicaBlockReader,
-    ReplicaSource,
-)
-from agent.client.read_order import ANSWERS_MIN, DatanodeStats
-from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
-from agent.rpc.calls.received import SMALL_BYTES_MAX
 from merkle.replica import BlockId, ContainerId
+from suture.client.block_reader import SILENT_COUNT_MAX, ReplicaBlockReader, ReplicaSource
+from suture.client.replica_ranking import ANSWERS_MIN, DatanodeStats
+from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
+from suture.wire.clients.response_checks import SMALL_BYTES_MAX
 
 CONTAINER, BLOCK = ContainerId(7), BlockId(3)
 REPLICA_COUNT, CHUNK_COUNT_MAX = 3, 8
@@ -277,7 +273,7 @@ def test_late_replica_is_skipped_without_a_fault(
     """The second replica is waited for without a limit, and so is the first if it is asked again
     because the second has no data.
     """
-    monkeypatch.setattr("agent.client.read_order.PATIENCE_S_MIN", 0.0)
+    monkeypatch.setattr("suture.client.replica_ranking.PATIENCE_S_MIN", 0.0)
     late = Replica([b"a" * 20], {0: "silent"})
     good = Replica([b"a" * 20], {})
     reader = hurried([late, good])
@@ -305,7 +301,7 @@ def test_late_replica_is_skipped_without_a_fault(
 
 def test_damage_that_comes_late_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sender is reported however long it took, and does not only count as slow."""
-    monkeypatch.setattr("agent.client.read_order.PATIENCE_S_MIN", 0.0)
+    monkeypatch.setattr("suture.client.replica_ranking.PATIENCE_S_MIN", 0.0)
     bad, good = Replica([b"a" * 20], {0: "corrupt"}), Replica([b"a" * 20], {})
     reader = hurried([bad, good])
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from health.rules import Rules
 from health.words import Action
 from merkle.replica import ReplicaState
-from scm.cluster.case import ContainerContext, PlacedReplica
+from scm.cluster.container_context import ContainerContext, PlacedReplica
 from scm.replication.guards.delete_safety import unblock_victim
-from scm.replication.guards.origins import may_be_removed
+from scm.replication.guards.quasi_closed_guard import may_be_removed
 from scm.replication.guards.shard_guard import may_remove_shard, replaceable_shard
-from scm.state.facts import ContainerState, NodeHealthState, OpState
+from scm.state.entities import ContainerState, NodeHealthState, OpState
 from tests.support.control.judged_case import asked
 from tests.support.control.scm_world import container, replica, summary
 

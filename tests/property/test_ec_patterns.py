@@ -4,9 +4,9 @@ from itertools import combinations
 
 import pytest
 
-from agent.ec.cell_codec import rebuild
-from agent.ec.scheme import Scheme
-from agent.errors import RefusedError
+from suture.ec.cell_codec import rebuild
+from suture.ec.scheme import Scheme
+from suture.errors import RefusedError
 from tests.support.storage.ec_groups import SMALL_SCHEMES, encoded_group, lengths_bytes
 
 

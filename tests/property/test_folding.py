@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.transfer.folding import ImportTreeBuilder, rebuild_tree
+from agent.transfer.import_tree import ImportTreeBuilder, rebuild_tree
 from merkle.blockrow import decode_block
 from merkle.checksum import Algorithm
 from merkle.replica import BlockData

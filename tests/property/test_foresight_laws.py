@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.administration.may_stop import StopImpact, StopQuery
-from scm.administration.outlook import StopAnswer
-from scm.state.facts import CommandKind
+from scm.administration.impact_analysis import StopAnswer
+from scm.administration.shutdown_impact import StopImpact, StopQuery
+from scm.state.entities import CommandKind
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, container, replica
 from tests.support.storage.stores import private_directory

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from merkle.blockrow import decode_block, encode_block, is_intact
 from merkle.checksum import Algorithm, window_checksums
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, ChecksumType
 from merkle.second_checksum import witness_checksums
 from merkle.tree_building import build_from_rows

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.errors import RefusedError
 from merkle.blockrow import decode_block, encode_block
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ContainerId
 from ozone.disk.blockrow import decode_stored, folds_of
 from ozone.disk.descriptor import decode_descriptor
 from ozone.disk.layout import find_volume, number_of, read_properties
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
 from ozone.disk.treefile import decode_tree
-from ozone.disk.unknown import UnsupportedFormat
+from ozone.disk.unsupported_format import UnsupportedFormat
+from suture.errors import RefusedError
 from tests.support.ozone.ozone_volumes import chunk_message, descriptor_text, golden, lines
 
 HERE, BLOCK = ContainerId(1), BlockId(117883640217600003)

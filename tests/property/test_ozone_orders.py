@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config.loading import load
-from agent.errors import Code
+from agent.host.external_control_plane import AgentServices
 from agent.host.host import AgentProcess
-from agent.host.leader import AgentServices
-from agent.host.leader_terms import TermTracker
 from agent.host.outbox import REGISTERED, Outbox
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.clock import SystemClock
-from agent.runtime.loop import Busy, RetryAfter, Step
+from agent.host.term_tracker import TermTracker
 from merkle.replica import ID_MAX, ContainerId
-from ozone.composition import make_scm_links
-from ozone.leading.messages import COMMAND, ScmCommandType
-from ozone.leading.orders import (
+from ozone.scm_link.command_translation import (
     ImmediateAnswer,
     Reregister,
     TranslatedCommand,
     UnknownCommand,
     translate_command,
 )
+from ozone.scm_link.messages import COMMAND, ScmCommandType
+from ozone.wiring import make_scm_links
+from suture.errors import Code
+from suture.runtime.clock import SystemClock
+from suture.runtime.loop import Busy, RetryAfter, Step
+from suture.wire.v1 import scm_pb2
 from tests.support.ozone.led_agent import WHO, built, store_of, written
 from tests.support.ozone.standin_scm import COMMAND as OZONE_COMMAND
 from tests.support.ozone.standin_scm import StandInScm, command, standin_scm

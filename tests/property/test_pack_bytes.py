@@ -16,7 +16,7 @@ from agent.store.index.packformat import (
     encode_packed,
     encode_table,
 )
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId
 
 MEMBERS = st.dictionaries(

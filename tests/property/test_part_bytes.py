@@ -5,11 +5,11 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.files.blockfile import ALIGNMENT_BYTES
 from agent.store.files.readqueue import address_of
 from agent.transfer.parts import PADDING_TAG, blocks_part, part_with_hole, read_part
 from merkle.replica import BlockId
+from suture.wire.v1 import datanode_pb2 as pb
 
 BLOCKS = st.lists(
     st.tuples(st.integers(1, 2**63 - 1), st.binary(max_size=300), st.integers(-1, 2**40)),

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.store.operations.outflow import spread_bytes
+from agent.store.operations.replica_export import spread_bytes
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES
 from agent.transfer.pieces import SPREAD_BYTES_MAX, ExportPiece, SmallBlockBatch
 from merkle.replica import BlockId

@@ -7,7 +7,7 @@ from agent.store.index import columns
 from agent.store.index.columns import ReplicaColumns, decode_columns
 from agent.store.index.rows import STATES, ReplicaRow, decode_replica, encode_replica, seal
 from merkle.checksum import Algorithm
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import Bcsid, ContainerId, ReplicaState
 from merkle.tree import TreeSummary
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.cluster.case import ContainerContext, PlacedReplica
+from scm.cluster.container_context import ContainerContext, PlacedReplica
 from scm.replication.guards.delete_safety import is_whole
 from scm.replication.guards.shard_guard import (
     may_lose_shard,
@@ -16,7 +16,7 @@ from scm.replication.guards.shard_guard import (
     replaceable_shard,
     whole_count,
 )
-from scm.state.facts import NodeHealthState, OpState
+from scm.state.entities import NodeHealthState, OpState
 from tests.support.control.judged_case import victims
 from tests.support.control.scm_world import container, replica, summary
 

@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 
 from bench.scans import reference_tree
 from merkle.checksum import Algorithm, block_checksum, container_checksum, leaf_checksum
-from merkle.descent import (
+from merkle.diff import REPAIRED_KINDS, DifferenceKind, Divergence, SummaryComparison, compare, diff
+from merkle.replica import BlockData
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
+from merkle.tree_descent import (
     check_ranges,
     differing_blocks,
     differing_ranges,
@@ -15,10 +19,6 @@ from merkle.descent import (
     range_checksums,
     range_starts,
 )
-from merkle.diff import REPAIRED_KINDS, DifferenceKind, Divergence, SummaryComparison, compare, diff
-from merkle.replica import BlockData
-from merkle.tree import Tree
-from merkle.tree_building import build_from_rows
 from tests.support.storage.tree_model import apply_divergence, bury, merge
 from tests.support.storage.tree_strategies import (
     ALGORITHMS,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.administration.decommission import OpStateRequest
-from scm.state.facts import OpState, PendingCommand
+from scm.state.entities import OpState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
 

@@ -19,12 +19,12 @@ import pytest
 from agent.cli.change import apply as module
 from agent.cli.inspect.scm_commands import scan_decision
 from agent.cli.main import run
-from agent.rpc.v1 import scm_pb2
-from agent.rpc.wire import plan_file
-from agent.runtime.exits import ExitCode
-from scm.state.facts import CommandKind, Replica
+from scm.state.entities import CommandKind, Replica
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import VerifyRequest, verify
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.mapping import plan_file
+from suture.wire.v1 import scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld, replica
 from tests.support.terminal import Terminal

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agent.rpc.calls.peer import Peer
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.v1 import scm_pb2
 from health.words import flag_names
 from merkle.replica import ContainerId
 from spark_verify.exits import Exit
 from spark_verify.pipeline import VerifyRequest, verify
 from suture import Client
+from suture.wire.clients.peer import Peer
+from suture.wire.clients.scm import ScmClient
+from suture.wire.v1 import scm_pb2
 from tests.support.faults.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block
 from tests.support.waiting import wait_until

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from agent.rpc.wire.plan_file import FinishedRun, read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.exits import Exit
 from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.result_tables import PLAN_LIFE_MS, RESULTS
+from suture.wire.mapping.plan_file import FinishedRun, read_plan
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 ROOT = Path(__file__).parents[2]

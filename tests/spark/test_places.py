@@ -11,9 +11,6 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from agent.errors import RefusedError, UnavailableError
-from agent.rpc.wire.addresses import check_address
-from agent.rpc.wire.file_systems import FsPath
 from scm.state.options import ScmOptions
 from spark_verify import pipeline
 from spark_verify.errors import PathRefused
@@ -22,6 +19,9 @@ from spark_verify.report.sql_views import ORDER, views
 from spark_verify.result_tables import RESULTS, RUNS, describe_tables
 from spark_verify.runs import finished_runs
 from spark_verify.storage import LocalStorage, address_of
+from suture.errors import RefusedError, UnavailableError
+from suture.wire.mapping.addresses import check_address
+from suture.wire.mapping.file_systems import FsPath
 from tests.support.control.scm_world import ScmWorld
 from tests.support.verification.object_store import ObjectStore, object_store
 from tests.support.verification.snapshots import SnapshotRows, container, gather

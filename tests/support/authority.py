@@ -3,9 +3,9 @@
 from datetime import timedelta
 from pathlib import Path
 
-from agent.rpc.security import pki
-from agent.rpc.security.caller import Role
-from agent.rpc.security.tls import Security, TlsFiles, load_security
+from suture.wire.security import pki
+from suture.wire.security.caller import Role
+from suture.wire.security.tls import Security, TlsFiles, load_security
 
 HOSTS = ("127.0.0.1", "localhost")
 

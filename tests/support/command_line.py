@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
 from tests.support.waiting import wait_until
 
 

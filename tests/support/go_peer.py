@@ -16,8 +16,8 @@ from typing import Any, Final
 import pytest
 from google.protobuf.compiler import plugin_pb2
 
-from agent.rpc.security.tls import TlsFiles
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from suture.wire.security.tls import TlsFiles
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 SOURCE: Final = Path(__file__).parent / "peer_go"
 GO_MINOR_MIN: Final = 24  # of Go 1: tools are pinned in go.mod

@@ -1,8 +1,8 @@
 """Whether anybody has the lease of a container, asked as anybody may ask."""
 
-from agent.errors import Code, UnavailableError
-from agent.runtime.lease import ContainerLeases
+from agent.leases import ContainerLeases
 from merkle.replica import ContainerId
+from suture.errors import Code, UnavailableError
 
 
 def is_held(leases: ContainerLeases, container_id: ContainerId) -> bool:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.rpc.security.caller import Role
-from agent.rpc.security.tls import TlsFiles
-from agent.runtime.exits import ExitCode
 from merkle.checksum import Algorithm
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.security.caller import Role
+from suture.wire.security.tls import TlsFiles
 from tests.support.authority import Authority, arguments
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked

@@ -18,7 +18,7 @@ TOGETHER: Final = {
         "tests/integration/ozone/test_ozone_scrubs.py",
         "tests/integration/scm/administration/test_scm_excess.py",
         "tests/integration/scm/administration/test_scm_forget.py",
-        "tests/integration/scm/edge/test_scm_snapshots.py",
+        "tests/integration/scm/api/test_scm_snapshots.py",
         "tests/spark/test_apply.py",
         "tests/spark/test_backoff.py",
         "tests/spark/test_cluster.py",

@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Final
 
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
 
 PR_SET_PDEATHSIG: Final = 1
 

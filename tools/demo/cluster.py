@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, Final, Protocol, Self
 
-from agent.errors import Code, UnavailableError
+from suture.errors import Code, UnavailableError
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S: Final = 60.0

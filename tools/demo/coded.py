@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile, chunks_of, pieces_of
-from agent.ec.rebuild_task import ShardLocation
-from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.reconstruct.parity_check import ParityReport, verify_parity
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import ContainerId
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile, chunks_of, pieces_of
+from suture.ec.rebuild_task import ShardLocation
+from suture.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tools.demo.cluster import Cluster
 from tools.demo.damage import flip_bit_under_warm_cache
 from tools.demo.damage_choice import Harm, target_of

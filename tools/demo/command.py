@@ -12,21 +12,13 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
-from agent.cli.terminal.output import (
-    aside,
-    grid,
-    people,
-    print_json,
-    print_line,
-    print_table,
-    short,
-)
-from agent.cli.terminal.typer_options import JsonFlag
-from agent.client.client import ClusterClient
-from agent.errors import Code, UnavailableError
-from agent.observe.printable import printable
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import ExitCode
+from suture.client.cluster_client import ClusterClient
+from suture.errors import Code, UnavailableError
+from suture.observe.terminal_escape import printable
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import aside, grid, people, print_json, print_line, print_table, short
+from suture.terminal.typer_options import JsonFlag
+from suture.wire.v1 import scm_pb2
 from tools.demo.cluster import Cluster
 from tools.demo.damage_choice import Harm
 from tools.demo.death import TIMES, Death

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.client.client import ClusterClient
-from agent.errors import Code, RefusedError
-from agent.rpc.v1 import scm_pb2
 from merkle.replica import BlockData, ContainerId
+from suture.client.cluster_client import ClusterClient
+from suture.errors import Code, RefusedError
+from suture.wire.v1 import scm_pb2
 from tools.demo.cluster import Cluster
 from tools.demo.damage import (
     PAGE_BYTES,

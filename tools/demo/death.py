@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.client.file_pieces import SourceFile
-from agent.errors import UnavailableError
-from agent.rpc.v1 import scm_pb2
+from suture.client.file_pieces import SourceFile
+from suture.errors import UnavailableError
+from suture.wire.v1 import scm_pb2
 from tools.demo.liar import smallest_of
 from tools.demo.readback import Checksums, fetch_through_keys, source_checksums
 from tools.demo.stage import HEALTHY, REPLICAS, Stage, are_equal, is_whole, wait_until

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.cli.terminal.ask import until_decided
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile
-from agent.rpc.v1 import scm_pb2
 from merkle.replica import ContainerId
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
+from suture.terminal.datanode_queries import until_decided
+from suture.wire.v1 import scm_pb2
 from tools.demo.damage import Target, flip_bit_under_warm_cache, rewrite_with_row
 from tools.demo.damage_choice import BLOCK_BYTES_MIN, Harm, target_of
 from tools.demo.readback import Checksums, source_checksums

@@ -7,13 +7,13 @@ from typing import Final
 
 import xxhash
 
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import FilePart, SourceFile, chunks_of
-from agent.client.writer import StoredFile
-from agent.errors import SutureError
-from agent.rpc.v1 import scm_pb2
-from agent.rpc.wire.blockpieces import Data
 from merkle.replica import BlockData, ContainerId
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import FilePart, SourceFile, chunks_of
+from suture.client.writer import StoredFile
+from suture.errors import SutureError
+from suture.wire.mapping.blockpieces import Data
+from suture.wire.v1 import scm_pb2
 
 READERS: Final = 4
 FETCHED_THROUGH_KEYS_MAX: Final = 25  # files that are also fetched with `suture get`

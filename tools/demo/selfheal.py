@@ -9,8 +9,8 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from agent.rpc.v1 import scm_pb2
 from merkle.replica import ContainerId
+from suture.wire.v1 import scm_pb2
 from tools.demo.damage import flip_bit_under_warm_cache
 from tools.demo.damage_choice import damageable_blocks, target_of
 from tools.demo.stage import Stage, is_whole, wait_until

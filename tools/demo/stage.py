@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent.client.client import ClusterClient
-from agent.errors import Code, UnavailableError
-from agent.rpc.calls.peer import Endpoint, Peer
-from agent.rpc.v1 import container_pb2, scm_pb2
+from suture.client.cluster_client import ClusterClient
+from suture.errors import Code, UnavailableError
+from suture.wire.clients.peer import Endpoint, Peer
+from suture.wire.v1 import container_pb2, scm_pb2
 from tools.demo.cluster import Cluster
 
 WAIT_S: Final = 120.0

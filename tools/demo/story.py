@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.cli.terminal.ask import until_decided
-from agent.client.client import LANES_DEFAULT
-from agent.client.file_pieces import SourceFile
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire.plan_file import FinishedRun, read_plan
-from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
+from suture.client.cluster_client import LANES_DEFAULT
+from suture.client.file_pieces import SourceFile
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.datanode_queries import until_decided
+from suture.wire.mapping.plan_file import FinishedRun, read_plan
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tools.demo import coded, death, liar, selfheal
 from tools.demo.coded import Coded
 from tools.demo.damage_choice import BLOCK_BYTES_MIN, BLOCKS_MIN, Harm, harm_cluster

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ozone.clients.authentication import HadoopIdentity
+from ozone.clients.connection import parse_addresses
+from ozone.clients.frames import Failure
+from ozone.clients.messages import ScmRequestType
+from ozone.clients.scm import OzoneScmClient, request
 from ozone.cluster.listings import datanode_id, pipeline_id
-from ozone.wire.authentication import HadoopIdentity
-from ozone.wire.connection import parse_addresses
-from ozone.wire.frames import Failure
-from ozone.wire.messages import ScmRequestType
-from ozone.wire.scm import OzoneScmClient, request
 from tests.support.process_logs import log_lines
 from tools.interop.cluster import ROOT
 

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from merkle.replica import BlockId, ContainerId
-from ozone.wire.datanode import Datanode
+from ozone.clients.datanode import Datanode
 from tools.interop.agents import awaited
 from tools.interop.cluster import Block, Ozone
-from tools.interop.mixed import COPIES, Mixed, judged, parser_of, spaced
+from tools.interop.mixed_cluster import COPIES, Mixed, judged, parser_of, spaced
 from tools.interop.scrub import flip
 
 CONTAINERS: Final = 100

@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockData, BlockId, ContainerId
-from ozone.wire.datanode import Datanode
+from ozone.clients.datanode import Datanode
+from suture.wire.clients.peer import Peer
 from tools.interop.agents import awaited
 from tools.interop.cluster import Block, Ozone
-from tools.interop.mixed import COPIES, Mixed, judged, parser_of, spaced
+from tools.interop.mixed_cluster import COPIES, Mixed, judged, parser_of, spaced
 from tools.interop.scrub import flip
 
 COPIED: Final = 4 * (40_000, 700_000, 3_000_000)  # bytes of the keys with three copies

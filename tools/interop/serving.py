@@ -19,11 +19,11 @@ from uuid import UUID
 import structlog
 
 from agent.config.loading import load
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from agent.host.who import DatanodeIdentity
-from agent.rpc.calls.scm import ScmClient
-from agent.runtime.service_manager import SystemdNotifier
-from ozone.composition import doors
+from ozone.wiring import doors
+from suture.runtime.sd_notify import SystemdNotifier
+from suture.wire.clients.scm import ScmClient
 from tools.interop.cluster import PrerequisiteMissing, Stacks, build, stacks
 from tools.interop.scrub import flip
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from agent.commands import removal
-from agent.errors import Code, SutureError, UnavailableError
+from agent.commands import block_delete
 from agent.plan.reconcile_outcome import ChunkResult
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire import codec, newblocks
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from suture.errors import Code, SutureError, UnavailableError
+from suture.wire.clients.peer import Peer
+from suture.wire.mapping import codec, new_blocks_message
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import Event, Kind, placed_on
 from tools.simulation.faults import flipped
@@ -119,10 +119,10 @@ def _send(
         begin = 0
         for group in groups:
             end = begin + len(group)
-            piece = newblocks.new_block_message(
+            piece = new_blocks_message.new_block_message(
                 message.block_id, chunks[begin:end], is_whole=end == len(chunks), metadata=()
             )
-            yield newblocks.encode([piece], group)
+            yield new_blocks_message.encode([piece], group)
             begin = end
 
     call = peer.begin_blocks(messages(), CALL_S)
@@ -195,7 +195,7 @@ def delete_on(run: "Run", node: "Datanode", container: int, block: int) -> None:
     assert node.agent is not None, "it is up"
     store, leases = node.agent.store, node.agent.leases
     with node.running():
-        [result] = removal.delete_blocks(store, leases, [order], stop=lambda: False)
+        [result] = block_delete.delete_blocks(store, leases, [order], stop=lambda: False)
     if result.done and result.block_count:
         run.oracle.gone.add(Held(node.name, container, block))
         run.count("deletes")

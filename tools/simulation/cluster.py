@@ -4,25 +4,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from agent.commands.proven_delete import ReplicaDeleter
-from agent.errors import Code, UnavailableError
+from agent.commands.replica_delete import ReplicaDeleter
+from agent.delete_pins import DeletePins
+from agent.leases import ContainerLeases
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ReconcileResult
 from agent.reconcile.reconciler import Reconciler
-from agent.rpc.calls.peer import Peer, PeerTimeouts
-from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.backends import ScanMode, ScanStep
-from agent.rpc.datanode.limits import DatanodeServerLimits
-from agent.rpc.datanode.proving import ProofHandlers
-from agent.rpc.datanode.reading import ReadHandlers
-from agent.rpc.datanode.server import codecs_of, composed
-from agent.rpc.datanode.writing import WriteHandlers
-from agent.rpc.security.tls import Security
-from agent.rpc.v1 import datanode_pb2_grpc
-from agent.rpc.wire.errors import ErrorStatusMiddleware
-from agent.runtime.lease import ContainerLeases
-from agent.runtime.pledges import DeletePins
 from agent.scan.container_scan import ScanReport, StoreScanDeps, VerdictBreaker, scan_container
+from agent.services.import_handlers import ImportHandlers
+from agent.services.limits import DatanodeServerLimits
+from agent.services.proof_handlers import ProofHandlers
+from agent.services.read_handlers import ReadHandlers
+from agent.services.server import codecs_of, composed
+from agent.services.service_protocols import ScanMode, ScanStep
+from agent.services.write_handlers import WriteHandlers
 from agent.store.files.layout import VolumeLayout
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
@@ -31,11 +26,16 @@ from agent.transfer.replicate import Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from scanner.breaker import Breaker
+from suture.errors import Code, UnavailableError
+from suture.wire.clients.peer import Peer, PeerTimeouts
+from suture.wire.mapping.errors import ErrorStatusMiddleware
+from suture.wire.security.tls import Security
+from suture.wire.v1 import datanode_pb2_grpc
 from tools.simulation.oracle import DiskHost
-from tools.simulation.outside.fibers import ProcessLifetime, Scheduler
-from tools.simulation.outside.kernel import Kernel
-from tools.simulation.outside.network import Collected, Network
-from tools.simulation.outside.primitives import Executor
+from tools.simulation.simulated_os.fibers import ProcessLifetime, Scheduler
+from tools.simulation.simulated_os.kernel import Kernel
+from tools.simulation.simulated_os.network import Collected, Network
+from tools.simulation.simulated_os.primitives import Executor
 
 CLUSTER_ID: Final = "CID-simulation"
 PORT: Final = 9859

@@ -7,8 +7,8 @@ from random import Random
 from typing import Final
 
 from tools.simulation.oracle import Held, Oracle
-from tools.simulation.outside.fibers import ProcessDied, ProcessLifetime
-from tools.simulation.outside.kernel import EIO, EMFILE, ENOSPC, Faults, failure
+from tools.simulation.simulated_os.fibers import ProcessDied, ProcessLifetime
+from tools.simulation.simulated_os.kernel import EIO, EMFILE, ENOSPC, Faults, failure
 
 BLOCK: Final = re.compile(r"/([^/]+)/hdds/.*/(\d+)/chunks/(\d+)\.block$")
 READS: Final = frozenset({"read", "open"})

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from agent.errors import SutureError
-from tools.simulation.outside.disk import Disk
-from tools.simulation.outside.fibers import ProcessDied, ProcessLifetime, Scheduler
-from tools.simulation.outside.kernel import Kernel
-from tools.simulation.outside.network import Network
+from suture.errors import SutureError
+from tools.simulation.simulated_os.disk import Disk
+from tools.simulation.simulated_os.fibers import ProcessDied, ProcessLifetime, Scheduler
+from tools.simulation.simulated_os.kernel import Kernel
+from tools.simulation.simulated_os.network import Network
 
 
 class Clock:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.errors import SutureError
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.finding import ScanFinding, Verdict
+from suture.errors import SutureError
 from tools.simulation.machine import Machine
 
 

@@ -14,7 +14,7 @@ from tools.simulation.actions import ACTIONS, delete_on
 from tools.simulation.cluster import Datanode
 from tools.simulation.events import NODES, Event, Kind, placed_on
 from tools.simulation.oracle import Oracle
-from tools.simulation.outside.fibers import Fiber
+from tools.simulation.simulated_os.fibers import Fiber
 from tools.simulation.stage import ScheduleRun
 
 QUIET_ROUNDS: Final = 3

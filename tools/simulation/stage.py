@@ -12,15 +12,15 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from agent.errors import SutureError
+from suture.errors import SutureError
 from tools.simulation.events import Event, Kind
 from tools.simulation.faults import CrashTrigger, SeededFaults
 from tools.simulation.machine import Machine
 from tools.simulation.oracle import Oracle
-from tools.simulation.outside.fibers import Deadlock, Fiber, ProcessDied, Scheduler
-from tools.simulation.outside.kernel import Kernel
-from tools.simulation.outside.network import CallFailed, Network, NetworkConditions
-from tools.simulation.outside.world import around
+from tools.simulation.simulated_os.fibers import Deadlock, Fiber, ProcessDied, Scheduler
+from tools.simulation.simulated_os.kernel import Kernel
+from tools.simulation.simulated_os.network import CallFailed, Network, NetworkConditions
+from tools.simulation.simulated_os.world import around
 
 STARTS_MAX: Final = 5
 VIOLATIONS_MAX: Final = 20

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from tools.demo.stage import wait_until
+from tools.soak.fault_injector import FaultInjector
 from tools.soak.footprints import Watch
-from tools.soak.harms import FaultInjector
 from tools.soak.load import Oracle, Worker
 from tools.soak.site import Site, build
 from tools.soak.verdict import Result, judge

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from agent.client.client import ClusterClient
-from agent.rpc.v1 import scm_pb2
+from suture.client.cluster_client import ClusterClient
+from suture.wire.v1 import scm_pb2
 from tests.support.faults.bad_line import BadLine
 from tools.demo.cluster import Cluster, free_port
 from tools.demo.stage import LISTED_MAX

@@ -12,12 +12,12 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-from agent.errors import SutureError
-from agent.rpc.v1 import scm_pb2
 from suture import Client
+from suture.errors import SutureError
+from suture.wire.v1 import scm_pb2
 from tools.demo.stage import HEALTHY, is_whole
+from tools.soak.fault_injector import FaultInjector
 from tools.soak.footprints import Growth, Watch
-from tools.soak.harms import FaultInjector
 from tools.soak.load import Key, KeyState, Oracle, look
 from tools.soak.site import Site
 

@@ -23,15 +23,15 @@ from agent.cli.inspect.scm_commands import (
     show_decisions,
     wait_and_show,
 )
-from agent.cli.terminal.ask import until_decided
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import pluralize, print_note
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, PlanArgument, ScmOption
-from agent.client.client import ClusterClient
-from agent.errors import Code, RefusedError
-from agent.rpc.v1 import scm_pb2
-from agent.rpc.wire.plan_file import SCAN, FinishedRun, PlannedScans, read_plan
-from agent.runtime.exits import ExitCode
+from suture.client.cluster_client import ClusterClient
+from suture.errors import Code, RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import until_decided
+from suture.terminal.output import pluralize, print_note
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, PlanArgument, ScmOption
+from suture.wire.mapping.plan_file import SCAN, FinishedRun, PlannedScans, read_plan
+from suture.wire.v1 import scm_pb2
 
 PLAN_ROWS: Final = 5_000  # per call
 

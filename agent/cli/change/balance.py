@@ -6,19 +6,19 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.change import apply as apply
-from agent.cli.change import holds as holds
-from agent.cli.change import losses as losses
+from agent.cli.change import hold_commands as hold_commands
+from agent.cli.change import mark_lost_commands as mark_lost_commands
 from agent.cli.change import node_commands as node_commands  # its commands belong to the same group
 from agent.cli.change import recover as recover
 from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.scm_commands import app
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import pluralize, print_json, print_line, print_rows, short, size
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.errors import Code, RefusedError
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import ExitCode
+from suture.errors import Code, RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.document import facts
+from suture.terminal.output import pluralize, print_json, print_line, print_rows, short, size
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import scm_pb2
 
 PERMILLE: Final = 10
 

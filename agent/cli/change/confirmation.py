@@ -9,10 +9,10 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
-from agent.cli.terminal.ask import until_decided
-from agent.config.given import ANSWER_BYTES_MAX, read_file_bounded
-from agent.errors import Code, RefusedError
-from agent.runtime.exits import ExitCode
+from suture.config.bounded_read import ANSWER_BYTES_MAX, read_file_bounded
+from suture.errors import Code, RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.datanode_queries import until_decided
 
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 DryRunFlag = Annotated[

@@ -26,9 +26,12 @@ from agent.cli.inspect.scm_commands import (
     show_decisions,
     wait_and_show,
 )
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts, print_messages
-from agent.cli.terminal.output import (
+from suture.client.cluster_client import ClusterClient
+from suture.client.key_listing import checked_key, delete_keys
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.document import facts, print_messages
+from suture.terminal.output import (
     print_json,
     print_line,
     print_note,
@@ -37,12 +40,9 @@ from agent.cli.terminal.output import (
     short,
     size,
 )
-from agent.cli.terminal.selection import OnOption, datanode_id, selected
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import ClusterClient
-from agent.client.keylist import checked_key, delete_keys
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import ExitCode
+from suture.terminal.selection import OnOption, datanode_id, selected
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import scm_pb2
 
 MINUTE_MS: Final = 60_000
 

@@ -10,23 +10,17 @@ import typer
 from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm_commands import app
-from agent.cli.terminal.ask import until_decided
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts, print_messages
-from agent.cli.terminal.output import (
-    pluralize,
-    print_json,
-    print_line,
-    say_lines,
-    short,
-)
-from agent.cli.terminal.selection import OnOption, datanode_ids, selected
-from agent.cli.terminal.time_option import duration
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.observe.printable import printable
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import ExitCode
 from health.cluster_verdict import DataVerdict
+from suture.observe.terminal_escape import printable
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import until_decided
+from suture.terminal.document import facts, print_messages
+from suture.terminal.output import pluralize, print_json, print_line, say_lines, short
+from suture.terminal.selection import OnOption, datanode_ids, selected
+from suture.terminal.time_option import duration
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import scm_pb2
 
 NO_DOUBT: Final = "every datanode is heard, and every closed container is equal and whole"
 STATES: Final = ("OPEN", "CLOSING", "QUASI_CLOSED", "CLOSED", "DELETING", "DELETED")

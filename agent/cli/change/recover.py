@@ -9,9 +9,14 @@ import typer
 
 from agent.cli.change.confirmation import DryRunFlag
 from agent.cli.inspect.scm_commands import app
-from agent.cli.terminal.ask import THE_SCM, until_free
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import (
+from suture.client.cluster_client import ClusterClient
+from suture.client.container_discovery import DiscoveredContainer, fetch_contents
+from suture.client.put_metadata import DiscoveredPut, files_of
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import THE_SCM, until_free
+from suture.terminal.output import (
     items_progress,
     pluralize,
     print_json,
@@ -19,15 +24,10 @@ from agent.cli.terminal.output import (
     print_list,
     print_note,
 )
-from agent.cli.terminal.selection import fetch_container
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import ClusterClient
-from agent.client.putnote import DiscoveredPut, files_of
-from agent.client.rediscovery import DiscoveredContainer, fetch_contents
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.rpc.calls.message_groups import in_groups
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.exits import ExitCode
+from suture.terminal.selection import fetch_container
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.clients.message_groups import in_groups
+from suture.wire.v1 import container_pb2, scm_pb2
 
 CONTAINERS_PER_CALL: Final = 1_000
 DELETED_PER_CALL: Final = 1_000_000  # half of the accepted number; less than a 10 MiB message

@@ -10,15 +10,15 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.evidence.cluster_sample import LiveSample, SampleRequest, sample_of
-from agent.cli.terminal.ask import NodeOption, nodes_of
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import items_progress, pluralize, print_json, print_line, short, size
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.errors import Code, RefusedError
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.runtime.exits import ExitCode
 from agent.salvage.sample import BadChunk, OfflineSample, run_sample
 from scanner.sampling import FRACTION_MIN, SampleSize
+from suture.errors import Code, RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import NodeOption, nodes_of
+from suture.terminal.output import items_progress, pluralize, print_json, print_line, short, size
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import datanode_pb2 as pb
 
 SHOWN_MAX: Final = 20
 PERCENT_MAX: Final = 99.9999

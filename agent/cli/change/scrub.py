@@ -6,29 +6,21 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.change.sample import sample
-from agent.cli.inspect.datanodes import print_unreachable
+from agent.cli.inspect.datanode_tables import print_unreachable
 from agent.cli.inspect.replica_commands import ScanOptions, scan_replicas
 from agent.cli.inspect.verify_parity import verify_parity_command
-from agent.cli.terminal.ask import DatanodeReply, NodeOption, nodes_of, query_all
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import (
-    ago,
-    pluralize,
-    print_json,
-    print_line,
-    print_rows,
-    short,
-    size,
-)
-from agent.cli.terminal.time_option import duration
-from agent.cli.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
-from agent.config.quantity import format_duration
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.observe.status_headline import percent
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.runtime.exits import ExitCode
+from suture.config.quantity import format_duration
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.pages.status_headline import percent
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import DatanodeReply, NodeOption, nodes_of, query_all
+from suture.terminal.document import facts
+from suture.terminal.output import ago, pluralize, print_json, print_line, print_rows, short, size
+from suture.terminal.time_option import duration
+from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import datanode_pb2 as pb
 
 PAUSE_S_DEFAULT: Final = 3600.0
 

@@ -9,11 +9,17 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.inspect.datanodes import VOLUME_COLUMNS, volume_row
-from agent.cli.terminal.ask import PASSING, nodes_of, query_all, until_decided, until_free
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import (
+from agent.cli.inspect.datanode_tables import VOLUME_COLUMNS, volume_row
+from agent.store.files.mounts import FSTAB
+from agent.store.volumes.volume_registry import declare_new
+from suture.client.cluster_client import ClusterClient
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.runtime.exit_codes import ExitCode
+from suture.runtime.file_system_type import is_on_btrfs
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import PASSING, nodes_of, query_all, until_decided, until_free
+from suture.terminal.document import facts
+from suture.terminal.output import (
     aside,
     bytes_progress,
     pluralize,
@@ -22,16 +28,10 @@ from agent.cli.terminal.output import (
     print_rows,
     short,
 )
-from agent.cli.terminal.selection import fetch_container, known_nodes, one_volume
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import ClusterClient
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import ExitCode
-from agent.runtime.file_system_type import is_on_btrfs
-from agent.store.files.mounts import FSTAB
-from agent.store.volumes.known import declare_new
+from suture.terminal.selection import fetch_container, known_nodes, one_volume
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import datanode_pb2 as pb
+from suture.wire.v1 import scm_pb2
 
 POLL_S: Final = 1.0
 SENT_AT_ONCE: Final = 20  # containers copied elsewhere at the same time

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import ago, print_json, print_line, print_rows, short
-from agent.cli.terminal.selection import datanode_id
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.output import ago, print_json, print_line, print_rows, short
+from suture.terminal.selection import datanode_id
+from suture.wire.v1 import scm_pb2
 
 
 def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:

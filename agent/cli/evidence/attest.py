@@ -13,20 +13,20 @@ from typing import Annotated, Any, Final
 import typer
 
 from agent.cli.evidence import signing
-from agent.cli.evidence.verifylog import (
+from agent.cli.evidence.verify_log import (
     AnchorOption,
     LogsArgument,
     chain_check_text,
     named_anchors,
 )
-from agent.cli.terminal.output import pluralize, print_json, print_line
-from agent.cli.terminal.typer_options import JsonFlag
-from agent.client.download import write_whole
-from agent.errors import Code, RefusedError
-from agent.runtime.exits import ExitCode
 from agent.store.verification_log.attestation import FORMAT, account
 from agent.store.verification_log.chain import Head, check, entries
 from agent.store.verification_log.log_reader import read_log
+from suture.client.download import write_whole
+from suture.errors import Code, RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import pluralize, print_json, print_line
+from suture.terminal.typer_options import JsonFlag
 
 KIND: Final = "suture verification statement"
 STATEMENT_BYTES_MAX: Final = 1024**3

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
-from agent.errors import Code, RefusedError
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Leaf
+from suture.errors import Code, RefusedError
 
 DOCUMENT_BYTES_MAX: Final = 256 * 1024**2
 DOCUMENTS_MAX: Final = 10_000

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
-from agent.cli.terminal.ask import DatanodeReply, query_all, until_free
-from agent.cli.terminal.document import facts
-from agent.client.client import ClusterClient
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import datanode_pb2 as pb
 from scanner.sampling import SampleSize, drawn, miss_probability, sample_size, split
+from suture.client.cluster_client import ClusterClient
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.terminal.datanode_queries import DatanodeReply, query_all, until_free
+from suture.terminal.document import facts
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import datanode_pb2 as pb
 
 SEED_BITS: Final = 63  # of one datanode's draw
 

@@ -15,24 +15,24 @@ import typer
 
 from agent.cli.evidence.replay import replay
 from agent.cli.evidence.verdict_inputs import JudgedReplica, Question
-from agent.cli.terminal.ask import until_free
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
-from agent.cli.terminal.outcomes import outcomes_in
-from agent.cli.terminal.output import checksum, print_json, print_line
-from agent.cli.terminal.tree_document import block_facts
-from agent.cli.terminal.typer_options import (
+from merkle.replica import ContainerId
+from merkle.tree import Tree
+from suture.client.cluster_client import ClusterClient
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import until_free
+from suture.terminal.document import facts
+from suture.terminal.outcomes import outcomes_in
+from suture.terminal.output import checksum, print_json, print_line
+from suture.terminal.tree_document import block_facts
+from suture.terminal.typer_options import (
     SCM_DEFAULT,
     JsonFlag,
     OptionalContainerArgument,
     ScmOption,
 )
-from agent.client.client import ClusterClient
-from agent.errors import Code, RefusedError, SutureError
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import ExitCode
-from merkle.replica import ContainerId
-from merkle.tree import Tree
+from suture.wire.v1 import scm_pb2
 
 LEAVES_MAX: Final = 100_000  # per replica, so that a bundle can be sent by mail
 

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from agent.cli.evidence.bundle_reading import NONSENSE, no_bundle, read_bundle
-from agent.cli.evidence.rejudging import ReplayOutcome, replay_verdicts
-from agent.cli.terminal.output import pluralize, print_json, print_line
-from agent.runtime.exits import ExitCode
+from agent.cli.evidence.verdict_replay import ReplayOutcome, replay_verdicts
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import pluralize, print_json, print_line
 
 
 def replay(bundle: Path, *, as_json: bool) -> int:

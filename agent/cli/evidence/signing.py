@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from agent.errors import Code, RefusedError
+from suture.errors import Code, RefusedError
 
 KEY_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644

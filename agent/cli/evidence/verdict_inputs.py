@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Final
 
-from agent.cli.terminal.document import facts
-from agent.errors import SutureError
-from agent.rpc.calls.channel import stream
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import container_pb2, datanode_pb2
 from merkle.checksum import window_checksums
 from merkle.replica import CHUNK_BYTES_MAX, BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.second_checksum import witness_checksums
 from merkle.tree import Tree
+from suture.errors import SutureError
+from suture.terminal.document import facts
+from suture.wire.clients.channel import stream
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import container_pb2, datanode_pb2
 
 SUMS_BYTES_MAX: Final = 8 * 1024**2  # of one replica's rows: 32 GiB in windows of 16 KiB
 MEDIUM_CHUNKS_MAX: Final = 64  # reread for the bundle

@@ -10,18 +10,24 @@ import typer
 from agent.cli.inspect.container_history import SHOWN_COUNT as HISTORY_SHOWN
 from agent.cli.inspect.container_history import moment, order_words, show_container_history
 from agent.cli.inspect.scm_commands import show_outcomes, state_name
-from agent.cli.terminal.ask import DatanodeReply, NodeOption, answered_text, nodes_of, query_all
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.outcomes import newest_outcomes
-from agent.cli.terminal.output import checksum, pluralize, print_json, print_line, print_rows, short
-from agent.cli.terminal.selection import known_nodes
-from agent.cli.terminal.time_option import duration
-from agent.cli.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import ClusterClient
-from agent.config.quantity import format_duration
-from agent.errors import UnavailableError
-from agent.rpc.v1 import datanode_pb2, scm_pb2
-from agent.runtime.exits import ExitCode
+from suture.client.cluster_client import ClusterClient
+from suture.config.quantity import format_duration
+from suture.errors import UnavailableError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import (
+    DatanodeReply,
+    NodeOption,
+    answered_text,
+    nodes_of,
+    query_all,
+)
+from suture.terminal.outcomes import newest_outcomes
+from suture.terminal.output import checksum, pluralize, print_json, print_line, print_rows, short
+from suture.terminal.selection import known_nodes
+from suture.terminal.time_option import duration
+from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import datanode_pb2, scm_pb2
 
 SINCE_S_DEFAULT: Final = 12 * 3600.0
 SHOWN_COUNT: Final = 200

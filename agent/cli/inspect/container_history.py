@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
+from agent.cli.inspect.last_verified import last_reads, verified_text
 from agent.cli.inspect.scm_commands import container_info, state_name
-from agent.cli.inspect.verified import last_reads, verified_text
-from agent.cli.terminal.ask import query_all
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
-from agent.cli.terminal.outcomes import outcomes_in
-from agent.cli.terminal.output import (
+from merkle.replica import ContainerId
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import query_all
+from suture.terminal.document import facts
+from suture.terminal.outcomes import outcomes_in
+from suture.terminal.output import (
     checksum,
     pluralize,
     print_json,
@@ -19,9 +21,7 @@ from agent.cli.terminal.output import (
     short,
     size,
 )
-from agent.rpc.v1 import datanode_pb2, scm_pb2
-from agent.runtime.exits import ExitCode
-from merkle.replica import ContainerId
+from suture.wire.v1 import datanode_pb2, scm_pb2
 
 SHOWN_COUNT: Final = 50
 REPAIRED: Final = frozenset({"repaired", "salvaged", "trimmed"})

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import pluralize, print_line, size
-from agent.client.client import ClusterClient
-from agent.rpc.v1 import scm_pb2
+from suture.client.cluster_client import ClusterClient
+from suture.terminal.document import facts
+from suture.terminal.output import pluralize, print_line, size
+from suture.wire.v1 import scm_pb2
 
 SHOWN_MAX: Final = 20
 

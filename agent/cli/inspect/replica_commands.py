@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.key_lists import keys_in
+from agent.cli.inspect.last_verified import verified_text
 from agent.cli.inspect.scm_commands import (
     BEING_WRITTEN,
     OUTCOME_COLUMNS,
@@ -16,12 +17,18 @@ from agent.cli.inspect.scm_commands import (
     outcome_row,
     print_replicas,
 )
-from agent.cli.inspect.verified import verified_text
-from agent.cli.terminal.ask import until_free
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
-from agent.cli.terminal.outcomes import outcomes_in
-from agent.cli.terminal.output import (
+from merkle.diff import Divergence, SummaryComparison, compare
+from merkle.diff import diff as diverge
+from merkle.replica import ContainerId
+from merkle.tree import Leaf, Tree
+from suture.client.cluster_client import ClusterClient
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import until_free
+from suture.terminal.document import facts
+from suture.terminal.outcomes import outcomes_in
+from suture.terminal.output import (
     bytes_progress,
     checksum,
     pluralize,
@@ -32,16 +39,9 @@ from agent.cli.terminal.output import (
     short,
     size,
 )
-from agent.cli.terminal.tree_document import block_facts, leaf_facts
-from agent.cli.terminal.typer_options import SCM_DEFAULT, ContainerArgument, JsonFlag, ScmOption
-from agent.client.client import ClusterClient
-from agent.errors import Code, RefusedError, SutureError
-from agent.rpc.v1 import datanode_pb2, scm_pb2
-from agent.runtime.exits import ExitCode
-from merkle.diff import Divergence, SummaryComparison, compare
-from merkle.diff import diff as diverge
-from merkle.replica import ContainerId
-from merkle.tree import Leaf, Tree
+from suture.terminal.tree_document import block_facts, leaf_facts
+from suture.terminal.typer_options import SCM_DEFAULT, ContainerArgument, JsonFlag, ScmOption
+from suture.wire.v1 import datanode_pb2, scm_pb2
 
 ROWS_SHOWN_MAX: Final = 50  # rows in a table; --json has them all
 NO_FORENSIC: Final = frozenset({"", "UNKNOWN"})  # the kind of fault is unknown

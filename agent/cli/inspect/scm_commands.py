@@ -6,11 +6,15 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.ask import PASSING, THE_SCM, until_free
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts, print_messages
-from agent.cli.terminal.outcomes import KEPT_MAX, newest_outcomes
-from agent.cli.terminal.output import (
+from merkle.replica import ContainerId
+from suture.client.cluster_client import ClusterClient
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import PASSING, THE_SCM, until_free
+from suture.terminal.document import facts, print_messages
+from suture.terminal.outcomes import KEPT_MAX, newest_outcomes
+from suture.terminal.output import (
     ago,
     checksum,
     items_progress,
@@ -23,14 +27,10 @@ from agent.cli.terminal.output import (
     short,
     size,
 )
-from agent.cli.terminal.selection import OnOption, fetch_container, selected
-from agent.cli.terminal.time_option import duration
-from agent.cli.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import ClusterClient
-from agent.errors import Code, RefusedError, SutureError
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.exits import ExitCode
-from merkle.replica import ContainerId
+from suture.terminal.selection import OnOption, fetch_container, selected
+from suture.terminal.time_option import duration
+from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import container_pb2, scm_pb2
 
 POLL_S: Final = 0.2
 PAGE: Final = 1000

@@ -11,21 +11,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from agent.cli.terminal.credentials import security
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.errors import SutureError
-from agent.observe.status_headline import (
-    Headline,
-    Told,
-    answer_of,
-    headline,
-    unreachable_nodes,
-)
-from agent.rpc.calls.channel import Method, call, call_with_retry, open_channel
-from agent.rpc.security.tls import Security
-from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.rpc.wire.addressee import ADDRESSEE_HEADER
-from agent.runtime.exits import ExitCode
+from suture.errors import SutureError
+from suture.pages.status_headline import Headline, Told, answer_of, headline, unreachable_nodes
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import security
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.clients.channel import Method, call, call_with_retry, open_channel
+from suture.wire.mapping.addressee import ADDRESSEE_HEADER
+from suture.wire.security.tls import Security
+from suture.wire.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
 
 ASKED_AT_ONCE: Final = 16
 TIMEOUT_S: Final = 15.0
@@ -50,8 +44,8 @@ def address_of(scm: str, datanode: str) -> str:
     ask."""
     if ":" in datanode:
         return datanode
-    from agent.cli.terminal.selection import one_node
-    from agent.rpc.calls.scm import ScmClient
+    from suture.terminal.selection import one_node
+    from suture.wire.clients.scm import ScmClient
 
     with ScmClient(scm, security=security()) as control:
         return one_node(control.list_nodes(scm_pb2.ListNodesRequest()).nodes, datanode).address
@@ -63,7 +57,7 @@ def one_datanode(address: str, *, as_json: bool) -> int:
     now_ms = int(time.time() * 1000)
     line = headline(answer_of([answer], now_ms), now_ms)
     if as_json:
-        from agent.cli.terminal.output import print_json
+        from suture.terminal.output import print_json
 
         print_json({"answer": line.text, "well": line.is_well, **document_of(answer)})
     else:
@@ -75,7 +69,7 @@ def one_datanode(address: str, *, as_json: bool) -> int:
 
 def document_of(told: Told) -> dict[str, object]:
     """Return a datanode's answer as JSON."""
-    from agent.cli.terminal.document import facts
+    from suture.terminal.document import facts
 
     answer, scrub = told
     return {
@@ -92,7 +86,7 @@ def exit_of(line: Headline) -> ExitCode:
 
 def whole_cluster(scm: str, *, as_json: bool) -> int:
     """Show the state in the control plane and on each datanode."""
-    from agent.rpc.calls.scm import ScmClient  # not needed for a single datanode
+    from suture.wire.clients.scm import ScmClient  # not needed for a single datanode
 
     proof = security()
     with ScmClient(scm, security=proof) as control:
@@ -110,8 +104,8 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
     )
     line = headline(known, now_ms)
     if as_json:
-        from agent.cli.terminal.document import facts
-        from agent.cli.terminal.output import print_json
+        from suture.terminal.document import facts
+        from suture.terminal.output import print_json
 
         shown = [answer if isinstance(answer, str) else document_of(answer) for answer in answers]
         print_json(

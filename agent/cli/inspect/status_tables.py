@@ -3,10 +3,10 @@
 import time
 from collections.abc import Sequence
 
-from agent.cli.terminal.output import ago, print_line, print_rows, short, size
-from agent.config.quantity import format_duration
-from agent.observe.status_headline import Told, percent
-from agent.rpc.v1 import datanode_pb2, scm_pb2
+from suture.config.quantity import format_duration
+from suture.pages.status_headline import Told, percent
+from suture.terminal.output import ago, print_line, print_rows, short, size
+from suture.wire.v1 import datanode_pb2, scm_pb2
 
 
 def show_cluster(

@@ -8,30 +8,23 @@ from typing import Annotated
 import typer
 
 from agent.cli.inspect.scm_commands import all_containers
-from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import (
-    pluralize,
-    print_json,
-    print_line,
-    print_note,
-    print_rows,
-    size,
-)
-from agent.cli.terminal.selection import fetch_container
-from agent.cli.terminal.typer_options import (
+from agent.reconstruct.parity_check import ParityReport, verify_parity
+from merkle.replica import ContainerId
+from suture.client.cluster_client import ClusterClient
+from suture.ec.rebuild_task import ShardLocation
+from suture.ec.scheme import SHARDS_MAX, parse_scheme
+from suture.errors import Code, RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.output import pluralize, print_json, print_line, print_note, print_rows, size
+from suture.terminal.selection import fetch_container
+from suture.terminal.typer_options import (
     SCM_DEFAULT,
     JsonFlag,
     OptionalContainerArgument,
     ScmOption,
 )
-from agent.client.client import ClusterClient
-from agent.ec.rebuild_task import ShardLocation
-from agent.ec.scheme import SHARDS_MAX, parse_scheme
-from agent.errors import Code, RefusedError
-from agent.reconstruct.parity_check import ParityReport, verify_parity
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import ExitCode
-from merkle.replica import ContainerId
+from suture.wire.v1 import scm_pb2
 
 ROWS_SHOWN_MAX = 50  # rows in a table; --json has them all
 MIB = 1024**2

@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.terminal.output import pluralize, print_json, print_line, print_rows, say_lines
-from agent.cli.terminal.typer_options import JsonFlag
-from agent.config import reference
+from agent.config import option_docs
 from agent.config.loading import load_written
 from agent.config.options import CONFIG_PATH, AgentConfig
-from agent.config.toml_file import ParsedConfig
-from agent.errors import Code, RefusedError
-from agent.observe.events import EVENTS
-from agent.runtime.exits import ExitCode
+from suture.config.toml_file import ParsedConfig
+from suture.errors import Code, RefusedError
+from suture.observe.events import EVENTS
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import pluralize, print_json, print_line, print_rows, say_lines
+from suture.terminal.typer_options import JsonFlag
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -48,8 +48,8 @@ def show_options(
     effective, written = load_written(config)
     rows = [
         (option.name, text, origin_of(option.name, written))
-        for option in reference.options()
-        for text in [reference.format_option(option.name, _value(effective, option.name))]
+        for option in option_docs.options()
+        for text in [option_docs.format_option(option.name, _value(effective, option.name))]
     ]
     if as_json:
         print_json({name: {"value": text, "origin": place} for name, text, place in rows})
@@ -76,7 +76,7 @@ def explain(
     """
     if event:
         return explain_event(name, as_json=as_json)
-    found = list(reference.find(name))
+    found = list(option_docs.find(name))
     if as_json:
         print_json(
             [

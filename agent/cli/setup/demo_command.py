@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.errors import Code, UnavailableError
+from suture.errors import Code, UnavailableError
 
 CHECKOUT: Final = Path(__file__).resolve().parents[3]
 

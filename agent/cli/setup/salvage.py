@@ -6,7 +6,11 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import (
+from agent.salvage.salvage import LIST, Progress, SalvageSummary
+from agent.salvage.salvage import salvage as carry_out
+from suture.ec.scheme import parse_scheme
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import (
     bytes_progress,
     pluralize,
     print_json,
@@ -14,11 +18,7 @@ from agent.cli.terminal.output import (
     print_list,
     size,
 )
-from agent.cli.terminal.typer_options import JsonFlag
-from agent.ec.scheme import parse_scheme
-from agent.runtime.exits import ExitCode
-from agent.salvage.salvage import LIST, Progress, SalvageSummary
-from agent.salvage.salvage import salvage as carry_out
+from suture.terminal.typer_options import JsonFlag
 
 WHY_SHOWN_MAX: Final = 3
 

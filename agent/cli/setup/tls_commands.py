@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import pluralize, print_json, print_line, print_note, print_rows
-from agent.cli.terminal.typer_options import JsonFlag
-from agent.config.quantity import format_duration
-from agent.errors import Code, RefusedError
-from agent.rpc.security import pki
-from agent.rpc.security.caller import Role
-from agent.runtime.exits import ExitCode
+from suture.config.quantity import format_duration
+from suture.errors import Code, RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import pluralize, print_json, print_line, print_note, print_rows
+from suture.terminal.typer_options import JsonFlag
+from suture.wire.security import pki
+from suture.wire.security.caller import Role
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 from typing import Final
 
-from agent.errors import Code, SutureError, UnavailableError
-from agent.rpc.datanode.backends import SampleResult, SampleSpec, SampleStep
-from agent.runtime.clock import Clock
-from agent.runtime.lease import ContainerLeases
+from agent.leases import ContainerLeases
 from agent.scan.container_scan import ignore
-from agent.scan.sampling.spotcheck import ChunkCheck, check_chunk
+from agent.scan.sampling.chunk_check import ChunkCheck, check_chunk
 from agent.scan.throttle import ScanPace
+from agent.services.service_protocols import SampleResult, SampleSpec, SampleStep
 from agent.store.operations.reading import readable_blocks
 from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.finding import ScanFinding
 from scanner.sampling import drawn
+from suture.errors import Code, SutureError, UnavailableError
+from suture.runtime.clock import Clock
 
 BAD_KEPT_MAX: Final = 1_000
 WORD_S: Final = 1.0  # between two progress messages

@@ -15,14 +15,14 @@ from typing import Final, Protocol
 
 import structlog
 
-from agent.rpc.v1 import datanode_pb2
-from agent.runtime.clock import Clock
-from agent.scan.shadow.former import ReferenceChecksums, ReferenceUnavailable
+from agent.scan.shadow.reference_checksums import ReferenceChecksums, ReferenceUnavailable
 from merkle.blockrow import decode_block
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.ports import BlockFileReader, ReplicaReader
 from scanner.scan_outcome import ScanOutcome
+from suture.runtime.clock import Clock
+from suture.wire.v1 import datanode_pb2
 
 SHADOW_S: Final = 4 * 3600.0  # after an upgrade
 SHARE: Final = 0.01  # of reads
@@ -61,7 +61,7 @@ class ShadowHashing:
         on_difference: Callable[[], None] = lambda: None,
     ) -> None:
         """`upgraded_at_ms` returns when this version first ran here; 0 = no version ran before.
-        `sums` computes the second checksums; by default `agent.scan.shadow.former` does."""
+        `sums` computes the second checksums; by default `agent.scan.shadow.reference_checksums` does."""
         self._upgraded_at_ms = upgraded_at_ms
         self._clock = clock
         self._hasher = ReferenceChecksums()

@@ -15,15 +15,9 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from agent.errors import Code, RefusedError
-from agent.store.files.durable import (
-    FILE_MODE,
-    disk_errors,
-    raise_shortage,
-    sync_directory,
-    write_all,
-)
-from agent.store.files.kinds import no_file
+from suture.errors import Code, RefusedError
+from suture.runtime.durable import FILE_MODE, disk_errors, raise_shortage, sync_directory, write_all
+from suture.runtime.file_kinds import no_file
 
 ALIGNMENT_BYTES: Final = 4096  # of offset, length and memory for O_DIRECT; a multiple of any sector
 REREADS_MAX: Final = 3  # of bytes that may be restored
@@ -233,7 +227,7 @@ def create(name: str, directory_fd: int) -> int | None:
 
 def check_single(fd: int) -> None:
     """Refuse to write to a file with further hard links, which may belong to something else. Raise
-    OSError; `agent.store.replica.obstacles` gives such a block a file of its own."""
+    OSError; `agent.store.replica.path_conflicts` gives such a block a file of its own."""
     names = os.fstat(fd).st_nlink
     if names > 1:
         raise OSError(errno.EMLINK, f"the file has {names} names and is not written in place")

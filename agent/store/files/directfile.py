@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from agent.store.files.blockfile import ALIGNMENT_BYTES
-from agent.store.files.durable import open_new
 from agent.store.files.writebehind import REFUSED, Submit, WriteBehind, huge_pages, write_direct
+from suture.runtime.durable import open_new
 
 BUFFER_BYTES: Final = 2 * 1024**2  # in one write, enough to keep a disk's queue busy
 KEPT_COUNT: Final = 8  # buffers, for the usual number of concurrent files

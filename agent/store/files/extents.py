@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from agent.store.files.durable import open_new, write_all
 from merkle.checksum import crc32c
+from suture.runtime.durable import open_new, write_all
 
 COPY_BYTES: Final = 4 * 1024**2  # in memory at once
 NO_HOLES: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})  # a file system without holes

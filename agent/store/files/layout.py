@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, RefusedError
 from merkle.checksum import crc32c
 from merkle.replica import ID_MAX, LAYOUT_VERSION, BlockId, ContainerId
+from suture.errors import Code, RefusedError
 
 QUARANTINE: Final = "quarantine"  # in the cluster's directory
 VERIFICATION: Final = "verification"  # in the cluster's directory

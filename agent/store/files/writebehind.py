@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from agent.runtime.file_system_type import is_in_memory
 from agent.store.files.blockfile import ALIGNMENT_BYTES
-from agent.store.files.durable import FILE_MODE, allocate, sync_file_system, write_all
+from suture.runtime.durable import FILE_MODE, allocate, sync_file_system, write_all
+from suture.runtime.file_system_type import is_in_memory
 
 BUFFER_BYTES: Final = 2 * 1024**2  # in one write, enough to keep a disk's queue busy
 BUFFERS_COUNT: Final = 8  # one being filled, the others written, as a disk writes unevenly

@@ -23,7 +23,7 @@ from agent.store.index.rows import (
     decode_replica,
 )
 from merkle.checksum import U64s, crc32c
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId, ReplicaState
 
 BATCH_COUNT: Final = 8192  # rows in memory together

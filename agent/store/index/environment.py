@@ -12,18 +12,18 @@ from typing import Any, Final, TypeVar
 
 import lmdb
 
-from agent.errors import Code, UnavailableError
-from agent.runtime.lmdb_lock_file import lock_file_in_memory
-from agent.store.files.durable import disk_errors, remove
 from agent.store.index.check.indexcheck import check_index
 from agent.store.index.databases import DATABASES, Databases
-from agent.store.index.indexerrors import DATA_FILE, LOCK_FILE, index_errors
-from agent.store.index.mapgate import MapResizeLock
+from agent.store.index.group_commit import GroupCommit
+from agent.store.index.lmdb_errors import DATA_FILE, LOCK_FILE, index_errors
+from agent.store.index.map_resize_lock import MapResizeLock
 from agent.store.index.read_transaction import ReadTransaction
 from agent.store.index.rows import KEY_BYTES
-from agent.store.index.sharedcommits import GroupCommit
 from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.options import wall_clock_ms
+from suture.errors import Code, UnavailableError
+from suture.runtime.durable import disk_errors, remove
+from suture.runtime.lmdb_lock_file import lock_file_in_memory
 
 MAP_BYTES_MAX: Final = 16 * 1024**4  # a larger map would be a bug
 READERS_MAX: Final = 1024

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from agent.store.index.rows import SEAL_BYTES, seal, unseal
 from merkle.checksum import Algorithm, U64s, crc32c, fold_each
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId
 
 PAGE_BYTES: Final = 4096  # alignment of blocks, which are read, freed and torn independently

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 import lmdb
 
-from agent.store.index.indexerrors import store_error
-from agent.store.index.mapgate import MapResizeLock
+from agent.store.index.lmdb_errors import store_error
+from agent.store.index.map_resize_lock import MapResizeLock
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from typing import Final
 import lmdb
 
 from agent.store.index.rows import ROW_VERSION, ReplicaRow, seal, unseal
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId, ReplicaState
 from scanner.finding import ScanFinding
 

@@ -15,15 +15,15 @@ from typing import Any, Final, TypeAlias, assert_never
 
 import numpy as np
 
-from agent.errors import Code, RefusedError
 from health.tables.replica_numbers import NUMBERS, ReplicaNumbers
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, crc32c
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import TreeSummary
 from scanner.finding import DamageFault, Forensic, ScanFinding, Verdict
 from scanner.resume import ScanMark
+from suture.errors import Code, RefusedError
 
 ROW_VERSION: Final = 1
 KEY_BYTES: Final = {

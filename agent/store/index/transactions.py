@@ -23,8 +23,6 @@ from typing import Final
 
 import lmdb
 
-from agent.errors import Code, RefusedError
-from agent.runtime.memory import let_go_of_pages
 from agent.store.index import replica_history
 from agent.store.index.columns import DamagedRows, ReplicaColumns, decode_columns
 from agent.store.index.databases import DATABASES, Databases
@@ -56,9 +54,11 @@ from agent.store.index.rows import (
     not_found,
     reported_part,
 )
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import Bcsid, BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import ScanFinding
+from suture.errors import Code, RefusedError
+from suture.runtime.memory import let_go_of_pages
 
 _U64: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">QQ")
@@ -246,7 +246,7 @@ class IndexView:
         return None
 
     def doubt_row(self, container_id: ContainerId) -> bytes | None:
-        """Return the raw row of a replica's failed reads (agent.store.index.doubt_rows)."""
+        """Return the raw row of a replica's failed reads (agent.store.index.unreadable_rows)."""
         return self._txn.get(_U64.pack(container_id), db=self._dbs.doubts)
 
     def history(self, container_id: ContainerId) -> Iterator[replica_history.HistoryEntry]:

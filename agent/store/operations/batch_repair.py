@@ -24,9 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from agent.errors import SutureError
 from agent.store.files import blockfile
-from agent.store.files.durable import raise_shortage
 from agent.store.index.rows import InstallEntry
 from agent.store.index.transactions import IndexView
 from agent.store.operations.block_records import readable_block, record_chunks
@@ -34,12 +32,14 @@ from agent.store.operations.overwrite import REPAIRED, is_open, overwrite_chunks
 from agent.store.operations.repair import check_fits, check_offered, check_replaceable
 from agent.store.replica import quarantine
 from agent.store.replica.handle import ReplicaHandle
-from agent.store.replica.obstacles import has_home
+from agent.store.replica.path_conflicts import has_home
 from agent.store.replica.trees import tree_replica
 from agent.store.verification_log.log_entries import log_batch
 from agent.store.volumes.volume import check_space
 from merkle.checksum import crc32c
 from merkle.replica import BlockData, BlockId, ChunkInfo
+from suture.errors import SutureError
+from suture.runtime.durable import raise_shortage
 
 BATCH_BYTES_MAX: Final = 16 * 1024**2  # in memory twice: new bytes and old bytes
 BATCH_COUNT_MAX: Final = 1_024

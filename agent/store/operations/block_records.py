@@ -10,7 +10,7 @@ from agent.store.index.rows import moved_on
 from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.operations.write_rules import recounted
 from merkle.blockrow import decode_block, encode_block, is_intact
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 
 

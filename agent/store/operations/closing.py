@@ -12,17 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from agent.errors import SutureError
 from agent.store.files import blockfile, extents
-from agent.store.files.durable import (
-    block_errors,
-    disk_errors,
-    make_directories,
-    move,
-    remove_file,
-    remove_tree,
-    sync_directory,
-)
 from agent.store.files.layout import ReplicaPaths, block_id_of, replica_paths
 from agent.store.index.packformat import PackedBlocks
 from agent.store.index.rows import DescriptorEntry, ReplicaRow
@@ -31,14 +21,14 @@ from agent.store.replica import quarantine
 from agent.store.replica.contradictions import replace_scanned
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
 from agent.store.replica.handle import ReplicaHandle
-from agent.store.replica.obstacles import (
+from agent.store.replica.packs import size_in, unpack
+from agent.store.replica.path_conflicts import (
     clear_place,
     make_home,
     remove_abandoned,
     remove_failed_replica,
     set_aside_existing,
 )
-from agent.store.replica.packs import size_in, unpack
 from agent.store.replica.quarantine import QuarantineEntry
 from agent.store.replica.states import FORMER_STATE, ReplicaEvent, next_state
 from agent.store.replica.trees import commit_tree, rebuilt_tree
@@ -47,6 +37,16 @@ from merkle.blockrow import is_intact
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import DamageFault, ScanFinding, replica_damage
+from suture.errors import SutureError
+from suture.runtime.durable import (
+    block_errors,
+    disk_errors,
+    make_directories,
+    move,
+    remove_file,
+    remove_tree,
+    sync_directory,
+)
 
 BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CLOSED})
 """States in which a replica may claim less than its container, and still be healthy."""

@@ -13,9 +13,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.blockfile import ABSENT
-from agent.store.files.durable import (
+from agent.store.index.rows import ReplicaRow, Texts, UnlinkEntry, moved_on
+from agent.store.index.transactions import IndexChange, IndexView
+from agent.store.replica import quarantine
+from agent.store.replica.handle import ReplicaHandle
+from agent.store.replica.packs import give_back_pages, place_of, remove_spent
+from agent.store.replica.path_conflicts import has_home, put_aside
+from agent.store.replica.states import ReplicaEvent, next_state
+from agent.store.replica.trees import commit_tree, load_tree, without_blocks
+from agent.store.verification_log.log_entries import log_delete
+from agent.store.volumes.volume import Volume
+from merkle.blockrow import decode_block
+from merkle.damaged_data import DamagedData
+from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.durable import (
     block_errors,
     disk_errors,
     move,
@@ -25,21 +40,6 @@ from agent.store.files.durable import (
     remove_tree,
     sync_directory,
 )
-from agent.store.index.rows import ReplicaRow, Texts, UnlinkEntry, moved_on
-from agent.store.index.transactions import IndexChange, IndexView
-from agent.store.replica import quarantine
-from agent.store.replica.handle import ReplicaHandle
-from agent.store.replica.obstacles import has_home, put_aside
-from agent.store.replica.packs import give_back_pages, place_of, remove_spent
-from agent.store.replica.states import ReplicaEvent, next_state
-from agent.store.replica.trees import commit_tree, load_tree, without_blocks
-from agent.store.verification_log.log_entries import log_delete
-from agent.store.volumes.volume import Volume
-from merkle.blockrow import decode_block
-from merkle.damaged import DamagedData
-from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
-from merkle.tree import Tree
-from merkle.tree_building import build_from_rows
 
 GRAVES_MAX: Final = 1_000  # per check of a volume
 GRAVES_FAILED_MAX: Final = 3  # each may take half a minute on a failing disk

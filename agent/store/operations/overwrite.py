@@ -18,9 +18,20 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from agent.errors import BlockFailed, Code, SutureError
 from agent.store.files import blockfile
-from agent.store.files.durable import (
+from agent.store.files.layout import VolumeLayout
+from agent.store.index.rows import InstallEntry, moved_on
+from agent.store.index.transactions import IndexChange
+from agent.store.replica import quarantine
+from agent.store.replica.handle import ReplicaHandle
+from agent.store.replica.packs import unpack
+from agent.store.replica.path_conflicts import clear_place
+from agent.store.replica.quarantine import QuarantineEntry
+from agent.store.volumes.volume import check_space
+from merkle.checksum import crc32c
+from merkle.replica import BlockId, ChunkInfo
+from suture.errors import BlockFailed, Code, SutureError
+from suture.runtime.durable import (
     block_errors,
     raise_shortage,
     read_file,
@@ -28,17 +39,6 @@ from agent.store.files.durable import (
     sync_all,
     sync_directory,
 )
-from agent.store.files.layout import VolumeLayout
-from agent.store.index.rows import InstallEntry, moved_on
-from agent.store.index.transactions import IndexChange
-from agent.store.replica import quarantine
-from agent.store.replica.handle import ReplicaHandle
-from agent.store.replica.obstacles import clear_place
-from agent.store.replica.packs import unpack
-from agent.store.replica.quarantine import QuarantineEntry
-from agent.store.volumes.volume import check_space
-from merkle.checksum import crc32c
-from merkle.replica import BlockId, ChunkInfo
 
 FILES_SYNCED_MAX: Final = 16  # more are synced with their file system, with one journal commit
 REPAIRED: Final = "replaced by a repair"

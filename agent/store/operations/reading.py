@@ -7,9 +7,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.runtime.memory import trim_heap
-from agent.store.files.durable import error_of
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts
 from agent.store.index.replica_history import Changes, HistoryEntry, newest, together
@@ -20,10 +17,13 @@ from agent.store.replica.packs import BlockBytes, place_of
 from agent.store.replica.trees import load_tree
 from agent.store.volumes.volume import Volume, VolumeTotals
 from merkle.blockrow import decode_block
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import CHUNK_BYTES_MAX, Bcsid, BlockData, BlockId, ContainerId
 from merkle.tree import Tree
 from scanner.finding import ScanFinding
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.durable import error_of
+from suture.runtime.memory import trim_heap
 
 ROWS_PER_READ: Final = 4_096  # bounds the length of a read transaction
 USED: Final = "used"

@@ -10,9 +10,7 @@ place.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agent.errors import Code, RefusedError, SutureError
 from agent.store.files import blockfile
-from agent.store.files.durable import block_errors
 from agent.store.index.rows import moved_on
 from agent.store.index.transactions import IndexChange
 from agent.store.operations.block_records import put_blocks, readable_block, record_chunk
@@ -33,9 +31,11 @@ from agent.store.replica.trees import load_tree, tree_replica
 from agent.store.verification_log.log_entries import log_repair
 from merkle.blockrow import check_chunk, decode_block, encode_block
 from merkle.checksum import window_checksums
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BLOCK_BYTES_MAX, Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from scanner.finding import ScanFinding
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.durable import block_errors
 
 
 @dataclass(eq=False)

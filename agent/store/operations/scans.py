@@ -5,11 +5,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from agent.errors import BlockFailed, Code, SutureError, UnavailableError
-from agent.store.index.doubt_rows import UnreadableRow
 from agent.store.index.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index.rows import DescriptorEntry, ReplicaRow, ScanCursor
 from agent.store.index.transactions import IndexChange, IndexView
+from agent.store.index.unreadable_rows import UnreadableRow
 from agent.store.operations.closing import follow_state, unhealthy
 from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions
@@ -22,6 +21,7 @@ from merkle.replica import ContainerId, ReplicaState
 from merkle.tree import TreeSummary
 from scanner.finding import ScanFinding, Verdict
 from scanner.scan_outcome import ScanOutcome
+from suture.errors import BlockFailed, Code, SutureError, UnavailableError
 
 NO_DOUBT: Final = frozenset({Verdict.OK, Verdict.GONE})
 """Verdicts that do not prevent a replica from counting as clean."""

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
-from agent.errors import Code, RefusedError
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.rows import ReplicaRow
 from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.options import StoreOptions
 from merkle.blockrow import check_chunk, decode_block, encode_block
 from merkle.checksum import Buffer, checksum_width_bytes, window_checksums, window_count
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNKS_PER_BLOCK_MAX,
@@ -33,6 +32,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
+from suture.errors import Code, RefusedError
 
 REPLICA_INDEX_MAX: Final = 255  # the widest group of erasure coding
 

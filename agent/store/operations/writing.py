@@ -7,9 +7,7 @@ A crash before the commit leaves garbage bytes behind the recorded end.
 
 from contextlib import suppress
 
-from agent.errors import Code, RefusedError, SutureError
 from agent.store.files import blockfile
-from agent.store.files.durable import disk_errors
 from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.operations.overwrite import overwrite_chunk
 from agent.store.operations.write_rules import (
@@ -25,9 +23,11 @@ from agent.store.operations.write_rules import (
     writable_replica,
 )
 from agent.store.replica.handle import ReplicaHandle, reports_failures
-from agent.store.replica.obstacles import clear_place
+from agent.store.replica.path_conflicts import clear_place
 from agent.store.volumes.volume import Volume, check_space
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.durable import disk_errors
 
 
 class ReplicaWriter(ReplicaHandle):

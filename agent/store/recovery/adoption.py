@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from agent.store.files.durable import disk_errors, make_directories
 from agent.store.index.rows import DescriptorEntry, ReplicaRow
 from agent.store.index.transactions import IndexChange
 from agent.store.operations.closing import follow_state, unhealthy
@@ -21,6 +20,7 @@ from agent.store.replica.trees import read_tree
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId, ReplicaState
 from scanner.finding import DamageFault, replica_damage
+from suture.runtime.durable import disk_errors, make_directories
 
 
 def adopt_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> str:

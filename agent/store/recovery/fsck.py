@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.store.files import blockfile
-from agent.store.files.durable import TEMPORARY_SUFFIX, read_head
 from agent.store.files.layout import (
     VERSION_BYTES_MAX,
     ReplicaPaths,
@@ -34,7 +32,7 @@ from agent.store.replica.trees import read_tree_file
 from agent.store.volumes.volume import reading_lock
 from merkle.blockrow import decode_block
 from merkle.checksum import window_checksums
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import (
     TREE_STATES,
     WRITABLE_STATES,
@@ -44,6 +42,8 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.durable import TEMPORARY_SUFFIX, read_head
 
 PROBLEMS_MAX: Final = 10_000  # longest useful list
 MAP_BYTES: Final = 1024**3  # LMDB uses a larger size from the file itself

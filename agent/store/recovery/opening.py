@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from agent.errors import Code, RefusedError, SutureError
-from agent.store.files.durable import error_of
 from agent.store.files.layout import VolumeLayout, VolumeVersion
 from agent.store.index.facts import VolumeFacts
 from agent.store.options import StoreOptions
 from agent.store.recovery.startup_recovery import StartupResult, recover
 from agent.store.volumes.ballast import with_ballast
 from agent.store.volumes.identity import is_of, read_versions
-from agent.store.volumes.known import VolumeRegistry, newest_known, remember
 from agent.store.volumes.service_mode import VolumeMode, read_service
 from agent.store.volumes.volume import (
     Volume,
@@ -23,6 +20,9 @@ from agent.store.volumes.volume import (
     failed_volume,
     open_volume,
 )
+from agent.store.volumes.volume_registry import VolumeRegistry, newest_known, remember
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.durable import error_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from agent.errors import Code, SutureError, VolumeFailed
-from agent.store.files.durable import disk_errors, error_of, is_out_of_space, raise_shortage, remove
 from agent.store.files.layout import container_id_of, group_name
 from agent.store.index.facts import RecoveryStep, Unloadable
 from agent.store.index.rows import (
@@ -29,11 +27,11 @@ from agent.store.index.rows import (
     UnlinkEntry,
 )
 from agent.store.index.transactions import IndexChange
-from agent.store.operations.arrival import finish_move
 from agent.store.operations.block_records import readable_block, record_chunk
 from agent.store.operations.closing import follow_state
 from agent.store.operations.deleting import finish_delete, record_tombstones, unlink_blocks
 from agent.store.operations.overwrite import arrived, finish, roll_back
+from agent.store.operations.replica_import import finish_move
 from agent.store.options import StoreOptions
 from agent.store.recovery.adoption import adopt_directory, lost_directory
 from agent.store.replica.handle import ReplicaHandle
@@ -41,11 +39,13 @@ from agent.store.replica.quarantine import remove_cut_off
 from agent.store.replica.states import FORMER_STATE, ReplicaEvent, next_state
 from agent.store.replica.trees import read_tree
 from agent.store.volumes.ballast import fill_ballast, with_ballast
-from agent.store.volumes.guard import linked
+from agent.store.volumes.directory_guard import linked
 from agent.store.volumes.service_mode import VolumeMode, read_service
 from agent.store.volumes.volume import Volume
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import WRITABLE_STATES, ContainerId, ReplicaState
+from suture.errors import Code, SutureError, VolumeFailed
+from suture.runtime.durable import disk_errors, error_of, is_out_of_space, raise_shortage, remove
 
 
 @dataclass(slots=True)

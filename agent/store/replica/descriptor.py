@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import yaml
 
-from agent.store.files.durable import TooLarge, read_file, replace_file
 from agent.store.index.rows import ReplicaRow
-from merkle.damaged import DamagedData
-from merkle.plainyaml import PlainLoader
+from merkle.damaged_data import DamagedData
 from merkle.replica import ID_MAX, LAYOUT_VERSION, Bcsid, ContainerId, ReplicaState
+from merkle.safe_yaml import PlainLoader
+from suture.runtime.durable import TooLarge, read_file, replace_file
 
 DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """libyaml if PyYAML was built with it: the same output, five times as fast."""

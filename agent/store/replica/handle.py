@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-from agent.errors import UnavailableError, VolumeFailed
+from agent.store.failure_reports import StoreFailure, is_trouble
 from agent.store.files.layout import ReplicaPaths
 from agent.store.options import StoreOptions
-from agent.store.trouble import StoreFailure, is_trouble
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId
+from suture.errors import UnavailableError, VolumeFailed
 
 P = ParamSpec("P")
 R = TypeVar("R")

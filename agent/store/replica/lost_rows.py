@@ -8,14 +8,14 @@ then every file without a row counts.
 import os
 from collections.abc import Mapping, Sequence
 
-from agent.store.files.durable import block_errors
 from agent.store.files.layout import ReplicaPaths, block_id_of
 from agent.store.index.transactions import IndexView
 from agent.store.replica.packs import place_of
 from merkle.blockrow import is_intact
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import DamageFault, ScanFinding
-from scanner.notebook import FINDINGS_PER_REPLICA_MAX
+from scanner.finding_collector import FINDINGS_PER_REPLICA_MAX
+from suture.runtime.durable import block_errors
 
 
 def is_unread_loss(finding: ScanFinding) -> bool:

@@ -25,15 +25,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from agent.store.files import blockfile
-from agent.store.files.durable import (
-    block_errors,
-    make_directories,
-    punch,
-    raise_shortage,
-    remove_file,
-    sync_directory,
-    write_all,
-)
 from agent.store.files.layout import PACK_NAME, ReplicaPaths, block_name
 from agent.store.files.writebehind import FileWriter, Submit
 from agent.store.index.environment import Index
@@ -49,8 +40,17 @@ from agent.store.index.packformat import (
 from agent.store.index.transactions import IndexView
 from agent.store.volumes.volume import Volume
 from merkle.checksum import U64s
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ContainerId
+from suture.runtime.durable import (
+    block_errors,
+    make_directories,
+    punch,
+    raise_shortage,
+    remove_file,
+    sync_directory,
+    write_all,
+)
 
 TABLE_BYTES_MAX: Final = 128 * 1024**2  # of eight million blocks, more than a container has
 ZEROS: Final = memoryview(bytes(PAGE_BYTES))

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from agent.store.files import blockfile, extents
-from agent.store.files.durable import (
+from agent.store.files.layout import VolumeLayout
+from merkle.replica import CHUNK_BYTES_MAX, BlockId, ContainerId
+from suture.runtime.durable import (
     TEMPORARY_SUFFIX,
     block_errors,
     disk_errors,
@@ -31,8 +33,6 @@ from agent.store.files.durable import (
     remove_tree,
     replace_file,
 )
-from agent.store.files.layout import VolumeLayout
-from merkle.replica import CHUNK_BYTES_MAX, BlockId, ContainerId
 
 BYTES_SUFFIX: Final = ".bytes"
 ASIDE_SUFFIX: Final = ".aside"

@@ -13,8 +13,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from agent.errors import Code, RefusedError
 from merkle.replica import ContainerId, ReplicaState
+from suture.errors import Code, RefusedError
 
 _OPEN = ReplicaState.OPEN
 _CLOSING = ReplicaState.CLOSING

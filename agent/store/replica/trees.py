@@ -15,21 +15,21 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from agent.errors import Code, RefusedError, SutureError
-from agent.store.files.durable import TooLarge, block_errors, raise_shortage, read_file, stage
 from agent.store.index.rows import ReplicaRow, TreeEntry
 from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.replica.handle import ReplicaHandle
-from agent.store.replica.obstacles import make_home
+from agent.store.replica.path_conflicts import make_home
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import decode_block, encode_block, is_intact
 from merkle.checksum import Algorithm
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import TREE_STATES, BlockId, ContainerId
 from merkle.tree import Tree, TreeSummary, with_tombstones
 from merkle.tree_building import build_from_rows
 from merkle.tree_codec import decode_tree, encode_tree, stored_bytes
 from scanner.finding import DamageFault, ScanFinding
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.durable import TooLarge, block_errors, raise_shortage, read_file, stage
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # a tree of seven million blocks, more than any container has
 READ_ATTEMPTS_MAX: Final = 4  # a scan may commit between the two reads, but not four times in a row

@@ -23,17 +23,6 @@ from typing import Any, Final
 
 import structlog
 
-from agent.errors import SutureError
-from agent.store.files.durable import (
-    DIRECTORY_MODE,
-    FILE_MODE,
-    NO_FILE,
-    disk_errors,
-    open_file,
-    remove_file,
-    sync_directory,
-    write_all,
-)
 from agent.store.verification_log.chain import (
     ENTRY_BYTES_MAX,
     GENESIS,
@@ -44,6 +33,17 @@ from agent.store.verification_log.chain import (
     encode,
     file_name,
     first_number_of,
+)
+from suture.errors import SutureError
+from suture.runtime.durable import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    NO_FILE,
+    disk_errors,
+    open_file,
+    remove_file,
+    sync_directory,
+    write_all,
 )
 
 _NOT_THERE: Final = NO_FILE | {errno.ENOENT, errno.EISDIR}

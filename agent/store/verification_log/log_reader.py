@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, RefusedError
-from agent.store.files.durable import read_file
 from agent.store.files.layout import VERIFICATION
 from agent.store.verification_log.log_files import files_of
+from suture.errors import Code, RefusedError
+from suture.runtime.durable import read_file
 
 FILE_BYTES_MAX: Final = 64 * 1024**2  # read into memory; many times the size ever written
 

@@ -17,9 +17,9 @@ from typing import Final, TypeVar
 
 import structlog
 
-from agent.errors import SutureError
-from agent.store.files.durable import DIRECTORY_MODE, allocate, is_out_of_space, open_new
 from agent.store.files.layout import VolumeLayout
+from suture.errors import SutureError
+from suture.runtime.durable import DIRECTORY_MODE, allocate, is_out_of_space, open_new
 
 BALLAST_FILES: Final = 8  # each also frees an inode, of which a delete needs two at once
 BYTES_MAX: Final = 16 * 1024**2  # a tree of half a million blocks

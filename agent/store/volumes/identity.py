@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agent.errors import Code, RefusedError, SutureError
-from agent.store.files.durable import error_of, raise_shortage, read_head
 from agent.store.files.layout import VERSION_BYTES_MAX, VolumeLayout, VolumeVersion, decode_version
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.durable import error_of, raise_shortage, read_head
 
 
 def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | SutureError | None]:

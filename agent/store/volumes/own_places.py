@@ -13,10 +13,10 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, RefusedError
-from agent.store.files.durable import disk_errors, sync_directory
-from agent.store.files.kinds import kind_at
 from agent.store.files.layout import VolumeLayout
+from suture.errors import Code, RefusedError
+from suture.runtime.durable import disk_errors, sync_directory
+from suture.runtime.file_kinds import kind_at
 
 ASIDE: Final = ".aside"
 ASIDE_MAX: Final = 100  # per place: with more, a program keeps creating them

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.store.files.blockfile import read_past_cache
-from agent.store.files.durable import DIRECTORY_MODE, OUT_OF_SPACE, is_shortage, open_new, write_all
 from agent.store.files.layout import VolumeLayout
+from suture.runtime.durable import DIRECTORY_MODE, OUT_OF_SPACE, is_shortage, open_new, write_all
 
 PROBE_BYTES: Final = 4096
 GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM})

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.store.files.durable import raise_shortage, read_head
 from merkle.checksum import crc32c
+from suture.runtime.durable import raise_shortage, read_head
 
 
 def sealed(fields: Mapping[str, object]) -> bytes:

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
-from agent.store.files.durable import replace_file
 from agent.store.files.layout import VolumeLayout
 from agent.store.volumes.sealed_file import read_sealed, sealed
+from suture.runtime.durable import replace_file
 
 NAME: Final = "SERVICE"
 FILE_BYTES_MAX: Final = 4_096

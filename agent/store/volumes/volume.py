@@ -15,19 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.errors import BlockFailed, Code, RefusedError, SutureError, UnavailableError
-from agent.store.files.durable import (
-    DIRECTORY_MODE,
-    FILE_MODE,
-    disk_errors,
-    make_directories,
-    read_head,
-    remove_file,
-    replace_file,
-    sync_all,
-    sync_directory,
-    write_all,
-)
 from agent.store.files.layout import (
     VERSION_BYTES_MAX,
     ReplicaPaths,
@@ -40,10 +27,23 @@ from agent.store.index.environment import Index
 from agent.store.index.facts import VolumeFacts
 from agent.store.options import StoreOptions
 from agent.store.verification_log.log_files import VerificationLog
-from agent.store.volumes.guard import check_volume
-from agent.store.volumes.known import check_kept, check_new
+from agent.store.volumes.directory_guard import check_volume
 from agent.store.volumes.own_places import free_place, free_places
+from agent.store.volumes.volume_registry import check_kept, check_new
 from merkle.replica import LAYOUT_VERSION, ContainerId
+from suture.errors import BlockFailed, Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.durable import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    disk_errors,
+    make_directories,
+    read_head,
+    remove_file,
+    replace_file,
+    sync_all,
+    sync_directory,
+    write_all,
+)
 
 PATHS_KEPT: Final = 1_024  # of replicas: building them costs a third of a small read
 COMMAND_CHARS_MAX: Final = 200

@@ -17,7 +17,7 @@ from scm.cluster.commands.loads import (
     busy_count,
     replication_limit,
 )
-from scm.state.facts import CommandKind, CommandPriority, OpState, PendingCommand
+from scm.state.entities import CommandKind, CommandPriority, OpState, PendingCommand
 
 RECONCILE_LIMIT: Final = 10  # the most that a datanode's pool runs at once
 RECONCILE_WEIGHT: Final = 2  # of the replication limit: it reads its own replica and a peer's

@@ -4,11 +4,18 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code
 from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
-from scm.state.facts import ASKED, CommandKind, CommandOutcome, Hold, OutcomeState, PendingCommand
+from scm.state.entities import (
+    ASKED,
+    CommandKind,
+    CommandOutcome,
+    Hold,
+    OutcomeState,
+    PendingCommand,
+)
 from scm.state.options import ScmOptions
+from suture.errors import Code
 
 _OF_A_REPLICA: Final = frozenset({CommandKind.REPLICATE, CommandKind.DELETE, CommandKind.RECONCILE})
 _OF_OTHERS: Final = frozenset({Code.NOT_PROVEN})

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from scm.state.clock import ScmClock
-from scm.state.facts import CommandOutcome, OutcomeState, PendingCommand
+from scm.state.entities import CommandOutcome, OutcomeState, PendingCommand
 
 REST_S: Final = 3_600.0
 """Time for which another datanode is preferred to one that failed, if there is another."""

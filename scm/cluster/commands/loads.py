@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 from typing import Final
 
-from scm.state.facts import CommandKind, CommandPriority, OpState, PendingCommand
+from scm.state.entities import CommandKind, CommandPriority, OpState, PendingCommand
 
 # The numbers are Ozone's (ReplicationManager); the first is an option, `replication_limit`.
 REPLICATION_LIMIT: Final = 20  # weighted replications and reconstructions at one datanode

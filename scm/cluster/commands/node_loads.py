@@ -11,7 +11,7 @@ from scm.cluster.commands.loads import (
 )
 from scm.cluster.nodes import NodeManager
 from scm.state.database import StateDatabase
-from scm.state.facts import CommandKind, OpState
+from scm.state.entities import CommandKind, OpState
 from scm.state.options import ScmOptions
 
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import structlog
 
-from agent.errors import Code
 from merkle.replica import ReplicaState
 from scm.cluster.commands import command_limits
 from scm.cluster.commands.copy_rate import CopyRate
@@ -26,8 +25,9 @@ from scm.cluster.nodes import NodeManager
 from scm.state import audit_trail
 from scm.state.clock import ScmClock
 from scm.state.database import OUTCOMES_MAX, OUTCOMES_SLACK, StateChange, StateDatabase
-from scm.state.facts import CommandKind, CommandOutcome, OutcomeState, PendingCommand
+from scm.state.entities import CommandKind, CommandOutcome, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
+from suture.errors import Code
 
 LOST_AFTER_S: Final = 10.0
 LOST_AFTER_HEARTBEATS: Final = 5

@@ -6,7 +6,7 @@ from typing import Final
 
 from scm.cluster.commands.command_limits import PAUSE_GROWS_MAX, backoff_s
 from scm.state.clock import ScmClock
-from scm.state.facts import CommandKind, CommandOutcome, OutcomeState, PendingCommand
+from scm.state.entities import CommandKind, CommandOutcome, OutcomeState, PendingCommand
 
 RECONSTRUCT_FIRST_S: Final = 10.0  # it may have read several whole shards before it failed
 

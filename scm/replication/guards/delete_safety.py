@@ -11,9 +11,9 @@ from typing import Final
 
 from merkle.diff import SummaryComparison, compare
 from merkle.replica import ReplicaState
-from scm.cluster.case import ContainerContext, PlacedReplica, is_bad, present
+from scm.cluster.container_context import ContainerContext, PlacedReplica, is_bad, present
 from scm.cluster.lifecycle import is_complete
-from scm.state.facts import ContainerState, Replica
+from scm.state.entities import ContainerState, Replica
 
 UNBLOCK_REPLICAS_MIN: Final = 3  # two stay if an unhealthy one makes room for a copy
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from health.racks import misplaced_count
 from health.rules import Rules
 from merkle.replica import ReplicaState
-from scm.cluster.case import ContainerContext, PlacedReplica, is_bad, present
+from scm.cluster.container_context import ContainerContext, PlacedReplica, is_bad, present
 from scm.replication.guards.delete_safety import good_replicas, is_equal, is_whole, stable_order
-from scm.replication.guards.origins import may_be_removed
-from scm.state.facts import Container
+from scm.replication.guards.quasi_closed_guard import may_be_removed
+from scm.state.entities import Container
 
 
 def replaceable_shard(case: ContainerContext) -> PlacedReplica | None:

@@ -2,7 +2,7 @@
 
     row = CRC32 of the rest ‖ container id ‖ numbers, big-endian ‖ strings, each behind its length
 
-`agent.rpc.wire.replica_columns` defines which numbers there are.
+`suture.wire.mapping.replica_columns` defines which numbers there are.
 """
 
 import struct
@@ -18,12 +18,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.rpc.wire.replica_columns import COLUMNS, CONTRADICTORY, EMPTY, HAS_TREE, ReplicaColumn
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
-from scm.state.facts import Replica
+from scm.state.entities import Replica
 from scm.state.records import CRC, DamagedRow, check_all
+from suture.wire.mapping.replica_columns import (
+    COLUMNS,
+    CONTRADICTORY,
+    EMPTY,
+    HAS_TREE,
+    ReplicaColumn,
+)
 
 _ID: Final = struct.Struct(">Q")
 _HEAD: Final = struct.Struct(">IQ")  # of a replica's row: checksum and container id

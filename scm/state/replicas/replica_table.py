@@ -8,9 +8,8 @@ from typing import Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.rpc.wire.replica_columns import EMPTY
 from merkle.replica import ReplicaState
-from scm.state.facts import Replica
+from scm.state.entities import Replica
 from scm.state.replicas import replica_rows
 from scm.state.replicas.arena import (
     DATANODE_AT,
@@ -27,6 +26,7 @@ from scm.state.replicas.arena import (
 from scm.state.replicas.holders import Ids, NodeReplicas, ReplicaChains
 from scm.state.replicas.reported_replicas import ReportedReplicas
 from scm.state.tables.table import Table, id_key
+from suture.wire.mapping.replica_columns import EMPTY
 
 _WORD: Final = struct.Struct("<I")
 _WORDS: Final = struct.Struct("<4I")
@@ -72,7 +72,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled: set[int] = set()
         self.recovering_count = 0
         self.touched: set[int] = set()
-        """Containers whose replicas changed since `scm.edge.health_totals` took these."""
+        """Containers whose replicas changed since `scm.api.health_totals` took these."""
 
     def get(self, key: tuple[int, str]) -> Replica | None:
         """Return one datanode's replica of a container, if reported."""

@@ -7,11 +7,11 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.rpc.wire.replica_columns import COLUMNS, ID, WORDS, Columns
 from merkle.replica import ReplicaState
-from scm.state.facts import Replica
+from scm.state.entities import Replica
 from scm.state.replicas import replica_rows
 from scm.state.replicas.arena import NUMBERS_AT, ROW, Rows, picked
+from suture.wire.mapping.replica_columns import COLUMNS, ID, WORDS, Columns
 
 _DELETED = replica_rows.state_code(ReplicaState.DELETED)
 

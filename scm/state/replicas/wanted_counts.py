@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scm.state.facts import Container, ContainerState
-from scm.state.quiet_containers import MARKED_MAX
+from scm.state.container_queues import MARKED_MAX
+from scm.state.entities import Container, ContainerState
 from scm.state.records import NO_COUNT
 
 _COUNT_MAX: Final = 254

@@ -8,10 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scm.state import records
-from scm.state.facts import (
-    Container,
-    ContainerState,
-)
+from scm.state.entities import Container, ContainerState
 from scm.state.replicas.wanted_counts import WantedCounts
 from scm.state.tables.table import Table, discard, id_key
 
@@ -38,7 +35,7 @@ class ContainerTable(Table[int, Container]):
         self.states: Counter[ContainerState] = Counter()
         """Number of containers in each state."""
         self.touched: set[int] = set()
-        """Containers that were set or removed since `scm.edge.health_totals` took these."""
+        """Containers that were set or removed since `scm.api.health_totals` took these."""
         self.wanted = WantedCounts()
 
     def _take_in_rows(self, rows: Sequence[bytes]) -> None:

@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
 from scm.state import records
-from scm.state.facts import Key, KeyBlock
+from scm.state.entities import Key, KeyBlock
 from scm.state.tables.table import Table
 
 
@@ -27,7 +27,7 @@ class KeyTable(Table[str, Key]):
         self._loose: set[int] = set()
         """Containers of which the last commit that a key needed is needed no more."""
         self.touched: set[int] = set()
-        """Containers of whose blocks keys need others since `scm.edge.health_totals` took these."""
+        """Containers of whose blocks keys need others since `scm.api.health_totals` took these."""
 
     def _take_in(self, values: Sequence[Key]) -> None:
         """Load values from disk in any order; they are sorted at the end."""

@@ -3,10 +3,7 @@
 from collections import Counter
 
 from scm.state import records
-from scm.state.facts import (
-    CommandKind,
-    PendingCommand,
-)
+from scm.state.entities import CommandKind, PendingCommand
 from scm.state.tables.table import Table, discard, id_key
 
 

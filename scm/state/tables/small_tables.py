@@ -1,14 +1,7 @@
 """Tables that need few indexes or none."""
 
 from scm.state import records
-from scm.state.facts import (
-    Allocation,
-    DeleteTransaction,
-    ForgottenContainer,
-    Hold,
-    Key,
-    Node,
-)
+from scm.state.entities import Allocation, DeleteTransaction, ForgottenContainer, Hold, Key, Node
 from scm.state.tables.table import PairTable, Table, id_key
 
 

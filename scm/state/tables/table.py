@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from scm.state import records
-from scm.state.quiet_containers import ContainerBitmap, DirtyContainers
+from scm.state.container_queues import ContainerBitmap, DirtyContainers
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from scm.state import records
-from scm.state.facts import CommandOutcome, DeletedBlocks, OutcomeState
+from scm.state.entities import CommandOutcome, DeletedBlocks, OutcomeState
 from scm.state.tables.table import ID_PAIR, KeyAt, Table, id_key
 
 

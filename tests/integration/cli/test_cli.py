@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.terminal.output import people
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile
-from agent.errors import Code, RefusedError
-from agent.runtime.exits import ExitCode
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
+from suture.errors import Code, RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import people
 from tests.support.command_line import CommandLine
 from tests.support.storage.three_replicas import content
 from tools.demo.cluster import Cluster

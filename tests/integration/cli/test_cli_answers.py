@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.rpc.calls.peer import Peer
-from agent.runtime.exits import ExitCode
-from agent.runtime.http_listener import WebListener
 from merkle.replica import ContainerId
+from suture.runtime.exit_codes import ExitCode
+from suture.runtime.http_listener import WebListener
+from suture.wire.clients.peer import Peer
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block

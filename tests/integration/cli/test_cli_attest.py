@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from agent.cli.main import run
-from agent.runtime.exits import ExitCode
 from agent.store.verification_log.chain import EntryKind, Head, encode, file_name
 from agent.store.verification_log.log_files import files_of
 from agent.store.verification_log.log_reader import log_directory
 from merkle.replica import BlockId, ContainerId
+from suture.runtime.exit_codes import ExitCode
 from tests.support.faults.small_disk import small_disk
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.rpc.calls.peer import Peer
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.clients.peer import Peer
 from tests.support.faults.nursery import forked
 from tools.demo.cluster import Cluster
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
+from suture.runtime.exit_codes import ExitCode
 from tests.support.storage.three_replicas import ThreeReplicas
 
 CONTAINER = ContainerId(7)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile
-from agent.ec.scheme import parse_scheme
-from agent.runtime.exits import ExitCode
 from agent.store.files.layout import VolumeVersion
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.identity import read_versions
 from merkle.replica import ContainerId
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
+from suture.ec.scheme import parse_scheme
+from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.forked_cluster import forked_cluster
 from tests.support.storage.deleting import remove_blocks

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from agent.cli.change.recover import RecoverySummary, _looked_into, _requests
-from agent.client.client import ClusterClient
-from agent.client.putnote import PartBlock, PutMetadata
-from agent.client.rediscovery import DiscoveredContainer
-from agent.runtime.exits import ExitCode
-from scm.edge.recovering import found_from
+from scm.api.recovering import found_from
+from suture.client.cluster_client import ClusterClient
+from suture.client.container_discovery import DiscoveredContainer
+from suture.client.put_metadata import PartBlock, PutMetadata
+from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.control.restored import report, restored_world
 from tests.support.control.scm_world import ScmWorld

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.rpc.calls.peer import Peer
-from agent.runtime.exits import ExitCode
 from merkle.replica import CHUNK_BYTES_DEFAULT, BlockData, ContainerId
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.clients.peer import Peer
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster

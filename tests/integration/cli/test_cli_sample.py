@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import ExitCode
 from agent.store.files.layout import VolumeLayout
 from agent.store.index import environment
-from agent.store.index.indexerrors import DATA_FILE
+from agent.store.index.lmdb_errors import DATA_FILE
 from merkle.replica import ContainerId
+from suture.runtime.exit_codes import ExitCode
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, StoredReplica
 
 CHUNKS = 20  # five containers of two blocks of two chunks

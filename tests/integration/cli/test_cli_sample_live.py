@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block

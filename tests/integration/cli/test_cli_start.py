@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
 
 INTERRUPTED = """
 import os, signal, sys
@@ -54,7 +54,7 @@ def test_a_signal_to_end_lets_it_tidy_up(number: signal.Signals, tmp_path: Path)
     code = (
         "import os, sys\n"
         "from agent.cli import start, main\n"
-        "from agent.client.download import write_whole\n"
+        "from suture.client.download import write_whole\n"
         "from pathlib import Path\n"
         "def pieces():\n"
         "    yield b'half'\n"
@@ -78,7 +78,7 @@ def printing(
     code = (
         "from agent.cli import start, main\n"
         "def command():\n"
-        "    from agent.cli.terminal.output import print_json, print_line\n"
+        "    from suture.terminal.output import print_json, print_line\n"
         f"    {text}\n"
         "    return 0\n"
         "main.prepared = lambda _: command\n"
@@ -140,7 +140,7 @@ def test_full_stdout_is_reported_for_short_output(
 def test_error_goes_to_stderr_if_stdout_cannot_be_written() -> None:
     """With --json, errors go to stdout. If stdout cannot be written, stderr gets the error."""
     code = (
-        "from agent.errors import Code, RefusedError; "
+        "from suture.errors import Code, RefusedError; "
         "raise RefusedError(Code.KEY_EXISTS, 'key f exists')"
     )
     full = printing(code, way='"$@" > /dev/full')
@@ -177,7 +177,7 @@ from agent.cli.program import prepare
 prepare([])
 assert "grpc" not in sys.modules
 prepare(["status", "--json"])
-import agent.cli.inspect.status_tables, agent.rpc.calls.scm
+import agent.cli.inspect.status_tables, suture.wire.clients.scm
 print([name for name in {NEEDLESS} if name in sys.modules])
 """
 

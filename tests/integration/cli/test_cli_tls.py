@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.errors import RefusedError
-from agent.rpc.security import pki
-from agent.rpc.security.caller import Role, identity_of
-from agent.rpc.security.tls import Certificates, TlsFiles
-from agent.runtime.exits import ExitCode
+from suture.errors import RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.security import pki
+from suture.wire.security.caller import Role, identity_of
+from suture.wire.security.tls import Certificates, TlsFiles
 
 NOBODY = 65_534
 

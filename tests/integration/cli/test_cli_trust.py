@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from agent.rpc.calls.peer import Peer
-from agent.runtime.exits import ExitCode
 from merkle.replica import BlockData, ContainerId
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.clients.peer import Peer
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.process_logs import log_events

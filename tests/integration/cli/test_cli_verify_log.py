@@ -8,11 +8,11 @@ import grpc
 import pytest
 
 from agent.cli.main import run
-from agent.rpc.v1 import datanode_pb2, scm_pb2, scm_pb2_grpc
-from agent.runtime.exits import ExitCode
 from agent.store.verification_log.chain import EntryKind, Head, encode
 from agent.store.verification_log.log_files import files_of
 from agent.store.verification_log.log_reader import log_directory
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.v1 import datanode_pb2, scm_pb2, scm_pb2_grpc
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_world import ScmWorld
 from tests.support.storage.stored_replica import DATANODE, StoredReplica

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.forked_cluster import forked_cluster
 from tools.demo.cluster import Cluster

@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from agent.cli.main import run
-from agent.observe.events import EVENTS
-from agent.runtime.exits import ExitCode
+from suture.observe.events import EVENTS
+from suture.runtime.exit_codes import ExitCode
 from tests.support.manual.hosts import Host, Site
 from tests.support.manual.reader import LISTED, Reader
 from tests.support.manual.reading import Step, steps

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.manual.reading import header, words_of

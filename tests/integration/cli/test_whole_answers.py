@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import pytest
 
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile
-from agent.ec.scheme import parse_scheme
-from agent.rpc.v1 import scm_pb2
 from merkle.replica import ContainerId
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
+from suture.ec.scheme import parse_scheme
+from suture.wire.v1 import scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.forked_cluster import forked_cluster
 from tests.support.storage.three_replicas import content

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.writer import WriterSession
-from agent.errors import Code
-from agent.rpc.calls import message_groups
-from agent.rpc.calls.channel import retry_while
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.v1 import scm_pb2
 from suture import AsyncClient, Client, KeyNotFound, SutureError, UnavailableError
+from suture.client.writer import WriterSession
+from suture.errors import Code
+from suture.wire.clients import message_groups
+from suture.wire.clients.channel import retry_while
+from suture.wire.clients.scm import ScmClient
+from suture.wire.v1 import scm_pb2
 from tools.demo.cluster import Cluster
 
 BLOCK_BYTES = 3 * 1024**2

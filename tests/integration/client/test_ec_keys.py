@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import ClusterClient
-from agent.rpc.calls.peer import Endpoint
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.exits import ExitCode
+from suture.client.cluster_client import ClusterClient
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.clients.peer import Endpoint
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.three_replicas import content

@@ -8,12 +8,12 @@ from threading import Event
 import grpc
 import pytest
 
-from agent.errors import Code, UnavailableError
-from agent.rpc.calls.channel import open_channel
-from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
+from scm.api.server import build_server
+from scm.api.service import ScmService
 from suture import Client, KeyNotFound
+from suture.errors import Code, UnavailableError
+from suture.wire.clients.channel import open_channel
+from suture.wire.v1 import scm_pb2, scm_pb2_grpc
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld
 

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile
-from agent.ec.scheme import Scheme, parse_scheme
-from agent.rpc.v1 import container_pb2, scm_pb2
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
+from suture.ec.scheme import Scheme, parse_scheme
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.forked_cluster import forked_cluster
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster

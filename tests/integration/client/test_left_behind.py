@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile
-from agent.client.writer import StoredFile
-from agent.rpc.v1 import container_pb2, scm_pb2
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
+from suture.client.writer import StoredFile
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.forked_cluster import forked_cluster
 from tests.support.storage.three_replicas import content

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.client import keylist
-from agent.client.writer import WriterSession
 from suture import AsyncClient, Client, Code, KeyExists, KeyNotFound, UnavailableError
+from suture.client import key_listing
+from suture.client.writer import WriterSession
 from tests.support.forked_cluster import forked_cluster
 from tools.demo.cluster import Cluster
 
@@ -191,7 +191,7 @@ class TestReading:
         """
         Each once, by name, with size and time.
         """
-        monkeypatch.setattr(keylist, "KEYS_PER_PAGE", 3)
+        monkeypatch.setattr(key_listing, "KEYS_PER_PAGE", 3)
         names = [f"listed/{number:02}" for number in range(10)]
         client.put_many({name: b"x" * place for place, name in enumerate(names)})
         client.delete("listed/04")

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile
-from agent.client.writer import WriterSession
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
+from suture.client.writer import WriterSession
 from tests.support.forked_cluster import forked_cluster
 from tests.support.waiting import wait_until
 

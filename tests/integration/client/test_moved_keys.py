@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.writer import WriterSession
-from agent.rpc.calls import message_groups
 from suture import Client, Code, KeyNotFound, KeyReplaced
+from suture.client.writer import WriterSession
+from suture.wire.clients import message_groups
 from tests.support.forked_cluster import forked_cluster
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from agent.client.client import ClusterClient
-from agent.client.ecreader import GroupReader
-from agent.client.read_order import ANSWERS_MIN
-from agent.ec.blockgroup import RebuildableGroup, resolve_group
-from agent.ec.rebuild_task import RebuildStats
-from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.ports import Executor, Future
-from agent.reconstruct.sources import SILENT_COUNT_MAX, PendingStripe, RebuildSources
-from agent.rpc.calls.peer import Peer, TransferCost
-from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from suture.client.cluster_client import ClusterClient
+from suture.client.ecreader import GroupReader
+from suture.client.replica_ranking import ANSWERS_MIN
+from suture.client.stripes.stripe_sources import SILENT_COUNT_MAX, PendingStripe, RebuildSources
+from suture.ec.blockgroup import RebuildableGroup, resolve_group
+from suture.ec.rebuild_task import RebuildStats
+from suture.ec.scheme import CodecName, Scheme
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.runtime.ports import Executor, Future
+from suture.wire.clients.peer import Peer, TransferCost
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.integration.reconstruct.test_reconstruct import flip
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.ec_cluster import CONTAINER as CODED

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.rediscovery import fetch_contents
-from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.blockrow import encode_block
 from merkle.replica import Bcsid, BlockData, BlockId
+from suture.client.container_discovery import fetch_contents
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.storage.datanodes import Datanode, dialled
 from tests.support.storage.stored_replica import CONTAINER
 

@@ -9,17 +9,17 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.client import block_messages, fan_out, writer
-from agent.client.client import ClusterClient
-from agent.client.ecwriter import EcWriterSession
-from agent.client.fan_out import WAITING_MAX, Open, ReplicaStream, broadcast
-from agent.client.file_pieces import SourceFile
-from agent.client.writer import StoredFile, WriterSession
-from agent.ec.scheme import Scheme, parse_scheme
-from agent.errors import Code, UnavailableError
-from agent.rpc.calls.peer import NodeAddress, Peer
-from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockId, ContainerId
+from suture.client import block_messages, fan_out, writer
+from suture.client.cluster_client import ClusterClient
+from suture.client.ecwriter import EcWriterSession
+from suture.client.fan_out import WAITING_MAX, Open, ReplicaStream, broadcast
+from suture.client.file_pieces import SourceFile
+from suture.client.writer import StoredFile, WriterSession
+from suture.ec.scheme import Scheme, parse_scheme
+from suture.errors import Code, UnavailableError
+from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.refusing_relay import CANCEL, REFUSED_STREAM, RefusingRelay, refusing_relay
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.three_replicas import content

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.commands import removal
-from agent.commands.removal import delete_blocks
-from agent.errors import UnavailableError
-from agent.rpc.v1 import scm_pb2
+from agent.commands import block_delete
+from agent.commands.block_delete import delete_blocks
+from agent.store.failure_reports import StoreFailure
 from agent.store.operations import deleting
-from agent.store.trouble import StoreFailure
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from suture.errors import UnavailableError
+from suture.wire.v1 import scm_pb2
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica
 
@@ -163,7 +163,7 @@ def test_large_orders_go_in_batches(
     """
     The lease is given back between batches, and no transaction is cut in two.
     """
-    monkeypatch.setattr(removal, "BLOCKS_PER_BATCH", 2)
+    monkeypatch.setattr(block_delete, "BLOCKS_PER_BATCH", 2)
     changed: list[ContainerId] = []
     replica.store.on_change = changed.append
 

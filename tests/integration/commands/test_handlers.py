@@ -12,15 +12,15 @@ from agent.commands.command_queue import Task
 from agent.commands.handlers import CommandHandlers, HandlerDeps, threads_for
 from agent.commands.pool import TaskContext
 from agent.config.options import TaskConfig
-from agent.ec.rebuild_task import ShardLocation
-from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, RefusedError
 from agent.plan.reconcile_outcome import ReadBack
-from agent.ports import Pace, at_once
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.clock import Clock, SystemClock
 from agent.scan.container_scan import scan_container
 from merkle.replica import BlockId, ContainerId
+from suture.ec.rebuild_task import ShardLocation
+from suture.ec.scheme import CodecName, Scheme
+from suture.errors import Code, RefusedError
+from suture.runtime.clock import Clock, SystemClock
+from suture.runtime.ports import Pace, at_once
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate
 from tests.support.idle import wait_idle

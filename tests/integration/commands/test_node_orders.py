@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.rpc.v1 import scm_pb2
 from agent.store.files.layout import VolumeLayout
 from agent.store.replica_store import ReplicaStore
-from agent.store.volumes.nodestate import (
-    NodeState,
-    newest_state,
-    state_path,
-    write_state,
-)
+from agent.store.volumes.op_state_file import NodeState, newest_state, state_path, write_state
 from agent.store.volumes.sealed_file import sealed
+from suture.wire.v1 import scm_pb2
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.small_disk import small_disk
 from tests.support.faults.victim import Zygote, write_config

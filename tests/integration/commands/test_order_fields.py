@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import LAYOUT_VERSION, ContainerId
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.fake_datanode import FakeDatanode, report
 from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scripted_scm import ScriptedScm

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.commands.proven_delete import KEEP_S, ReplicaDeleter
-from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
+from agent.commands.replica_delete import KEEP_S, ReplicaDeleter
 from agent.reconcile.witnesses import ReplicaProof, ReplicaProofCollector
-from agent.rpc.calls.peer import Peer
-from agent.runtime.clock import SystemClock
 from agent.store.operations import deleting
 from merkle.replica import BlockId, ContainerId
+from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
+from suture.runtime.clock import SystemClock
+from suture.wire.clients.peer import Peer
 from tests.support.clock import FakeClock
 from tests.support.storage import datanodes
 from tests.support.storage.datanodes import Datanode, dialled

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.commands.proven_delete import ReplicaDeleter
-from agent.errors import Code, RefusedError
-from agent.runtime.clock import SystemClock
+from agent.commands.replica_delete import ReplicaDeleter
 from merkle.checksum import window_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ReplicaState
+from suture.errors import Code, RefusedError
+from suture.runtime.clock import SystemClock
 from tests.support.storage.datanodes import Datanode, dialled
 from tests.support.storage.stored_replica import (
     CHUNK_BYTES,

@@ -10,12 +10,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.client.client import ClusterClient
-from agent.rpc.calls.peer import Endpoint
-from agent.rpc.datanode.server import CALLS, SERVICE
-from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.services.server import CALLS, SERVICE
 from agent.store.files.layout import VolumeLayout
 from agent.store.recovery.fsck import fsck
+from suture.client.cluster_client import ClusterClient
+from suture.wire.clients.peer import Endpoint
+from suture.wire.v1 import datanode_pb2, scm_pb2
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
 

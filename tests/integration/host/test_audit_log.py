@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
-from agent.observe.audit import KEPT_COUNT, REFUSALS, TEXT_CHARACTERS_MAX, AuditLog
-from agent.observe.logs import EVENT_COUNT_MAX
+from suture.errors import Code, RefusedError
+from suture.observe.audit import KEPT_COUNT, REFUSALS, TEXT_CHARACTERS_MAX, AuditLog
+from suture.observe.logs import EVENT_COUNT_MAX
 
 
 def actions(path: Path) -> list[str]:

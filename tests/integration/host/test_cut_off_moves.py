@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError, VolumeFailed
-from agent.host.volume_moves import RETRY_S
+from agent.host.volume_evacuation import RETRY_S
 from agent.store.operations import deleting
 from agent.store.volume_services import RemainingReplica
 from agent.store.volumes.service_mode import VolumeMode
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId
+from suture.errors import Code, UnavailableError, VolumeFailed
 from tests.support.storage.two_volumes import Host, Killed, filled
 
 COUNT = 6

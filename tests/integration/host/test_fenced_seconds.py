@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from agent.errors import VolumeFailed
 from agent.scan.container_scan import scan_container
 from agent.store import volume_services
 from agent.store.index.rows import ReplicaRow
 from agent.store.operations.deleting import delete_replica
 from agent.store.volumes.volume import Volume
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
+from suture.errors import VolumeFailed
 from tests.support.storage.two_volumes import Host, content, filled
 
 ONE = BlockId(1)

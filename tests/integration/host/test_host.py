@@ -6,15 +6,15 @@ import pytest
 
 from agent.config.loading import load
 from agent.config.options import TaskConfig
-from agent.errors import Code, RefusedError
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from agent.host.who import DatanodeIdentity
-from agent.rpc.calls.peer import Peer
-from agent.rpc.calls.scm import ScmClient
-from agent.runtime.service_manager import SystemdNotifier
-from agent.scan.host_scans import ScanManager
+from agent.scan.scan_manager import ScanManager
 from agent.scan.throttle import SharedPace
 from merkle.replica import ContainerId
+from suture.errors import Code, RefusedError
+from suture.runtime.sd_notify import SystemdNotifier
+from suture.wire.clients.peer import Peer
+from suture.wire.clients.scm import ScmClient
 
 NOWHERE = "127.0.0.1:1"  # nobody listens there
 WHO = DatanodeIdentity("dn1", "CID-1", version="1", boot_id=1)

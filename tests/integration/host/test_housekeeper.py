@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.host.housekeeper import HOUSEKEEPING_INTERVAL_S, SETTLED_S, Housekeeper
-from agent.runtime.loop import RetryAfter
+from suture.runtime.loop import RetryAfter
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 

@@ -9,14 +9,14 @@ import pytest
 
 from agent import main as agent_main
 from agent.config.loading import load
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from agent.host.who import DatanodeIdentity
-from agent.rpc.calls.scm import ScmClient
-from agent.runtime.interpreter import OBJECTS_MAX, freeze_what_stays
-from agent.runtime.service_manager import SystemdNotifier
-from agent.runtime.stop_request import StopRequest
 from scm import main as scm_main
 from scm.state.options import ScmOptions
+from suture.runtime.gil_tuning import OBJECTS_MAX, freeze_what_stays
+from suture.runtime.sd_notify import SystemdNotifier
+from suture.runtime.stop_request import StopRequest
+from suture.wire.clients.scm import ScmClient
 
 NOWHERE = "127.0.0.1:1"  # nobody listens there
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agent.host.housekeeper import Housekeeper
-from agent.store.operations import arrival, closing
-from agent.store.operations.arrival import ImportSpec
+from agent.store.operations import closing, replica_import
+from agent.store.operations.replica_import import ImportSpec
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId, ReplicaState
 from tests.support.clock import FakeClock
@@ -56,7 +56,7 @@ def give_up_arrival(store: ReplicaStore) -> None:
 def fail_to_begin_arrival(store: ReplicaStore) -> None:
     """Make its directory, and not the file for its rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrival, "open_new", failing)
+        patch.setattr(replica_import, "open_new", failing)
         with pytest.raises(Exception, match="EIO"):
             store.begin_arrival(ANNOUNCED)
 

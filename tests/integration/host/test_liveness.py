@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from agent.observe.datanode_status import worker_message
-from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerLoops, WorkerState
-from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
 from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
 from agent.scan.container_scan import StoreScanDeps
 from agent.scan.throttle import ScanPace
-from scanner.pacing import PaceLimits
+from scanner.scan_rate_control import PaceLimits
 from scanner.schedule import Schedule
+from suture.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerLoops, WorkerState
+from suture.runtime.sd_notify import SystemdNotifier, WatchdogWorker
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import StoredReplica, opened
 

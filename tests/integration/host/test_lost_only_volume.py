@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import ClusterClient
 from agent.config.options import AgentConfig
-from agent.errors import Code, SutureError, UnavailableError, VolumeFailed
 from agent.main import known_at
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.v1 import scm_pb2
 from agent.store.files.layout import VolumeLayout
+from suture.client.cluster_client import ClusterClient
+from suture.errors import Code, SutureError, UnavailableError, VolumeFailed
+from suture.wire.clients.scm import ScmClient
+from suture.wire.v1 import scm_pb2
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster

@@ -8,13 +8,13 @@ import pytest
 
 from agent.cli.change.volume_commands import VolumeRef as Named
 from agent.cli.change.volume_commands import does_rest, ending
-from agent.host import volume_steering
-from agent.host.volume_moves import REST_S_MAX, RETRY_S
-from agent.host.volume_steering import VolumeDescriber
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.scan.slow_disks import LatencyWatch
+from agent.host import volume_admin
+from agent.host.volume_admin import VolumeDescriber
+from agent.host.volume_evacuation import REST_S_MAX, RETRY_S
+from agent.scan.volume_latency import LatencyWatch
 from agent.store.volumes.service_mode import VolumeMode
 from merkle.replica import ContainerId
+from suture.wire.v1 import datanode_pb2 as pb
 from tests.support.heard import logged
 from tests.support.storage.two_volumes import Host, filled
 
@@ -52,7 +52,7 @@ def looks(host: Host, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.fixture
 def _without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """No volume has room for anything."""
-    monkeypatch.setattr("agent.store.operations.arrival.RESERVED_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr("agent.store.operations.replica_import.RESERVED_BYTES_MIN", 1 << 60)
 
 
 def status_of(host: Host, name: str) -> pb.VolumeStatus:
@@ -158,7 +158,7 @@ class TestStuck:
         """`retire --wait` ends when nothing moves any more, and then the SCM copies what has no
         room. It waited for ever if more replicas were stuck than are named.
         """
-        monkeypatch.setattr(volume_steering, "STUCK_SHOWN_MAX", 1)
+        monkeypatch.setattr(volume_admin, "STUCK_SHOWN_MAX", 1)
         count = len(host.on("a"))
         host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.moves.step()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import RefusedError
 from agent.store.index.transactions import IndexChange
 from agent.store.volumes.service_mode import VolumeMode
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from suture.errors import RefusedError
 from tests.support.storage.two_volumes import BLOCKS, Host, content
 
 ONE = ContainerId(1)

@@ -16,7 +16,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
 from tests.support.browser import CHROMIUM, overflow, shown
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked

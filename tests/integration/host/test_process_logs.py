@@ -63,7 +63,7 @@ def test_uncaught_exceptions_and_warnings_are_logged_as_json() -> None:
 UNHEARD = """
 import sys
 from agent.observe import logs
-from agent.runtime.loop import Busy, NoMoreWork, WorkerLoop
+from suture.runtime.loop import Busy, NoMoreWork, WorkerLoop
 logs.configure("info")
 logs.take_over()
 class Fails:

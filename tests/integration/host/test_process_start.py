@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import ClusterClient
-from agent.rpc.v1 import scm_pb2
+from suture.client.cluster_client import ClusterClient
+from suture.wire.v1 import scm_pb2
 from tests.support.process_logs import log_events
 from tests.support.waiting import wait_until
 

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.config.loading import load
-from agent.errors import RefusedError
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
 from agent.host.report_export import NEEDED, check_export
-from agent.host.who import DatanodeIdentity
-from agent.observe.metric_table import exposition
-from agent.rpc.calls.peer import Peer
-from agent.rpc.calls.scm import ScmClient
-from agent.runtime.service_manager import SystemdNotifier
 from merkle.replica import ContainerId
+from suture.errors import RefusedError
+from suture.observe.metric_table import exposition
+from suture.runtime.sd_notify import SystemdNotifier
+from suture.wire.clients.peer import Peer
+from suture.wire.clients.scm import ScmClient
 from tests.support.heard import logged
 from tests.support.waiting import wait_until
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
-from agent.host.volume_moves import RETRY_S
+from agent.host.volume_evacuation import RETRY_S
 from agent.store import volume_services
 from agent.store.volume_services import RemainingReplica
 from agent.store.volumes.service_mode import VolumeMode
 from merkle.replica import ID_MAX, Bcsid, BlockId, ContainerId, ReplicaState
+from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.two_volumes import BLOCKS, Host, Killed, content, filled
 

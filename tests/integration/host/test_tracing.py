@@ -6,7 +6,7 @@ import sys
 
 UNTRACED = """
 import sys, agent.main, scm.main
-from agent.runtime.tracing import carried, span
+from suture.runtime.tracing import carried, span
 with span("x"):
     assert carried() is None
 print([name for name in sys.modules if name.startswith("opentelemetry")])
@@ -22,8 +22,8 @@ kept = InMemorySpanExporter()
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(kept))
 trace.set_tracer_provider(provider)
-from agent.rpc.calls.peer import Peer
-from agent.runtime.clock import SystemClock
+from suture.wire.clients.peer import Peer
+from suture.runtime.clock import SystemClock
 from agent.commands.pool import TaskPool
 from agent.commands.command_queue import Task, TaskLimits, TaskOutcome
 from tests.support.storage.datanodes import Datanode

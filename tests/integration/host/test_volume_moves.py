@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, SutureError
-from agent.host.volume_moves import RETRY_S
-from agent.runtime.lease import ContainerLeases
-from agent.store.operations.arrival import ReplicaImport
+from agent.host.volume_evacuation import RETRY_S
+from agent.leases import ContainerLeases
+from agent.store.operations.replica_import import ReplicaImport
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.service_mode import VolumeMode
@@ -20,6 +19,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
+from suture.errors import Code, RefusedError, SutureError
 from tests.support.storage.stored_replica import CLUSTER
 from tests.support.storage.two_volumes import Host, Killed
 
@@ -225,7 +225,7 @@ class TestDamage:
     def test_without_room_nothing_moves(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each replica is reported as stuck, and all stay."""
         before = host.fill()
-        monkeypatch.setattr("agent.store.operations.arrival.RESERVED_BYTES_MIN", 1 << 60)
+        monkeypatch.setattr("agent.store.operations.replica_import.RESERVED_BYTES_MIN", 1 << 60)
 
         host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.work()

@@ -8,11 +8,10 @@ from threading import Event
 import pytest
 
 from agent.config.options import ScanConfig
-from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
-from agent.host.volume_moves import RETRY_S
-from agent.scan.host_scans import ScanManager
+from agent.host.volume_evacuation import RETRY_S
+from agent.scan.scan_manager import ScanManager
 from agent.store.index.transactions import IndexChange
-from agent.store.operations.arrival import ImportSpec
+from agent.store.operations.replica_import import ImportSpec
 from agent.store.volume_services import RemainingReplica
 from agent.store.volumes.service_mode import VolumeMode, VolumeUse
 from agent.store.volumes.volume import Volume
@@ -24,6 +23,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
+from suture.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from tests.support.storage.two_volumes import Host
 
 SLOW = ScanConfig(data_interval_s=60, ceiling_bytes_per_s=1)

@@ -11,11 +11,11 @@ import grpc
 import pytest
 
 from agent.config.loading import load
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from agent.host.who import DatanodeIdentity
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.runtime.service_manager import SystemdNotifier
+from suture.runtime.sd_notify import SystemdNotifier
+from suture.wire.clients.scm import ScmClient
+from suture.wire.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.packaging.tidy import PRODUCT_PACKAGES
 
@@ -26,7 +26,7 @@ COMMAND_MODULES_MAX = 5
 CALL_S = 30.0
 WRITES = {os.pwrite, os.write, os.writev, os.pwritev}
 STORE = "agent/store/replica_store.py"  # where a command's work is
-CARRIER = "agent/runtime/"
+CARRIER = "suture/runtime/"
 """Runs all loops and calls alike, whatever they carry."""
 
 
@@ -113,7 +113,7 @@ def test_write_and_command_paths_pass_through_few_modules(
 
     (chunk_walk,) = [walk for walk in walks.writes if "agent/store/operations/writing.py" in walk]
     command_walk = {name for walk in walks.calls.values() for name in walk} - {STORE}
-    assert {"agent/rpc/datanode/writing.py", "agent/store/files/durable.py"} <= set(chunk_walk)
+    assert {"agent/services/write_handlers.py", "suture/runtime/durable.py"} <= set(chunk_walk)
     assert len(chunk_walk) <= CHUNK_MODULES_MAX, chunk_walk
     assert {"agent/host/heartbeat.py", "agent/commands/handlers.py"} <= command_walk
     assert len(command_walk) <= COMMAND_MODULES_MAX, walks.calls

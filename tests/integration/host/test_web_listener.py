@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from agent.runtime.http_listener import CONNECTION_COUNT_MAX, SLOW_S, HttpResponse, WebListener
+from suture.runtime.http_listener import CONNECTION_COUNT_MAX, SLOW_S, HttpResponse, WebListener
 
 WAIT_S = 20.0
 

@@ -7,8 +7,8 @@ import grpc
 import pytest
 from rocksdict import BlockBasedOptions, ChecksumType, DBCompressionType, Options, SstFileWriter
 
-from agent.rpc.wire.varint import varint
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS
+from suture.wire.mapping.varint import varint
 from tests.integration.ozone.test_ozone_archives import WHOLE, archive_of, check_nothing, files_of
 from tests.support.ozone.ozone_agent import served
 from tests.support.ozone.ozone_volumes import key

@@ -9,11 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.cli.main import run
-from agent.errors import RefusedError
-from agent.runtime.exits import ExitCode
-from agent.runtime.stop_request import StopRequest
 from ozone.scrub.scrub import ScrubOptions
 from ozone.scrub.service import ScrubServiceOptions, serve
+from suture.errors import RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.runtime.stop_request import StopRequest
 from tests.integration.ozone.test_ozone_service import WAIT_S, fetched, service
 from tests.support.ozone.ozone_volumes import golden
 from tests.support.process_logs import log_events

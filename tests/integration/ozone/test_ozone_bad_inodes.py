@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from agent.runtime.clock import SystemClock
 from merkle.replica import ContainerId
 from ozone.disk import database
 from ozone.scrub.history import History
@@ -18,6 +17,7 @@ from ozone.scrub.result import ScrubStatus
 from ozone.scrub.scrub import ScrubOptions
 from scanner.finding import DamageFault, Verdict
 from scanner.unreadable_verdict import SPAN_MS_MIN, TRIES_MIN, UnreadableRecord
+from suture.runtime.clock import SystemClock
 from tests.support.ozone.ozone_scrubs import damage, once, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume
 

@@ -12,13 +12,13 @@ from types import FrameType
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
 from merkle.replica import BlockId, ContainerId
 from ozone.scrub import history
 from ozone.scrub.history import History
 from ozone.scrub.result import ContainerResult, ScrubStatus
 from ozone.scrub.scrub import ScrubListener, ScrubOptions, scrub, state
 from scanner.finding import DamageFault
+from suture.errors import Code, RefusedError, UnavailableError
 from tests.support.ozone.ozone_scrubs import BIG, damage, once, scrubbed
 from tests.support.ozone.ozone_volumes import CLUSTER, STORAGE, MadeVolume
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.clock import SystemClock
 from agent.scan.container_scan import ScanReport, scan_container
 from merkle.replica import ContainerId
 from ozone.disk.layout import find_volume
@@ -15,9 +14,10 @@ from ozone.scrub.history import History
 from ozone.scrub.result import ScrubStatus
 from ozone.scrub.scrub import OzoneTools, ScrubOptions
 from ozone.scrub.store import OzoneStore
-from scanner import notebook
+from scanner import finding_collector
 from scanner.finding import DamageFault, Forensic
 from scanner.replica_scan import STOPPED
+from suture.runtime.clock import SystemClock
 from tests.support.ozone.ozone_scrubs import BIG, damage, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume, opened_databases
 
@@ -144,7 +144,7 @@ def test_damage_is_not_forgotten_with_a_deleted_block_that_had_more(
     Only so many findings are kept of a container. Where those of a deleted block took the place of
     others, it is read again.
     """
-    for module in (notebook, reader):
+    for module in (finding_collector, reader):
         monkeypatch.setattr(module, "FINDINGS_PER_REPLICA_MAX", 20)
     made.add_block(1, 11, *[b"chunk"] * 25)
     made.file(1, 11).write_bytes(b"?" * made.file(1, 11).stat().st_size)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
 from tests.support.ozone.ozone_volumes import golden
 
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import zstandard
 
-from agent.errors import UnavailableError
 from agent.host.host import AgentProcess
-from agent.rpc.security.tls import LOOPBACK_ONLY
-from agent.rpc.v1.scm_pb2 import ReplicateCommand
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from ozone.composition import importer
-from ozone.transfer.copies import ContainerReplicator
 from ozone.transfer.messages import Compression
+from ozone.transfer.replicate_handler import ContainerReplicator
+from ozone.wiring import importer
+from suture.errors import UnavailableError
+from suture.wire.security.tls import LOOPBACK_ONLY
+from suture.wire.v1.scm_pb2 import ReplicateCommand
 from tests.integration.ozone.test_ozone_archives import (
     BLOCKS,
     GONE,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from ozone.clients import datanode as wire
+from ozone.clients.datanode import ContainerFacts, Datanode
+from ozone.clients.datanode_messages import DatanodeCommand
 from ozone.disk.messages import BLOCK_DATA
 from ozone.disk.treefile import decode_tree
-from ozone.wire import datanode as wire
-from ozone.wire.datanode import ContainerFacts, Datanode
-from ozone.wire.datanode_messages import DatanodeCommand
+from suture.errors import Code, RefusedError, UnavailableError
 from tests.support.ozone.ozone_datanode import (
     FIRST,
     IO_EXCEPTION,

@@ -8,12 +8,12 @@ import grpc
 import pytest
 
 from agent.config.loading import load
-from agent.errors import Code, RefusedError
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from agent.host.who import DatanodeIdentity
-from agent.rpc.calls.scm import ScmClient
-from agent.runtime.service_manager import SystemdNotifier
-from ozone.composition import doors
+from ozone.wiring import doors
+from suture.errors import Code, RefusedError
+from suture.runtime.sd_notify import SystemdNotifier
+from suture.wire.clients.scm import ScmClient
 
 SEND = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 NOWHERE = "127.0.0.1:1"  # nobody listens there
@@ -140,8 +140,8 @@ def test_ozone_listener_with_certificates_is_refused_by_the_config(
 
 def test_other_services_share_the_address(tmp_path: Path) -> None:
     """A handler that is given to the door answers beside it."""
-    from agent.host.foreign_servers import HostServices, ProtocolServer
-    from ozone.serving.door import OzoneGrpcServer
+    from agent.host.protocol_servers import HostServices, ProtocolServer
+    from ozone.datanode_server.grpc_server import OzoneGrpcServer
 
     def doubled(requests: Iterator[bytes], _context: Any) -> bytes:
         return b"".join(data * 2 for data in requests)

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.main import run
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.runtime.exits import ExitCode
+from ozone.clients.authentication import HadoopIdentity
+from ozone.clients.connection import parse_addresses
+from ozone.clients.scm import OzoneScmClient, ScmClientOptions
 from ozone.cluster.export import ExportOptions, ExportResult, export
-from ozone.wire.authentication import HadoopIdentity
-from ozone.wire.connection import parse_addresses
-from ozone.wire.scm import OzoneScmClient, ScmClientOptions
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.exit_codes import ExitCode
 from tests.support.control.recorded_scm import (
     RecordedScm,
     read_varint,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import BlockFailed, Code, RefusedError, UnavailableError
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
 from agent.store.operations import overwrite
@@ -17,6 +16,7 @@ from merkle.replica import BlockId, ContainerId
 from ozone.repair import installation
 from ozone.repair.installation import Installer
 from ozone.repair.journal import Journal, RepairJournalEntry, decode_entry
+from suture.errors import BlockFailed, Code, RefusedError, UnavailableError
 from tests.support.faults.flips import failing_memory
 from tests.support.ozone.ozone_victim import (
     BLOCK,

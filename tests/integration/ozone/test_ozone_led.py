@@ -8,11 +8,11 @@ import pytest
 from crc32c import crc32c
 
 from agent.config.loading import load
-from agent.errors import Code, RefusedError
 from agent.host.host import AgentProcess
 from agent.main import check_leaders, leaders_of, who_am_i
-from agent.runtime.stop_request import StopRequest
 from merkle.replica import BlockData, ContainerId, ReplicaState
+from suture.errors import Code, RefusedError
+from suture.runtime.stop_request import StopRequest
 from tests.support.ozone.led_agent import (
     DATANODE_ID,
     HALVES,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from agent.host.host import AgentProcess
-from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from ozone.clients.datanode_messages import DatanodeCommand
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.messages import CHECKSUM_INFO
-from ozone.wire.datanode_messages import DatanodeCommand
+from suture.wire.clients.peer import Peer
 from tests.support.ozone.led_agent import led_agent, state_of, store_of
 from tests.support.ozone.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers
 from tests.support.ozone.ozone_volumes import golden

@@ -8,9 +8,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from agent.config.loading import load
-from agent.errors import Code, RefusedError
 from agent.host.host import AgentProcess
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from suture.errors import Code, RefusedError
 from tests.support.ozone.led_agent import DATANODE_ID, built, led_agent, state_of, store_of, written
 from tests.support.ozone.standin_scm import PIPELINE, StandInScm, command, standin_scm
 from tests.support.storage.stores import write_block

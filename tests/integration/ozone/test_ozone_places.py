@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.clock import SystemClock
-from agent.runtime.exits import ExitCode
 from ozone.disk.layout import find_volume
 from ozone.scrub.history import History
 from ozone.scrub.places import RULES, FileKind, PathRole, PathVerdict
@@ -20,6 +18,8 @@ from ozone.scrub.result import ScrubStatus
 from ozone.scrub.scrub import ScrubOptions
 from ozone.scrub.store import OzoneStore
 from scanner.finding import DamageFault
+from suture.runtime.clock import SystemClock
+from suture.runtime.exit_codes import ExitCode
 from tests.support.ozone.ozone_scrubs import once, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume
 

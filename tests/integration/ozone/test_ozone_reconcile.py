@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.main import run
-from agent.errors import Code, RefusedError
-from agent.rpc.wire.plan_file import FinishedRun
-from agent.runtime.exits import ExitCode
+from ozone.clients.authentication import HadoopIdentity
+from ozone.clients.connection import parse_addresses
+from ozone.clients.scm import OzoneScmClient, ScmClientOptions
 from ozone.cluster.reconcile import (
     ReconcileOptions,
     ReconcileReport,
@@ -21,9 +21,9 @@ from ozone.cluster.reconcile import (
     reconcile,
     reconcile_plan,
 )
-from ozone.wire.authentication import HadoopIdentity
-from ozone.wire.connection import parse_addresses
-from ozone.wire.scm import OzoneScmClient, ScmClientOptions
+from suture.errors import Code, RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.mapping.plan_file import FinishedRun
 from tests.support.control.recorded_scm import RecordedScm, recorded_scm
 
 CLUSTER = "3ae656e7-e14e-41c6-99bb-9487cfe99e40"  # of the recording

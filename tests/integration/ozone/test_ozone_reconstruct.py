@@ -12,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from agent.ec.scheme import CodecName, Scheme
 from agent.host.host import AgentProcess
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from suture.ec.scheme import CodecName, Scheme
 from tests.support.ozone.led_agent import DATANODE_ID, led_agent, store_of
 from tests.support.ozone.ozone_agent import OzoneClient, block_id
 from tests.support.ozone.ozone_datanode import Served

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent.runtime.exits import ExitCode
-from ozone.wire.datanode_messages import DatanodeCommand
+from ozone.clients.datanode_messages import DatanodeCommand
+from suture.runtime.exit_codes import ExitCode
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers
 from tests.support.ozone.ozone_repairs import (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.exits import ExitCode
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from ozone.repair.journal import Journal, RepairJournalEntry
+from suture.runtime.exit_codes import ExitCode
 from tests.support.ozone.ozone_datanode import OzoneDatanode, Served
 from tests.support.ozone.ozone_repairs import DamagedVolume, damaged_volume, peers_of, serving
 from tests.support.ozone.ozone_volumes import BLOCK_DATA, MadeVolume, chunk_message, golden

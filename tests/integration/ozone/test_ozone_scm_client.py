@@ -6,12 +6,12 @@ from contextlib import closing
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
-from ozone.wire.authentication import HadoopIdentity
-from ozone.wire.connection import parse_addresses
-from ozone.wire.frames import Failure
-from ozone.wire.messages import ScmRequestType
-from ozone.wire.scm import OzoneScmClient, ScmClientOptions, request
+from ozone.clients.authentication import HadoopIdentity
+from ozone.clients.connection import parse_addresses
+from ozone.clients.frames import Failure
+from ozone.clients.messages import ScmRequestType
+from ozone.clients.scm import OzoneScmClient, ScmClientOptions, request
+from suture.errors import Code, RefusedError, UnavailableError
 from tests.support.control.recorded_scm import RecordedScm, recorded, recorded_scm
 
 CONTAINERS = (1, 2, 3, 4)

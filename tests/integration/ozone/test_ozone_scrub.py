@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import RefusedError
 from ozone.scrub.comparison import Agreement, ChecksumDifferenceReason
 from ozone.scrub.result import ScrubStatus
 from ozone.scrub.scrub import ScrubOptions
 from scanner.finding import DamageFault, Forensic
+from suture.errors import RefusedError
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_scrubs import BIG, damage, once, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume, golden, snapshot

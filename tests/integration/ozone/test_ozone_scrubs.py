@@ -10,20 +10,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.main import run
-from agent.errors import RefusedError
-from agent.runtime.exits import ExitCode
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from merkle.tree_building import TreeBuilder
+from ozone.clients.authentication import HadoopIdentity
+from ozone.clients.connection import parse_addresses
+from ozone.clients.scm import OzoneScmClient
 from ozone.cluster.export import ExportOptions, export
 from ozone.cluster.scrubs import read_scrubs
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.treefile import decode_tree
 from ozone.scrub.comparison import Agreement, Comparison, TreeComparisonBuilder
-from ozone.wire.authentication import HadoopIdentity
-from ozone.wire.connection import parse_addresses
-from ozone.wire.scm import OzoneScmClient
 from spark_verify.pipeline import VerifyRequest, verify
+from suture.errors import RefusedError
+from suture.runtime.exit_codes import ExitCode
 from tests.support.control.recorded_scm import recorded_scm, replicas_of_ozone
 from tests.support.ozone.ozone_volumes import golden, lines
 from tests.support.verification.judged import judged

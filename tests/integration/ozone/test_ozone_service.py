@@ -14,9 +14,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.errors import Code, RefusedError, VolumeFailed
-from agent.runtime.clock import SystemClock
-from agent.runtime.stop_request import StopRequest
 from merkle.replica import BlockId, ContainerId
 from ozone.disk.layout import find_volume
 from ozone.scrub.history import History
@@ -26,6 +23,9 @@ from ozone.scrub.scrub import ScrubOptions
 from ozone.scrub.service import ScrubServiceOptions, serve
 from ozone.scrub.store import OzoneStore
 from scanner.finding import DamageFault, ScanFinding, Verdict
+from suture.errors import Code, RefusedError, VolumeFailed
+from suture.runtime.clock import SystemClock
+from suture.runtime.stop_request import StopRequest
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_scrubs import running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import CLUSTER, MadeVolume, golden, snapshot

@@ -12,11 +12,11 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.errors import Code, UnavailableError
-from agent.store.operations.arrival import ARRIVALS_MAX
+from agent.store.operations.replica_import import ARRIVALS_MAX
+from ozone.transfer.import_admission import ImportAdmission
 from ozone.transfer.messages import UPLOAD
 from ozone.transfer.service import ReplicationService
-from ozone.transfer.turns import ImportAdmission
+from suture.errors import Code, UnavailableError
 from tests.support.ozone.ozone_agent import Actions
 from tests.support.ozone.ozone_wire import WIRE
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.runtime.clock import SystemClock
 from merkle.replica import BlockId, ContainerId
 from ozone.disk import database
 from ozone.disk.database import BLOCKS, ContainerDatabase
@@ -23,6 +21,8 @@ from ozone.scrub import reader
 from ozone.scrub.history import History
 from ozone.scrub.result import ContainerResult
 from ozone.scrub.store import OzoneStore
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.clock import SystemClock
 from tests.support.ozone.ozone_volumes import MadeVolume, key, opened_databases
 
 HERE = ContainerId(1)

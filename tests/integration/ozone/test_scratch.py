@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import UnavailableError
 from ozone.transfer import scratch
 from ozone.transfer.entries import ArchiveEntry
 from ozone.transfer.scratch import MEMORY_BYTES_MAX, PREFIX, YOUNG_S, Scratch, clear_abandoned
 from ozone.transfer.tables import keep_table, write_table
+from suture.errors import UnavailableError
 from tests.support.ozone.ozone_agent import served
 
 

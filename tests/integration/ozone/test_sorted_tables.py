@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rocksdict import BlockBasedOptions, ChecksumType, DBCompressionType, Options, SstFileWriter
 
-from agent.rpc.wire.varint import varint
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from ozone.transfer.sorted_table import FOOTER, check_blocks
+from suture.wire.mapping.varint import varint
 from tests.integration.ozone.test_ozone_archives import files_of
 from tests.support.ozone.ozone_volumes import key
 
@@ -26,7 +26,7 @@ ABSURD = [2**28, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1]
 OPENED = """
 import resource, sys
 from pathlib import Path
-from agent.errors import SutureError
+from suture.errors import SutureError
 from ozone.disk.database import library
 from ozone.transfer.tables import rows_of
 library()

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from agent.plan.actions import ConfirmedDeletes, SkipReason
 from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult, ReconcileVerdict
 from agent.reconcile.survey import SilentHolder
-from agent.rpc.wire.reports import replica_report
+from agent.services.report_messages import replica_report
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from scanner.finding import DamageFault, ScanFinding, Verdict
+from suture.errors import Code, RefusedError
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, WINDOW_BYTES, StoredReplica, noise

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Code, UnavailableError
 from agent.plan.reconcile_outcome import ReconcileResult, ReconcileVerdict
-from agent.reconcile.mend import RepairLimits
-from agent.rpc.calls.peer import Peer
-from agent.rpc.datanode.reading import ReadHandlers
+from agent.reconcile.repair_executor import RepairLimits
+from agent.services.read_handlers import ReadHandlers
 from agent.store.operations.repair import ReplicaRepair
 from merkle.checksum import window_checksums
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from suture.errors import Code, UnavailableError
+from suture.wire.clients.peer import Peer
 from tests.support.storage.datanodes import LIMITS, Datanode, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise
 

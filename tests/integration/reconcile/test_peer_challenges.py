@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Code, UnavailableError
 from agent.reconcile.peer_challenges import ChallengeWorker
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.loop import RetryAfter
 from agent.store.operations.reading import LocalReplicaView
 from merkle.replica import BlockId, ContainerId
+from suture.errors import Code, UnavailableError
+from suture.runtime.loop import RetryAfter
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.clock import FakeClock
 from tests.support.heard import logged
 from tests.support.storage.datanodes import Datanode, dialled

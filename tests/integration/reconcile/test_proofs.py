@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from agent.reconcile.fetch import PeerSources
 from agent.reconcile.witnesses import ProofAnswer, ask_for_chunks
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.checksum import Algorithm
 from merkle.possession_proof import NONCE_BYTES
 from merkle.replica import BlockId, ContainerId
+from suture.errors import Code, RefusedError
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import datanode_pb2 as pb
 from tests.support.storage.datanodes import Datanode, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
 

@@ -11,9 +11,9 @@ import pytest
 
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ChunkResult, PeerState, ReconcileResult, ReconcileVerdict
-from agent.reconcile.mend import RepairLimits
-from agent.rpc.calls.peer import Peer
+from agent.reconcile.repair_executor import RepairLimits
 from merkle.replica import BlockId, ReplicaState
+from suture.wire.clients.peer import Peer
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER

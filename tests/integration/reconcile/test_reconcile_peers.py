@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import (
     ChunkResult,
@@ -15,11 +14,12 @@ from agent.plan.reconcile_outcome import (
     ReconcileResult,
     ReconcileVerdict,
 )
-from agent.reconcile.mend import RepairLimits
-from agent.rpc.calls.peer import Peer, PeerTimeouts
+from agent.reconcile.repair_executor import RepairLimits
 from agent.store.operations.repair import ReplicaRepair
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
+from suture.errors import Code, UnavailableError
+from suture.wire.clients.peer import Peer, PeerTimeouts
 from tests.support.faults.bad_peers import Dying, Garbler, Hanging, Liar, Shifting
 from tests.support.storage.datanodes import CountingReads, Datanode, code_of, dialled
 from tests.support.storage.deleting import remove_blocks

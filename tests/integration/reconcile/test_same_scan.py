@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
 from agent.plan.reconcile_outcome import ChunkResult, ReadBack, ReconcileResult, ReconcileVerdict
 from agent.scan.container_scan import scan_container
 from merkle.replica import BlockId, ReplicaState
+from suture.errors import Code, UnavailableError
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
 

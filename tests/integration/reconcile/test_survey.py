@@ -10,15 +10,15 @@ import pytest
 
 from agent.plan.reconcile_outcome import PeerState
 from agent.reconcile.survey import query_peers, split_block_ids
-from agent.rpc.calls.peer import Peer
-from agent.rpc.datanode.limits import DatanodeServerLimits
-from agent.rpc.datanode.reading import ReadHandlers
-from agent.rpc.datanode.server import build_server
+from agent.services.limits import DatanodeServerLimits
+from agent.services.read_handlers import ReadHandlers
+from agent.services.server import build_server
 from merkle.checksum import Algorithm
 from merkle.diff import Difference, diff
 from merkle.replica import ID_MAX, ContainerId
 from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder
+from suture.wire.clients.peer import Peer
 
 CONTAINER = ContainerId(1)
 BLOCKS = 100_000

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
 from agent.plan.reconcile_outcome import ReadBack, ReconcileVerdict
 from agent.reconcile.reconciler import Reconciler
-from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
 from merkle.tree_codec import decode_tree
 from scanner.resume import Doubt
+from suture.errors import Code, UnavailableError
+from suture.wire.clients.peer import Peer
 from tests.support.faults.bad_peers import Garbler
 from tests.support.faults.flips import failing_memory
 from tests.support.storage.datanodes import CountingReads, Datanode, dialled

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from agent.ec.blockgroup import RebuildableGroup, resolve_group
-from agent.ec.rebuild_task import RebuildStats
-from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
-from agent.ports import Executor
-from agent.reconstruct import sources as sources_module
-from agent.reconstruct.cell_reads import read_cells
-from agent.reconstruct.sources import SILENT_COUNT_MAX, RebuildSources
-from agent.rpc.calls import message_groups
-from agent.rpc.calls.peer import Peer, TransferCost
 from merkle.replica import BlockId, ChunkInfo, ContainerId
+from suture.client.stripes import stripe_sources as sources_module
+from suture.client.stripes.cell_reads import read_cells
+from suture.client.stripes.stripe_sources import SILENT_COUNT_MAX, RebuildSources
+from suture.ec.blockgroup import RebuildableGroup, resolve_group
+from suture.ec.rebuild_task import RebuildStats
+from suture.ec.scheme import CodecName, Scheme
+from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
+from suture.runtime.ports import Executor
+from suture.wire.clients import message_groups
+from suture.wire.clients.peer import Peer, TransferCost
 from tests.support.storage.ec_cluster import CONTAINER, EcCluster, described, ec_cluster, flip
 
 SCHEME = Scheme(CodecName.RS, 3, 2, 4096)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, RefusedError
 from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult, ReconcileVerdict
 from agent.reconstruct import row_repair
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from suture.ec.scheme import CodecName, Scheme
+from suture.errors import Code, RefusedError
 from tests.support.storage.ec_cluster import (
     CONTAINER,
     EcCluster,

@@ -7,12 +7,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.ec.rebuild_task import RebuildTask
-from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, RefusedError, UnavailableError
 from agent.reconstruct import coordinator
-from agent.rpc.calls import message_groups
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from suture.ec.rebuild_task import RebuildTask
+from suture.ec.scheme import CodecName, Scheme
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.wire.clients import message_groups
 from tests.support.storage.datanodes import CountingReads
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.ec_cluster import (

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.reconstruct import coordinator
 from agent.scan.throttle import ScanPace
 from merkle.replica import ReplicaState
-from scanner.pacing import PaceLimits
+from scanner.scan_rate_control import PaceLimits
+from suture.ec.scheme import CodecName, Scheme
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from tests.support.clock import FakeClock
 from tests.support.storage.datanodes import CountingReads
 from tests.support.storage.ec_cluster import (

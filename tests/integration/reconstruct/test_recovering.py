@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.host.recoveries import RecoveringReplicas
+from agent.host.recovering_replicas import RecoveringReplicas
 from merkle.replica import ContainerId, ReplicaState
+from suture.errors import Code, RefusedError, UnavailableError
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import StoredReplica
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.scheme import CodecName, Scheme
 from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult, ReconcileVerdict
 from agent.reconstruct import row_repair
 from agent.store.files import blockfile
 from merkle.replica import BlockId, ReplicaState
+from suture.ec.scheme import CodecName, Scheme
 from tests.support.storage.ec_cluster import (
     CONTAINER,
     EcCluster,

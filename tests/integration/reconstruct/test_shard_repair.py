@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, UnavailableError
 from agent.plan.reconcile_outcome import ChunkResult, PeerState, ReconcileResult, ReconcileVerdict
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from suture.ec.scheme import CodecName, Scheme
+from suture.errors import Code, UnavailableError
 from tests.support.storage.ec_cluster import (
     CONTAINER,
     RecoveringDatanode,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.ecreader import GroupReader
-from agent.client.rediscovery import fetch_contents
-from agent.ec.scheme import CodecName, Scheme
-from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.blockrow import encode_block
 from merkle.replica import BlockId
+from suture.client.container_discovery import fetch_contents
+from suture.client.ecreader import GroupReader
+from suture.ec.scheme import CodecName, Scheme
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.storage.ec_cluster import CONTAINER, EcCluster, ec_cluster, flip, groups_of
 from tests.support.storage.ec_groups import cut_group
 

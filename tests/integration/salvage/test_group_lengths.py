@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.scheme import CodecName, Scheme
 from agent.salvage.salvage import SalvageSummary, salvage
+from suture.ec.scheme import CodecName, Scheme
 from tests.support.storage.ec_cluster import CONTAINER, EcCluster, groups_of
 from tests.support.storage.ec_groups import EncodedGroup, cut_group
 

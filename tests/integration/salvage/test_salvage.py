@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.client.client import ClusterClient
-from agent.client.file_pieces import SourceFile
-from agent.client.writer import WriterSession
-from agent.ec.scheme import parse_scheme
-from agent.errors import Code, RefusedError
 from agent.salvage.safe_paths import paths_of
 from agent.salvage.salvage import SalvageSummary, salvage
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
+from suture.client.writer import WriterSession
+from suture.ec.scheme import parse_scheme
+from suture.errors import Code, RefusedError
 from tests.support.faults.nursery import forked
 from tools.demo.cluster import Cluster
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
-from agent.rpc.datanode.backends import ScanMode
-from agent.scan.awaited_scan import SCANS_MAX, WAITING_MAX, InteractiveScans
 from agent.scan.container_scan import StoreScanDeps, VerdictBreaker
+from agent.scan.interactive_scan import SCANS_MAX, WAITING_MAX, InteractiveScans
 from agent.scan.throttle import ScanPace
+from agent.services.service_protocols import ScanMode
 from merkle.replica import ContainerId
-from scanner.pacing import MIB, PaceLimits
+from scanner.scan_rate_control import MIB, PaceLimits
+from suture.errors import Code, UnavailableError
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 

@@ -8,7 +8,7 @@ import pytest
 
 from agent.scan import canary as canary_module
 from agent.scan.canary import Canary
-from agent.store.reads_past_cache import ReadBuffers
+from agent.store.direct_io import ReadBuffers
 from agent.store.recovery.fsck import fsck
 from merkle.checksum import Algorithm
 from tests.support.clock import FakeClock

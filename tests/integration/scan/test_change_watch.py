@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 import pytest
 from watchdog.observers.inotify_c import InotifyFD
 
-from agent.runtime.loop import ProgressMarker, RetryAfter
 from agent.scan.change_watch import ChangeWatch
 from agent.scan.ondemand import OnDemandScans
 from merkle.replica import ContainerId
+from suture.runtime.loop import ProgressMarker, RetryAfter
 from tests.support.heard import logged
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 

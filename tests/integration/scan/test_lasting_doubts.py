@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from agent.errors import VolumeFailed
 from merkle.replica import ReplicaState
 from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.unreadable_verdict import SPAN_MS_MIN, TRIES_MIN
+from suture.errors import VolumeFailed
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 

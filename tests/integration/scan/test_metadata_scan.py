@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.loop import Busy, RetryAfter
 from agent.scan import metadata_scan
 from agent.scan.metadata_scan import REPLICAS_PER_STEP, MetadataScan
 from agent.store.files.layout import ReplicaPaths
-from agent.store.replica.glance import quick_check
+from agent.store.replica.quick_check import quick_check
 from merkle.replica import ContainerId, ReplicaState
+from suture.runtime.loop import Busy, RetryAfter
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 

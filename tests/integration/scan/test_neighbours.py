@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.config.options import ScanConfig
-from agent.runtime.loop import Busy, Idle
-from agent.scan.host_scans import ScanManager
-from agent.scan.neighbours import (
+from agent.scan.adjacent_scan import (
     AGAIN_S,
     FILE_COST_BYTES,
     FILES_PER_STEP,
@@ -24,10 +22,12 @@ from agent.scan.neighbours import (
     AdjacentScanWorker,
 )
 from agent.scan.ondemand import ScanPriority
+from agent.scan.scan_manager import ScanManager
+from agent.store.disk_adjacency import DamagedExtent, MappedFile, distance
 from agent.store.files.fiemap import NOT_SUPPORTED, Extent, extents_of
-from agent.store.neighbours import DamagedExtent, MappedFile, distance
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import DamageFault, ScanFinding, Verdict
+from suture.runtime.loop import Busy, Idle
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, opened
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, UnavailableError
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.loop import Busy, ProgressMarker, RetryAfter
 from agent.scan.parity_scrub import ParityPolicy, ParityScrub
 from merkle.replica import BlockId, ContainerId
+from suture.ec.scheme import CodecName, Scheme
+from suture.errors import Code, UnavailableError
+from suture.runtime.loop import Busy, ProgressMarker, RetryAfter
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.clock import FakeClock
 from tests.support.storage.ec_cluster import CONTAINER, EcCluster, altered, ec_cluster, groups_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.plan.reconcile_outcome import ReadBack, ReconcileVerdict
-from agent.scan.repair_proof import prove
+from agent.scan.repair_verification import prove
 from merkle.replica import BlockId, ReplicaState
 from scanner.resume import Doubt
 from tests.support.storage.datanodes import Datanode

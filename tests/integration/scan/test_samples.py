@@ -8,16 +8,16 @@ from threading import Event
 
 import pytest
 
-from agent.errors import Code, UnavailableError
-from agent.rpc.datanode.backends import SampleResult, SampleSpec
-from agent.runtime.clock import SystemClock
-from agent.runtime.lease import ContainerLeases
+from agent.leases import ContainerLeases
 from agent.scan.sampling.samples import ChunkSampler
 from agent.scan.throttle import ScanPace
+from agent.services.service_protocols import SampleResult, SampleSpec
 from agent.store.operations.reading import LocalReplicaView
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import DamageFault
-from scanner.pacing import PaceLimits
+from scanner.scan_rate_control import PaceLimits
+from suture.errors import Code, UnavailableError
+from suture.runtime.clock import SystemClock
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 

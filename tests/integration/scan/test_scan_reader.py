@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.store.reads_past_cache import BUFFER_BYTES, HUGE_PAGE_BYTES, ReadBuffers
+from agent.store.direct_io import BUFFER_BYTES, HUGE_PAGE_BYTES, ReadBuffers
 from agent.store.replica.quarantine import QuarantineEntry, quarantine_bytes
 from agent.store.scan_reader import StoreReplicaReader
 from merkle.checksum import Algorithm

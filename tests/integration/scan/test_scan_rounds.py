@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter
 from agent.scan.background_scan import IDLE_MAX_S, PAUSE_MAX_S, RoundPolicy, VolumeScanWorker
 from agent.scan.container_scan import CURSOR_S, StoreScanDeps, VerdictBreaker, scan_container
 from agent.scan.throttle import IoPressure, ScanPace
 from merkle.replica import ContainerId, ReplicaState
-from scanner.pacing import PaceLimits
+from scanner.scan_rate_control import PaceLimits
 from scanner.schedule import ScanHours, Schedule, parse_window
+from suture.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter
 from tests.support.clock import FakeClock
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
 from agent.scan.container_scan import StoreScanDeps, VerdictBreaker, scan_container
 from agent.scan.ondemand import RETRIES_MAX, OnDemandScans
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.breaker import Breaker, BreakerLimits
 from scanner.finding import Verdict
 from scanner.scan_outcome import ScanOutcome
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
 from tests.support.clock import FakeClock
 from tests.support.heard import logged
 from tests.support.leases import is_held

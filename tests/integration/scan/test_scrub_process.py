@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.forked_cluster import forked_cluster
 from tools.demo.cluster import Cluster

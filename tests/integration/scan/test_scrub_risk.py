@@ -9,7 +9,7 @@ import pytest
 
 from agent.config.options import ScanConfig
 from agent.scan.container_scan import StoreScanDeps, VerdictBreaker
-from agent.scan.host_scans import ScanManager
+from agent.scan.scan_manager import ScanManager
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened

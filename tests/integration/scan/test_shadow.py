@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.rpc.v1 import datanode_pb2
 from agent.scan.container_scan import ScanReport, StoreScanDeps, scan_container
-from agent.scan.shadow.former import ReferenceChecksums, ReferenceUnavailable
 from agent.scan.shadow.hashing import SHADOW_S, ShadowHashing
+from agent.scan.shadow.reference_checksums import ReferenceChecksums, ReferenceUnavailable
+from agent.store.direct_io import BlockFile
 from agent.store.index.rows import moved_on
-from agent.store.reads_past_cache import BlockFile
 from agent.store.replica_store import ReplicaStore
 from agent.store.verification_log.chain import EntryKind, check, entries
 from agent.store.verification_log.log_reader import read_log
@@ -25,6 +24,7 @@ from merkle.checksum import window_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ReplicaState
 from scanner import replica_scan
 from scanner.chunk_verdict import FirstRead
+from suture.wire.v1 import datanode_pb2
 from tests.support.clock import FakeClock
 from tests.support.faults.refused_calls import SETPRIORITY
 from tests.support.storage.deleting import remove_blocks
@@ -277,7 +277,7 @@ class TestFormer:
         """The unit's SystemCallFilter= forbids it for all processes that the agent starts."""
         asked = (
             "import os\n"
-            "from agent.scan.shadow.former import ReferenceChecksums\n"
+            "from agent.scan.shadow.reference_checksums import ReferenceChecksums\n"
             "from merkle.replica import ChecksumType\n"
             "from tests.support.faults.refused_calls import refuse_setpriority\n"
             "refuse_setpriority()\n"

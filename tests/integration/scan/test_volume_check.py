@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import RefusedError, VolumeFailed
 from agent.observe.datanode_status import DatanodeStatus, ProcessInfo
-from agent.runtime.loop import RetryAfter
 from agent.scan.volume_check import LOOK_S, CheckLimits, VolumeCheckWorker
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
 from merkle.replica import BlockId, ContainerId
 from scanner.failure_window import FailureWindow
+from suture.errors import RefusedError, VolumeFailed
+from suture.runtime.loop import RetryAfter
 from tests.support.clock import FakeClock
 from tests.support.control.no_commands import NoCommands
 from tests.support.storage.stores import CLUSTER, DATANODE, closed_replica, options_of_test

@@ -13,7 +13,6 @@ from types import FrameType
 
 import pytest
 
-from agent.store.files.durable import sync_file_system
 from agent.store.files.writebehind import (
     BUFFER_BYTES,
     BUFFERS_COUNT,
@@ -23,6 +22,7 @@ from agent.store.files.writebehind import (
     SMALL_BYTES_MAX,
     FileWriter,
 )
+from suture.runtime.durable import sync_file_system
 from tests.support.faults.page_cache import cached_pages
 
 MIB = 1024**2

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import zstandard
 
-from agent.errors import RefusedError
-from agent.rpc.v1 import container_pb2
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.wire.hashes import TreeQuery, pages, read_tree
 from agent.store.replica.contradictions import KEPT_MAX
-from agent.transfer.incoming_condition import FINDINGS_MAX
+from agent.transfer.declared_damage import FINDINGS_MAX
 from agent.transfer.parts import PART_BYTES
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from merkle.tree_building import build_from_rows
 from scanner.finding import DamageFault, Verdict
+from suture.errors import RefusedError
+from suture.wire.mapping.tree_pages import TreeQuery, pages, read_tree
+from suture.wire.v1 import container_pb2
+from suture.wire.v1 import datanode_pb2 as pb
 from tests.support.storage.pushed import (
     MIB,
     Pair,

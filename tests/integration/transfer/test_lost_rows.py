@@ -2,10 +2,10 @@
 
 import pytest
 
-from agent.errors import Code
-from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import BlockId, ReplicaState
-from scanner.notebook import FINDINGS_PER_REPLICA_MAX
+from scanner.finding_collector import FINDINGS_PER_REPLICA_MAX
+from suture.errors import Code
+from suture.wire.v1 import datanode_pb2 as pb
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.pushed import MIB, Pair, decoded, exported, refused
 from tests.support.storage.stored_replica import CONTAINER

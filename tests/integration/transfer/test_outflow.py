@@ -15,7 +15,7 @@ from agent.store.files.blockfile import ALIGNMENT_BYTES
 from agent.store.files.readqueue import READS_MAX, Read, ReadQueue, address_of
 from agent.store.files.writebehind import huge_pages
 from agent.store.index.packformat import PackedBlocks
-from agent.store.operations.outflow import ExportFiles, ReadsAhead, WholeFiles, spread_bytes
+from agent.store.operations.replica_export import ExportFiles, ReadsAhead, WholeFiles, spread_bytes
 from merkle.replica import BlockId
 from tests.support.faults.page_cache import cached_pages, drop_pages
 

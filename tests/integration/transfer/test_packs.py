@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import SutureError
 from agent.store.files import readqueue
 from agent.store.files.layout import PACK_NAME
 from agent.store.index.packformat import PAGE_BYTES
-from agent.store.operations import arrival
+from agent.store.operations import replica_import
 from agent.store.replica.packs import BlockBytes, unpack
 from merkle.replica import BlockId
 from scanner.finding import DamageFault
+from suture.errors import SutureError
 from tests.support.faults.page_cache import cached_pages
 from tests.support.storage.datanodes import Datanode, code_of
 from tests.support.storage.deleting import remove_blocks
@@ -160,13 +160,13 @@ class TestDurability:
         events: list[str] = []
         third = Datanode("dn-c", tmp_path / "c", packed_count_min=5)
         third.serve()
-        real_sync = arrival.sync_file_system
+        real_sync = replica_import.sync_file_system
 
         def sync(fd: int) -> None:
             real_sync(fd)
             events.append("synced")
 
-        monkeypatch.setattr(arrival, "sync_file_system", sync)
+        monkeypatch.setattr(replica_import, "sync_file_system", sync)
         note_commits(monkeypatch, events)
         remove_blocks(pair.source.replica.store, CONTAINER, map(BlockId, ODD))
         events.clear()

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import RefusedError, SutureError, UnavailableError
-from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.files import readqueue
 from agent.store.files.writebehind import LARGE_BYTES_MIN
-from agent.store.operations.arrival import ImportSpec, ReplicaImport
+from agent.store.operations.replica_import import ImportSpec, ReplicaImport
 from agent.store.recovery.fsck import fsck
 from agent.transfer.parts import read_part
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ChecksumType, ContainerId, ReplicaState
+from suture.errors import RefusedError, SutureError, UnavailableError
+from suture.wire.v1 import datanode_pb2 as pb
 from tests.support.faults.page_cache import cached_pages, drop_pages
 from tests.support.storage.datanodes import Datanode, code_of
 from tests.support.storage.deleting import remove_blocks

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.errors import Code, SutureError, UnavailableError
 from merkle.replica import BlockId, ReplicaState
 from merkle.tree_building import build_from_rows
+from suture.errors import Code, SutureError, UnavailableError
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.pushed import Pair, decoded, encoded

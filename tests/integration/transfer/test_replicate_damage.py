@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ReplicaState
+from suture.wire.v1 import datanode_pb2 as pb
 from tests.support.storage.pushed import (
     Counting,
     Pair,

@@ -9,9 +9,9 @@ from threading import Event
 
 import pytest
 
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import scm_pb2
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import scm_pb2
 from tests.support.storage.datanodes import QUICK, Datanode
 from tests.support.storage.stored_replica import CONTAINER
 

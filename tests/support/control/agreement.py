@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from health.judge import diagnose
 from health.rules import Rules
 from health.words import HealthState
-from scm.edge.spark.snapshot_export import SnapshotExport
+from scm.api.spark.snapshot_export import SnapshotExport
 from spark_verify.tasks.judge_batches import cut_of, nodes_of
 
 _NAMES: Final = {int(health): health.name for health in HealthState}

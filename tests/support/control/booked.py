@@ -6,8 +6,8 @@ from dataclasses import replace
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
-from scm.state import facts
-from scm.state.facts import (
+from scm.state import entities
+from scm.state.entities import (
     Container,
     ContainerState,
     Hold,
@@ -22,10 +22,10 @@ from tests.support.verification.snapshots import ContainerRow, OpRow, ReplicaRow
 
 AGES_S = {"DEAD": 100.0, "STALE": 30.0, "HEALTHY": 0.0}
 KINDS = {
-    "CLOSE": facts.CommandKind.CLOSE,
-    "DELETE": facts.CommandKind.DELETE,
-    "RECONCILE": facts.CommandKind.RECONCILE,
-    "ADD": facts.CommandKind.REPLICATE,
+    "CLOSE": entities.CommandKind.CLOSE,
+    "DELETE": entities.CommandKind.DELETE,
+    "RECONCILE": entities.CommandKind.RECONCILE,
+    "ADD": entities.CommandKind.REPLICATE,
 }
 
 
@@ -162,7 +162,7 @@ def _pending(number: int, op: OpRow) -> PendingCommand:
     if op.op == "ADD" and op.replica_index:
         return PendingCommand(
             number,
-            facts.CommandKind.RECONSTRUCT,
+            entities.CommandKind.RECONSTRUCT,
             op.container_id,
             op.datanode_id,
             shards=((op.replica_index, op.datanode_id),),

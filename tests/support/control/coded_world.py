@@ -3,7 +3,7 @@
 from typing import Final
 
 from merkle.replica import ReplicaState
-from scm.state.facts import CommandKind, ContainerState, OutcomeState, PendingCommand
+from scm.state.entities import CommandKind, ContainerState, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
 from merkle.replica import LAYOUT_VERSION
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
 
 GIB = 1024**3
 HOSTS = itertools.count(1)

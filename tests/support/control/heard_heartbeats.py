@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from agent.errors import Code, VolumeFailed
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.heartbeat import RegistrationInfo
-from agent.host.who import DatanodeIdentity
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.store.volumes.nodestate import NodeState
+from agent.store.volumes.op_state_file import NodeState
 from merkle.replica import ContainerId
+from suture.errors import Code, VolumeFailed
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 CLUSTER = "CID-1"
 

@@ -1,5 +1,5 @@
 """A container whose replicas are as a test says, as the control plane sees it
-(`scm.cluster.case.ContainerContext`).
+(`scm.cluster.container_context.ContainerContext`).
 
 What it says comes back as the datanodes it names, so that a test reads like the table it is from.
 """
@@ -15,8 +15,8 @@ from health.judge import HealthJudgement, diagnose, judge, scene_of
 from health.plan.copies import ratis_sources
 from health.plan.plan_rows import MISPLACED_PRIORITY
 from health.rules import Rules
-from health.segments import Bools, Ints
-from health.source_doubts import DOUBTS
+from health.segmented_rows import Bools, Ints
+from health.source_issues import DOUBTS
 from health.words import (
     CONTAINER_STATES,
     NODE_HEALTHS,
@@ -32,9 +32,9 @@ from health.words import (
 from merkle.checksum import Algorithm
 from scm.administration.decommission_rules import ReplicaNeed as LeavingNeed
 from scm.administration.decommission_rules import need as need_of
-from scm.cluster.case import ContainerContext, PlacedReplica, present
-from scm.replication.judging.live_judge import losses_without
-from scm.state.facts import OpState
+from scm.cluster.container_context import ContainerContext, PlacedReplica, present
+from scm.replication.health.live_judge import losses_without
+from scm.state.entities import OpState
 
 ALGORITHMS = list(Algorithm)
 

@@ -8,12 +8,12 @@ from typing import Final, Self
 
 import pytest
 
-from agent.errors import UnavailableError
 from scm.cluster.nodes import NodeManager, Registration
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
-from scm.state.facts import Node, NodeHealthState
+from scm.state.entities import Node, NodeHealthState
 from scm.state.options import ScmOptions
+from suture.errors import UnavailableError
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import MAP_BYTES, volume
 from tests.support.control.unwritable import unwritable

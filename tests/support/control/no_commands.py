@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from agent.rpc.v1 import scm_pb2
+from suture.wire.v1 import scm_pb2
 
 
 class NoCommands:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from scm.cluster.replica_map import NodeReplicaReport
-from scm.state.facts import (
+from scm.state.entities import (
     CommandKind,
     CommandOutcome,
     Container,

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from merkle.replica import ReplicaState
-from scm.cluster.case import ContainerContext, PlacedReplica
-from scm.state.facts import NodeHealthState, OpState
+from scm.cluster.container_context import ContainerContext, PlacedReplica
+from scm.state.entities import NodeHealthState, OpState
 from tests.support.control.scm_world import container, replica
 
 OPS = {

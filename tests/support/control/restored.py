@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from merkle.replica import ReplicaState
-from scm.administration.after_restore import InspectedContainer, RecoveryCall, RecoveryResult
+from scm.administration.restore_recovery import InspectedContainer, RecoveryCall, RecoveryResult
 from scm.backup.image import begin_anew
-from scm.state.facts import Key, KeyBlock
+from scm.state.entities import Key, KeyBlock
 from tests.support.control.scm_world import ScmWorld, confirm, replica
 
 NODES = ("dn1", "dn2", "dn3")

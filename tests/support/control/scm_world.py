@@ -6,19 +6,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.rpc.serving.access import Audit
 from merkle.checksum import Algorithm
 from merkle.replica import LAYOUT_VERSION, ReplicaState
 from merkle.tree import TreeSummary
+from scm.api.call_values import AllocatedBlockInfo, Heartbeat, HeartbeatAnswer
+from scm.api.calls.control import ControlPlane
+from scm.api.server import build_server
+from scm.api.service import ScmService
 from scm.cluster.nodes import Registration
 from scm.cluster.replica_map import NodeReplicaReport
-from scm.edge.call_values import AllocatedBlockInfo, Heartbeat, HeartbeatAnswer
-from scm.edge.plane.control import ControlPlane
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
-from scm.state.facts import (
+from scm.state.entities import (
     CommandKind,
     CommandOutcome,
     Container,
@@ -32,6 +31,7 @@ from scm.state.facts import (
     ReportedVolume,
 )
 from scm.state.options import ScmOptions
+from suture.wire.server.authorization import Audit
 from tests.support.clock import FakeClock
 
 GIB = 1024**3

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 import grpc
 
-from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
+from suture.wire.v1 import scm_pb2, scm_pb2_grpc
 
 CLUSTER_ID = "CID-11111111-2222-4333-8444-555555555555"
 WAIT_S = 60.0

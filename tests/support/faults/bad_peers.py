@@ -3,9 +3,9 @@
 from itertools import count
 from threading import Event, Thread
 
-from agent.rpc.v1 import datanode_pb2
 from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType
+from suture.wire.v1 import datanode_pb2
 from tests.support.storage.datanodes import CountingReads, Datanode
 
 

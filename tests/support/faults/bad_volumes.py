@@ -22,15 +22,15 @@ from typing import Self
 
 import grpc
 
-from agent.errors import SutureError
-from agent.rpc.calls.peer import Peer, PeerTimeouts
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire import codec
 from agent.store.files.layout import VolumeLayout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ContainerId
+from scm.api import call_values, datanode_wire
 from scm.cluster.nodes import Registration
-from scm.edge import call_values, datanode_wire
+from suture.errors import SutureError
+from suture.wire.clients.peer import Peer, PeerTimeouts
+from suture.wire.mapping import codec
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
 from tests.support.faults.eio_disk import EioDisk, forget_mapped, forget_pages, run
 from tests.support.faults.victim import Zygote

@@ -24,16 +24,16 @@ from threading import Thread
 from types import FrameType
 from typing import Any, Final
 
-from agent.commands import removal
-from agent.errors import Code, RefusedError, SutureError
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.lease import ContainerLeases
+from agent.commands import block_delete
+from agent.leases import ContainerLeases
 from agent.store.operations.batch_repair import OfferedChunk
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import ReplicaImporter
 from agent.transfer.outgoing import ReplicaExport
 from agent.transfer.parts import ImportMessage, read_part
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
+from suture.errors import Code, RefusedError, SutureError
+from suture.wire.v1 import scm_pb2
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
@@ -223,7 +223,7 @@ def transactions(store: ReplicaStore, acknowledge: Acknowledge) -> None:
         scm_pb2.DeleteTransaction(transaction_id=7, container_id=CLOSED, local_ids=[TWO]),
         scm_pb2.DeleteTransaction(transaction_id=8, container_id=DOOMED, local_ids=[ONE, TWO]),
     ]
-    for result in removal.delete_blocks(store, ContainerLeases(), orders, stop=lambda: False):
+    for result in block_delete.delete_blocks(store, ContainerLeases(), orders, stop=lambda: False):
         assert result.done, result
         acknowledge(f"transaction {result.transaction_id}")
 

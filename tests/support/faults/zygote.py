@@ -54,7 +54,7 @@ class Killer:
 def child(config: str, kill_at: int, counts: int) -> None:
     """Run the agent in this forked process; never return."""
     from agent.main import run
-    from agent.runtime.stop_request import StopRequest
+    from suture.runtime.stop_request import StopRequest
 
     # Said here, not by the parent: that could be overtaken by what the agent says.
     say({"event": "forked", "pid": os.getpid()})
@@ -83,7 +83,7 @@ def main() -> None:
     import numpy.ma  # noqa: F401
 
     import agent.main  # noqa: F401 - so that children have it
-    from agent.observe import logs
+    from suture.observe import logs
 
     logs.configure()
     gc.freeze()  # else a child's first collection copies every page of what is imported

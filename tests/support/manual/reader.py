@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import ExitCode
+from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.manual.hosts import Host, Site
 from tests.support.manual.reading import Step, header, words_of

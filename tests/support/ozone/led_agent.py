@@ -7,12 +7,12 @@ from uuid import UUID
 
 from agent.config.loading import load
 from agent.config.options import AgentConfig
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from agent.host.who import DatanodeIdentity
-from agent.runtime.service_manager import SystemdNotifier
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId, ReplicaState
-from ozone.composition import doors, make_scm_links
+from ozone.wiring import doors, make_scm_links
+from suture.runtime.sd_notify import SystemdNotifier
 from tests.support.ozone.standin_scm import CLUSTER_ID
 
 DATANODE_ID = "f1111111-2222-3333-8444-555555555555"

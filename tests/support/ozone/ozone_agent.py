@@ -9,17 +9,17 @@ from typing import Any, Self
 import grpc
 
 from agent.config.options import AgentConfig, StorageConfig
-from agent.host.foreign_servers import HostServices
-from agent.host.recoveries import RecoveringReplicas
-from agent.rpc.datanode.limits import DatanodeServerLimits
-from agent.rpc.serving.connections import Connections
-from agent.rpc.serving.waits import BlockedCalls, UnlimitedSlots
-from agent.runtime.clock import SystemClock
-from agent.runtime.memory import UNLIMITED, MemoryBudget
+from agent.host.protocol_servers import HostServices
+from agent.host.recovering_replicas import RecoveringReplicas
+from agent.services.limits import DatanodeServerLimits
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
-from ozone.composition import archives
-from ozone.serving.door import OzoneGrpcServer
+from ozone.datanode_server.grpc_server import OzoneGrpcServer
+from ozone.wiring import archives
+from suture.runtime.clock import SystemClock
+from suture.runtime.memory import UNLIMITED, MemoryBudget
+from suture.wire.server.blocked_calls import BlockedCalls, UnlimitedSlots
+from suture.wire.server.connections import Connections
 from tests.support.ozone.ozone_wire import COMMANDS, RESULTS, WIRE
 from tests.support.storage.stored_replica import CONTAINER, DATANODE, StoredReplica
 

@@ -17,9 +17,9 @@ from typing import Any, Self
 import grpc
 from rocksdict import AccessType, Options, Rdict
 
+from ozone.clients.datanode import METHOD
+from ozone.clients.datanode_messages import ANSWER, REQUEST, DatanodeCommand
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
-from ozone.wire.datanode import METHOD
-from ozone.wire.datanode_messages import ANSWER, REQUEST, DatanodeCommand
 from tests.support.ozone.ozone_volumes import crc32c_of, each, lines
 
 CONTAINER_NOT_FOUND, IO_EXCEPTION, NO_SUCH_BLOCK, UNSUPPORTED_REQUEST = 9, 10, 12, 2

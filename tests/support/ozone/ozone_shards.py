@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent.ec.cell_codec import encode
-from agent.ec.scheme import RS_3_2, Scheme
-from ozone.wire.datanode_messages import ANSWER
+from ozone.clients.datanode_messages import ANSWER
+from suture.ec.cell_codec import encode
+from suture.ec.scheme import RS_3_2, Scheme
 from tests.support.ozone.ozone_datanode import (
     CONTAINER_NOT_FOUND,
     OzoneDatanode,

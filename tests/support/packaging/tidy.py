@@ -42,7 +42,7 @@ PRODUCT_PACKAGES = (
     "suture",
 )
 FACE = "suture/__init__.py"  # what others import; nobody here imports it
-GENERATED_FOLDER = "agent/rpc/v1/"
+GENERATED_FOLDER = "suture/wire/v1/"
 BANNED_MODULES = frozenset({"utils", "helpers", "common", "misc", "base", "manager"})
 SHARED_NAMES = frozenset(
     # where each process begins, and what it may be told
@@ -68,7 +68,7 @@ PLAIN = re.compile(r"(int|float|str|bytes|bool|Path)( \| None)?")
 
 PRINTING_PLACES = ("agent/cli/", "bench/", "tools/")
 LOOPS = (
-    *("agent/runtime/", "agent/commands/pool.py", "agent/scan/awaited_scan.py"),
+    *("suture/runtime/", "agent/commands/pool.py", "agent/scan/interactive_scan.py"),
     "tools/simulation/",  # what a simulated thread raises is judged, whatever it is
 )
 CITATION = re.compile(r"\b(?:S\d\.\d+|[KWX]\d{1,2}|V\d{2})\b")

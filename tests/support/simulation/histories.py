@@ -17,7 +17,7 @@ from typing import Final
 
 import grpc
 
-from agent.rpc.v1 import container_pb2, scm_pb2
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.simulation.history_nodes import (
     BLOCK_BYTES,
     TREE_STATES,

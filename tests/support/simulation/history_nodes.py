@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.rpc.v1 import container_pb2, scm_pb2
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.simulation.simulated_nodes import SimulatedNode, Task
 from tests.support.simulation.simulated_world import replica_report
 

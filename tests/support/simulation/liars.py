@@ -25,15 +25,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from agent.errors import Code, RefusedError, UnavailableError
+from agent.leases import ContainerLeases
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.survey import SilentHolder
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.wire import hashes, reports
-from agent.runtime.lease import ContainerLeases
 from agent.scan.container_scan import StoreScanDeps, VerdictBreaker, scan_container
+from agent.services import report_messages
 from agent.store.index.transactions import IndexChange
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import leaf_checksum, window_checksums
@@ -41,6 +39,9 @@ from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, C
 from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder
 from scanner.finding import Verdict
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.wire.mapping import tree_pages
+from suture.wire.v1 import datanode_pb2 as pb
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import open_store, options_of_test
 
@@ -149,20 +150,20 @@ class NearPeer:
         if self._node.is_down:
             raise UnavailableError(Code.UNAVAILABLE, f"{self._node.name} is down")
         request = pb.GetContainerHashesRequest(container_id=container_id, **asked)
-        return hashes.pages(self.tree(container_id), hashes.parse_selection(request))
+        return tree_pages.pages(self.tree(container_id), tree_pages.parse_selection(request))
 
     def summary(self, container_id: ContainerId, _meter: object = None) -> Any:
         """As `Peer.summary`."""
-        return hashes.read_summary(self._pages(container_id, level=pb.ROOT))
+        return tree_pages.read_summary(self._pages(container_id, level=pb.ROOT))
 
     def blocks(self, container_id: ContainerId, _ranges: object = (), **_: object) -> Any:
         """As `Peer.blocks`; these containers are too small for ranges."""
-        return hashes.read_blocks(self._pages(container_id, level=pb.BLOCKS))
+        return tree_pages.read_blocks(self._pages(container_id, level=pb.BLOCKS))
 
     def chunks(self, container_id: ContainerId, block_ids: Any, _meter: object = None) -> Any:
         """As `Peer.chunks`."""
         wanted = np.asarray(block_ids).tolist()
-        return hashes.read_tree(self._pages(container_id, level=pb.CHUNKS, block_ids=wanted))
+        return tree_pages.read_tree(self._pages(container_id, level=pb.CHUNKS, block_ids=wanted))
 
     def block(self, container_id: ContainerId, block_id: BlockId, _meter: object = None) -> Any:
         """As `Peer.block`."""
@@ -189,7 +190,7 @@ class NearPeer:
 
     def replica(self, container_id: ContainerId) -> Any:
         """As `Peer.replica`."""
-        return reports.replica_report(self._node.store.replica(container_id))
+        return report_messages.replica_report(self._node.store.replica(container_id))
 
 
 def chunks_of(said: Said) -> tuple[ChunkInfo, ...]:

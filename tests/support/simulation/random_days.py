@@ -16,7 +16,7 @@ from typing import Final
 
 from merkle.replica import ReplicaState
 from scm.administration.decommission import OpStateRequest
-from scm.state.facts import CommandKind, OpState, OutcomeState, PendingCommand, Replica
+from scm.state.entities import CommandKind, OpState, OutcomeState, PendingCommand, Replica
 from scm.state.options import ScmOptions
 from tests.support.control.booked import enter, sayable
 from tests.support.control.scm_world import ScmWorld, outcome, replica, summary

@@ -18,11 +18,11 @@ from typing import Final
 
 import grpc
 
-from agent.ec.scheme import parse_scheme
-from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 from merkle.replica import ReplicaState
 from scm.state.database import StateDatabase
-from scm.state.facts import Container, ContainerState
+from scm.state.entities import Container, ContainerState
+from suture.ec.scheme import parse_scheme
+from suture.wire.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 from tests.support.simulation.simulated_nodes import CAPACITY_BYTES, SimulatedNode
 from tests.support.simulation.simulated_scm import SimulatedScm
 from tests.support.simulation.simulated_world import World, replica_report

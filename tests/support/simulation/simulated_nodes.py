@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import LAYOUT_VERSION
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.simulation.simulated_world import World, is_good, replica_report
 
 POOL: Final = 10  # copies, reconstructions and reconciles at once, as an agent has it

@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.observe import logs
-from scm.edge.plane.control import ControlPlane
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
+from scm.api.calls.control import ControlPlane
+from scm.api.server import build_server
+from scm.api.service import ScmService
 from scm.state import options as scm_options
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
+from suture.observe import logs
 from tests.support.clock import FakeClock
 from tests.support.faults.nursery import Child
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
+from suture.wire.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 
 if TYPE_CHECKING:
     from tests.support.simulation.simulated_nodes import SimulatedNode

@@ -5,34 +5,34 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.errors import SutureError
+from agent.delete_pins import DeletePins
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ReconcileResult
-from agent.reconcile.mend import RepairLimits
 from agent.reconcile.reconciler import Prove, Reconciler
+from agent.reconcile.repair_executor import RepairLimits
 from agent.reconcile.survey import SilentHolder
-from agent.rpc.calls.peer import Peer, PeerTimeouts
-from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.backends import ScanStep
-from agent.rpc.datanode.findings import ScanHandlers
-from agent.rpc.datanode.limits import DatanodeServerLimits
-from agent.rpc.datanode.proving import ProofHandlers
-from agent.rpc.datanode.reading import ReadHandlers
-from agent.rpc.datanode.server import BuiltServer, build_server
-from agent.rpc.datanode.steering import AdminHandlers
-from agent.rpc.datanode.writing import RecoveryTracker, WriteHandlers
-from agent.rpc.security.tls import LOOPBACK_ONLY, Security
-from agent.rpc.serving.access import Audit
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.callthreads import CallThreadPool
-from agent.runtime.clock import SystemClock
-from agent.runtime.pledges import DeletePins
 from agent.scan.container_scan import scan_container
+from agent.services.admin_handlers import AdminHandlers
+from agent.services.import_handlers import ImportHandlers
+from agent.services.limits import DatanodeServerLimits
+from agent.services.proof_handlers import ProofHandlers
+from agent.services.read_handlers import ReadHandlers
+from agent.services.scan_handlers import ScanHandlers
+from agent.services.server import BuiltServer, build_server
+from agent.services.service_protocols import ScanStep
+from agent.services.write_handlers import RecoveryTracker, WriteHandlers
 from agent.store.options import PACKED_COUNT_MIN
 from agent.transfer.incoming import ReplicaImporter
 from agent.transfer.replicate import FINISH_S, STALL_S, Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
+from suture.errors import SutureError
+from suture.runtime.call_thread_pool import CallThreadPool
+from suture.runtime.clock import SystemClock
+from suture.wire.clients.peer import Peer, PeerTimeouts
+from suture.wire.security.tls import LOOPBACK_ONLY, Security
+from suture.wire.server.authorization import Audit
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
 THREADS = 8

@@ -7,20 +7,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
-from agent.ec.rebuild_task import RebuildTask, Reconstruction, ShardLocation
-from agent.ec.scheme import Scheme
-from agent.host.recoveries import RecoveringReplicas
+from agent.host.recovering_replicas import RecoveringReplicas
 from agent.plan.reconcile_outcome import ReconcileResult
 from agent.reconstruct.coordinator import Needed, ReconstructionCoordinator, nobody
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardRepairer
-from agent.rpc.calls.peer import NodeAddress, Peer
-from agent.rpc.datanode.reading import ReadHandlers
-from agent.runtime.clock import SystemClock
+from agent.services.read_handlers import ReadHandlers
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from suture.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
+from suture.ec.rebuild_task import RebuildTask, Reconstruction, ShardLocation
+from suture.ec.scheme import Scheme
+from suture.runtime.clock import SystemClock
+from suture.wire.clients.peer import NodeAddress, Peer
 from tests.support.storage.datanodes import QUICK, Datanode
 from tests.support.storage.ec_groups import EncodedGroup, encoded_group
 

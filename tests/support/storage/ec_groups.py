@@ -3,9 +3,9 @@
 import random
 from dataclasses import dataclass
 
-from agent.ec.cell_codec import encode
-from agent.ec.geometry import BlockGroup
-from agent.ec.scheme import CodecName, Scheme
+from suture.ec.cell_codec import encode
+from suture.ec.geometry import BlockGroup
+from suture.ec.scheme import CodecName, Scheme
 
 SMALL_CELL_BYTES = 512
 SMALL_SCHEMES = (

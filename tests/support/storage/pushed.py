@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agent.errors import RefusedError
-from agent.ports import Executor, Future
-from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.options import PACKED_COUNT_MIN
 from agent.transfer.outgoing import ReplicaExport
 from agent.transfer.parts import ImportMessage, read_part
+from suture.errors import RefusedError
+from suture.runtime.ports import Executor, Future
+from suture.wire.v1 import datanode_pb2 as pb
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CONTAINER
 

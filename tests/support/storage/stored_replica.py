@@ -12,7 +12,7 @@ from random import Random
 
 import lmdb
 
-from agent.runtime.lease import ContainerLeases
+from agent.leases import ContainerLeases
 from agent.scan.container_scan import ScanReport, StoreScanDeps, VerdictBreaker, scan_container
 from agent.store.options import PACKED_COUNT_MIN, StoreOptions
 from agent.store.replica_store import ReplicaStore

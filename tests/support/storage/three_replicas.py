@@ -9,16 +9,13 @@ from typing import Final, Self
 
 import grpc
 
-from agent.rpc.calls.peer import Peer
-from agent.rpc.datanode.limits import DatanodeServerLimits
-from agent.rpc.datanode.proving import ProofHandlers
-from agent.rpc.datanode.reading import ReadHandlers
-from agent.rpc.datanode.server import build_server
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.clock import SystemClock
-from agent.runtime.lease import ContainerLeases
-from agent.runtime.pledges import DeletePins
+from agent.delete_pins import DeletePins
+from agent.leases import ContainerLeases
 from agent.scan.container_scan import StoreScanDeps, scan_container
+from agent.services.limits import DatanodeServerLimits
+from agent.services.proof_handlers import ProofHandlers
+from agent.services.read_handlers import ReadHandlers
+from agent.services.server import build_server
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import window_checksums
@@ -31,6 +28,9 @@ from merkle.replica import (
     ChunkInfo,
     ContainerId,
 )
+from suture.runtime.clock import SystemClock
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.scripted_scm import CLUSTER_ID
 from tools.demo.damage import (
     Target,

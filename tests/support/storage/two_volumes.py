@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.host.volume_moves import VolumeEvacuator
-from agent.runtime.lease import ContainerLeases
-from agent.runtime.loop import Idle, ProgressMarker
+from agent.host.volume_evacuation import VolumeEvacuator
+from agent.leases import ContainerLeases
 from agent.scan.container_scan import StoreScanDeps, VerdictBreaker
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.relocation import VolumeCopier
+from agent.transfer.volume_copy import VolumeCopier
 from merkle.checksum import window_checksums
 from merkle.replica import (
     Bcsid,
@@ -23,6 +22,7 @@ from merkle.replica import (
     ChunkInfo,
     ContainerId,
 )
+from suture.runtime.loop import Idle, ProgressMarker
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CLUSTER, DATANODE, MAP_BYTES, noise
 

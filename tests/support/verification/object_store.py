@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from agent.rpc.wire.file_systems import FsPath
+from suture.wire.mapping.file_systems import FsPath
 from tests.support.waiting import wait_until
 from tools.demo.cluster import free_port
 

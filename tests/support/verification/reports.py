@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from agent.rpc.v1 import container_pb2 as pb
-from agent.rpc.wire.addresses import opened
-from agent.rpc.wire.report_file import write
+from suture.wire.mapping.addresses import opened
+from suture.wire.mapping.report_file import write
+from suture.wire.v1 import container_pb2 as pb
 from tests.support.verification.snapshots import ContainerRow, NodeRow, ReplicaRow, SnapshotRows
 
 CLUSTER_ID: Final = "cluster-1"

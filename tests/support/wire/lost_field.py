@@ -21,7 +21,7 @@ import grpc
 import grpc._channel
 from google.protobuf.message_factory import GetMessageClass
 
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 LOST: Final = "SUTURE_LOST_FIELD"
 SEEN: Final = "SUTURE_SEEN_FIELDS"
@@ -40,11 +40,11 @@ KINDS: Final = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 CARRIERS: Final = tuple(
     str(ROOT / path)
     for path in (
-        "agent/rpc/calls/channel.py",
-        "agent/rpc/calls/scm.py",
-        "agent/rpc/calls/unregistered.py",
-        "agent/rpc/security/channel_renewal.py",
-        "agent/rpc/v1/",
+        "suture/wire/clients/channel.py",
+        "suture/wire/clients/scm.py",
+        "suture/wire/clients/unregistered_channel.py",
+        "suture/wire/security/channel_renewal.py",
+        "suture/wire/v1/",
         "tests/support/wire/",
     )
 )

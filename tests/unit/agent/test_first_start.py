@@ -6,7 +6,7 @@ import pytest
 
 from agent.config.options import AgentConfig
 from agent.main import replicas_elsewhere
-from agent.rpc.v1 import datanode_pb2, scm_pb2
+from suture.wire.v1 import datanode_pb2, scm_pb2
 
 
 def config() -> AgentConfig:

@@ -1,5 +1,5 @@
 """The verdict of a cluster by the health states of its containers; more in
-`tests/unit/scm/edge/test_cluster_look.py`."""
+`tests/unit/scm/api/test_cluster_look.py`."""
 
 import pytest
 

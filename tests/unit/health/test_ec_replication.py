@@ -1,8 +1,8 @@
 """Sets of indexes of the widest code that is taken."""
 
-from agent.rpc.wire.codec import REPLICA_INDEX_MAX
 from health.ec_replication import INDEX_MAX
 from health.words import HealthState
+from suture.wire.mapping.codec import REPLICA_INDEX_MAX
 from tests.support.verification.judged import judged
 from tests.support.verification.snapshots import container
 

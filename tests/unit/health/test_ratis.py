@@ -3,7 +3,7 @@
 import pytest
 
 from health.words import HealthState
-from scm.cluster.case import ContainerContext
+from scm.cluster.container_context import ContainerContext
 from tests.support.control.judged_case import counts, needs
 from tests.support.control.replica_words import case
 

@@ -7,7 +7,7 @@ import pytest
 from health.racks import misplaced_count
 from health.words import HealthState
 from merkle.replica import ReplicaState
-from scm.cluster.case import ContainerContext, PlacedReplica, neighbours
+from scm.cluster.container_context import ContainerContext, PlacedReplica, neighbours
 from scm.replication.guards.delete_safety import may_remove, unblock_victim
 from tests.support.control.judged_case import counts, health, needs, sources, victims
 from tests.support.control.replica_words import case, shards

@@ -12,14 +12,14 @@ import pytest
 
 from health.words import HealthState
 from merkle.replica import ReplicaState
+from scm.api.views import checksums_hint
 from scm.cluster.allocate import TargetCandidate
-from scm.cluster.case import ContainerContext
 from scm.cluster.commands.command_limits import select_sendable
 from scm.cluster.commands.loads import DELETE_LIMIT, load
+from scm.cluster.container_context import ContainerContext
 from scm.cluster.lifecycle import CloseCommand, closes_due, observe
-from scm.edge.views import checksums_hint
-from scm.replication.reconciling.eligibility import Eligibility, judge
-from scm.state.facts import CommandKind, Container, ContainerState, OpState, Replica
+from scm.replication.reconcile.eligibility import Eligibility, judge
+from scm.state.entities import CommandKind, Container, ContainerState, OpState, Replica
 from tests.support.control.judged_case import copied as to_copy
 from tests.support.control.judged_case import health, lost, needs, obstacle, sources, victims
 from tests.support.control.replica_words import case

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from health.segments import Groups, Segments, first_that_holds, is_among, popcount
+from health.segmented_rows import Groups, Segments, first_that_holds, is_among, popcount
 
 LOW, HIGH = -(1 << 63), (1 << 63) - 1
 WIDE = 1 << 20

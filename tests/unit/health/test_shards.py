@@ -10,7 +10,7 @@ from health.words import HealthState
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
-from scm.cluster.case import ContainerContext
+from scm.cluster.container_context import ContainerContext
 from scm.replication.guards.shard_guard import (
     is_better_rack,
     may_lose_shard,
@@ -19,8 +19,8 @@ from scm.replication.guards.shard_guard import (
     replaceable_shard,
     whole_count,
 )
-from scm.state.facts import NodeHealthState as NodeHealth
-from scm.state.facts import OpState
+from scm.state.entities import NodeHealthState as NodeHealth
+from scm.state.entities import OpState
 from tests.support.control.judged_case import copied as to_copy
 from tests.support.control.judged_case import health, lost, obstacle, victims
 from tests.support.control.replica_words import changed, shards

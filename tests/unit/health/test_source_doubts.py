@@ -2,7 +2,7 @@
 
 from health.judge import judge
 from health.rules import Rules
-from health.source_doubts import DOUBTS
+from health.source_issues import DOUBTS
 from tests.support.verification.judged import cut
 from tests.support.verification.snapshots import container, gather
 

@@ -18,7 +18,7 @@ from merkle.blockrow import (
     read_columns,
 )
 from merkle.checksum import crc32c
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNK_BYTES_MAX,

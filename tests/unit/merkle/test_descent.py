@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from merkle.checksum import FOLDS, Algorithm
-from merkle.damaged import DamagedData
-from merkle.descent import (
+from merkle.damaged_data import DamagedData
+from merkle.replica import ID_MAX
+from merkle.tree import Tree
+from merkle.tree_descent import (
     check_ranges,
     differing_blocks,
     differing_ranges,
@@ -13,8 +15,6 @@ from merkle.descent import (
     range_checksums,
     range_starts,
 )
-from merkle.replica import ID_MAX
-from merkle.tree import Tree
 from tests.support.storage.tree_model import bury
 from tests.support.storage.trees import bad, good, leaf_tree
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from merkle.plainyaml import PlainLoader
+from merkle.safe_yaml import PlainLoader
 
 
 def loaded(text: str) -> object:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from merkle.checksum import Algorithm
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ID_MAX, BlockId
 from merkle.tree import Leaf, Tree, TreeSummary, with_tombstones
 from merkle.tree_building import TreeBuilder, build_from_rows

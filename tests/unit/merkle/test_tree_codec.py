@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from merkle.checksum import Algorithm, xxh3_64
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId
 from merkle.tree import Tree
 from merkle.tree_codec import HEADER, decode_tree, encode_tree

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ID_MAX
 from merkle.tree_columns import Column, check_shape, spans_of
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
+from ozone.clients.authentication import HadoopIdentity, choose
 from ozone.scrub.scrub import default_state_dir
-from ozone.wire.authentication import HadoopIdentity, choose
+from suture.errors import Code, RefusedError
 
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME", "HOME", "XDG_STATE_HOME")
 UNKNOWN_UID = 54_321

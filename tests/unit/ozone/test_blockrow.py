@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChecksumType, ContainerId
 from ozone.disk.blockrow import decode_stored, folds_of
 from ozone.disk.messages import BLOCK_DATA
-from ozone.disk.unknown import UnsupportedFormat
+from ozone.disk.unsupported_format import UnsupportedFormat
 from tests.support.ozone.ozone_volumes import NONE, chunk_message, crc32c_of
 
 HERE, BLOCK = ContainerId(1), BlockId(9)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId, ReplicaState
 from ozone.disk.descriptor import decode_descriptor
-from ozone.disk.unknown import UnsupportedFormat
+from ozone.disk.unsupported_format import UnsupportedFormat
 from tests.support.ozone.ozone_volumes import descriptor_text
 
 HERE = ContainerId(3)

@@ -7,7 +7,7 @@ import pytest
 
 from merkle.blockrow import METADATA_BYTES_MAX, encode_block
 from merkle.checksum import Algorithm
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import (
     Bcsid,
     BlockData,

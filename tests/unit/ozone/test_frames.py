@@ -2,9 +2,9 @@
 
 import pytest
 
-from merkle.damaged import DamagedData
-from ozone.wire.connection import Address, parse_addresses
-from ozone.wire.frames import Failure, connection_header, context_frame, parse_answer, varint
+from merkle.damaged_data import DamagedData
+from ozone.clients.connection import Address, parse_addresses
+from ozone.clients.frames import Failure, connection_header, context_frame, parse_answer, varint
 from tests.support.control import recorded_scm
 from tests.support.control.recorded_scm import recorded
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import RefusedError
 from merkle.replica import ContainerId
 from ozone.disk.layout import container_ids, find_volume
+from suture.errors import RefusedError
 
 VERSION = "#Sun Nov 22\nstorageID=DS-1\nclusterID=CID-1\ndatanodeUuid=u\nlayOutVersion=1\n"
 

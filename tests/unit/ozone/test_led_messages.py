@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from ozone.leading.messages import (
+from ozone.scm_link.messages import (
     REQUEST,
     RESPONSE,
     DatanodeRequestType,

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.store.volumes.nodestate import NodeState
-from ozone.leading import reports
-from ozone.leading.reports import DatanodeInfo
+from agent.store.volumes.op_state_file import NodeState
+from ozone.scm_link import reports
+from ozone.scm_link.reports import DatanodeInfo
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.ozone.standin_scm import ozone
 
 ME = DatanodeInfo(

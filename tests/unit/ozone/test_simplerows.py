@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from merkle.blockrow import encode_block
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ContainerId
 from ozone.disk.blockrow import decode_stored, folds_of
 from ozone.disk.messages import BLOCK_DATA
 from ozone.disk.simplerows import SimpleRows, read_simple
-from ozone.disk.unknown import UnsupportedFormat
+from ozone.disk.unsupported_format import UnsupportedFormat
 
 HERE = ContainerId(300)
 FIRST = 117_883_640_217_600_001

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.rpc.wire.snapshot_file import SCHEMAS
+from ozone.clients.messages import RESPONSE
 from ozone.cluster.listings import datanode_id
 from ozone.cluster.snapshot_rows import (
     ExportContext,
@@ -13,7 +13,7 @@ from ozone.cluster.snapshot_rows import (
     node_row,
     replica_row,
 )
-from ozone.wire.messages import RESPONSE
+from suture.wire.mapping.snapshot_file import SCHEMAS
 
 NOW = ExportContext(1_000_000, True)
 PIPELINE = "5a3f1dae-1bed-449f-973b-c71b1ada4f18"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId
 from ozone.disk.messages import CHECKSUM_INFO
 from ozone.disk.treefile import decode_tree

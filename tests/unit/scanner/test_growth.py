@@ -2,8 +2,8 @@
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
-from scanner.growth import ScanTreeBuilder
 from scanner.rows.small_blocks import SimpleRun, runs
+from scanner.scan_tree import ScanTreeBuilder
 from tests.support.storage.replica_reader import MemoryReader, MemoryReplica, noise
 
 

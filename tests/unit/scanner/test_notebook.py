@@ -5,7 +5,7 @@ import pytest
 from merkle.replica import BlockId, ChecksumType, ContainerId
 from scanner.chunk_verdict import ChunkJudgement
 from scanner.finding import DamageFault, Forensic, ScanFinding, Verdict
-from scanner.notebook import (
+from scanner.finding_collector import (
     FINDINGS_PER_REPLICA_MAX,
     NOTES_PER_REPLICA_MAX,
     FindingCollector,

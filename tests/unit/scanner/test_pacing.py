@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.pacing import (
+from scanner.scan_rate_control import (
     ACTIVE_S,
     ADJUST_S,
     BURST_S,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scanner.pacing import (
+from scanner.scan_rate_control import (
     CALM_S,
     CAREFUL,
     CAREFUL_INCREASE,
@@ -337,7 +337,7 @@ def test_pacing_constants_are_the_measured_ones() -> None:
     """A change to one of these numbers needs a new measurement of client latencies beside a
     scan.
     """
-    from scanner import pacing
+    from scanner import scan_rate_control
 
     decided = {
         "BURST_S": 0.1,
@@ -364,7 +364,7 @@ def test_pacing_constants_are_the_measured_ones() -> None:
         "REACH": 1.5,
     }
 
-    assert decided == {name: getattr(pacing, name) for name in decided}
+    assert decided == {name: getattr(scan_rate_control, name) for name in decided}
     assert (
         PaceLimits(
             floor_bytes_per_s=1_048_576,

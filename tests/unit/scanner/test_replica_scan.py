@@ -11,7 +11,7 @@ from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Leaf
 from scanner.chunk_verdict import WITNESSES
 from scanner.finding import DamageFault, ScanFinding, Verdict
-from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX
+from scanner.finding_collector import FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX
 from scanner.ports import StructureFault
 from scanner.replica_scan import READ_BYTES_MAX
 from tests.support.storage.replica_reader import (

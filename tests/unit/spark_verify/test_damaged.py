@@ -6,14 +6,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from agent.errors import RefusedError
-from agent.rpc.wire.plan_file import FinishedRun, read_plan
-from agent.rpc.wire.snapshot_file import writing
 from spark_verify.errors import SnapshotRefused, describe_error, failures
 from spark_verify.input_columns import TABLES
 from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.session import open_session
 from spark_verify.snapshot.tables import check_files, read_below
+from suture.errors import RefusedError
+from suture.wire.mapping.plan_file import FinishedRun, read_plan
+from suture.wire.mapping.snapshot_file import writing
 from tests.support.verification.snapshots import container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

@@ -17,22 +17,22 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from agent.client.block_messages import Placed
-from agent.client.ecreader import GroupReader
-from agent.client.ecwriter import EcWriterSession
-from agent.client.fan_out import Open
-from agent.client.file_pieces import SourceFile
-from agent.client.writer import StoredFile
-from agent.ec.scheme import Scheme, parse_scheme
-from agent.errors import SutureError
-from agent.rpc.calls.peer import NodeAddress, Peer
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from suture.client.block_messages import Placed
+from suture.client.ecreader import GroupReader
+from suture.client.ecwriter import EcWriterSession
+from suture.client.fan_out import Open
+from suture.client.file_pieces import SourceFile
+from suture.client.writer import StoredFile
+from suture.ec.scheme import Scheme, parse_scheme
+from suture.errors import SutureError
+from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.scm import ScmClient
+from suture.wire.v1 import datanode_pb2_grpc, scm_pb2
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import Event
 from tools.simulation.oracle import Held, Truth
-from tools.simulation.outside.primitives import Executor
+from tools.simulation.simulated_os.primitives import Executor
 from tools.simulation.whole_cluster.machines import SCM_ADDRESS
 from tools.simulation.whole_cluster.oracle import LedOracle
 from tools.simulation.whole_cluster.run import LedRun

@@ -8,31 +8,31 @@ from typing import Any, Final
 import agent.host.wiring
 import agent.scan.throttle
 from agent.config.options import AgentConfig
-from agent.errors import SutureError
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from agent.host.who import DatanodeIdentity
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.datanode.server import BuiltServer, codecs_of, composed
-from agent.rpc.serving.connections import Connections
-from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2_grpc
-from agent.rpc.wire.errors import ErrorStatusMiddleware
-from agent.runtime.service_manager import SystemdNotifier
+from agent.services.server import BuiltServer, codecs_of, composed
 from agent.store.files.layout import VolumeLayout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
-from scm.edge.plane.control import ControlPlane
-from scm.edge.service import ScmService
+from scm.api.calls.control import ControlPlane
+from scm.api.service import ScmService
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
+from suture.errors import SutureError
+from suture.runtime.sd_notify import SystemdNotifier
+from suture.wire.clients.scm import ScmClient
+from suture.wire.mapping.errors import ErrorStatusMiddleware
+from suture.wire.server.connections import Connections
+from suture.wire.v1 import datanode_pb2_grpc, scm_pb2_grpc
 from tools.simulation.cluster import PLAIN, PORT
 from tools.simulation.machine import Machine
 from tools.simulation.oracle import DiskHost
-from tools.simulation.outside.disk import INDEX_FILE
-from tools.simulation.outside.fibers import ProcessLifetime, Scheduler
-from tools.simulation.outside.kernel import Kernel
-from tools.simulation.outside.network import Collected, Network
-from tools.simulation.outside.primitives import Event, Executor
+from tools.simulation.simulated_os.disk import INDEX_FILE
+from tools.simulation.simulated_os.fibers import ProcessLifetime, Scheduler
+from tools.simulation.simulated_os.kernel import Kernel
+from tools.simulation.simulated_os.network import Collected, Network
+from tools.simulation.simulated_os.primitives import Event, Executor
 
 SCM: Final = "scm"
 SCM_ADDRESS: Final = f"{SCM}:9860"

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.errors import SutureError
 from merkle.replica import ContainerId, ReplicaState
+from suture.errors import SutureError
 from tools.simulation.oracle import Held, Oracle, Truth
 from tools.simulation.whole_cluster.machines import OPTIONS
 

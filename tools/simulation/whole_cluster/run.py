@@ -8,13 +8,13 @@ from typing import Final
 
 import grpc
 
-from agent.client.rediscovery import fetch_contents
-from agent.errors import SutureError
-from agent.rpc.calls.peer import Peer
-from agent.rpc.calls.scm import ScmClient
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.rpc.wire import codec
 from merkle.replica import Bcsid, BlockData, BlockId
+from suture.client.container_discovery import fetch_contents
+from suture.errors import SutureError
+from suture.wire.clients.peer import Peer
+from suture.wire.clients.scm import ScmClient
+from suture.wire.mapping import codec
+from suture.wire.v1 import container_pb2, scm_pb2
 from tools.simulation.actions import (
     block_of,
     content,
@@ -25,7 +25,7 @@ from tools.simulation.actions import (
 )
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import IN_SERVICE, NODES, WANTED, Event, Kind
-from tools.simulation.outside.fibers import Fiber
+from tools.simulation.simulated_os.fibers import Fiber
 from tools.simulation.stage import ScheduleRun
 from tools.simulation.whole_cluster.events import SEEDS_ROUND, TWINS
 from tools.simulation.whole_cluster.machines import (

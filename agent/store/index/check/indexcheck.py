@@ -21,8 +21,6 @@ from typing import Final
 
 import numpy as np
 
-from agent.errors import Code, VolumeFailed
-from agent.store.files.durable import open_file, raise_shortage
 from agent.store.index.check.indexorder import KeyOrder
 from agent.store.index.check.indexpages import (
     BIG_DATA,
@@ -46,7 +44,9 @@ from agent.store.index.check.indexpages import (
     judge_pages,
     numbers_at,
 )
-from agent.store.index.indexerrors import DATA_FILE
+from agent.store.index.lmdb_errors import DATA_FILE
+from suture.errors import Code, VolumeFailed
+from suture.runtime.durable import open_file, raise_shortage
 
 SMALL_BYTES: Final = 256 * 1024**2  # read in two seconds
 BATCH_PAGES: Final = 1024  # read and checked together

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
 from merkle.replica import ReplicaState
+from scm.api.call_values import Heartbeat, HeartbeatAnswer
 from scm.cluster.nodes import Registration
 from scm.cluster.replica_map import NodeReplicaReport
-from scm.edge.call_values import Heartbeat, HeartbeatAnswer
-from scm.state.facts import CommandKind, ContainerState, Key, KeyBlock
+from scm.state.entities import CommandKind, ContainerState, Key, KeyBlock
 from scm.state.options import ScmOptions
 from scm.state.starts import ReportedStart
+from suture.errors import Code, RefusedError, UnavailableError
 from tests.support.control.restored import recover
 from tests.support.control.scm_world import ScmWorld, replica, volume
 
@@ -246,9 +246,9 @@ def test_machine_that_was_reset_to_a_snapshot_is_recognised(
 
 def test_a_memory_that_cannot_be_is_left_out() -> None:
     """A term near the end of numbers would leave none for the control plane's own."""
-    from agent.rpc.v1 import scm_pb2
     from merkle.replica import ID_MAX
-    from scm.edge.datanode_wire import heartbeat_from
+    from scm.api.datanode_wire import heartbeat_from
+    from suture.wire.v1 import scm_pb2
 
     good, bad = (
         scm_pb2.SeenStart(start_id="one", term=term, state_number=5) for term in (4, ID_MAX)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.replication.reconciling.plan_check import PlannedCommand, PlanRow
-from scm.state.facts import CommandKind, Container, OpState, PendingCommand
+from scm.replication.reconcile.plan_check import PlannedCommand, PlanRow
+from scm.state.entities import CommandKind, Container, OpState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, replica
 

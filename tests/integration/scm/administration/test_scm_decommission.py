@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from agent.cli.change.node_commands import progress_text
-from agent.errors import UnavailableError
-from agent.rpc.v1 import scm_pb2
 from merkle.replica import ReplicaState
 from scm.administration.decommission import OpStateRequest
 from scm.administration.decommission_rules import DONE
-from scm.state.facts import CommandKind, Container, OpState
+from scm.state.entities import CommandKind, Container, OpState
 from scm.state.options import ScmOptions
+from suture.errors import UnavailableError
+from suture.wire.v1 import scm_pb2
 from tests.support.control.scm_world import ScmWorld, outcome, replica
 from tests.support.control.unwritable import unwritable
 from tests.support.heard import logged

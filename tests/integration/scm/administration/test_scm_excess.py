@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.rpc.wire.plan_file import FinishedRun, read_plan
-from scm.edge import wire
-from scm.state.facts import CommandKind
+from scm.api import wire
+from scm.state.entities import CommandKind
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import VerifyRequest, verify
+from suture.wire.mapping.plan_file import FinishedRun, read_plan
 from tests.support.control.scm_world import ScmWorld, confirm, replica
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

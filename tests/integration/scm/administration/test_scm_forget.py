@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.observe.audit import AuditLog
-from agent.runtime.exits import ExitCode
 from merkle.replica import ReplicaState
 from scm.administration.node_removal import RemovalLoss
-from scm.edge.plane.control import ControlPlane
-from scm.state.facts import CommandKind, ContainerState, PendingCommand
+from scm.api.calls.control import ControlPlane
+from scm.state.entities import CommandKind, ContainerState, PendingCommand
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import VerifyRequest, verify
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.observe.audit import AuditLog
+from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica
 from tests.support.control.unwritable import unwritable

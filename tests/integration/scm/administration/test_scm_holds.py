@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from scm.cluster.commands.failing_replicas import HOLD_REST_MS
-from scm.replication.reconciling.plan_check import PlanReplica, PlanRow
-from scm.state.facts import CommandKind, Container, Hold, OutcomeState
+from scm.replication.reconcile.plan_check import PlanReplica, PlanRow
+from scm.state.entities import CommandKind, Container, Hold, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome
 

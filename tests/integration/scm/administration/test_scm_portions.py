@@ -12,8 +12,8 @@ from merkle.replica import ReplicaState
 from scm.administration.container_pages import PAGE
 from scm.administration.decommission import OpStateRequest
 from scm.administration.node_removal import LOOKS_PER_TURN
-from scm.administration.operator_commands import NodeDecision
-from scm.state.facts import OpState, Replica
+from scm.administration.replica_orders import NodeDecision
+from scm.state.entities import OpState, Replica
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, container, replica
 

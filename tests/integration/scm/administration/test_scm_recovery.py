@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
-from agent.rpc.wire.bounds import KEY_BYTES_MAX
 from health.cluster_verdict import DataVerdict
 from merkle.checksum import Algorithm, container_checksum
+from scm.api.responses import counts_message
+from scm.api.wire import parse_key
 from scm.backup.image import begin_anew
 from scm.cluster.nodes import Registration
-from scm.edge.answers import counts_message
-from scm.edge.wire import parse_key
-from scm.state.facts import CommandKind, ContainerState, Key, KeyBlock, OpState, Replica
-from scm.state.single_values import CONTAINER_GAP
+from scm.state.entities import CommandKind, ContainerState, Key, KeyBlock, OpState, Replica
+from scm.state.state_metadata import CONTAINER_GAP
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.wire.mapping.bounds import KEY_BYTES_MAX
 from tests.support.control.restored import (
     NODES,
     TAKEN_MS,

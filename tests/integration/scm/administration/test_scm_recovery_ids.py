@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ID_MAX
-from scm.state.single_values import CONTAINER_GAP
+from scm.state.state_metadata import CONTAINER_GAP
 from tests.support.control.restored import (
     NODES,
     codes,

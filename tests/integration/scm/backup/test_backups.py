@@ -9,15 +9,15 @@ import lmdb
 import pytest
 
 from agent.cli.main import run
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from merkle.replica import ReplicaState
+from scm.backup.backup_writer import list_backups, take_backup
 from scm.backup.manifest import BackupManifest
-from scm.backup.restoring import restore_backup
-from scm.backup.taking import list_backups, take_backup
+from scm.backup.restore import restore_backup
 from scm.state.database import StateDatabase
-from scm.state.facts import Allocation, Node, OpState
-from scm.state.single_values import CONTAINER_GAP, COUNTERS
+from scm.state.entities import Allocation, Node, OpState
 from scm.state.state_environment import DATA
+from scm.state.state_metadata import CONTAINER_GAP, COUNTERS
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scm_world import MAP_BYTES, container, key, replica

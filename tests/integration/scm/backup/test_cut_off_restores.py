@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
-from scm.backup.restoring import restore_backup
-from scm.backup.taking import take_backup
+from scm.backup.backup_writer import take_backup
+from scm.backup.restore import restore_backup
 from scm.state.database import StateDatabase
-from scm.state.directory import GROWING
+from scm.state.state_directory import GROWING
+from suture.errors import Code, RefusedError
 from tests.support.control.scm_world import MAP_BYTES, ScmWorld, confirm
 from tests.support.heard import logged
 

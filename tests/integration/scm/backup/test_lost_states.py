@@ -8,9 +8,9 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.errors import Code, RefusedError
 from scm.state.database import StateDatabase
-from scm.state.directory import GROWING
+from scm.state.state_directory import GROWING
+from suture.errors import Code, RefusedError
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess, spawn
 from tests.support.control.scm_world import MAP_BYTES

@@ -7,13 +7,13 @@ from typing import Final
 import lmdb
 import pytest
 
-from agent.errors import RefusedError
 from scm.backup import manifest as manifests
-from scm.backup.restoring import restore_backup
-from scm.backup.taking import take_backup
+from scm.backup.backup_writer import take_backup
+from scm.backup.restore import restore_backup
 from scm.state.database import StateDatabase
 from scm.state.history.anchors import Anchor, VolumeAnchors
 from scm.state.state_environment import DATA
+from suture.errors import RefusedError
 from tests.integration.scm.backup.test_backups import NOW_MS, fill
 from tests.support.control.scm_world import MAP_BYTES
 from tests.support.heard import logged

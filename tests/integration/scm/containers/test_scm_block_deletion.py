@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
+from scm.api.call_values import HeartbeatAnswer
 from scm.containers import block_deletion
 from scm.containers.block_deletion import UNEVEN_S
-from scm.edge.call_values import HeartbeatAnswer
 from scm.state.database import StateChange
-from scm.state.facts import (
+from scm.state.entities import (
     CommandKind,
     CommandOutcome,
     Container,
@@ -23,6 +22,7 @@ from scm.state.facts import (
     Replica,
 )
 from scm.state.options import ScmOptions
+from suture.errors import Code, UnavailableError
 from tests.support.control.coded_world import NODES as CODED_NODES
 from tests.support.control.coded_world import OPTIONS, closed, orders
 from tests.support.control.scm_world import ScmWorld, key, outcome, replica

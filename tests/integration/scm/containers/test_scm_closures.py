@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.exits import ExitCode
 from merkle.replica import ReplicaState
-from scm.replication.reconciling.plan_check import PlanRow
-from scm.state.facts import CommandKind, Container, ContainerState
+from scm.replication.reconcile.plan_check import PlanRow
+from scm.state.entities import CommandKind, Container, ContainerState
 from scm.state.options import ScmOptions
+from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld, confirm, key, replica
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
 from scm.containers import block_deletion
+from suture.errors import Code, UnavailableError
 from tests.support.control.scm_world import ScmWorld
 
 NODES = ("dn1", "dn2", "dn3")

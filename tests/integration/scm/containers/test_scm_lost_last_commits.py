@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.state.facts import CommandKind, ContainerState
+from scm.state.entities import CommandKind, ContainerState
 from tests.integration.scm.containers.test_scm_closures import (
     NODES,
     OPTIONS,

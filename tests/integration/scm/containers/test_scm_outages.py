@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.edge.call_values import AllocatedBlockInfo
-from scm.state.facts import Container, ContainerState
+from scm.api.call_values import AllocatedBlockInfo
+from scm.state.entities import Container, ContainerState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, key, replica
 

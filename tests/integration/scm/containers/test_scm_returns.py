@@ -8,7 +8,7 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.containers.block_deletion import UNEVEN_S
-from scm.state.facts import CommandKind, Container, ContainerState, PendingCommand
+from scm.state.entities import CommandKind, Container, ContainerState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
 

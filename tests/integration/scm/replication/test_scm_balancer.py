@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
-from scm.edge.call_values import Heartbeat
-from scm.state.facts import CommandKind, CommandPriority, OutcomeState
+from scm.api.call_values import Heartbeat
+from scm.state.entities import CommandKind, CommandPriority, OutcomeState
 from scm.state.options import ScmOptions
+from suture.errors import Code, RefusedError, UnavailableError
 from tests.support.control.scm_world import ScmWorld, outcome, replica, volume
 from tests.support.control.unwritable import unwritable
 from tests.support.heard import logged

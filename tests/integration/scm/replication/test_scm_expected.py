@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from health.words import HealthState
-from scm.edge.replication_report import LastVerification, rm_report
-from scm.replication.judging.health_states import HealthStates
-from scm.state.facts import CommandKind, ContainerState, OpState, PendingCommand
+from scm.api.replication_report import LastVerification, rm_report
+from scm.replication.health.health_states import HealthStates
+from scm.state.container_queues import ContainerBitmap
+from scm.state.entities import CommandKind, ContainerState, OpState, PendingCommand
 from scm.state.options import ScmOptions
-from scm.state.quiet_containers import ContainerBitmap
 from tests.support.control.coded_world import NODES as CODED_NODES
 from tests.support.control.coded_world import OPTIONS as CODED_OPTIONS
 from tests.support.control.coded_world import closed, orders

@@ -9,7 +9,7 @@ import pytest
 
 from scm.cluster.commands.failing_targets import REST_S, FailingTargets
 from scm.state.clock import ScmClock
-from scm.state.facts import CommandKind, Container, OutcomeState
+from scm.state.entities import CommandKind, Container, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import ScmWorld, outcome, pending

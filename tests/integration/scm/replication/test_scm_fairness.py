@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.state.facts import CommandKind, Container
+from scm.state.entities import CommandKind, Container
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, replica
 

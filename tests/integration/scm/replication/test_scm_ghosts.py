@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.observe.audit import AuditLog
 from merkle.replica import ReplicaState
-from scm.state.facts import (
+from scm.state.entities import (
     CommandKind,
     CommandOutcome,
     Container,
@@ -18,6 +17,7 @@ from scm.state.facts import (
     Replica,
 )
 from scm.state.options import ScmOptions
+from suture.observe.audit import AuditLog
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_time, replica, summary
 
 NODES = ("dn1", "dn2", "dn3", "dn4")

@@ -10,8 +10,8 @@ import pytest
 
 from merkle.replica import LAYOUT_VERSION, ReplicaState
 from scm.cluster.commands import command_limits
-from scm.replication.reconciling import healing
-from scm.state.facts import CommandKind, Container, ContainerState, Replica
+from scm.replication.reconcile import auto_reconcile
+from scm.state.entities import CommandKind, Container, ContainerState, Replica
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import (
     ScmWorld,
@@ -356,7 +356,7 @@ def test_a_turn_orders_only_so_many(world: ScmWorld, monkeypatch: pytest.MonkeyP
     """The number of orders per turn is bounded, so that the lock is not held for long, even
     after the loss of a disk.
     """
-    monkeypatch.setattr(healing, "ORDERS_PER_TURN", 2)
+    monkeypatch.setattr(auto_reconcile, "ORDERS_PER_TURN", 2)
     boxes = [world.made_closed() for _ in range(5)]
     for box in boxes:
         world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
@@ -370,7 +370,7 @@ def test_a_turn_orders_only_so_many(world: ScmWorld, monkeypatch: pytest.MonkeyP
 
 def test_a_turn_orders_in_portions(world: ScmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two of them others have the lock."""
-    monkeypatch.setattr(healing, "ORDERS_AT_ONCE", 2)
+    monkeypatch.setattr(auto_reconcile, "ORDERS_AT_ONCE", 2)
     boxes = [world.made_closed() for _ in range(5)]
     for box in boxes:
         world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))

@@ -10,14 +10,14 @@ from typing import cast
 
 import pytest
 
-from agent.runtime.stop_request import StopRequest
 from health.words import HealthState
 from merkle.replica import ReplicaState
-from scm.edge.plane.control import ControlPlane
+from scm.api.calls.control import ControlPlane
 from scm.main import TickThread
 from scm.replication.replication_manager import LOOKS_PER_TURN, ORDERS_AT_ONCE
-from scm.state.facts import CommandKind
+from scm.state.entities import CommandKind
 from scm.state.options import ScmOptions
+from suture.runtime.stop_request import StopRequest
 from tests.support.control.scm_world import ScmWorld, container, replica
 
 DEADLINE_S = 30.0

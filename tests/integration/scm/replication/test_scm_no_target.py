@@ -10,8 +10,8 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.administration.decommission import OpStateRequest
-from scm.edge.call_values import Heartbeat
-from scm.state.facts import ASKED, CommandKind, Hold, OpState
+from scm.api.call_values import Heartbeat
+from scm.state.entities import ASKED, CommandKind, Hold, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import (
     ScmWorld,

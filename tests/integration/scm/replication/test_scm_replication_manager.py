@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scm.administration.decommission import OpStateRequest
-from scm.state.facts import CommandKind, Container, OpState, OutcomeState, PendingCommand
+from scm.state.entities import CommandKind, Container, OpState, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_time, replica
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.rpc.v1 import scm_pb2
+from suture.wire.v1 import scm_pb2
 from tests.support.simulation.simulated_days import Days, first_day, second_day, third_day
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from health.judge import diagnose
 from scm.cluster.commands.loads import RECONSTRUCT_TYPE
-from scm.state.facts import CommandKind
+from scm.state.entities import CommandKind
 from scm.state.options import ScmOptions
 from tests.support.control.booked import enter, sayable
 from tests.support.control.scm_world import ScmWorld

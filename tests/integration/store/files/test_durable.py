@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, SutureError, UnavailableError, VolumeFailed
-from agent.store.files import blockfile, durable
+from agent.store.files import blockfile
+from suture.errors import Code, SutureError, UnavailableError, VolumeFailed
+from suture.runtime import durable
 from tests.support.storage.stores import content
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.given import SETTINGS_BYTES_MAX, read_file_bounded
-from agent.store.files.durable import TooLarge, read_file
 from agent.store.files.layout import VolumeLayout
 from agent.store.recovery.fsck import fsck
-from agent.store.replica.glance import quick_check
 from agent.store.replica.packs import read_table
-from agent.store.volumes.nodestate import NodeState, newest_state, state_path
+from agent.store.replica.quick_check import quick_check
+from agent.store.volumes.op_state_file import NodeState, newest_state, state_path
 from merkle.replica import ReplicaState
 from scanner.finding import DamageFault
+from suture.config.bounded_read import SETTINGS_BYTES_MAX, read_file_bounded
+from suture.runtime.durable import TooLarge, read_file
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, StoredReplica
 
 HUGE_BYTES = 1024**4

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import BlockFailed, Code, UnavailableError
 from agent.store.files import extents
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
+from suture.errors import BlockFailed, Code, UnavailableError
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,

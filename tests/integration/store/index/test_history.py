@@ -8,7 +8,7 @@ import pytest
 from agent.store.index.replica_history import KEPT_COUNT, decode_entry, encode_entry
 from agent.store.index.rows import ReplicaRow, seal
 from agent.store.index.transactions import IndexChange
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import (

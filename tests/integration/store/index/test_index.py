@@ -7,10 +7,9 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
-from agent.store.index import mapgate
+from agent.store.index import map_resize_lock
 from agent.store.index.environment import Index
-from agent.store.index.mapgate import MapResizeLock
+from agent.store.index.map_resize_lock import MapResizeLock
 from agent.store.index.rows import (
     ReplicaRow,
     UnlinkEntry,
@@ -25,10 +24,11 @@ from agent.store.index.rows import (
 )
 from agent.store.index.transactions import IndexView
 from merkle.checksum import Algorithm
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import TreeSummary
 from scanner.finding import Forensic
+from suture.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from tests.support.storage.stores import chunk_of, content, damage
 
 
@@ -210,7 +210,7 @@ class TestMap:
         self, index: Index, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A long-lived reader makes the writer give up with BUSY, and nothing is lost."""
-        monkeypatch.setattr(mapgate, "MAP_WAIT_S", 0.05)
+        monkeypatch.setattr(map_resize_lock, "MAP_WAIT_S", 0.05)
         index.write(lambda rows: rows.put_block(ONE, BlockId(1), b"x"))
 
         with index.read() as rows:
@@ -225,7 +225,7 @@ class TestMap:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A caller waits while the map is replaced, and gives up in the end."""
-        monkeypatch.setattr(mapgate, "MAP_WAIT_S", 0.05)
+        monkeypatch.setattr(map_resize_lock, "MAP_WAIT_S", 0.05)
         gate = MapResizeLock()
 
         with gate.closed(), pytest.raises(UnavailableError), gate.entered():

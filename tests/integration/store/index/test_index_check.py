@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.files.layout import VolumeLayout
 from agent.store.index.check import indexcheck
 from agent.store.index.check.indexcheck import check_index
@@ -21,6 +20,7 @@ from agent.store.index.rows import KEY_BYTES
 from agent.store.index.transactions import IndexChange
 from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockId, ContainerId
+from suture.errors import Code, SutureError, VolumeFailed
 from tests.support.storage.stores import CLUSTER, closed_replica, content, open_store
 
 PAGE = 4096

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import VolumeFailed
 from agent.store.index.check.indexcheck import check_index
 from agent.store.index.environment import Index
 from agent.store.index.rows import KEY_BYTES
 from agent.store.index.transactions import IndexChange
 from merkle.replica import BlockId, ContainerId
+from suture.errors import VolumeFailed
 
 PAGE = 4096
 MAP_BYTES = 64 * 1024**2

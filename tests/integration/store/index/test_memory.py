@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.memory import let_go_of_pages, trim_heap
 from agent.store.index.environment import Index
 from agent.store.index.rows import ReplicaRow
 from agent.store.index.transactions import IndexChange
 from merkle.replica import ContainerId, ReplicaState
+from suture.runtime.memory import let_go_of_pages, trim_heap
 
 MIB = 1024**2
 PAGE_BYTES = mmap.PAGESIZE
@@ -135,7 +135,7 @@ def test_freed_memory_is_given_back() -> None:
 
 STREAM = """
 import resource
-from agent.runtime.memory import share_heaps
+from suture.runtime.memory import share_heaps
 {prepared}
 def pass_messages():
     messages = [b"m" * 1024**2 for _ in range(8)]

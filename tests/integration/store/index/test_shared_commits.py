@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from agent.store.index.environment import Index
-from agent.store.index.sharedcommits import GROUP_MAX, GroupCommit
+from agent.store.index.group_commit import GROUP_MAX, GroupCommit
 from agent.store.index.transactions import IndexChange
 from merkle.replica import BlockId, ContainerId
+from suture.errors import Code, RefusedError
 
 ONE = ContainerId(1)
 WAITING = 8

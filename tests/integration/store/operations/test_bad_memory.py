@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import VolumeFailed
 from agent.store.files import blockfile
 from agent.store.operations import overwrite
 from agent.store.operations.batch_repair import OfferedChunk
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
+from suture.errors import VolumeFailed
 from tests.support.faults.flips import failing_memory
 from tests.support.storage.stores import (
     CHUNK_BYTES,

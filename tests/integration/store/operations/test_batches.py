@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
 from agent.store.operations import batch_repair, overwrite
@@ -17,6 +16,7 @@ from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import StoreReplicaReader
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ContainerId
+from suture.errors import Code, RefusedError, UnavailableError
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,

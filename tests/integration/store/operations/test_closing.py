@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from agent.store.index.rows import DescriptorEntry, InstallEntry
 from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck
@@ -15,6 +14,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId, ReplicaState
 from merkle.tree_building import TreeBuilder
+from suture.errors import Code, RefusedError
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,

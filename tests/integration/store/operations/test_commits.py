@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import (
     ID_MAX,
@@ -13,6 +12,7 @@ from merkle.replica import (
     BlockId,
     ContainerId,
 )
+from suture.errors import Code, RefusedError, UnavailableError
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     bare_chunk,

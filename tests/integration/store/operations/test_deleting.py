@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from suture.errors import Code, RefusedError
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,

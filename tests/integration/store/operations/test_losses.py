@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from scanner.finding import DamageFault
+from suture.errors import Code, RefusedError
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     check_clean,

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, SutureError, VolumeFailed
-from agent.store.files import durable
+from agent.store.failure_reports import StoreFailure
 from agent.store.index.environment import Index
 from agent.store.operations import deleting
 from agent.store.recovery.fsck import fsck
-from agent.store.replica import obstacles
+from agent.store.replica import path_conflicts
 from agent.store.replica_store import ReplicaStore
-from agent.store.trouble import StoreFailure
 from merkle.replica import ContainerId, ReplicaState
+from suture.errors import Code, SutureError, VolumeFailed
+from suture.runtime import durable
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.pushed import Pair, serving_pair
 from tests.support.storage.stored_replica import CONTAINER
@@ -125,7 +125,7 @@ def test_obstacle_in_the_place_of_a_new_replica_goes_to_quarantine(
         with pytest.MonkeyPatch.context() as patch:
             failing = Failing(patch)
             failing.sync_of(group_of(store))
-            failing.removal(obstacles, always=True)
+            failing.removal(path_conflicts, always=True)
             with pytest.raises(SutureError):
                 store.create_container(ONE)
         assert failing.failures
@@ -210,7 +210,7 @@ def broken_arrival(pair: Pair) -> None:
     with pytest.MonkeyPatch.context() as patch:
         failing = Failing(patch)
         failing.sync_of(volume.paths(CONTAINER).root.parent)
-        failing.removal(obstacles, always=True)
+        failing.removal(path_conflicts, always=True)
         with pytest.raises(SutureError):
             pair.source.replicate(pair.target)
     assert 2 == failing.failures

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import BlockFailed, SutureError, VolumeFailed
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
 from agent.store.operations.batch_repair import OfferedChunk
@@ -14,6 +13,7 @@ from agent.store.operations.overwrite import check_arrived
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import crc32c
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
+from suture.errors import BlockFailed, SutureError, VolumeFailed
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     check_clean,

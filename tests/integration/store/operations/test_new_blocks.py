@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.directfile import BUFFER_BYTES
 from agent.store.files.writebehind import SMALL_BYTES_MAX, Submit
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from suture.errors import Code, RefusedError, SutureError
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     chunk_of,

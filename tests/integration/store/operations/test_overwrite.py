@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from agent.store.files import blockfile
 from agent.store.operations import repair
 from agent.store.operations.repair import ReplicaRepair
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from suture.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import CHUNK_BYTES, closed_replica, content, flip_bit
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, VolumeFailed
 from agent.store.index.rows import InstallEntry
 from agent.store.operations.overwrite import check_arrived
 from agent.store.operations.repair import ReplicaRepair
@@ -13,7 +12,7 @@ from agent.store.recovery.fsck import fsck
 from agent.store.replica.descriptor import read_descriptor
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import crc32c
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import (
     Bcsid,
     BlockData,
@@ -23,6 +22,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
+from suture.errors import Code, RefusedError, VolumeFailed
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,

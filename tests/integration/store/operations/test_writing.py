@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import window_checksums
@@ -19,6 +18,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
+from suture.errors import Code, RefusedError
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     bare_chunk,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from agent.store.files.layout import ReplicaPaths, VolumeLayout
 from agent.store.index.environment import Index
 from agent.store.index.rows import TreeEntry
@@ -19,6 +18,7 @@ from agent.store.recovery.fsck import fsck
 from agent.store.replica.descriptor import read_descriptor, write_descriptor
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree_codec import encode_tree
+from suture.errors import Code, RefusedError
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import RefusedError
 from agent.store.files.layout import VolumeLayout
 from agent.store.index.facts import VolumeFacts
-from agent.store.volumes.known import declare_new
+from agent.store.volumes.volume_registry import declare_new
+from suture.errors import RefusedError
 from tests.support.storage.stores import CLUSTER, closed_replica, open_store
 
 NO_FSTAB = Path("/nowhere/fstab")

@@ -6,8 +6,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.errors import RefusedError
-from agent.salvage import source_volumes
+from agent.salvage import offline_volumes
 from agent.store.files import blockfile
 from agent.store.index.rows import (
     DescriptorEntry,
@@ -22,6 +21,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree_codec import encode_tree
+from suture.errors import RefusedError
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
@@ -107,7 +107,7 @@ def test_neither_fsck_nor_salvage_takes_what_a_newer_agent_wrote_for_damaged(
 
     with pytest.raises(RefusedError, match=said) as refused:
         fsck(layout.volume)
-    with source_volumes.opened([layout.volume], unreadable) as volumes:
+    with offline_volumes.opened([layout.volume], unreadable) as volumes:
         assert () == volumes
 
     assert "start the agent version that wrote the volume" == refused.value.hint

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import BlockFailed, VolumeFailed
 from agent.plan.reconcile_outcome import ChunkResult, ReconcileVerdict
-from agent.reconcile.failures import BLOCKS_MAX
+from agent.reconcile.failure_policy import BLOCKS_MAX
+from agent.store.failure_reports import StoreFailure
 from agent.store.files import blockfile
-from agent.store.files.durable import TEMPORARY_SUFFIX
 from agent.store.files.layout import ReplicaPaths
 from agent.store.index.packformat import PackedBlocks
 from agent.store.operations import deleting
 from agent.store.recovery import startup_recovery
 from agent.store.recovery.fsck import fsck
-from agent.store.trouble import StoreFailure
 from merkle.replica import BlockId, ReplicaState
+from suture.errors import BlockFailed, VolumeFailed
+from suture.runtime.durable import TEMPORARY_SUFFIX
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER

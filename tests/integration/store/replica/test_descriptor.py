@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from agent.store.replica.descriptor import Descriptor, decode_descriptor, encode_descriptor
-from merkle.damaged import DamagedData
+from merkle.damaged_data import DamagedData
 from merkle.replica import Bcsid, ContainerId, ReplicaState
 
 SEVEN = ContainerId(7)

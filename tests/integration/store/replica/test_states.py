@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from agent.store.replica.states import FORMER_STATE, NEXT, ReplicaEvent, healing_event, next_state
 from merkle.replica import ContainerId, ReplicaState
+from suture.errors import Code, RefusedError
 
 S = ReplicaState
 E = ReplicaEvent

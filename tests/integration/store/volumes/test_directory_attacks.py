@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from agent.config.loading import load
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.store.files.durable import TEMPORARY_SUFFIX
 from agent.store.files.layout import VolumeLayout, check_name
-from agent.store.operations.arrival import ROWS_SUFFIX, ImportSpec
+from agent.store.operations.replica_import import ROWS_SUFFIX, ImportSpec
 from agent.store.options import StoreOptions
-from agent.store.replica.glance import quick_check
+from agent.store.replica.quick_check import quick_check
 from agent.store.volumes.probe import probe
 from agent.store.volumes.volume import open_volume
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from scanner.finding import DamageFault
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.durable import TEMPORARY_SUFFIX
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import (
     CHUNK_BYTES,

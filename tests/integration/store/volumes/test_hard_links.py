@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import BlockFailed, Code, VolumeFailed
 from agent.store.files import blockfile
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ContainerId
+from suture.errors import BlockFailed, Code, VolumeFailed
 from tests.support.faults.store_victim import PACKED, SMALL, receive
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (

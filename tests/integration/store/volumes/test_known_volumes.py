@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import RefusedError, SutureError, VolumeFailed
 from agent.store.files.layout import VolumeLayout, decode_version
 from agent.store.files.mounts import unmounted
 from agent.store.index.check import indexcheck
@@ -14,7 +13,8 @@ from agent.store.index.facts import VolumeFacts
 from agent.store.recovery.opening import check_single
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.identity import remembered
-from agent.store.volumes.known import check_first_start, declare_new
+from agent.store.volumes.volume_registry import check_first_start, declare_new
+from suture.errors import RefusedError, SutureError, VolumeFailed
 from tests.support.storage.stores import (
     CLUSTER,
     DATANODE,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.layout import VolumeLayout
 from agent.store.options import StoreOptions
 from agent.store.volumes import own_places
 from agent.store.volumes.volume import open_volume, reading_lock
 from merkle.replica import BlockId
+from suture.errors import Code, RefusedError, SutureError
 from tests.support.storage.stored_replica import CHUNK_BYTES, CLUSTER, CONTAINER, StoredReplica
 
 FILES: dict[str, Callable[[VolumeLayout], Path]] = {

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, VolumeFailed
 from agent.store.files.layout import VolumeLayout, block_id_of, container_id_of, decode_version
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes import volume
 from merkle.replica import ContainerId
+from suture.errors import Code, RefusedError, VolumeFailed
 from tests.support.storage.stores import (
     CLUSTER,
     DATANODE,
@@ -136,7 +136,7 @@ class TestOneProcess:
         code = (
             "import sys\nfrom pathlib import Path\n"
             "from tests.integration.store.volumes.test_volume import open_as\n"
-            "from agent.errors import RefusedError\n"
+            "from suture.errors import RefusedError\n"
             "try: open_as(Path(sys.argv[1]))\n"
             "except RefusedError as refusal: print(refusal.code, refusal)"
         )

@@ -9,9 +9,9 @@ import pytest
 from agent.cli.change import volume_commands
 from agent.cli.evidence import diagnose
 from agent.cli.inspect import replica_commands
-from agent.cli.terminal.ask import query_all
-from agent.errors import Code, UnavailableError
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from suture.errors import Code, UnavailableError
+from suture.terminal.datanode_queries import query_all
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 NODES = ("dn1", "dn2", "dn3")
 INFO = scm_pb2.ContainerInfo(

@@ -1,9 +1,9 @@
 """suture history: what datanodes and orders tell, in one line of time."""
 
 from agent.cli.inspect.change_log import changes_told, not_told, orders_told
-from agent.cli.inspect.verified import verified_text
-from agent.cli.terminal.ask import DatanodeReply
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.cli.inspect.last_verified import verified_text
+from suture.terminal.datanode_queries import DatanodeReply
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 NOW_MS = 1_800_000_000_000
 

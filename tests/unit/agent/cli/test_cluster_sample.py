@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from agent.cli.evidence.cluster_sample import last_of
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.rpc.v1 import datanode_pb2 as pb
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.wire.v1 import datanode_pb2 as pb
 
 
 class ScriptedPeer:

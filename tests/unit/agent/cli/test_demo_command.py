@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.setup.demo_command import CHECKOUT, found
-from agent.errors import UnavailableError
+from suture.errors import UnavailableError
 
 
 def test_installation_without_tools_says_where_the_demo_is(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typer.main import get_command
 
 from agent.cli.main import run
 from agent.cli.program import COMMANDS, program
-from agent.cli.terminal.tasks import OTHERS, TASKS, sections
-from agent.cli.terminal.time_option import METAVAR
-from agent.config.quantity import parse_typed_duration_s
-from agent.runtime.exits import ExitCode
+from suture.config.quantity import parse_typed_duration_s
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.tasks import OTHERS, TASKS, sections
+from suture.terminal.time_option import METAVAR
 
 COLUMNS: Final = 80
 TOO_LARGE: Final = "99999999999999999999"  # for a container's id

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.cli.inspect.replica_commands import explain_findings
-from agent.rpc.v1 import datanode_pb2
+from suture.wire.v1 import datanode_pb2
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 
 from agent.cli.keys import sources_of
 from agent.cli.main import run
-from agent.client.spool import Spool
-from agent.rpc.wire.bounds import KEY_BYTES_MAX
-from agent.runtime.exits import ExitCode
+from suture.client.spool import Spool
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.mapping.bounds import KEY_BYTES_MAX
 
 NOBODY = "127.0.0.1:9"
 NO_UTF8 = "x\udcffy"

@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 
 from agent.cli.inspect.status_tables import containers_line
-from agent.rpc.v1 import scm_pb2
 from health.cluster_verdict import ContainerProblems, doubts_about
 from health.words import CLASSES, FLAGS, HealthState
+from suture.wire.v1 import scm_pb2
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 TEXT: Final = (ROOT / "docs" / "VOCABULARY.md").read_text()

@@ -1,7 +1,7 @@
 """What became of a command, in one row."""
 
 from agent.cli.inspect.scm_commands import outcome_row
-from agent.rpc.v1 import scm_pb2
+from suture.wire.v1 import scm_pb2
 
 
 def test_a_reconstruction_tells_what_it_read_and_left_out() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from agent.cli.terminal.outcomes import newest_outcomes, outcomes_in
-from agent.rpc.v1 import scm_pb2
+from suture.terminal.outcomes import newest_outcomes, outcomes_in
+from suture.wire.v1 import scm_pb2
 
 PAGE_MAX = 3
 

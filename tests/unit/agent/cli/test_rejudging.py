@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from agent.cli.evidence.bundle_reading import BundledFinding, BundledMedium
-from agent.cli.evidence.recorded import UNKNOWN_SUMS, contradiction, evidence_of, judged_again
+from agent.cli.evidence.recorded_reads import UNKNOWN_SUMS, contradiction, evidence_of, judged_again
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.tree import Leaf
 from scanner.chunk_verdict import WITNESSES, ChunkJudgement, FirstRead, judge_chunk
 from scanner.finding import Verdict
-from scanner.growth import UNREADABLE_LEAF
+from scanner.scan_tree import UNREADABLE_LEAF
 from tests.support.storage.replica_reader import chunk_of, noise
 
 DATA = noise(5 * 4096 - 100)

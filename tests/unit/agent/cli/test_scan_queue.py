@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from agent.cli.inspect.replica_commands import ScanOptions, scan_one
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 REPLICA = scm_pb2.ContainerInfoReplica(datanode=container_pb2.DatanodeEndpoint(datanode_id="dn1"))
 WISH = ScanOptions(container_id=1, wait=False, full_speed=False, quiet=True)

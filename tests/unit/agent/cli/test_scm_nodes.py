@@ -3,7 +3,7 @@
 import pytest
 
 from agent.cli.inspect.scm_commands import health_of
-from agent.rpc.v1 import scm_pb2
+from suture.wire.v1 import scm_pb2
 
 
 @pytest.mark.parametrize(

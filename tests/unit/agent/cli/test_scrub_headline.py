@@ -3,7 +3,7 @@
 import pytest
 
 from agent.cli.change.scrub import ask, headline
-from agent.rpc.v1 import datanode_pb2 as pb
+from suture.wire.v1 import datanode_pb2 as pb
 
 GOOD, LATE = pb.VolumeScrub(state="scanning"), pb.VolumeScrub(state="scanning", lag_ms=1)
 OFF = pb.VolumeScrub(state="off")

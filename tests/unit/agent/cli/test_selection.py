@@ -2,9 +2,9 @@
 
 import pytest
 
-from agent.cli.terminal.selection import one_node
-from agent.errors import RefusedError
-from agent.rpc.v1 import scm_pb2
+from suture.errors import RefusedError
+from suture.terminal.selection import one_node
+from suture.wire.v1 import scm_pb2
 
 NODES = [
     scm_pb2.NodeInfo(datanode_id="dn1", address="first.example.org:9859"),

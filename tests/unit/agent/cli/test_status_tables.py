@@ -6,7 +6,7 @@ from agent.cli.inspect.status_tables import (
     node_row,
     shadow_line,
 )
-from agent.rpc.v1 import datanode_pb2, scm_pb2
+from suture.wire.v1 import datanode_pb2, scm_pb2
 
 
 def test_healthy_cluster_line_counts_whole_containers() -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.console import Console
 
-from agent.cli.terminal.output import grid, parts_of, print_table
+from suture.terminal.output import grid, parts_of, print_table
 
 COLUMNS = ["datanode", "address", "rack", "health", "state", "containers#", "free#", "heartbeat"]
 ROWS = [
@@ -18,7 +18,7 @@ ROWS = [
 def narrow(monkeypatch: pytest.MonkeyPatch) -> Console:
     """Be a terminal of 80 columns."""
     console = Console(width=80, markup=False, emoji=False, highlight=False)
-    monkeypatch.setattr("agent.cli.terminal.output.people", console)
+    monkeypatch.setattr("suture.terminal.output.people", console)
     return console
 
 

@@ -10,17 +10,17 @@ from agent.cli.change import (
     apply,
     balance,
     container_commands,
-    holds,
-    losses,
+    hold_commands,
+    mark_lost_commands,
     node_commands,
     recover,
     volume_commands,
 )
 from agent.cli.change import trust as trusting
 from agent.cli.inspect import scm_commands
-from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.exits import ExitCode
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.exit_codes import ExitCode
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 PASSING = ("BUSY", "UNAVAILABLE", "SAFE_MODE")
 ITEMS = ("container_ids", "datanode_ids", "rows")
@@ -85,11 +85,19 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
             pass
 
     def connect_to(scm: object) -> None:
-        for module in (apply, balance, container_commands, holds, losses, node_commands, recover):
+        for module in (
+            apply,
+            balance,
+            container_commands,
+            hold_commands,
+            mark_lost_commands,
+            node_commands,
+            recover,
+        ):
             monkeypatch.setattr(module, "connect", lambda _scm: Connection(client_of(scm)))
-        for module in (losses, node_commands):
+        for module in (mark_lost_commands, node_commands):
             monkeypatch.setattr(module, "datanode_ids", lambda _client, ids, **_: ids)
-        for module in (holds, container_commands):
+        for module in (hold_commands, container_commands):
             monkeypatch.setattr(module, "datanode_id", lambda _client, name: name)
         monkeypatch.setattr(container_commands, "safe_mode_line", lambda _client: "")
 
@@ -107,9 +115,9 @@ COMMANDS: dict[str, Callable[[], int]] = {
     "delete": lambda: container_commands.delete([1, 2, 3], "dn1", yes=True),
     "close": lambda: container_commands.close([1, 2, 3], force=True, yes=True),
     "reconcile": lambda: container_commands.reconcile([1, 2, 3], wait_s=0),
-    "mark-lost": lambda: losses.mark_lost([1, 2, 3], yes=True),
-    "hold": lambda: holds.hold([1, 2, 3]),
-    "remove-node": lambda: losses.remove_node(["dn1", "dn2", "dn3"], yes=True),
+    "mark-lost": lambda: mark_lost_commands.mark_lost([1, 2, 3], yes=True),
+    "hold": lambda: hold_commands.hold([1, 2, 3]),
+    "remove-node": lambda: mark_lost_commands.remove_node(["dn1", "dn2", "dn3"], yes=True),
     "refresh-volumes": lambda: node_commands.refresh_volumes(["dn1", "dn2", "dn3"]),
     "decommission": lambda: node_commands.decommission(["dn1", "dn2", "dn3"], yes=True),
     "maintenance": lambda: node_commands.maintenance(["dn1", "dn2", "dn3"], yes=True),
@@ -169,7 +177,7 @@ def test_request_carried_out_as_a_whole_is_submitted_as_a_whole(
 
     connected(SimpleNamespace(remove_nodes=remove))
 
-    assert ExitCode.OK == losses.remove_node(["dn1", "dn2"], yes=True)
+    assert ExitCode.OK == mark_lost_commands.remove_node(["dn1", "dn2"], yes=True)
     assert [["dn1", "dn2"]] * 2 == asked
 
 

@@ -7,9 +7,9 @@ from agent.commands.command_queue import TaskLimits
 from agent.commands.intake import SLICE_COUNT, SLICE_PAUSE_S, CommandIntake
 from agent.commands.pool import TaskContext, TaskPool
 from agent.commands.routing import CommandRouter, Route
-from agent.commands.start_rate import StartRateLimiter
-from agent.rpc.v1 import scm_pb2
-from agent.runtime.loop import Idle, RetryAfter, WakeEvent
+from agent.commands.start_rate_limiter import StartRateLimiter
+from suture.runtime.loop import Idle, RetryAfter, WakeEvent
+from suture.wire.v1 import scm_pb2
 from tests.support.clock import FakeClock
 from tests.support.idle import wait_idle
 

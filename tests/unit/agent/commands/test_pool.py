@@ -6,8 +6,8 @@ import pytest
 
 from agent.commands.command_queue import Task, TaskLimits, TaskOutcome, TaskRejection
 from agent.commands.pool import LATE_CHECK_S, TaskBody, TaskContext, TaskPool
-from agent.errors import Code, UnavailableError
-from agent.runtime.clock import monotonic_ms
+from suture.errors import Code, UnavailableError
+from suture.runtime.clock import monotonic_ms
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate
 from tests.support.heard import logged

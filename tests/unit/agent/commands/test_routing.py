@@ -8,8 +8,8 @@ import pytest
 from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import TaskContext, TaskPool
 from agent.commands.routing import CommandRouter, Route
-from agent.errors import Code, RefusedError
-from agent.rpc.v1 import scm_pb2
+from suture.errors import Code, RefusedError
+from suture.wire.v1 import scm_pb2
 from tests.support.clock import FakeClock
 from tests.support.idle import wait_idle
 from tests.support.waiting import wait_until

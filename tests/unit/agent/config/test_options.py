@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from agent.config.loading import diff_options, load, load_written, with_live
-from agent.config.reference import find, options, sample
-from agent.errors import Code, RefusedError
+from agent.config.option_docs import find, options, sample
+from suture.errors import Code, RefusedError
 
 
 def write(path: Path, text: str) -> Path:

@@ -6,7 +6,7 @@ import pytest
 
 from agent.config.loading import load
 from agent.config.ozone import ozone_scms
-from agent.errors import Code, RefusedError
+from suture.errors import Code, RefusedError
 
 LED = {
     "scm": '["ozone://scm1.example:9861", "ozone://scm2.example:9861"]',

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.config.quantity import (
+from suture.config.quantity import (
     bytes_text,
     duration_text,
     parse_bytes,

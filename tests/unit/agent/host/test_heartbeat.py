@@ -4,15 +4,15 @@ import struct
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from agent.host import heartbeat as module
+from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo
-from agent.host.leader_terms import TermTracker
 from agent.host.outbox import STATUSES_KEPT_MAX, Outbox
-from agent.host.who import DatanodeIdentity
-from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.loop import Backoff, Busy, RetryAfter
+from agent.host.term_tracker import TermTracker
 from merkle.replica import LAYOUT_VERSION, ContainerId
+from suture.errors import Code, RefusedError, UnavailableError, VolumeFailed
+from suture.runtime.loop import Backoff, Busy, RetryAfter
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.clock import FakeClock
 from tests.support.control.heard_heartbeats import IDENTITY, Failing, Finishing, Replicas, Scm
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from agent.errors import Code, VolumeFailed
-from agent.host.leader_terms import KEEP_SPACING_S, STARTS_KEPT_MAX, TermTracker
-from agent.store.volumes.nodestate import SeenStart
+from agent.host.term_tracker import KEEP_SPACING_S, STARTS_KEPT_MAX, TermTracker
+from agent.store.volumes.op_state_file import SeenStart
+from suture.errors import Code, VolumeFailed
 from tests.support.clock import FakeClock
 
 

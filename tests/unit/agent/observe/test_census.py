@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agent.observe.census import AGE_BOUNDS_S, ReplicaTotals
+from agent.observe.replica_totals import AGE_BOUNDS_S, ReplicaTotals
 from agent.store.index.columns import decode_columns
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.rows import ReplicaRow, encode_replica

@@ -4,13 +4,13 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import cast
 
-from agent.observe.census import HostSummary
 from agent.observe.datanode_page import FINDINGS_SHOWN_MAX, status_page
 from agent.observe.datanode_status import DatanodeStatus
-from agent.rpc.v1 import datanode_pb2 as pb
+from agent.observe.replica_totals import HostSummary
 from agent.store.index.replica_history import Changes
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import DamageFault, ScanFinding, Verdict
+from suture.wire.v1 import datanode_pb2 as pb
 
 HOSTILE = "<b>\u202e"
 SHOWN = "&lt;b&gt;\\u202e"

@@ -8,7 +8,7 @@ import sys
 import pytest
 import structlog
 
-from agent.observe.logs import EVENT_COUNT_MAX, WINDOW_S, RateLimitProcessor, configure
+from suture.observe.logs import EVENT_COUNT_MAX, WINDOW_S, RateLimitProcessor, configure
 
 
 class Writes(io.StringIO):

@@ -3,7 +3,7 @@
 import pytest
 from jinja2 import UndefinedError
 
-from agent.observe.markup import age, ago, moment, templates
+from suture.pages.html import age, ago, moment, templates
 
 TEMPLATES = templates()
 PARTS = '{% from "parts.html.j2" import bar, marked, row, table, tiles %}'

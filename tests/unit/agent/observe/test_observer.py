@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, VolumeFailed
 from agent.observe.datanode_status import DatanodeStatus, ProcessInfo
-from agent.rpc.v1 import container_pb2
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
+from suture.errors import Code, VolumeFailed
+from suture.wire.v1 import container_pb2
 from tests.support.control.no_commands import NoCommands
 from tests.support.storage.stores import CLUSTER, DATANODE, closed_replica, open_store
 

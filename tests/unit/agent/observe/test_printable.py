@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal import output
-from agent.errors import Code, RefusedError
-from agent.observe import logs
-from agent.observe.printable import printable
 from spark_verify.printable import printable as printable_of_spark
+from suture.errors import Code, RefusedError
+from suture.observe import logs
+from suture.observe.terminal_escape import printable
+from suture.terminal import output
 
 HOSTILE = {
     "a colour": ("\x1b[31mred", "\\x1b[31mred"),

@@ -2,8 +2,8 @@
 
 from itertools import product
 
-from agent.observe.status_headline import DataStatus, headline, unreachable_nodes
-from agent.rpc.v1 import scm_pb2
+from suture.pages.status_headline import DataStatus, headline, unreachable_nodes
+from suture.wire.v1 import scm_pb2
 
 NOW_MS = 1_800_000_000_000
 REASONS = ("1 container whose replicas differ", "safe mode: 2 of 3 nodes have reported")

@@ -1,7 +1,7 @@
 """Which put of a key has its path."""
 
-from agent.client.putnote import PartBlock, PutMetadata, files_of
 from agent.salvage.inventory import files_to_write
+from suture.client.put_metadata import PartBlock, PutMetadata, files_of
 
 
 def part(key: str, local_id: int, put_id: str, number: int = 0, count: int = 1) -> PartBlock:

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.runtime.loop import RetryAfter
-from agent.scan.slow_disks import (
+from agent.scan.volume_latency import (
     COUNT_MIN,
     WINDOW_S,
     WINDOWS_KEPT,
@@ -15,6 +14,7 @@ from agent.scan.slow_disks import (
     slower_than_siblings,
 )
 from agent.store.files.devices import DiskCounters
+from suture.runtime.loop import RetryAfter
 
 
 @dataclass

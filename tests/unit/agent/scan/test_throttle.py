@@ -3,7 +3,15 @@
 import pytest
 
 from agent.scan.throttle import ScanPace, SharedPace
-from scanner.pacing import BURST_S, CYCLE_S, MIB, PAUSE_S, Latencies, PaceLimits, is_pause
+from scanner.scan_rate_control import (
+    BURST_S,
+    CYCLE_S,
+    MIB,
+    PAUSE_S,
+    Latencies,
+    PaceLimits,
+    is_pause,
+)
 from tests.support.clock import FakeClock
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from agent.rpc.v1 import datanode_pb2 as pb
-from agent.transfer.ahead import AHEAD_PARTS, read_ahead
 from agent.transfer.parts import ImportMessage
+from agent.transfer.prefetch import AHEAD_PARTS, read_ahead
+from suture.wire.v1 import datanode_pb2 as pb
 
 PARTS_COUNT = 5 * AHEAD_PARTS
 PATIENCE_S = 30.0

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scm.cluster.case import ContainerContext
-from scm.state.facts import CommandKind, NodeHealthState
+from scm.cluster.container_context import ContainerContext
+from scm.state.entities import CommandKind, NodeHealthState
 from scm.state.options import ScmOptions
 from tests.support.control.judged_case import copied, doubts, read_from, sources
 from tests.support.control.replica_words import case, shards

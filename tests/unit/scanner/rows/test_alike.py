@@ -10,10 +10,10 @@ from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from scanner import replica_scan
 from scanner.finding import DamageFault, Verdict
-from scanner.growth import ScanTreeBuilder
 from scanner.ports import BlockFileReader
-from scanner.rows.alike import UniformChunks
 from scanner.rows.small_blocks import SimpleRun, runs, runs_and_alike
+from scanner.rows.uniform_chunks import UniformChunks
+from scanner.scan_tree import ScanTreeBuilder
 from tests.support.storage.replica_reader import (
     AlteredReader,
     MemoryReader,

@@ -11,8 +11,8 @@ from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from scanner.chunk_verdict import WITNESSES, Witnesses
 from scanner.finding import DamageFault, Verdict
 from scanner.replica_scan import READ_BYTES_MAX, scan_replica
-from scanner.rows.alike import UniformChunks
 from scanner.rows.small_blocks import FIRST_SUM_END, SUMS_START, SimpleRun, runs, runs_and_alike
+from scanner.rows.uniform_chunks import UniformChunks
 from tests.support.storage.replica_reader import (
     WINDOW_BYTES,
     AlteredReader,

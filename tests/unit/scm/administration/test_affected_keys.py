@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scm.administration.affected_keys import keys_in
-from scm.state.facts import Key, KeyBlock
+from scm.state.entities import Key, KeyBlock
 
 
 def stored(name: str, *container_ids: int) -> Key:

@@ -8,9 +8,9 @@ from health.rules import Rules
 from scm.administration.decommission_rules import DONE, ReplicaNeed, lock_out, violations
 from scm.administration.decommission_rules import need as need_of
 from scm.cluster.allocate import TargetCandidate
-from scm.cluster.case import ContainerContext
-from scm.replication.judging.live_judge import DepartureImpact
-from scm.state.facts import ContainerState, OpState
+from scm.cluster.container_context import ContainerContext
+from scm.replication.health.live_judge import DepartureImpact
+from scm.state.entities import ContainerState, OpState
 from tests.support.control.judged_case import need, obstacle
 from tests.support.control.replica_words import case, shards
 from tests.support.control.scm_world import container

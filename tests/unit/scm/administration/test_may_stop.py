@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from merkle.replica import ReplicaState
-from scm.administration.may_stop import StopImpact, StopQuery
-from scm.administration.outlook import StopAnswer
-from scm.state.facts import CommandKind, Container, ContainerState, OpState
+from scm.administration.impact_analysis import StopAnswer
+from scm.administration.shutdown_impact import StopImpact, StopQuery
+from scm.state.entities import CommandKind, Container, ContainerState, OpState
 from scm.state.options import ScmOptions
+from suture.errors import Code, RefusedError
 from tests.support.control.scm_world import ScmWorld, confirm, container, pending, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5")

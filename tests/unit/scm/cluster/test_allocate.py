@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.errors import Code, UnavailableError
 from scm.cluster.allocate import TargetCandidate, choose_nodes
+from suture.errors import Code, UnavailableError
 
 GIB = 1024**3
 NEEDED_BYTES = 5 * GIB

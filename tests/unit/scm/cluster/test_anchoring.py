@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scm.cluster.anchoring import INTERVAL_MS
-from scm.edge.call_values import Heartbeat
+from scm.api.call_values import Heartbeat
+from scm.cluster.log_anchors import INTERVAL_MS
 from scm.state.history import anchors as module
 from scm.state.history.anchors import Anchor, VolumeAnchors, anchored_from, anchored_row
 from tests.support.control.scm_world import ScmWorld, volume

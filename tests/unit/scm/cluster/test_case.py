@@ -5,8 +5,14 @@ from dataclasses import replace
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster.case import ContainerContext, is_bad, needed_bytes, neighbours, present
-from scm.state.facts import ContainerState
+from scm.cluster.container_context import (
+    ContainerContext,
+    is_bad,
+    needed_bytes,
+    neighbours,
+    present,
+)
+from scm.state.entities import ContainerState
 from tests.support.control.replica_words import case, placed
 from tests.support.control.scm_world import container, replica
 

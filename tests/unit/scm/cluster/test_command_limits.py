@@ -21,7 +21,7 @@ from scm.cluster.commands.command_limits import (
     select_sendable,
 )
 from scm.cluster.commands.loads import replication_limit
-from scm.state.facts import CommandKind, CommandPriority, OpState, PendingCommand
+from scm.state.entities import CommandKind, CommandPriority, OpState, PendingCommand
 from tests.support.control.scm_world import pending
 
 IN_SERVICE = OpState.IN_SERVICE

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
 from merkle.replica import ReplicaState
 from scm.cluster import last_copies
-from scm.state.facts import Replica
+from scm.state.entities import Replica
+from suture.errors import Code, UnavailableError
 from tests.support.control.scm_world import ScmWorld, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")

@@ -7,7 +7,7 @@ import pytest
 
 from scm.cluster.commands.command_limits import QUEUED_AGE_S_MAX
 from scm.cluster.commands.loads import DELETE_LIMIT
-from scm.state.facts import CommandKind, OutcomeState, PendingCommand
+from scm.state.entities import CommandKind, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_time, replica
 

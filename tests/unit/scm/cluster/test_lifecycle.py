@@ -21,7 +21,7 @@ from scm.cluster.lifecycle import (
     observe,
     without_replica,
 )
-from scm.state.facts import Container, ContainerState, Replica
+from scm.state.entities import Container, ContainerState, Replica
 from tests.support.control.scm_world import container, replica
 
 LETTERS = {

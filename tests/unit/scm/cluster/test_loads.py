@@ -14,7 +14,7 @@ from scm.cluster.commands.loads import (
     replication_limit,
     volume_limit,
 )
-from scm.state.facts import CommandKind, CommandPriority, OpState, PendingCommand
+from scm.state.entities import CommandKind, CommandPriority, OpState, PendingCommand
 from tests.support.control.scm_world import pending
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from merkle.replica import LAYOUT_VERSION
 from scm.cluster.nodes import Registration, health_of
-from scm.state.facts import Liveness, Node, NodeHealthState, OpState
+from scm.state.entities import Liveness, Node, NodeHealthState, OpState
+from suture.errors import Code, RefusedError
 from tests.support.control.lone_nodes import OPTIONS, Cluster, registration
 from tests.support.control.scm_world import ScmWorld, replica, volume
 from tests.support.heard import logged

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.state.facts import NodeHealthState
+from scm.state.entities import NodeHealthState
 from tests.support.control.lone_nodes import Cluster, registration
 from tests.support.heard import logged
 

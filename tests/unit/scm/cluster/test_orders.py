@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
+from scm.api.call_values import HeartbeatAnswer
 from scm.cluster.commands import command_limits
 from scm.cluster.commands.command_limits import RECONCILE_LIMIT
-from scm.edge.call_values import HeartbeatAnswer
-from scm.replication.reconciling.attempts import TRIES_MAX
-from scm.replication.reconciling.plan_check import PlanReplica, PlanRow
-from scm.state.facts import CommandKind, Container, ContainerState, OutcomeState
+from scm.replication.reconcile.plan_check import PlanReplica, PlanRow
+from scm.replication.reconcile.reconcile_scheduler import TRIES_MAX
+from scm.state.entities import CommandKind, Container, ContainerState, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
 

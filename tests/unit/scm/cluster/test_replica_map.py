@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
 from merkle.replica import ReplicaState
 from scm.cluster.replica_map import NodeReplicaReport, ReportProcessor
-from scm.state.facts import CommandKind
+from scm.state.entities import CommandKind
+from suture.errors import Code, UnavailableError
 from tests.support.control.scm_world import ScmWorld, replica
 from tests.support.control.unwritable import unwritable
 from tests.support.heard import logged

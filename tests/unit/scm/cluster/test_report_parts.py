@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import UnavailableError
 from merkle.replica import ReplicaState
+from scm.api.call_values import Heartbeat
+from scm.api.calls import datanode_calls
 from scm.cluster.replica_map import NodeReplicaReport
-from scm.edge.call_values import Heartbeat
-from scm.edge.plane import datanode_calls
+from suture.errors import UnavailableError
 from tests.support.control.scm_world import ScmWorld, replica, volume
 
 

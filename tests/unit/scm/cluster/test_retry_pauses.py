@@ -4,7 +4,7 @@ import pytest
 
 from scm.cluster.commands.retry_pauses import RECONSTRUCT_FIRST_S, RetryPauses
 from scm.state.clock import ScmClock
-from scm.state.facts import CommandKind, OutcomeState
+from scm.state.entities import CommandKind, OutcomeState
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import outcome, pending
 

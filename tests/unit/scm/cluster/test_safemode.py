@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
+from scm.api.calls.control import ControlPlane
 from scm.cluster.safemode import ReportedCount, SafeModeStatus, evaluate
-from scm.edge.plane.control import ControlPlane
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
-from scm.state.facts import ContainerState, Key, KeyBlock, Node, OpState
+from scm.state.entities import ContainerState, Key, KeyBlock, Node, OpState
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import MAP_BYTES, container, replica

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster.case import PlacedReplica
+from scm.cluster.container_context import PlacedReplica
 from scm.containers.close_rules import Closure, closure, standing
-from scm.state.facts import Container, ContainerState
+from scm.state.entities import Container, ContainerState
 from tests.support.control.replica_words import placed, shards
 from tests.support.control.scm_world import container, replica
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
-from scm.state.facts import ContainerState
+from scm.state.entities import ContainerState
 from scm.state.options import ScmOptions
+from suture.errors import Code, RefusedError
 from tests.support.control.scm_world import ScmWorld, key
 
 KIB = 1024

@@ -6,8 +6,8 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.cluster.lifecycle import ContainerEvent, advance
-from scm.containers.emptying import EmptyingStep, next_step
-from scm.state.facts import ContainerState, Replica
+from scm.containers.empty_container_rules import EmptyingStep, next_step
+from scm.state.entities import ContainerState, Replica
 from tests.support.control.scm_world import container, replica
 
 CLOSED, QUASI_CLOSED = ContainerState.CLOSED, ContainerState.QUASI_CLOSED

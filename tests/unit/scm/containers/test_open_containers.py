@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
 from merkle.replica import ReplicaState
-from scm.edge.plane import client_calls
-from scm.state.facts import CommandKind, ContainerState, Key
+from scm.api.calls import client_calls
+from scm.state.entities import CommandKind, ContainerState, Key
 from scm.state.options import ScmOptions
-from scm.state.single_values import RestoreRecord
+from scm.state.state_metadata import RestoreRecord
+from suture.errors import Code, RefusedError, UnavailableError
 from tests.support.control.scm_world import ScmWorld, confirm, key, replica
 
 MIB = 1024**2

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from scm.cluster.allocate import TargetCandidate
-from scm.replication.balancing.balance_moves import (
+from scm.replication.balancer.balance_moves import (
     GIB,
     MOVES_MAX,
     BalanceLimits,

@@ -8,7 +8,7 @@ import pytest
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
-from scm.cluster.case import ContainerContext
+from scm.cluster.container_context import ContainerContext
 from scm.replication.guards.delete_safety import (
     good_replicas,
     has_more,
@@ -18,7 +18,7 @@ from scm.replication.guards.delete_safety import (
     stable_order,
     unblock_victim,
 )
-from scm.state.facts import ContainerState, NodeHealthState, OpState
+from scm.state.entities import ContainerState, NodeHealthState, OpState
 from tests.support.control.replica_words import case, changed, placed
 from tests.support.control.scm_world import container, replica, summary
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.state.facts import Container, ContainerState, Replica
+from scm.state.entities import Container, ContainerState, Replica
 from tests.support.control.obeying_nodes import cluster
 from tests.support.control.scm_world import container, replica
 

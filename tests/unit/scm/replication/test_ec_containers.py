@@ -7,16 +7,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from agent.errors import RefusedError, UnavailableError
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
 from scm.administration.decommission import OpStateRequest
-from scm.cluster.case import ContainerContext, PlacedReplica
-from scm.edge.answers import heartbeat_response
-from scm.edge.call_values import DatanodeAddress, HeartbeatAnswer
-from scm.replication.reconciling.plan_check import ContainerDecision, PlanRow
-from scm.state.facts import (
+from scm.api.call_values import DatanodeAddress, HeartbeatAnswer
+from scm.api.responses import heartbeat_response
+from scm.cluster.container_context import ContainerContext, PlacedReplica
+from scm.replication.reconcile.plan_check import ContainerDecision, PlanRow
+from scm.state.entities import (
     CommandKind,
     ContainerState,
     DeleteTransaction,
@@ -24,6 +23,7 @@ from scm.state.facts import (
     OpState,
 )
 from scm.state.starts import ReportedStart
+from suture.errors import RefusedError, UnavailableError
 from tests.support.control.coded_world import MIB, NODES, OPTIONS, SCHEME, closed, orders, spoil
 from tests.support.control.judged_case import lost, read_from
 from tests.support.control.scm_world import ScmWorld, container, key, replica, summary

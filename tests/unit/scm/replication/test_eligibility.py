@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
-from scm.state.facts import Container, ContainerState, Replica
+from scm.replication.reconcile.eligibility import Eligibility, Participants, judge
+from scm.state.entities import Container, ContainerState, Replica
 from tests.support.control.scm_world import container, replica
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from health.words import OPS
-from scm.replication.judging.judge_input import op_rows
-from scm.state.facts import CommandKind, PendingCommand
+from scm.replication.health.health_batches import op_rows
+from scm.state.entities import CommandKind, PendingCommand
 from tests.support.control.scm_world import ScmWorld, container, pending, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5", "dn6")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scm.administration.decommission import OpStateRequest
-from scm.state.facts import CommandKind, OpState, PendingCommand
+from scm.state.entities import CommandKind, OpState, PendingCommand
 from tests.support.control.coded_world import NODES, OPTIONS, closed
 from tests.support.control.scm_world import ScmWorld
 

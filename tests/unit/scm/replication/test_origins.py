@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from health.rules import Rules
-from scm.cluster.case import ContainerContext
-from scm.replication.guards.origins import may_be_removed, origins
-from scm.state.facts import ContainerState, NodeHealthState, OpState
+from scm.cluster.container_context import ContainerContext
+from scm.replication.guards.quasi_closed_guard import may_be_removed, origins
+from scm.state.entities import ContainerState, NodeHealthState, OpState
 from tests.support.control.replica_words import case, changed
 from tests.support.control.scm_world import container, summary
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from health.words import OPS, HealthState
-from scm.replication.judging.live_judge import as_if_told
-from scm.state.facts import CommandKind, Container, OpState
+from scm.replication.health.live_judge import as_if_told
+from scm.state.entities import CommandKind, Container, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, replica
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.replication.reconciling.eligibility import Eligibility, Participants
-from scm.replication.reconciling.plan_check import (
+from scm.replication.reconcile.eligibility import Eligibility, Participants
+from scm.replication.reconcile.plan_check import (
     ContainerDecision,
     LostCommit,
     PlannedCommand,
@@ -17,7 +17,7 @@ from scm.replication.reconciling.plan_check import (
     PlanRow,
     check,
 )
-from scm.state.facts import CommandKind, Container, ContainerState, Replica
+from scm.state.entities import CommandKind, Container, ContainerState, Replica
 from tests.support.control.scm_world import container, replica, summary
 
 NODES = ["dn1", "dn2", "dn3", "dn4"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from merkle.replica import ReplicaState
-from scm.state.facts import CommandKind
+from scm.state.entities import CommandKind
 from tests.support.control.obeying_nodes import OPTIONS, cluster
 from tests.support.control.scm_world import container, replica
 

@@ -8,8 +8,8 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.administration.decommission import OpStateRequest
-from scm.edge.call_values import Heartbeat
-from scm.state.facts import CommandKind, OpState, OutcomeState, PendingCommand
+from scm.api.call_values import Heartbeat
+from scm.state.entities import CommandKind, OpState, OutcomeState, PendingCommand
 from tests.support.control.coded_world import NODES, OPTIONS, closed, orders
 from tests.support.control.scm_world import ScmWorld, outcome, replica, volume
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from merkle.replica import ReplicaState
-from scm.state.facts import ASKED, CommandKind, Container, ContainerState, Hold, OpState, Replica
+from scm.state.entities import ASKED, CommandKind, Container, ContainerState, Hold, OpState, Replica
 from tests.support.control.obeying_nodes import OPTIONS, Cluster, cluster
 from tests.support.control.scm_world import ScmWorld, container, replica
 from tests.support.heard import logged

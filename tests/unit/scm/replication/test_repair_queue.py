@@ -2,7 +2,7 @@
 
 import pytest
 
-from scm.replication.repairing.repair_queue import SLACK, ReplicationQueue
+from scm.replication.processors.repair_queue import SLACK, ReplicationQueue
 
 
 class Datanodes:

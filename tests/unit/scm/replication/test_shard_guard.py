@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scm.cluster.case import ContainerContext
+from scm.cluster.container_context import ContainerContext
 from scm.replication.guards.shard_guard import may_remove_shard, replaceable_shard
 from tests.support.control.judged_case import victims
 from tests.support.control.replica_words import shards

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.state.facts import ContainerState
+from scm.state.entities import ContainerState
 from tests.support.control.scm_world import ScmWorld, container, replica
 
 LAST = 5

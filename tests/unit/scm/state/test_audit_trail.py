@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, UnavailableError
-from scm.state.facts import OutcomeState
+from scm.state.entities import OutcomeState
 from scm.state.options import ScmOptions
+from suture.errors import Code, UnavailableError
 from tests.support.control.scm_world import ScmWorld, outcome
 
 NODES = ("dn1", "dn2", "dn3", "dn4")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, RefusedError
 from scm.state.options import ScmOptions, explain, load, parse
+from suture.errors import Code, RefusedError
 
 
 class TestLoad:

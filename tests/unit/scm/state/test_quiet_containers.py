@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.state.facts import Allocation, DeleteTransaction, Hold, Key, KeyBlock
-from scm.state.quiet_containers import (
+from scm.state.container_queues import (
     MARKED_MAX,
     ContainerBitmap,
     DirtyContainers,
     PriorityContainerQueue,
 )
+from scm.state.entities import Allocation, DeleteTransaction, Hold, Key, KeyBlock
 from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.state import records
-from scm.state.facts import Replica
+from scm.state.entities import Replica
 from scm.state.replicas import arena, replica_rows
 from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
 from scm.state.replicas.reported_replicas import ReportedReplicas

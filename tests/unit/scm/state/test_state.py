@@ -7,11 +7,11 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.errors import Code, RefusedError, UnavailableError
 from merkle.replica import ReplicaState
 from scm.state import records
 from scm.state.database import StateDatabase
-from scm.state.facts import Allocation, CommandKind, CommandOutcome, Node, OpState, OutcomeState
+from scm.state.entities import Allocation, CommandKind, CommandOutcome, Node, OpState, OutcomeState
+from suture.errors import Code, RefusedError, UnavailableError
 from tests.support.control.scm_world import MAP_BYTES, container, key, pending, replica
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.errors import Code, UnavailableError
 from scm.state import state_environment
 from scm.state.state_environment import StateEnvironment, snapshot_of
+from suture.errors import Code, UnavailableError
 from tests.support.control.scm_world import MAP_BYTES
 
 ROWS = 500

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.state import records
-from scm.state.facts import (
+from scm.state.entities import (
     CommandKind,
     Container,
     ContainerState,

@@ -1,0 +1,62 @@
+"""Command `scm hold`: exclude containers and replicas from the control plane's decisions."""
+
+from typing import Annotated
+
+import typer
+
+from agent.cli.inspect.scm_commands import app, show_decisions
+from suture.client.cluster_client import ClusterClient
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import until_decided
+from suture.terminal.document import print_messages
+from suture.terminal.output import short
+from suture.terminal.selection import OnOption, datanode_id, selected
+from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import scm_pb2
+
+ReplicaOption = Annotated[
+    str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Only its replicas.")
+]
+
+
+@app.command("hold")
+def hold(
+    ids: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[CONTAINER]...", help="Container ids.", min=1, max=ID_MAX),
+    ] = None,
+    datanode: ReplicaOption = "",
+    release: Annotated[
+        bool, typer.Option("--release", help="Manage them again, and excluded replicas.")
+    ] = False,
+    on: OnOption = None,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Hold containers, or one datanode's replicas, until released.
+
+    The SCM orders nothing about them. Without CONTAINER: list what is held, and the excluded
+    replicas with the reasons.
+    """
+    if not ids and (datanode or release):
+        raise typer.BadParameter("name what to hold or release", param_hint="CONTAINER")
+    with connect(scm) as client:
+        if not ids:
+            return show_holds(client, on, as_json=as_json)
+        request = scm_pb2.HoldContainersRequest(
+            container_ids=ids,
+            datanode_id=datanode_id(client, datanode) if datanode else "",
+            release=release,
+        )
+        return show_decisions(until_decided(client.scm.hold_containers, request), as_json=as_json)
+
+
+def show_holds(client: ClusterClient, on: list[str] | None, *, as_json: bool) -> int:
+    """Print all held containers and excluded replicas, or those `on` some datanodes."""
+    answer = client.scm.list_holds(scm_pb2.ListHoldsRequest())
+    is_selected = selected(client, on)
+    shown = [one for one in answer.holds if is_selected(one.datanode_id)]
+    rows = [(h.container_id, short(h.datanode_id) or "all of it", h.reason) for h in shown]
+    print_messages(["container#", "replica on", "why"], rows, shown, as_json=as_json)
+    return ExitCode.OK

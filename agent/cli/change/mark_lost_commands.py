@@ -1,0 +1,95 @@
+"""Commands `scm mark-lost` and `scm remove-node`: give up lost data, after a preview."""
+
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.change.confirmation import (
+    DryRunFlag,
+    ExpectOption,
+    Order,
+    YesFlag,
+    read_fingerprints,
+)
+from agent.cli.change.node_commands import Datanodes, ForceFlag, show_node_decisions
+from agent.cli.inspect.scm_commands import Containers, app
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.document import print_messages
+from suture.terminal.output import pluralize, print_line
+from suture.terminal.selection import datanode_ids
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import scm_pb2
+
+KEYS_SHOWN_MAX: Final = 20  # per container; --json has up to 1,000
+
+UndoFlag = Annotated[
+    bool, typer.Option("--undo", help="Undo this after a datanode with a replica returned.")
+]
+
+
+@app.command("mark-lost")
+def mark_lost(
+    ids: Containers,
+    scm: ScmOption = SCM_DEFAULT,
+    undo: UndoFlag = False,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    expect: ExpectOption = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Mark missing containers as lost.
+
+    Their keys become unreadable, and decommissioning no longer waits for them. The loss is shown
+    first. If a replica returns later, it is reported and not deleted; --undo makes it the
+    container's again.
+    """
+    worlds = read_fingerprints(expect, ids)
+    with connect(scm) as client:
+        request = scm_pb2.ForgetContainersRequest(container_ids=ids, worlds=worlds, undo=undo)
+        order = Order(
+            client.scm.forget_containers,
+            request,
+            "no longer mark them as lost?" if undo else "mark them and these keys as lost?",
+            show_fates,
+            worlds=lambda trial: [one.world for one in trial.containers],
+        )
+        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def show_fates(answer: scm_pb2.ForgetContainersResponse, *, as_json: bool) -> int:
+    """Print the result, or the preview, for each container and its keys; return 1 if any was
+    refused."""
+    rows = [(c.container_id, c.code, c.key_count, c.message) for c in answer.containers]
+    columns = ["container#", "decision", "lost keys#", "why"]
+    print_messages(columns, rows, answer.containers, as_json=as_json)
+    for one in () if as_json else answer.containers:
+        for name in one.keys[:KEYS_SHOWN_MAX]:
+            print_line(f"lost with container {one.container_id}: {name}")
+        left = one.key_count - len(one.keys[:KEYS_SHOWN_MAX])
+        if left > 0:
+            print_line(f"and {pluralize(left, 'key')} more of container {one.container_id}")
+    return ExitCode.OK if all(one.code == "OK" for one in answer.containers) else ExitCode.FAILED
+
+
+@app.command("remove-node")
+def remove_node(
+    ids: Datanodes,
+    scm: ScmOption = SCM_DEFAULT,
+    force: ForceFlag = False,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Remove dead datanodes and their replicas from the SCM.
+
+    Nothing is deleted on their disks: a datanode that returns registers, and reports its replicas
+    again. If the command is interrupted, run it again; datanodes that are already removed do not
+    block others.
+    """
+    with connect(scm) as client:
+        named = datanode_ids(client, ids, may_be_gone=True)
+        request = scm_pb2.RemoveNodesRequest(datanode_ids=named, force=force)
+        remove = client.scm.remove_nodes
+        order = Order(remove, request, "remove as shown?", show_node_decisions)
+        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)

@@ -1,0 +1,151 @@
+"""Command `verify-log`: verify the verification log of volumes, or report the gap."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.evidence.anchors import show_anchors
+from agent.store.verification_log.chain import ChainCheck, EntryKind, Head, check, entries
+from agent.store.verification_log.log_reader import Files, read_log
+from suture.errors import Code, RefusedError
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.output import pluralize, print_json, print_line
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import scm_pb2
+
+ANCHOR_CHECKSUM: Final = re.compile("[0-9a-f]{64}")
+
+LogsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="DIR...", help="Volume directories, or copies of logs."),
+]
+AnchorOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="N:HASH", help="Check against this earlier head; of one volume."),
+]
+
+
+def verify_log(
+    volumes: LogsArgument = None,
+    anchor: AnchorOption = None,
+    from_scm: Annotated[
+        bool, typer.Option("--from-scm", help="Check against all heads that the SCM stores.")
+    ] = False,
+    list_anchors: Annotated[
+        bool, typer.Option("--list-anchors", help="List the heads that the SCM stores, and exit.")
+    ] = False,
+    datanode: Annotated[
+        str, typer.Option(metavar="ID|HOST:PORT", help="List all heads of this datanode.")
+    ] = "",
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Verify the hash chain of verification logs.
+
+    Exit code 2: a log was altered; the first gap is reported, and nothing after it is trusted.
+    """
+    if bool(volumes) == list_anchors or (datanode and not list_anchors):
+        raise typer.BadParameter("give either DIR or --list-anchors", param_hint="DIR")
+    if not volumes:
+        return show_anchors(scm, datanode, as_json=as_json)
+    anchors = named_anchors(anchor or (), volumes)
+    checked = {}
+    for path in volumes:
+        files = read_log(path)
+        kept = anchors_of(scm, path, files) if from_scm else []
+        checked[str(path)] = check(files, [*anchors, *kept])
+    if as_json:
+        print_json([{"log": name, **document(one)} for name, one in checked.items()])
+    else:
+        for name, one in checked.items():
+            print_line(f"{name}: {chain_check_text(one)}")
+    return ExitCode.TO_DO if any(one.gap for one in checked.values()) else ExitCode.OK
+
+
+def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
+    """Return the heads of a log that the control plane stores.
+
+    Raise RefusedError(INELIGIBLE) if the log names two volumes as its own, or none; or if none of
+    its heads is stored.
+    """
+    owners = {
+        (str(entry.facts.get("datanode_id")), str(entry.facts.get("volume_id")))
+        for entry in entries(files)
+        if entry.facts.get("kind") == EntryKind.FILE
+    }
+    if len(owners) != 1:
+        raise RefusedError(
+            Code.INELIGIBLE, f"{path}: the log names {len(owners)} volumes as its own"
+        )
+    [(datanode_id, volume_id)] = owners
+    request = scm_pb2.ListAnchorsRequest(datanode_id=datanode_id, volume_id=volume_id)
+    with connect(scm) as client:
+        answer = client.scm.list_anchors(request)
+    kept = [Head(one.count, one.checksum.hex()) for log in answer.logs for one in log.anchors]
+    if not kept:
+        raise RefusedError(
+            Code.INELIGIBLE,
+            f"{path}: the control plane keeps no head of volume {volume_id} of {datanode_id}",
+            hint="it keeps one a day, from the first heartbeat on; is this its cluster?",
+        )
+    return kept
+
+
+def named_anchors(texts: Sequence[str], volumes: Sequence[Path]) -> list[Head]:
+    """Return the heads on the command line. Raise RefusedError if they are of several volumes."""
+    anchors = [anchor_of(text) for text in texts]
+    if anchors and len(volumes) > 1:
+        raise RefusedError(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
+    return anchors
+
+
+def anchor_of(text: str) -> Head:
+    """Return the head in an anchor's text. Raise RefusedError(MALFORMED_REQUEST)."""
+    count, _, checksum = text.partition(":")
+    if not (count.isascii() and count.isdigit() and ANCHOR_CHECKSUM.fullmatch(checksum)):
+        raise RefusedError(
+            Code.MALFORMED_REQUEST,
+            f"--anchor {text[:100]}: is no head of a log",
+            hint="as suture verify-log prints it: the number of an entry, a colon, its SHA-256",
+        )
+    return Head(int(count), checksum)
+
+
+def chain_check_text(one: ChainCheck) -> str:
+    """Return the result of checking a log in one line."""
+    gap = one.gap
+    if gap is None:
+        anchors = f", {pluralize(one.anchors_held, 'anchor')} hold" if one.anchors_held else ""
+        if not one.head.count:
+            return "nothing was logged yet"
+        head = f"{one.head.count}:{one.head.checksum}"
+        return (
+            f"entries {one.first} to {one.head.count} are as they were written{anchors}; "
+            f"its head is {head}"
+        )
+    place = f"{gap.file}, line {gap.line}" if gap.line else gap.file
+    return f"entry {gap.number} was {gap.fault} ({place}): {gap.why}"
+
+
+def document(one: ChainCheck) -> dict[str, object]:
+    """Return the result as JSON."""
+    gap = one.gap
+    return {
+        "first": one.first,
+        "count": one.head.count,
+        "head": one.head.checksum,
+        "anchors_held": one.anchors_held,
+        "gap": None
+        if gap is None
+        else {
+            "fault": gap.fault,
+            "entry": gap.number,
+            "file": gap.file,
+            "line": gap.line,
+            "why": gap.why,
+        },
+    }

@@ -1,0 +1,215 @@
+"""Commands `findings`, `volumes` and `top`: facts of all datanodes in one table."""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from merkle.replica import ContainerId
+from suture.config.quantity import format_duration
+from suture.errors import size_text
+from suture.pages.status_headline import Told, percent, volume_word
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.credentials import connect
+from suture.terminal.datanode_queries import (
+    DatanodeReply,
+    NodeOption,
+    answered_text,
+    fetch_status,
+    nodes_of,
+    query_all,
+)
+from suture.terminal.document import facts
+from suture.terminal.output import people, pluralize, print_json, print_line, print_rows, short
+from suture.terminal.time_option import duration
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.wire.v1 import datanode_pb2 as pb
+
+ALL: Final = ContainerId(0)  # all containers, on the wire
+INTERVAL_S_DEFAULT: Final = 2.0
+ROWS_SHOWN_MAX: Final = 200  # rows in a table; --json has them all
+VOLUME_COLUMNS: Final = (
+    *("datanode", "volume", "state", "containers#", "used#", "free#"),
+    *("in time#", "oldest", "scan", "remark"),
+)
+
+
+def findings(
+    scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
+) -> int:
+    """List unrepaired findings of scans on all datanodes.
+
+    Exit code 2: there are findings.
+    """
+    with connect(scm) as client:
+        answers = query_all(client, nodes_of(client, datanode), lambda peer: peer.findings(ALL))
+    found = [(answer.datanode, item) for answer in answers for item in answer.value or ()]
+    silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
+    if as_json:
+        print_json([{"datanode_id": node, **facts(item)} for node, item in found])
+    else:
+        columns = ["datanode", "container#", "block#", "offset#", "fault", "verdict", "looks like"]
+        rows = [finding_row(node, item) for node, item in found[:ROWS_SHOWN_MAX]]
+        if rows:
+            print_rows([*columns, "found", "why"], rows)
+        print_line(f"{pluralize(len(found), 'finding')} on {answered_text(answers)}")
+        print_unreachable(silent)
+    return ExitCode.TO_DO if found or silent else ExitCode.OK
+
+
+def volumes(
+    scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
+) -> int:
+    """Show space, health, verification and scan of every volume.
+
+    Exit code 2: a volume is not healthy.
+    """
+    with connect(scm) as client:
+        answers = query_all(client, nodes_of(client, datanode), fetch_status)
+    silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
+    found = [
+        (answer.datanode, volume, scan)
+        for answer in answers
+        if answer.value
+        for volume, scan in pairs(answer.value)
+    ]
+    if as_json:
+        print_json(
+            [
+                {"datanode_id": node, **facts(volume), "scrub": facts(scan)}
+                for node, volume, scan in found
+            ]
+        )
+    else:
+        print_rows(VOLUME_COLUMNS, [volume_row(*one) for one in found])
+        print_unreachable(silent)
+    bad = any(
+        volume.failed or volume.slow or scan.check or scan.canary_overdue or scan.lag_ms
+        for _, volume, scan in found
+    )
+    return ExitCode.TO_DO if bad or silent else ExitCode.OK
+
+
+def top(
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: NodeOption = None,
+    interval_s: Annotated[
+        float, duration("--every", text="Time between two looks.", min_s=0.1, shown="2s")
+    ] = INTERVAL_S_DEFAULT,
+    count: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Stop after so many looks; 0: at Ctrl-C.")
+    ] = 0,
+) -> int:
+    """Show the present activity of every datanode.
+
+    It shows the scan, its speed, and the pending work.
+    """
+    shown = 0
+    with connect(scm) as client:
+        while True:
+            answers = query_all(client, nodes_of(client, datanode), fetch_status)
+            if people.is_terminal and not count:
+                people.clear()
+            columns = ["datanode", "volume", "scan", "container#", "speed#", "due#", "tasks#"]
+            rows = [row for answer in answers for row in top_rows(answer)]
+            print_rows([*columns, "busy workers"], rows, title=time.strftime("%H:%M:%S"))
+            shown += 1
+            if shown == count:
+                return ExitCode.OK
+            time.sleep(interval_s)
+
+
+def pairs(value: Told) -> list[tuple[pb.VolumeStatus, pb.VolumeScrub]]:
+    """Return each volume with its scan."""
+    status, scrub = value
+    scans = {scan.volume_id: scan for scan in scrub.volumes}
+    return [
+        (volume, scans.get(volume.volume_id, pb.VolumeScrub(state="off")))
+        for volume in status.volumes
+    ]
+
+
+def finding_row(datanode: str, item: pb.Finding) -> tuple[object, ...]:
+    """Return the row of one finding."""
+    return (
+        short(datanode),
+        item.container_id,
+        "-" if item.local_id < 0 else item.local_id,
+        "-" if item.offset < 0 else item.offset,
+        item.fault,
+        item.verdict,
+        item.forensic or "-",
+        f"{age(item.found_at_ms)} ago",
+        item.evidence,
+    )
+
+
+def service_remark(volume: pb.VolumeStatus) -> str:
+    """Return the progress and obstacles of a retiring volume; for other volumes, the replicas that
+    are still open although it is read-only, or that another volume has, too."""
+    stuck = volume.stuck_count
+    if volume.service != "RETIRING":
+        return f"{pluralize(stuck, 'replica')} stuck: {volume.stuck_reason}" if stuck else ""
+    gone = max(0, volume.retiring_bytes - volume.used_bytes)
+    share = percent(gone, volume.retiring_bytes) if volume.retiring_bytes else "100 %"
+    left = f", {format_duration(volume.eta_ms / 1000)} left" if volume.eta_ms > 0 else ""
+    held = f"; {pluralize(stuck, 'replica')} not moved: {volume.stuck_reason}" if stuck else ""
+    return f"{share} moved{left}{held}"
+
+
+def volume_state(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> str:
+    """Return the word for a volume's state, a failure first."""
+    return volume_word(volume.service, failed=volume.failed, in_doubt=bool(scan.check))
+
+
+def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[object, ...]:
+    """Return the row of one volume."""
+    remarks = [volume.error, scan.check, service_remark(volume)]
+    remarks.append(f"slow: {volume.slow}" if volume.slow else "")
+    remarks.append("the planted fault was not found" if scan.canary_overdue else "")
+    remarks.append(f"{format_duration(scan.lag_ms / 1000)} late" if scan.lag_ms else "")
+    return (
+        short(datanode),
+        volume.path,
+        volume_state(volume, scan),
+        volume.container_count,
+        size_text(volume.used_bytes),
+        size_text(volume.available_bytes),
+        percent(volume.in_time_bytes, volume.data_bytes) if volume.data_bytes else "-",
+        age(volume.oldest_scan_at_ms) if volume.data_bytes else "-",
+        scan.state,
+        "; ".join(filter(None, remarks)),
+    )
+
+
+def top_rows(answer: DatanodeReply[Told]) -> list[tuple[object, ...]]:
+    """Return the rows of one datanode, one for each volume."""
+    if answer.value is None:
+        return [(short(answer.datanode), *["-"] * 6, answer.error)]
+    status, _ = answer.value
+    busy = " ".join(worker.name for worker in status.workers if worker.state == "busy")
+    return [
+        (
+            short(answer.datanode),
+            volume.path,
+            scan.state,
+            scan.container_id or "-",
+            f"{size_text(scan.speed_bytes_per_s)}/s",
+            scan.due_count,
+            status.tasks_queued + status.tasks_running,
+            busy,
+        )
+        for volume, scan in pairs(answer.value)
+    ]
+
+
+def print_unreachable(silent: Sequence[tuple[str, str]]) -> None:
+    """Print the datanodes that did not answer."""
+    for name, error in silent:
+        print_line(f"{short(name)} does not answer: {error}")
+
+
+def age(at_ms: int) -> str:
+    """Return the time since `at_ms` in words."""
+    return "never" if not at_ms else format_duration(max(0.0, time.time() - at_ms / 1000))

@@ -1,0 +1,38 @@
+"""Command `fsck`: operations on volumes of this host, without an agent."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.store.recovery.fsck import fsck as check
+from suture.runtime.exit_codes import ExitCode
+from suture.terminal.output import print_json, print_line, print_rows
+from suture.terminal.typer_options import JsonFlag
+
+
+def fsck(
+    volumes: Annotated[list[Path], typer.Argument(metavar="DIR", help="Volume directories.")],
+    read_data: Annotated[
+        bool, typer.Option("--read-data", help="Also read every chunk and check its checksums.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Check volumes that no agent uses, without changing them.
+
+    Exit code 2: there are problems.
+    """
+    reports = [check(volume, read_data=read_data) for volume in volumes]
+    problems = [(str(v), p) for v, r in zip(volumes, reports, strict=True) for p in r.problems]
+    if as_json:
+        print_json([{"volume": str(v), **asdict(r)} for v, r in zip(volumes, reports, strict=True)])
+    else:
+        if problems:
+            rows = [(volume, p.kind, p.path, p.message) for volume, p in problems]
+            print_rows(["volume", "problem", "path", "what"], rows)
+        for volume, report in zip(volumes, reports, strict=True):
+            print_line(
+                f"{volume}: {report.replica_count} replicas, {len(report.problems)} problems"
+            )
+    return ExitCode.TO_DO if problems else ExitCode.OK

@@ -1,0 +1,148 @@
+"""Deletion of blocks ordered by the SCM: transactions, acknowledged one by one.
+
+    transactions ─► by container, in batches under its lease ─► store: tombstones, rows, bytes
+                                                            ─► one result each, durable when done
+
+Deleting a deleted block succeeds, because the SCM repeats a transaction until it receives the
+acknowledgement. A transaction that fails reports why and does not block others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import BlockId, ContainerId
+from suture.errors import Code, SutureError, UnavailableError
+from suture.runtime.ports import Leases
+from suture.wire.clients.message_groups import in_groups
+from suture.wire.mapping import codec
+from suture.wire.v1 import scm_pb2
+
+BLOCKS_PER_BATCH: Final = 20_000  # under one lease, for which other changes of the container wait
+BLOCKS_PER_TRANSACTION_MAX: Final = 100_000
+MESSAGE_CHARS_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _DeleteTransaction:
+    """A parsed delete transaction."""
+
+    message: scm_pb2.DeleteTransaction
+    container_id: ContainerId
+    block_ids: tuple[BlockId, ...]
+
+
+def delete_blocks(
+    store: ReplicaStore,
+    leases: Leases,
+    messages: Sequence[scm_pb2.DeleteTransaction],
+    *,
+    stop: Callable[[], bool],
+    ask_scan: Callable[[ContainerId, str], None] = lambda *_: None,
+) -> list[scm_pb2.DeleteTransactionResult]:
+    """Carry out all transactions; return a result for each, in their order.
+
+    `ask_scan` queues a scan with a reason, for a replica whose last known damage was deleted.
+    """
+    results: dict[int, scm_pb2.DeleteTransactionResult] = {}
+    understood: list[tuple[int, _DeleteTransaction]] = []
+    for index, message in enumerate(messages):
+        try:
+            understood.append((index, parse(message)))
+        except SutureError as error:
+            results[index] = failed(message, error)
+    understood.sort(key=lambda item: item[1].container_id)
+    for container_id, group in groupby(understood, key=lambda item: item[1].container_id):
+        for batch in in_groups(group, lambda item: len(item[1].block_ids), BLOCKS_PER_BATCH):
+            done = _delete_batch(
+                store, leases, container_id, [item for _, item in batch], stop, ask_scan
+            )
+            for (index, _), result in zip(batch, done, strict=True):
+                results[index] = result
+    return [results[index] for index in range(len(messages))]
+
+
+def parse(message: scm_pb2.DeleteTransaction) -> _DeleteTransaction:
+    """Return the parsed transaction. Raise RefusedError(MALFORMED_REQUEST)."""
+    container_id = codec.parse_container_id(message.container_id, "transaction.container_id")
+    count = len(message.local_ids)
+    if count > BLOCKS_PER_TRANSACTION_MAX:
+        raise codec.malformed(
+            "transaction.local_ids", f"{count} are more than {BLOCKS_PER_TRANSACTION_MAX}"
+        )
+    block_ids = tuple(
+        codec.parse_block_id(value, "transaction.local_ids") for value in message.local_ids
+    )
+    return _DeleteTransaction(message, container_id, block_ids)
+
+
+def _delete_batch(
+    store: ReplicaStore,
+    leases: Leases,
+    container_id: ContainerId,
+    transactions: Sequence[_DeleteTransaction],
+    stop: Callable[[], bool],
+    ask_scan: Callable[[ContainerId, str], None],
+) -> list[scm_pb2.DeleteTransactionResult]:
+    """Delete the blocks of one container's transactions in one change.
+
+    All become tombstones, or none. A transaction whose blocks still have files is not done; the SCM
+    repeats it, and the files are deleted then. The others are done.
+    """
+    wanted = {block_id for item in transactions for block_id in item.block_ids}
+    kept = {one for item in transactions if item.message.keep for one in item.block_ids}
+    proven = {one for item in transactions if not item.message.keep for one in item.block_ids}
+    try:
+        if stop():
+            raise UnavailableError(Code.CANCELLED, "stopped before its turn")
+        with leases.hold(container_id):
+            deleted = store.free_blocks(container_id, wanted, kept - proven)
+    except SutureError as error:
+        return [failed(item.message, error) for item in transactions]
+    if deleted.was_last_damage:
+        ask_scan(container_id, "its damaged blocks were deleted")
+    freed, results = dict(deleted.freed), []
+    for item in transactions:
+        left = next((deleted.left[one] for one in item.block_ids if one in deleted.left), None)
+        if left is not None:
+            results.append(failed(item.message, left))
+            continue
+        gone = [freed.pop(block_id) for block_id in item.block_ids if block_id in freed]
+        results.append(
+            scm_pb2.DeleteTransactionResult(
+                transaction_id=item.message.transaction_id,
+                container_id=container_id,
+                done=True,
+                block_count=len(gone),
+                bytes_freed=sum(gone),
+            )
+        )
+    return results
+
+
+def check_all_done(results: Sequence[scm_pb2.DeleteTransactionResult]) -> None:
+    """Raise `UnavailableError` with the reason of the first failed transaction, because the command
+    failed as a whole."""
+    not_done = [result for result in results if not result.done]
+    if not_done:
+        first = not_done[0]
+        raise UnavailableError(
+            Code(first.code),
+            f"{len(not_done)} of {len(results)} transactions failed; "
+            f"{first.transaction_id} of container {first.container_id}: {first.message}",
+        )
+
+
+def failed(
+    message: scm_pb2.DeleteTransaction, error: SutureError
+) -> scm_pb2.DeleteTransactionResult:
+    """Return the result of a failed transaction."""
+    return scm_pb2.DeleteTransactionResult(
+        transaction_id=message.transaction_id,
+        container_id=message.container_id,
+        done=False,
+        code=error.code.value,
+        message=str(error)[:MESSAGE_CHARS_MAX],
+    )

@@ -1,0 +1,117 @@
+"""Delete a replica only after another holder has proven that it has the same data.
+
+    refuse to vouch for ours ─► a witness reads its replica, keeps it, proves it ─► delete ours
+
+A command without witnesses is carried out unchecked: no datanode has to have the replica any more,
+or an operator forces the delete.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.delete_pins import DeletePins
+from agent.plan.actions import PeerId
+from agent.reconcile.witnesses import ReplicaProof, ReplicaProofCollector
+from agent.store.replica_store import ReplicaStore
+from merkle.damaged_data import DamagedData
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
+from suture.errors import Code, RefusedError
+from suture.runtime.clock import Clock
+from suture.runtime.ports import Leases
+from suture.wire.clients.peer import Peer
+
+KEEP_S: Final = 30.0
+"""Time for which a witness keeps its replica after its last proof; ours is deleted within a
+third of it, or stays."""
+EMPTY: Final = "none: it holds no block"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaDeleter:
+    """Deletes replicas. `confirmed` returns the blocks whose delete the control plane ordered. A
+    witness that read its whole replica within `age_max_s` need not read it again."""
+
+    store: ReplicaStore
+    leases: Leases
+    pledges: DeletePins
+    clock: Clock
+    confirmed: Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
+    age_max_s: float
+
+    def delete(
+        self,
+        container_id: ContainerId,
+        witnesses: Mapping[PeerId, Peer],
+        *,
+        force: bool,
+        timeout_s: float,
+    ) -> None:
+        """Delete a replica. Raise SutureError, for instance NOT_PROVEN; the replica is then
+        unchanged.
+
+        A delete that was proven once and failed halfway is completed, as it would be at a start.
+        """
+        if self.store.replica(container_id).state is ReplicaState.DELETED:
+            witnesses = {}
+        with self.pledges.leaving(container_id):
+            generation = self.store.generation(container_id)
+            proof = self._proof(container_id, witnesses, timeout_s) if witnesses else None
+            with self.leases.hold(container_id):
+                if proof is not None:
+                    self._check_still(container_id, generation, proof)
+                text = proof.text if proof is not None else ""
+                self.store.delete_container(container_id, force=force, proof=text)
+
+    def _proof(
+        self, container_id: ContainerId, witnesses: Mapping[PeerId, Peer], timeout_s: float
+    ) -> ReplicaProof:
+        mine = self._tree(container_id)
+        without_row = self._without_row(container_id)
+        if not mine.block_count and not without_row:
+            return ReplicaProof(EMPTY, self.clock.monotonic_s())
+        return ReplicaProofCollector(
+            self.store,
+            container_id,
+            mine,
+            without_row,
+            witnesses,
+            self.confirmed,
+            self.age_max_s,
+            KEEP_S,
+            timeout_s,
+            self.clock,
+        ).proof()
+
+    def _without_row(self, container_id: ContainerId) -> frozenset[BlockId]:
+        """Return the blocks that have bytes here and no row, so that no tree contains them."""
+        sizes = self.store.view(container_id).blocks_without_row()
+        return frozenset(block_id for block_id, size_bytes in sizes.items() if size_bytes > 0)
+
+    def _tree(self, container_id: ContainerId) -> Tree:
+        """Return the replica's tree; for a replica that was never closed, built from its rows."""
+        try:
+            return self.store.view(container_id).tree()
+        except RefusedError as error:
+            if error.code is not Code.UNCLOSED_CONTAINER_IO:
+                raise
+        try:
+            rows = self.store.view(container_id).block_rows()
+            return build_from_rows(rows, {}, algorithm=self.store.algorithm)
+        except DamagedData as damage:
+            raise RefusedError(
+                Code.NOT_PROVEN, f"container {container_id} stays: {damage}"
+            ) from damage
+
+    def _check_still(self, container_id: ContainerId, generation: int, proof: ReplicaProof) -> None:
+        """Raise RefusedError if the replica has changed since the proof, or the proof is too
+        old.
+        """
+        if self.store.generation(container_id) != generation:
+            raise RefusedError(
+                Code.NOT_PROVEN, f"container {container_id} changed while it was being proven"
+            )
+        if self.clock.monotonic_s() - proof.kept_since_s > KEEP_S / 3:
+            raise RefusedError(Code.NOT_PROVEN, f"container {container_id}: the proof is too old")

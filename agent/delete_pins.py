@@ -1,0 +1,73 @@
+"""Pledges: replicas that must stay for a while, because they were proven to a datanode that deletes
+its own.
+
+    give ──► for a while no command deletes the replica here
+    leaving ──► while a replica is being deleted here, no pledge for it is given
+
+So if two datanodes are ordered to delete their replica of a container at the same moment, each with
+the other as witness, neither does.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from merkle.replica import ContainerId
+from suture.errors import Code, UnavailableError
+from suture.runtime.clock import Clock
+
+PLEDGES_MAX: Final = 100_000
+"""Most pledges at a time."""
+
+
+class DeletePins:
+    """The pledges of one datanode. They end with the process; docs/PROOFS.md explains why that is
+    enough."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until_s: dict[ContainerId, float] = {}
+        self._leaving: set[ContainerId] = set()
+
+    def give(self, container_id: ContainerId, keep_s: float) -> None:
+        """Keep the replica for `keep_s`. Raise UnavailableError(BUSY) if it is being deleted."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if container_id in self._leaving:
+                raise UnavailableError(
+                    Code.BUSY,
+                    f"container {container_id} is being deleted here, too",
+                    container_id=container_id,
+                )
+            if len(self._until_s) >= PLEDGES_MAX:
+                self._forget_old(now_s)
+            if len(self._until_s) >= PLEDGES_MAX:
+                raise UnavailableError(Code.BUSY, f"{PLEDGES_MAX} replicas are kept for others")
+            until_s = max(self._until_s.get(container_id, 0.0), now_s + keep_s)
+            self._until_s[container_id] = until_s
+
+    @contextmanager
+    def leaving(self, container_id: ContainerId) -> Iterator[None]:
+        """Delete the replica in the body. Raise UnavailableError(BUSY) if a pledge protects it."""
+        with self._lock:
+            left_s = self._until_s.get(container_id, 0.0) - self._clock.monotonic_s()
+            if left_s > 0:
+                raise UnavailableError(
+                    Code.BUSY,
+                    f"container {container_id}: another datanode deletes its replica because this "
+                    f"one is whole; it stays for {left_s:.0f} s",
+                    container_id=container_id,
+                )
+            self._until_s.pop(container_id, None)
+            self._leaving.add(container_id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._leaving.discard(container_id)
+
+    def _forget_old(self, now_s: float) -> None:
+        for container_id in [one for one, until_s in self._until_s.items() if until_s <= now_s]:
+            del self._until_s[container_id]

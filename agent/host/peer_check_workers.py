@@ -1,0 +1,116 @@
+"""Queries to the control planes, and workers that query other datanodes: parity, and chunk proofs.
+
+A query tries each control plane in turn until one answers.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from agent.config.options import ScanConfig
+from agent.reconcile.peer_challenges import ChallengeWorker
+from agent.scan.parity_scrub import ParityPolicy, ParityScrub
+from agent.scan.scan_manager import ScanManager
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import BlockId, ContainerId
+from suture.errors import Code, SutureError, UnavailableError
+from suture.runtime.clock import Clock
+from suture.runtime.loop import ProgressMarker
+from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.scm import ScmClient
+from suture.wire.v1 import scm_pb2
+
+T = TypeVar("T")
+
+PARITY_BYTES_PER_S: Final = 5 * 1024**2  # of a parity check, across all datanodes with the shards
+
+
+class ControlPlanes:
+    """A datanode's queries to the control planes, beside its heartbeats. They raise the last one's
+    error."""
+
+    def __init__(self, scms: Sequence[ScmClient]) -> None:
+        self._scms = tuple(scms)
+
+    def container_info(self, container_id: ContainerId) -> scm_pb2.ContainerInfo:
+        """Return the control plane's record of a container."""
+        request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
+        return self._first(lambda scm: scm.get_container_info(request)).container
+
+    def confirm_deletes(
+        self, container_id: ContainerId, block_ids: Sequence[BlockId]
+    ) -> scm_pb2.ConfirmDeletesResponse:
+        """Return which deletes were ordered."""
+        request = scm_pb2.ConfirmDeletesRequest(container_id=container_id, local_ids=block_ids)
+        return self._first(lambda scm: scm.confirm_deletes(request))
+
+    def datanode_addresses(self) -> list[str]:
+        """Return the addresses of the cluster's datanodes; an empty list if no control plane
+        answers."""
+        try:
+            answer = self._first(lambda scm: scm.list_nodes(scm_pb2.ListNodesRequest()))
+        except SutureError:
+            return []
+        return [node.address for node in answer.nodes]
+
+    def _first(self, ask: Callable[[ScmClient], T]) -> T:
+        """Return the answer of the first control plane that gives one."""
+        error: SutureError = UnavailableError(Code.UNAVAILABLE, "no control plane is configured")
+        for scm in self._scms:
+            try:
+                return ask(scm)
+            except SutureError as failure:
+                error = failure
+        raise error
+
+
+@dataclass(frozen=True, slots=True)
+class PeerQueryDeps:
+    """Services that both workers need: the store, the control planes, the connections, the
+    clock."""
+
+    store: ReplicaStore
+    control_planes: "ControlPlanes"
+    dial: Callable[[NodeAddress], Peer]
+    clock: Clock
+
+    def challenges(
+        self,
+        config: ScanConfig,
+        ask_scan: Callable[[ContainerId, str], None],
+        count: Callable[[str], None],
+    ) -> ChallengeWorker:
+        """Return the worker that asks peers to prove chunks; it has no peers if scans are
+        disabled."""
+        return ChallengeWorker(
+            self.store,
+            self.store.datanode_id,
+            config.challenge_interval_s if config.enabled else 0,
+            info=self.control_planes.container_info,
+            dial=self.dial,
+            ask_scan=ask_scan,
+            count=count,
+            clock=self.clock,
+        )
+
+    def parity(
+        self, config: ScanConfig, scrub: ScanManager, pulse: ProgressMarker, stop: threading.Event
+    ) -> ParityScrub | None:
+        """Return the worker that verifies parity; None if it is disabled."""
+        if not config.enabled or not config.parity_interval_s:
+            return None
+        jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret
+        return ParityScrub(
+            self.store,
+            self.store.datanode_id,
+            ParityPolicy(config.parity_interval_s, jitter_s),
+            info=self.control_planes.container_info,
+            dial=self.dial,
+            pace=scrub.fixed_pace(PARITY_BYTES_PER_S, pulse),
+            is_held=scrub.is_held,
+            stop=stop,
+            clock=self.clock,
+            pulse=pulse,
+        )

@@ -1,0 +1,131 @@
+"""RECOVERING replicas made by reconstructions: their current runs, and abandoned ones.
+
+All data of a RECOVERING replica is elsewhere, so nothing is lost with it. Nothing relies on it, and
+no second run may write into it. If no write arrives for a while, its run has ended: the replica
+becomes UNHEALTHY, a state that it can never leave, and the next run replaces it. (After a restart
+every RECOVERING replica is abandoned: `agent.store.recovery.startup_recovery`.)
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from agent.leases import ContainerLeases
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import ContainerId, ReplicaState
+from suture.errors import Code, SutureError, UnavailableError
+from suture.runtime.clock import Clock
+from suture.runtime.loop import RetryAfter, Step
+
+CHECK_S: Final = 60.0  # ozone: hdds.datanode.recovering.container.scrubbing.service.interval
+TIMEOUT_S: Final = 300.0  # after the last write an unfinished reconstruction is abandoned
+REASON: Final = "reconstructed"
+
+log = structlog.get_logger()
+
+
+class RecoveringReplicas:
+    """The RECOVERING replicas of this datanode, each with the time of its last write."""
+
+    name = "recoveries"
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        leases: ContainerLeases,
+        clock: Clock,
+        *,
+        timeout_s: float,
+        scan: Callable[[ContainerId], object],
+    ) -> None:
+        """`scan` requests a scan of a completed replica."""
+        self._store = store
+        self._leases = leases
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._scan = scan
+        self._lock = threading.Lock()
+        self._written_at_s: dict[int, float] = {}
+
+    def create(self, container_id: ContainerId, replica_index: int) -> None:
+        """Create a RECOVERING replica; the caller holds the lease.
+
+        It replaces one that an earlier run abandoned. Raise UnavailableError(BUSY) while another
+        run is active, RefusedError(CONTAINER_EXISTS) if there is any other replica.
+        """
+        with self._lock:
+            is_fresh = not self._is_stale(container_id)
+        if is_fresh and self._is_recovering(container_id):
+            raise UnavailableError(
+                Code.BUSY,
+                f"container {container_id} is being reconstructed here by another run",
+                hint=f"it is given up {self._timeout_s:g} s after its last write",
+                container_id=container_id,
+            )
+        if container_id in self._store.replica_ids():
+            self._remove_unfinished(container_id, replica_index)
+        self._store.create_container(
+            container_id, replica_index=replica_index, state=ReplicaState.RECOVERING
+        )
+        with self._lock:
+            self._written_at_s[container_id] = self._clock.monotonic_s()
+
+    def wrote(self, container_id: int) -> None:
+        """Record a write, which shows that the run is active."""
+        with self._lock:
+            if container_id in self._written_at_s:
+                self._written_at_s[container_id] = self._clock.monotonic_s()
+
+    def closed(self, container_id: int) -> None:
+        """Record a close; request a scan of a replica that was RECOVERING."""
+        with self._lock:
+            was_recovering = self._written_at_s.pop(container_id, None) is not None
+        if was_recovering:
+            self._scan(ContainerId(container_id))
+
+    def step(self) -> Step:
+        """Abandon the replicas without recent writes."""
+        with self._lock:
+            known = [ContainerId(container_id) for container_id in self._written_at_s]
+        for container_id in known:
+            with self._leases.hold(container_id):
+                self._give_up_if_stale(container_id)
+        return RetryAfter(min(CHECK_S, self._timeout_s))
+
+    def _give_up_if_stale(self, container_id: ContainerId) -> None:
+        is_recovering = self._is_recovering(container_id)
+        with self._lock:
+            if is_recovering and not self._is_stale(container_id):
+                return
+            self._written_at_s.pop(container_id, None)
+        if is_recovering:
+            self._store.expire_recovery(container_id)
+            log.warning(
+                "reconstruction_expired", container_id=container_id, quiet_s=self._timeout_s
+            )
+
+    def _remove_unfinished(self, container_id: ContainerId, replica_index: int) -> None:
+        """Remove the replica that an earlier run of this shard abandoned, and no other.
+
+        Only a replica that was never in another state than RECOVERING has no former state.
+        """
+        facts = self._store.replica(container_id)
+        is_expired = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None
+        is_unfinished = is_expired or facts.state is ReplicaState.RECOVERING
+        if is_unfinished and facts.replica_index == replica_index:
+            log.info("reconstruction_replaced", container_id=container_id, index=replica_index)
+            self._store.delete_container(container_id, force=True)
+
+    def _is_recovering(self, container_id: ContainerId) -> bool:
+        try:
+            return self._store.replica(container_id).state is ReplicaState.RECOVERING
+        except SutureError:
+            return False  # removed in the meantime
+
+    def _is_stale(self, container_id: int) -> bool:
+        written_at_s = self._written_at_s.get(container_id)
+        if written_at_s is None:
+            return True
+        return self._clock.monotonic_s() - written_at_s >= self._timeout_s

@@ -1,0 +1,142 @@
+"""Operator view and control of this host's volumes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agent.host.volume_evacuation import VolumeEvacuator
+from agent.observe.datanode_status import DatanodeStatus
+from agent.observe.disk_reports import disk_reports
+from agent.scan.volume_latency import LatencyWatch
+from agent.store.index.facts import RecoveryStep, VolumeFacts
+from agent.store.replica_store import ReplicaStore
+from agent.store.volumes.service_mode import VolumeMode
+from suture.errors import Code, RefusedError
+from suture.wire.v1 import datanode_pb2 as pb
+
+ASKED: Final = {
+    mode.value: mode for mode in (VolumeMode.IN_SERVICE, VolumeMode.READ_ONLY, VolumeMode.RETIRING)
+}
+STUCK_SHOWN_MAX: Final = 1_000
+STEPS_SHOWN: Final = 3
+
+log = structlog.get_logger()
+
+
+class VolumeAdmin:
+    """Changes and shows the volumes (agent.services.service_protocols.VolumeControl)."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        moves: VolumeEvacuator,
+        observer: DatanodeStatus,
+        check: Callable[[VolumeFacts, float], object],
+        on_added: Callable[[VolumeFacts], object],
+    ) -> None:
+        """`check` may refuse a new volume, by its facts and read speed; `on_added` starts its
+        scans, checks and reports."""
+        self._store = store
+        self._moves = moves
+        self._observer = observer
+        self._check = check
+        self._on_added = on_added
+
+    def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
+        """Change the service of a volume. Raise RefusedError."""
+        mode = ASKED.get(service)
+        if mode is None:
+            raise RefusedError(
+                Code.MALFORMED_REQUEST, f"service {service!r} is none of {', '.join(ASKED)}"
+            )
+        if volume_id not in {volume.volume_id for volume in self._store.volumes()}:
+            raise RefusedError(
+                Code.WRONG_DATANODE,
+                f"this datanode has no volume {volume_id!r}",
+                hint="suture volumes lists them",
+            )
+        self._moves.steer(volume_id, mode, target_id)
+
+    def add(self, path: str) -> None:
+        """Open a volume and serve it. Raise SutureError."""
+        if not path.startswith("/"):
+            raise RefusedError(Code.MALFORMED_REQUEST, f"{path!r} is no absolute path")
+        if not Path(path).is_dir():
+            raise RefusedError(
+                Code.INCONSISTENT_VOLUME,
+                f"{path} is no directory on this datanode that the agent can see",
+                hint="make it, give it to the user of the agent, and let its unit write there "
+                "(ReadWritePaths=)",
+            )
+        volume = self._store.services.add_volume(Path(path), self._check)
+        log.info("volume_added", volume_id=volume.volume_id, path=path)
+        self._observer.note_volume(volume.volume_id)
+        self._on_added(volume)
+
+    def disks(self) -> Sequence[pb.DiskReport]:
+        """Return the reports of the disks and the kernel."""
+        return disk_reports(self._store.volumes())
+
+    def status(self) -> Sequence[pb.VolumeStatus]:
+        """Return the state of every volume."""
+        return self._observer.volumes()
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeDescriber:
+    """Adds a volume's service, and the progress of its retirement, to its status."""
+
+    store: ReplicaStore
+    moves: VolumeEvacuator
+    slow_disks: LatencyWatch
+
+    def __call__(self, status: pb.VolumeStatus) -> None:
+        """Add them."""
+        if status.failed:
+            return
+        word = self.slow_disks.word(status.volume_id)
+        status.read_us, status.write_us = int(word.read_ms * 1000), int(word.write_ms * 1000)
+        status.slow = word.slow
+        service = self.store.services.of(status.volume_id)
+        status.service, status.service_since_ms = service.mode.value, service.since_ms
+        if not service.takes_replicas:
+            status.available_bytes = 0  # it takes no new replicas
+        progress = self.moves.progress(status.volume_id)
+        if progress is not None:
+            stuck = progress.stuck.copy()
+            reasons = progress.unmovable | {key: one.why for key, one in stuck.items()}
+            status.stuck_container_ids.extend(nsmallest(STUCK_SHOWN_MAX, reasons))
+            status.stuck_count = len(reasons)
+            status.stuck_reason = reasons[min(reasons)] if reasons else ""
+            homeless = (key for key, one in stuck.items() if one.has_no_room)
+            status.homeless_container_ids.extend(nsmallest(STUCK_SHOWN_MAX, homeless))
+        if service.mode is VolumeMode.RETIRING:
+            status.retiring_bytes = service.total_bytes
+            eta_s = progress.eta_s(status.used_bytes, self.moves.now_s()) if progress else -1
+            status.eta_ms = int(eta_s * 1000) if eta_s >= 0 else -1
+
+
+def log_start(store: ReplicaStore) -> None:
+    """Log the volumes that are not served, and the work completed on the others."""
+    for volume in store.volumes():
+        if volume.failed:
+            log.error(
+                "volume_not_served",
+                volume_id=volume.volume_id,
+                path=str(volume.path),
+                error=volume.error,
+            )
+    by_volume: dict[str, list[RecoveryStep]] = {}
+    for step in store.recovery.steps:
+        by_volume.setdefault(step.volume_id, []).append(step)
+    for volume_id, steps in by_volume.items():
+        log.warning(
+            "volume_recovered",
+            volume_id=volume_id,
+            count=len(steps),
+            first=[f"container {step.container_id}: {step.what}" for step in steps[:STEPS_SHOWN]],
+        )

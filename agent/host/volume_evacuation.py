@@ -1,0 +1,261 @@
+"""Moves of replicas off retiring volumes, one by one; each is read whole at its new place.
+
+    lease ─ open? closed first ─ copied ─ served from there ─ read whole ─ old one removed
+                                    └ no room, damage, in use: logged, and retried later
+
+All state is on the disks, so that the work continues after a kill. If two volumes have the same
+replica although neither retires any more, one of the copies is removed.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from agent.scan.container_scan import StoreScanDeps, scan_container
+from agent.store.volume_services import RemainingReplica
+from agent.store.volumes.service_mode import VolumeMode, VolumeUse
+from agent.transfer.volume_copy import VolumeCopier
+from merkle.replica import ID_MAX, TREE_STATES, Bcsid, ContainerId, ReplicaState
+from suture.errors import Code, SutureError
+from suture.runtime.loop import Busy, Idle, ProgressMarker, Step, WakeEvent
+
+RETRY_S: Final = 30.0  # before a failed move is retried
+REST_TIMES: Final = 50.0  # pause after a search without result, in multiples of its duration
+REST_S_MAX: Final = 120.0
+WRITTEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedMove:
+    """Reason why a replica could not be moved, and the time of the next attempt."""
+
+    why: str
+    again_at_s: float
+    code: Code
+
+    @property
+    def has_no_room(self) -> bool:
+        """Return whether no other volume has room for it."""
+        return self.code is Code.DISK_OUT_OF_SPACE
+
+
+@dataclass(slots=True)
+class RetirementProgress:
+    """Progress of one volume, as known to this process."""
+
+    begun_s: float
+    moved_count: int = 0
+    moved_bytes: int = 0
+    stuck: dict[ContainerId, "BlockedMove"] = field(default_factory=dict)
+    unmovable: dict[ContainerId, str] = field(default_factory=dict)
+    """Why replicas cannot be loaded; they are not moved."""
+    due: deque[RemainingReplica] = field(default_factory=deque)
+    """Replicas found by the last search, and still to be moved."""
+    rests_until_s: float = 0.0
+    """Earliest time of the next search, after one that found nothing."""
+
+    def eta_s(self, left_bytes: int, now_s: float) -> float:
+        """Return the time for the rest at the rate so far; -1 = nothing was moved yet."""
+        if not left_bytes:
+            return 0.0
+        if not self.moved_bytes:
+            return -1.0
+        return left_bytes * max(0.0, now_s - self.begun_s) / self.moved_bytes
+
+
+class VolumeEvacuator:
+    """The worker. Any thread may query or steer it."""
+
+    name = "volume-moves"
+
+    def __init__(
+        self,
+        tools: StoreScanDeps,
+        mover: VolumeCopier,
+        *,
+        stop: Callable[[], bool],
+        pulse: ProgressMarker,
+        bell: WakeEvent | None = None,
+    ) -> None:
+        """`bell` ends the wait of the worker's loop."""
+        self._tools = tools
+        self._store = tools.store
+        self._mover = mover
+        self._stop = stop
+        self._pulse = pulse
+        self._progress: dict[str, RetirementProgress] = {}
+        self._bell = bell or WakeEvent()
+
+    def steer(self, volume_id: str, mode: VolumeMode, target_id: str = "") -> VolumeUse:
+        """Change the service of a volume, or check it again. Raise RefusedError."""
+        before = self._store.services.of(volume_id).mode
+        service = self._store.services.change(volume_id, mode, target_id=target_id)
+        if service.mode is not before:
+            self._progress.pop(volume_id, None)
+            log.info("volume_service_changed", volume_id=volume_id, service=service.mode.value)
+        elif (progress := self._progress.get(volume_id)) is not None:
+            progress.unmovable, progress.rests_until_s = {}, 0.0  # an operator may have fixed it
+        self._bell.ring()
+        return service
+
+    def progress(self, volume_id: str) -> RetirementProgress | None:
+        """Return the progress of a volume that is retiring or read-only."""
+        return self._progress.get(volume_id)
+
+    def now_s(self) -> float:
+        """Return the time base of the progress."""
+        return self._tools.clock.monotonic_s()
+
+    def step(self) -> Step:
+        """Move one replica, of the first volume that has one to move. An error of one volume does
+        not block the others: it is raised after all were checked."""
+        trouble: SutureError | None = None
+        for volume in self._store.volumes():
+            try:
+                if not volume.failed and self._tend(volume.volume_id):
+                    return Busy()
+            except SutureError as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
+        return Idle()
+
+    def _tend(self, volume_id: str) -> bool:
+        """Do one piece of work for a volume, if it needs any; return whether there may be more."""
+        progress = self._progress.setdefault(volume_id, RetirementProgress(self.now_s()))
+        if self._stop() or not (progress.due or self._look(volume_id, progress)):
+            return False
+        left = progress.due.popleft()
+        if not self._store.services.is_still(volume_id, left):
+            return True
+        try:
+            self._deal_with(volume_id, left)
+        except SutureError as error:
+            self._keep_stuck(progress, volume_id, left.container_id, error)
+            return True
+        progress.stuck.pop(left.container_id, None)
+        progress.moved_count += 1
+        progress.moved_bytes += left.size_bytes
+        return True
+
+    def _look(self, volume_id: str, progress: RetirementProgress) -> bool:
+        """Search for replicas to move now; return whether there are any. A search over 100,000
+        replicas takes a second, so after one without result the next is delayed."""
+        began_s = self.now_s()
+        if began_s < progress.rests_until_s:
+            return False
+        mode = self._store.services.of(volume_id).mode
+        progress.due.extend(self._due(self._wanting(volume_id, mode), progress))
+        if progress.due:
+            return True
+        if mode is VolumeMode.RETIRING:
+            progress.unmovable = self._store.services.unmovable_on(volume_id)
+            if not progress.stuck and not self._store.services.end_retirement(volume_id):
+                log.info("volume_retired", volume_id=volume_id)
+        ended_s = self.now_s()
+        rest_s = min(REST_TIMES * (ended_s - began_s), REST_S_MAX)
+        progress.rests_until_s = ended_s + rest_s
+        return False
+
+    def _wanting(self, volume_id: str, mode: VolumeMode) -> list[RemainingReplica]:
+        """Return the replicas to move off a volume, or to close there, interrupted moves first."""
+        services = self._store.services
+        match mode:
+            case VolumeMode.RETIRING:
+                return sorted(services.left_on(volume_id), key=lambda left: left.is_served)
+            case VolumeMode.READ_ONLY:
+                here = services.left_on(volume_id)
+                still_open = [left for left in here if left.state in WRITTEN and left.is_served]
+                return services.seconds_on(volume_id) + still_open
+            case _:
+                return services.seconds_on(volume_id)
+
+    def _keep_stuck(
+        self,
+        progress: RetirementProgress,
+        volume_id: str,
+        container_id: ContainerId,
+        error: SutureError,
+    ) -> None:
+        """Postpone a replica that cannot be moved; log it if the reason is new."""
+        before = progress.stuck.get(container_id)
+        progress.stuck[container_id] = BlockedMove(str(error), self.now_s() + RETRY_S, error.code)
+        if before is not None and before.code is error.code:
+            return
+        log.warning(
+            "replica_move_failed",
+            container_id=container_id,
+            volume_id=volume_id,
+            error=str(error),
+        )
+
+    def _due(
+        self, here: Sequence[RemainingReplica], progress: RetirementProgress
+    ) -> Iterator[RemainingReplica]:
+        """Yield the replicas that are due now; forget the failures of those no longer `here`."""
+        ids = {left.container_id for left in here}
+        for gone in progress.stuck.keys() - ids:
+            del progress.stuck[gone]
+        now_s = self.now_s()
+        for left in here:
+            stuck = progress.stuck.get(left.container_id)
+            if stuck is None or stuck.again_at_s <= now_s:
+                yield left
+
+    def _deal_with(self, volume_id: str, left: RemainingReplica) -> None:
+        """Move one replica, or complete a move that a crash interrupted. On a volume that stays,
+        only close it. Raise SutureError."""
+        container_id = left.container_id
+        if left.is_served and left.state in WRITTEN:
+            self._close(container_id)
+        if left.is_served and self._store.services.of(volume_id).mode is not VolumeMode.RETIRING:
+            return
+        with self._tools.leases.hold(container_id):
+            if left.is_served:
+                self._copy(container_id)
+                try:
+                    self._verify(container_id)
+                    self._store.services.drop_moved(volume_id, container_id)
+                except SutureError:
+                    self._store.services.take_back_move(volume_id, container_id)
+                    raise
+            else:
+                if not self._store.replica(container_id).data_scan_at_ms:
+                    self._verify(container_id)
+                self._store.services.drop_moved(volume_id, container_id)
+        log.info("replica_moved", container_id=container_id, volume_id=volume_id)
+
+    def _copy(self, container_id: ContainerId) -> None:
+        """Copy a replica; if unknown damage prevents it, a scan finds and declares it first."""
+        try:
+            self._mover.move(container_id, stop=self._may_not_go_on)
+        except SutureError as error:
+            if error.code is not Code.CHECKSUM_MISMATCH:
+                raise
+            self._verify(container_id)
+            self._mover.move(container_id, stop=self._may_not_go_on)
+
+    def _verify(self, container_id: ContainerId) -> None:
+        """Read a whole replica where it is served."""
+        scan_container(
+            self._tools,
+            container_id,
+            stop=self._stop,
+            progress=lambda _: self._pulse.beat(),
+            holds_lease=True,
+        )
+
+    def _may_not_go_on(self) -> bool:
+        self._pulse.beat()
+        return self._stop()
+
+    def _close(self, container_id: ContainerId) -> None:
+        """Stop writes; the control plane later says which commit was the last."""
+        with self._tools.leases.hold(container_id):
+            if self._store.replica(container_id).state not in TREE_STATES:
+                self._store.close_container(container_id, bcsid=Bcsid(ID_MAX))

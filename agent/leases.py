@@ -1,0 +1,154 @@
+"""Leases: the right to change one container, with one holder at a time.
+
+`agent/store/` has no locks of its own; callers of its mutating functions must hold the container's
+lease. A scan holds it only to begin and to commit. It does not write chunks and passes
+`writes_chunks=False`, because the change watch (`agent.scan.change_watch`) attributes file events
+to the agent while a lease that writes chunks is held, and shortly after.
+
+Not re-entrant: a thread that requests a lease twice has a bug, and fails at once instead of after a
+timeout.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from merkle.replica import ContainerId
+from suture.errors import Code, UnavailableError
+from suture.runtime.clock import Clock, SystemClock
+
+WAITERS_MAX: Final = 1_000  # threads that may wait for leases; the pools are far smaller
+RELEASES_REMEMBERED_MAX: Final = 10_000  # for `written_within`; losing one costs an extra scan
+TIMEOUT_S_DEFAULT: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    thread_id: int
+    thread_name: str
+    writes_chunks: bool
+
+
+class ContainerLeases:
+    """The leases of all containers of this agent."""
+
+    def __init__(self, *, clock: Clock | None = None, waiters_max: int = WAITERS_MAX) -> None:
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._holders: dict[ContainerId, _Holder] = {}
+        self._shares: dict[ContainerId, int] = {}
+        self._written_at_s: OrderedDict[ContainerId, float] = OrderedDict()
+        self._waiters_max = waiters_max
+        self._waiter_count = 0
+
+    @contextmanager
+    def hold(
+        self,
+        container_id: ContainerId,
+        timeout_s: float = TIMEOUT_S_DEFAULT,
+        *,
+        writes_chunks: bool = True,
+    ) -> Iterator[None]:
+        """Hold the container's lease for the length of a `with` block.
+
+        Raise UnavailableError(BUSY) when another holder keeps it for `timeout_s`, or when too many
+        threads are waiting already.
+        """
+        self._acquire(container_id, timeout_s, writes_chunks)
+        try:
+            yield
+        finally:
+            self._release(container_id)
+
+    @contextmanager
+    def share(
+        self, container_id: ContainerId, timeout_s: float = TIMEOUT_S_DEFAULT
+    ) -> Iterator[None]:
+        """Prevent changes of the container's chunks for the length of a `with` block.
+
+        Many may share at once, and a scan may begin and commit meanwhile; writers of chunks wait.
+        Raise UnavailableError(BUSY) as `hold` does.
+        """
+        with self._changed:
+            self._wait(container_id, timeout_s, lambda: container_id not in self._holders)
+            self._shares[container_id] = self._shares.get(container_id, 0) + 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._shares[container_id] -= 1
+                if not self._shares[container_id]:
+                    del self._shares[container_id]
+                self._changed.notify_all()
+
+    def is_shared(self, container_id: ContainerId) -> bool:
+        """Return whether the container is being copied, so that a change has to wait."""
+        return container_id in self._shares
+
+    def written_within(self, container_id: ContainerId, window_s: float) -> bool:
+        """Return whether the agent writes the container's chunks, or did in the last `window_s`
+        seconds."""
+        with self._changed:
+            holder = self._holders.get(container_id)
+            if holder is not None and holder.writes_chunks:
+                return True
+            written_at_s = self._written_at_s.get(container_id)
+            return written_at_s is not None and self._clock.monotonic_s() - written_at_s < window_s
+
+    def _acquire(self, container_id: ContainerId, timeout_s: float, writes_chunks: bool) -> None:
+        me = threading.current_thread()
+        holder = _Holder(me.ident or 0, me.name, writes_chunks)
+        with self._changed:
+            current = self._holders.get(container_id)
+            assert current is None or current.thread_id != holder.thread_id, (
+                f"thread {me.name} already holds the lease of container {container_id}"
+            )
+            self._wait(
+                container_id,
+                timeout_s,
+                lambda: (
+                    container_id not in self._holders
+                    and not (writes_chunks and container_id in self._shares)
+                ),
+            )
+            self._holders[container_id] = holder
+
+    def _wait(
+        self, container_id: ContainerId, timeout_s: float, is_free: Callable[[], bool]
+    ) -> None:
+        if is_free():
+            return
+        if self._waiter_count >= self._waiters_max:
+            raise UnavailableError(
+                Code.BUSY,
+                f"{self._waiter_count} threads already wait for containers",
+                hint="try again later",
+                container_id=container_id,
+            )
+        self._waiter_count += 1
+        try:
+            free = self._changed.wait_for(is_free, timeout=timeout_s)
+        finally:
+            self._waiter_count -= 1
+        if not free:
+            current = self._holders.get(container_id)
+            holder = current.thread_name if current else "those who copy it"
+            raise UnavailableError(
+                Code.BUSY,
+                f"container {container_id} is held by {holder} for more than {timeout_s:g} s",
+                hint="try again later",
+                container_id=container_id,
+            )
+
+    def _release(self, container_id: ContainerId) -> None:
+        with self._changed:
+            holder = self._holders.pop(container_id)
+            if holder.writes_chunks:
+                self._written_at_s[container_id] = self._clock.monotonic_s()
+                self._written_at_s.move_to_end(container_id)
+                if len(self._written_at_s) > RELEASES_REMEMBERED_MAX:
+                    self._written_at_s.popitem(last=False)
+            self._changed.notify_all()

@@ -1,0 +1,86 @@
+"""Blocks that a QUASI_CLOSED shard missed because it was closed before their commits.
+
+    a healthy source's commit id ─► each block that enough others have, and that is neither here
+                                    nor deleted here: computed from its stripes, proven, recorded
+                                 ─► all of them are here, so the commit id may be taken over
+
+A shard that misses blocks is not damaged: its data is intact, and its state is QUASI_CLOSED. It is
+rebuilt elsewhere if a datanode has room; otherwise this is the only way to complete it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
+from agent.reconcile.commit_ids import highest_claim
+from agent.reconcile.exclusive_lease import ReplicaChanges
+from agent.reconcile.ledger import NOBODYS
+from agent.reconstruct.row_repair import RowRestorer
+from merkle.replica import BlockData, ReplicaState
+from suture.ec.blockgroup import OrphanGroup, resolve_group
+from suture.errors import SutureError
+from suture.wire.clients.peer import Peer
+
+MISSING_BLOCK = "MISSING_BLOCK"
+BCSID = "BCSID"
+
+
+@dataclass(slots=True)
+class BlockBackfill:
+    """Adds the missed blocks, in one repair of one shard."""
+
+    changes: ReplicaChanges
+    rows: RowRestorer
+    is_complete: bool = True
+    _lender: str = field(default="", init=False)
+    _claimed: int = field(default=0, init=False)
+
+    def make(self, peers: Mapping[str, Peer]) -> Iterator[ChunkOutcome]:
+        """Make each missing block; yield the outcomes.
+
+        The commit id is read first, because blocks that its source gets later are not listed.
+        """
+        store, container_id = self.changes.store, self.changes.container_id
+        sources, index = self.rows.sources, self.rows.index
+        own = store.replica(container_id).bcsid
+        self._lender, self._claimed = highest_claim(peers, container_id, peers)
+        tree = store.view(container_id).tree()
+        for block_id, known in sources.blocks():
+            if self.changes.must_stop():
+                self.is_complete = False
+                return
+            place = tree.index_of(block_id)
+            if place >= 0 and tree.deleted[place]:
+                continue
+            agreed = resolve_group(sources.scheme, block_id, known)
+            if isinstance(agreed, OrphanGroup):  # never committed, or too few have it
+                self.is_complete &= _last_commit(known) <= own
+                continue
+            if place >= 0:  # already here, perhaps shorter, from an earlier commit
+                here_bytes = sum(leaf.length_bytes for leaf in tree.leaves(block_id))
+                self.is_complete &= here_bytes >= agreed.group.shard_bytes(index)
+                continue
+            blank = ChunkOutcome(block_id, 0, -1, MISSING_BLOCK, ChunkResult.SKIPPED)
+            made = self.rows.remake(agreed, blank)
+            self.is_complete &= made.result is ChunkResult.REPAIRED
+            yield made
+
+    def take_over_bcsid(self, replaced: Mapping[str, str]) -> Iterator[ChunkOutcome]:
+        """Take over the commit id if nothing that it claims is missing, and this shard has no
+        findings. `replaced` has the sources that did not deliver everything."""
+        facts = self.changes.store.replica(self.changes.container_id)
+        is_whole = facts.state is ReplicaState.QUASI_CLOSED and not facts.finding_count
+        if not (self.is_complete and is_whole) or replaced or self._claimed <= facts.bcsid:
+            return
+        told = ChunkOutcome(NOBODYS, -1, -1, BCSID, ChunkResult.REWRITTEN, source=self._lender)
+        try:
+            with self.changes.hold() as repair:
+                repair.advance_bcsid(self._claimed)
+        except SutureError as error:
+            yield ChunkOutcome(NOBODYS, -1, -1, BCSID, ChunkResult.FAILED, message=str(error))
+            return
+        yield told
+
+
+def _last_commit(known: Mapping[int, BlockData | None]) -> int:
+    return max((block.bcsid for block in known.values() if block is not None), default=0)

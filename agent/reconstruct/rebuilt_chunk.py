@@ -1,0 +1,74 @@
+"""A chunk of a shard computed from the other shards, and compared with its own row.
+
+The local row decides. If the shards that answered first give another result, one of them may be
+wrong although it matches its own checksums. Then all of them are read, and the set that is left out
+so that the others match the row is wrong. If no set does that, the shards and the row contradict
+each other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from merkle.checksum import fits
+from merkle.replica import ChunkInfo
+from suture.client.stripes.stripe_sources import RebuildSources
+from suture.ec.blockgroup import RebuildableGroup
+from suture.ec.cell_codec import Cell, rebuild_checked
+from suture.errors import Code, RefusedError
+
+Cells = Mapping[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltChunk:
+    """A computed chunk: its bytes, and whether they match the local row.
+
+    `makers` are the datanodes whose cells were used, by index.
+    """
+
+    data: bytes
+    fits: bool
+    makers: tuple[str, ...]
+
+
+def rebuilt_chunk(
+    sources: RebuildSources, agreed: RebuildableGroup, index: int, chunk: ChunkInfo
+) -> RebuiltChunk:
+    """Return a chunk of shard `index`, computed from the other shards.
+
+    Raise RefusedError if the chunk is no cell of its group, or this host computes wrongly;
+    UnavailableError if too few cells can be read.
+    """
+    stripe, rest_bytes = divmod(chunk.offset, sources.scheme.cell_bytes)
+    if rest_bytes or chunk.length_bytes != agreed.group.cell_bytes(stripe, index):
+        raise RefusedError(
+            Code.INELIGIBLE,
+            f"block {agreed.block_id}: the chunk at {chunk.offset} is no cell of its group",
+        )
+
+    def computed(cells: Cells) -> bytes:
+        """Return the chunk, verified by the reverse computation."""
+        length_bytes = agreed.group.cell_bytes_max(stripe)
+        octets = rebuild_checked(sources.scheme, cells, [index], length_bytes)[index]
+        return octets[: chunk.length_bytes].tobytes()
+
+    def matches_row(whole: Mapping[int, Cell]) -> bool:
+        return fits(chunk, bytes(whole[index]), each=False)
+
+    cells: Cells = sources.finish(sources.begin(agreed, stripe))
+    data = computed(cells)
+    if not matches_row({index: data}):
+        verdict, cells = sources.judged(agreed, stripe, matches_row)
+        if verdict.is_sure:
+            data = computed(cells)
+    return RebuiltChunk(data, matches_row({index: data}), _names(sources, cells))
+
+
+def _names(sources: RebuildSources, cells: Cells) -> tuple[str, ...]:
+    """Return the datanodes that these cells come from; empty cells come from none."""
+    living = sources.living
+    return tuple(
+        f"{living[one].shard.datanode_id} (shard {one})"
+        for one in sorted(cells)
+        if cells[one] and one in living
+    )

@@ -1,0 +1,114 @@
+"""Read-only volumes: of stopped agents, of read-only mounts, of copies of disks.
+
+Nothing is created, signed or rolled back. The lock of a running agent is detected without being
+taken, and the index is read without a lock file.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.store.files.layout import VolumeLayout
+from agent.store.index.environment import Index
+from agent.store.index.transactions import IndexView
+from agent.store.recovery.fsck import volume_layout
+from agent.store.replica.packs import BlockBytes, place_of
+from agent.store.volumes.volume import reading_lock
+from merkle.blockrow import decode_block
+from merkle.damaged_data import DamagedData
+from merkle.replica import BlockData, BlockId, ContainerId, ReplicaState
+from suture.errors import Code, RefusedError, SutureError
+
+MAP_BYTES: Final = 1024**3  # LMDB uses a larger size from the file itself
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """A replica's row of a block, and the place of its bytes; index 0 is a whole replica."""
+
+    volume: str
+    replica_index: int
+    block: BlockData
+    place: BlockBytes
+
+
+class OfflineVolume:
+    """A volume, read through one snapshot of its index."""
+
+    def __init__(self, layout: VolumeLayout, rows: IndexView) -> None:
+        self.layout = layout
+        self.name = str(layout.volume)
+        self._rows = rows
+        self.damaged_rows: list[str] = []
+
+    def replicas(self) -> dict[ContainerId, int]:
+        """Return the containers on this volume, each with its replica index."""
+        found = {}
+        for container_id, row in self._rows.replicas():
+            if isinstance(row, DamagedData):
+                self.damaged_rows.append(f"{self.name}: container {container_id}: {row}")
+                found[container_id] = 0  # its blocks describe themselves
+            elif row.state is not ReplicaState.DELETED:
+                found[container_id] = row.replica_index
+        return found
+
+    def blocks(self, container_id: ContainerId) -> Iterator[BlockData]:
+        """Yield a replica's blocks with readable rows."""
+        for block_id, raw in self._rows.blocks(container_id):
+            try:
+                yield decode_block(block_id, raw)
+            except DamagedData as damage:
+                self.damaged_rows.append(f"{self.name}: container {container_id}: {damage}")
+
+    def buried(self, container_id: ContainerId) -> set[BlockId]:
+        """Return the blocks of a container that have a tombstone here."""
+        return set(self._rows.tombstones(container_id))
+
+    def copy(self, container_id: ContainerId, block_id: BlockId, index: int) -> BlockCopy | None:
+        """Return this volume's copy of the block."""
+        raw = self._rows.block(container_id, block_id)
+        if raw is None:
+            return None
+        try:
+            block = decode_block(block_id, raw)
+        except DamagedData:
+            return None  # already reported
+        paths = self.layout.replica(container_id)
+        return BlockCopy(
+            self.name, index, block, place_of(self._rows, paths, container_id, block_id)
+        )
+
+
+@contextmanager
+def opened(
+    paths: Sequence[Path], unreadable: dict[str, str]
+) -> Iterator[tuple[OfflineVolume, ...]]:
+    """Open volumes of one cluster; add those that cannot be read to `unreadable`.
+
+    Raise RefusedError if one is in use, is no volume, or is of another cluster than the first.
+    """
+    with ExitStack() as stack:
+        volumes: list[OfflineVolume] = []
+        for path in dict.fromkeys(Path(os.path.realpath(one)) for one in paths):
+            layout = volume_layout(path)
+            stack.enter_context(reading_lock(layout))
+            if volumes and layout.cluster_id != volumes[0].layout.cluster_id:
+                raise RefusedError(
+                    Code.WRONG_CLUSTER,
+                    f"{path} is of cluster {layout.cluster_id}, {volumes[0].name} of "
+                    f"{volumes[0].layout.cluster_id}: their containers have the same ids",
+                    hint="salvage the clusters one after the other, into different directories",
+                )
+            try:
+                index = Index(layout.database, map_bytes=MAP_BYTES, readonly=True)
+                stack.callback(index.close)
+                rows = stack.enter_context(index.read())
+                rows.check_not_newer(layout.volume)
+            except SutureError as error:
+                unreadable[str(path)] = str(error)
+                continue
+            volumes.append(OfflineVolume(layout, rows))
+        yield tuple(volumes)

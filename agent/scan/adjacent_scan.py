@@ -1,0 +1,192 @@
+"""Search next to damage: request scans of the replicas that are nearest to it on the disk.
+
+    a scan finds damage ─► places on the device ─► nearest replicas ─► requests, the nearest first
+
+The queue of on-demand scans reads them at its own pace. Mapping files to places is budgeted, too:
+each answer counts as a read of a few KiB. If the file system does not report places, the replicas
+with the neighbouring ids are requested instead, because they were written at about the same time;
+the log says so.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+
+from agent.store.disk_adjacency import DamagedExtent, MappedFile, distance
+from agent.store.files.fiemap import NOT_SUPPORTED, Extent
+from merkle.replica import ContainerId
+from scanner.finding import ScanFinding
+from suture.runtime.clock import Clock
+from suture.runtime.loop import Busy, Idle, Step
+
+PLACES_MAX: Final = 64  # per scan: with more, the whole disk counts as the place
+WAITING_MAX: Final = 32  # searches that may wait
+NEIGHBOURS_MAX: Final = 8  # replicas requested for one scan's damage
+NEAR_BYTES: Final = 64 * 1024**2  # greatest distance of a neighbour
+FILES_PER_STEP: Final = 64
+FILES_MAX: Final = 200_000  # mapped in one search
+FILE_COST_BYTES: Final = 4_096  # an inode and its map
+AGAIN_S: Final = 3600.0  # at most one search per replica in this time
+
+log = structlog.get_logger()
+
+
+class DiskMap(Protocol):
+    """Places of files on the device; implemented by `agent.store.disk_adjacency` over a store."""
+
+    def replicas(self, volume_id: str, /) -> Sequence[ContainerId]:
+        """Return the replicas of a volume that may be scanned, by ascending id."""
+        ...
+
+    def bad(self, places: Iterable[DamagedExtent], /) -> list[Extent]:
+        """Return the places of damaged chunks. Raise OSError."""
+        ...
+
+    def files(self, container_ids: Iterable[ContainerId], /) -> Iterator[MappedFile]:
+        """Yield block files with their places. Raise OSError."""
+        ...
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search for the neighbours of damage in one replica."""
+
+    volume_id: str
+    container_id: ContainerId
+    places: tuple[DamagedExtent, ...]
+    bad: list[Extent] = field(default_factory=list)
+    files: Iterator[MappedFile] | None = None
+    nearest: dict[ContainerId, int] = field(default_factory=dict)
+    file_count: int = 0
+
+
+class AdjacentScanWorker:
+    """The worker that searches. Any thread may call `found`."""
+
+    name = "neighbours"
+
+    def __init__(
+        self,
+        places: DiskMap,
+        ask: Callable[[ContainerId, str], bool],
+        *,
+        pace: Callable[[int], None],
+        clock: Clock,
+    ) -> None:
+        """`ask` requests a scan with a reason; it returns False when the queue is full. `pace`
+        receives the number of bytes read, and waits."""
+        self._places = places
+        self._ask = ask
+        self._pace = pace
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: deque[_Search] = deque()
+        self._followed_at_s: dict[ContainerId, float] = {}
+        self._search: _Search | None = None
+        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+
+    def found(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
+        """Take the findings of one replica's scan, and queue a search for those that have a
+        place."""
+        places = tuple(_place(one) for one in damage if _has_place(one))[:PLACES_MAX]
+        if not places:
+            return
+        container_id = places[0].container_id
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            last_s = self._followed_at_s.get(container_id, float("-inf"))
+            if now_s - last_s < AGAIN_S or len(self._waiting) >= WAITING_MAX:
+                return  # its neighbours were requested not long ago
+            self._followed_at_s = {
+                one: at_s for one, at_s in self._followed_at_s.items() if now_s - at_s < AGAIN_S
+            }
+            self._followed_at_s[container_id] = now_s
+            self._waiting.append(_Search(volume_id, container_id, places))
+        self.wake()
+
+    def step(self) -> Step:
+        """Continue the current search, or begin the next."""
+        search = self._search
+        if search is None:
+            with self._lock:
+                search = self._search = self._waiting.popleft() if self._waiting else None
+            if search is None:
+                return Idle()
+        try:
+            is_over = self._go_on(search)
+        except OSError as error:
+            self._search = None
+            if error.errno not in NOT_SUPPORTED:
+                log.warning(
+                    "adjacency_unknown",
+                    volume_id=search.volume_id,
+                    container_id=search.container_id,
+                    error=str(error),
+                )
+            self._ask_for(search, self._by_id(search), how="ids", why=str(error))
+            return Busy()
+        if is_over:
+            self._search = None
+            near = sorted(search.nearest, key=lambda one: (search.nearest[one], one))
+            self._ask_for(search, near, how="places", why="")
+        return Busy()
+
+    def _go_on(self, search: _Search) -> bool:
+        """Map some files to their places; return whether the search is complete. Raise OSError."""
+        if search.files is None:
+            search.bad = self._places.bad(search.places)
+            others = [
+                one for one in self._places.replicas(search.volume_id) if one != search.container_id
+            ]
+            search.files = iter(self._places.files(others)) if search.bad else iter(())
+        for count in range(1, FILES_PER_STEP + 1):
+            file = next(search.files, None)
+            if file is None or search.file_count >= FILES_MAX:
+                self._pace(count * FILE_COST_BYTES)
+                return True
+            search.file_count += 1
+            if file.extents:
+                gap = distance(search.bad, file.extents)
+                if gap <= NEAR_BYTES:
+                    known = search.nearest.get(file.container_id, gap)
+                    search.nearest[file.container_id] = min(gap, known)
+        self._pace(FILES_PER_STEP * FILE_COST_BYTES)
+        return False
+
+    def _by_id(self, search: _Search) -> list[ContainerId]:
+        """Return the other replicas of the volume, nearest ids first."""
+        others = [
+            one for one in self._places.replicas(search.volume_id) if one != search.container_id
+        ]
+        return sorted(others, key=lambda one: (abs(one - search.container_id), one))
+
+    def _ask_for(self, search: _Search, near: Sequence[ContainerId], *, how: str, why: str) -> None:
+        """Request scans of the nearest replicas, and log it."""
+        reason = f"it lies beside damage of container {search.container_id}"
+        asked = [one for one in near[:NEIGHBOURS_MAX] if self._ask(one, reason)]
+        log.info(
+            "adjacent_scans_requested",
+            volume_id=search.volume_id,
+            container_id=search.container_id,
+            how=how,
+            why=why,
+            asked=asked,
+            near_count=len(near),
+            file_count=search.file_count,
+            is_complete=search.file_count < FILES_MAX,
+        )
+
+
+def _has_place(finding: ScanFinding) -> bool:
+    """Return whether a finding is about bytes on the medium."""
+    return finding.is_damage and finding.offset >= 0 and finding.block_id > 0
+
+
+def _place(finding: ScanFinding) -> DamagedExtent:
+    return DamagedExtent(
+        finding.container_id, finding.block_id, finding.offset, max(finding.length_bytes, 1)
+    )

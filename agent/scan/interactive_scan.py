@@ -1,0 +1,176 @@
+"""Scans that a caller waits for: `suture scrub scan --wait` and the demo.
+
+A scan takes minutes, so it runs in a thread of its own: the RPC can report progress, and can end
+when the caller disconnects. Client reads go first, unless the caller asks otherwise. A scan without
+`--wait` joins the queue of on-demand scans.
+"""
+
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from threading import BoundedSemaphore, Event, Thread
+from typing import Final
+
+from agent.scan.container_scan import ScanReport, StoreScanDeps, ignore, scan_container
+from agent.scan.sampling.samples import ChunkSampler
+from agent.scan.throttle import ScanPace
+from agent.services.service_protocols import ScanMode, ScanStep
+from merkle.replica import ContainerId
+from suture.errors import Code, UnavailableError
+
+SCANS_MAX: Final = 4  # running at once
+WAITING_MAX: Final = 32  # calls waiting to start; each holds a server thread
+PROGRESS_S: Final = 0.25  # between two progress messages
+
+
+class InteractiveScans:
+    """Runs scans for waiting callers, at most `SCANS_MAX` at once."""
+
+    def __init__(
+        self,
+        tools: StoreScanDeps,
+        *,
+        pace: Callable[[str], ScanPace],
+        queue: Callable[[ContainerId], bool],
+    ) -> None:
+        """`pace` makes the pace of a scan of the given volume. `queue` adds a container to the
+        on-demand scans, which have no waiting caller, and returns False when their queue is
+        full."""
+        self._tools = tools
+        self._pace = pace
+        self._queue = queue
+        self._places = BoundedSemaphore(SCANS_MAX)
+        self._line = BoundedSemaphore(WAITING_MAX)
+        self._stopping = Event()
+        self.sample = ChunkSampler(
+            tools.store,
+            tools.leases,
+            tools.clock,
+            pace=pace,
+            ask_scan=queue,
+            is_stopping=self._stopping.is_set,
+        ).run
+
+    def stop(self) -> None:
+        """Stop the running scans soon."""
+        self._stopping.set()
+
+    def run(
+        self,
+        container_id: ContainerId,
+        is_cancelled: Callable[[], bool],
+        mode: ScanMode = ScanMode.WAIT,
+    ) -> Iterator[ScanStep]:
+        """Scan a container; yield progress steps, then the result. Raise what the scan raised.
+
+        While `SCANS_MAX` scans are running, this scan waits, and its steps say so. Raise
+        UnavailableError(BUSY) when `WAITING_MAX` calls are waiting already, or the queue of mode
+        `QUEUE` is full.
+        """
+        if mode is ScanMode.QUEUE:
+            yield self._queued(container_id)
+            return
+        total_bytes = self._tools.store.replica(container_id).bytes_used
+        yield from self._take_place(total_bytes, is_cancelled)
+        try:
+            yield from self._run(container_id, total_bytes, is_cancelled, mode)
+        finally:
+            self._places.release()
+
+    def _take_place(self, total_bytes: int, is_cancelled: Callable[[], bool]) -> Iterator[ScanStep]:
+        """Wait for a free scan slot; yield a step from time to time until then."""
+        if self._places.acquire(blocking=False):
+            return
+        if not self._line.acquire(blocking=False):
+            raise UnavailableError(
+                Code.BUSY,
+                f"{SCANS_MAX} requested scans run and {WAITING_MAX} wait already",
+                hint="try again later",
+            )
+        try:
+            yield ScanStep(0, total_bytes, is_waiting=True)
+            while not self._places.acquire(timeout=PROGRESS_S):
+                if is_cancelled() or self._stopping.is_set():
+                    raise UnavailableError(
+                        Code.CANCELLED, "stopped while it waited for other scans"
+                    )
+                yield ScanStep(0, total_bytes, is_waiting=True)
+        finally:
+            self._line.release()
+
+    def _run(
+        self,
+        container_id: ContainerId,
+        total_bytes: int,
+        is_cancelled: Callable[[], bool],
+        mode: ScanMode,
+    ) -> Iterator[ScanStep]:
+        news: SimpleQueue[ScanReport | BaseException] = SimpleQueue()
+        left = Event()
+        read = ByteCounter()
+
+        def is_over() -> bool:
+            return left.is_set() or self._stopping.is_set() or is_cancelled()
+
+        def work() -> None:
+            try:
+                paced = self._paced(container_id, is_over) if mode is ScanMode.WAIT else None
+                report = scan_container(
+                    self._tools,
+                    container_id,
+                    stop=is_over,
+                    progress=read.add,
+                    pace=paced or ignore,
+                    pieces=paced,
+                )
+                news.put(report)
+            except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+                news.put(error)
+
+        thread = Thread(target=work, name=f"scan-requested-{container_id}", daemon=True)
+        thread.start()
+        try:
+            while True:
+                try:
+                    end = news.get(timeout=PROGRESS_S)
+                except Empty:
+                    yield ScanStep(read.total, total_bytes)
+                    continue
+                yield self._last(end, total_bytes)
+                return
+        finally:
+            left.set()
+            thread.join()
+
+    def _paced(self, container_id: ContainerId, is_over: Callable[[], bool]) -> ScanPace:
+        """Return a pace that yields to clients and stops waiting when the scan is over."""
+        pace = self._pace(self._tools.store.volume_id(container_id))
+        pace.begin(is_over)
+        return pace
+
+    def _queued(self, container_id: ContainerId) -> ScanStep:
+        if not self._queue(container_id):
+            raise UnavailableError(Code.BUSY, "too many scans wait already", hint="try again later")
+        return ScanStep(0, self._tools.store.replica(container_id).bytes_used, is_queued=True)
+
+    def _last(self, end: ScanReport | BaseException, total_bytes: int) -> ScanStep:
+        """Return the last step, or raise what ended the scan."""
+        if isinstance(end, BaseException):
+            raise end
+        if not end.committed:
+            raise UnavailableError(
+                Code.BUSY,
+                f"the scan of container {end.container_id} was not kept: {end.held_because}",
+                hint="try again",
+            )
+        return ScanStep(end.bytes_read, total_bytes, end.commit)
+
+
+class ByteCounter:
+    """A sum written by one thread and read by another."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, count: int) -> None:
+        """Add to the sum."""
+        self.total += count

@@ -1,0 +1,151 @@
+"""The verifying read after a repair: of the changed places, or of the whole replica.
+
+    recent whole read? ─ no ───────────────────────────────────────────────────────► read all
+          │ yes
+    read repaired places and findings ─ walk all rows ─ the rest as it was read? ─ no ──►
+          │ yes, and nothing found
+    commit; the time of the last whole read stays, so that the rest is read at its scheduled scan
+
+The rest may be skipped because a recent whole read found each byte healthy and no row has changed
+since: the tree of that read has each of those blocks with its present row. In any other case, and
+after a single finding, the whole replica is read.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+
+import numpy as np
+import structlog
+
+from agent.plan.reconcile_outcome import ReadBack
+from agent.scan.container_scan import StoreScanDeps, ignore, scan_container
+from agent.store.index.facts import ScanBase
+from agent.store.operations.scans import NO_DOUBT
+from agent.store.replica_store import FINDINGS_MAX
+from merkle.replica import BlockId, ContainerId
+from merkle.tree import Tree
+from scanner.finding import ScanFinding
+from scanner.replica_scan import scan_replica
+from scanner.resume import Doubt, ScanMark, all_but
+from scanner.scan_outcome import ScanOutcome
+from suture.errors import VolumeFailed
+
+log = structlog.get_logger()
+
+
+def prove(
+    tools: StoreScanDeps,
+    container_id: ContainerId,
+    changed: Collection[Doubt],
+    *,
+    age_max_s: float,
+    stop: Callable[[], bool],
+) -> ReadBack:
+    """Read a replica after a repair of the places `changed`; commit the result, and return how much
+    was read. `age_max_s` is the greatest age of the last whole read for a partial read; 0 = read
+    all.
+
+    Raise as `agent.scan.container_scan.scan_container` does.
+    """
+    if _prove_changed(tools, container_id, changed, age_max_s, stop):
+        return ReadBack.CHANGED
+    scan_container(tools, container_id, stop=stop)
+    return ReadBack.WHOLE
+
+
+def _prove_changed(
+    tools: StoreScanDeps,
+    container_id: ContainerId,
+    changed: Collection[Doubt],
+    age_max_s: float,
+    stop: Callable[[], bool],
+) -> bool:
+    """Read the changed places; return whether that was enough and is committed."""
+    with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
+        base = tools.store.begin_scan(container_id)
+        known = tools.store.view(container_id).tree()
+    findings = tools.store.findings(container_id)
+    is_known = base.facts.tree == known.summary() and len(findings) < FINDINGS_MAX
+    if not (is_known and was_read_lately(base, tools.clock.now_ms(), age_max_s)):
+        return False
+    mark = all_but([*changed, *unverified_ranges(findings)])
+    try:
+        outcome = _read(tools, base, mark, stop)
+    except VolumeFailed:
+        return False  # the whole read reports it
+    tools.store.log_verdict(base, outcome, why="", is_whole=False)
+    if not (is_clean(outcome) and is_as_read(known, outcome.tree, mark)):
+        return False
+    with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
+        commit = tools.store.commit_scan(base, outcome, is_whole=False)
+    if commit.committed:
+        log.info(
+            "repair_verified",
+            container_id=container_id,
+            bytes_read=outcome.bytes_read,
+            read_whole_at_ms=base.facts.data_scan_at_ms,
+            state_after=commit.state_after.value,
+        )
+    return commit.committed
+
+
+def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
+    """Return whether a whole read is known that is recent enough, without a failed read since."""
+    read_at_ms = base.facts.data_scan_at_ms
+    if not read_at_ms or base.doubts.are_noted():
+        return False
+    return 0 <= now_ms - read_at_ms < age_max_s * 1000
+
+
+def unverified_ranges(findings: Collection[ScanFinding]) -> Iterator[Doubt]:
+    """Yield the places that the last read did not find healthy."""
+    for finding in findings:
+        if finding.block_id > 0 and not finding.is_contradiction:
+            yield finding.block_id, finding.offset, finding.length_bytes
+
+
+def is_clean(outcome: ScanOutcome) -> bool:
+    """Return whether everything read is healthy, and the replica has no other fault."""
+    return (
+        outcome.complete
+        and not outcome.wavering_count
+        and all(finding.verdict in NO_DOUBT for finding in outcome.findings)
+    )
+
+
+def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
+    """Return whether everything that was not read again has the same rows as at the last read."""
+    again = np.array(sorted({block_id for block_id, _, _ in mark.doubts}), dtype=np.uint64)
+    before, after = ~np.isin(known.block_ids, again), ~np.isin(now.block_ids, again)
+    return all(
+        np.array_equal(had[before], has[after])
+        for had, has in (
+            (known.block_ids, now.block_ids),
+            (known.block_checksums, now.block_checksums),
+            (known.deleted, now.deleted),
+        )
+    ) and all(_is_block_as_read(known, now, mark, BlockId(block)) for block in again.tolist())
+
+
+def _is_block_as_read(known: Tree, now: Tree, mark: ScanMark, block_id: BlockId) -> bool:
+    """Return the same for a block of which some chunks were read again: no other chunk has
+    changed."""
+    unlike = set(known.leaves(block_id)) ^ set(now.leaves(block_id))
+    return not any(mark.covers_range(block_id, leaf.offset, leaf.end) for leaf in unlike)
+
+
+def _read(
+    tools: StoreScanDeps, base: ScanBase, mark: ScanMark, stop: Callable[[], bool]
+) -> ScanOutcome:
+    reader = tools.open_reader(base, buffers=None, pieces=None, insists=False)
+    try:
+        return scan_replica(
+            reader,
+            algorithm=tools.store.algorithm,
+            now_ms=tools.clock.now_ms,
+            stop=stop,
+            progress=ignore,
+            pace=ignore,
+            resume=mark,
+        )
+    finally:
+        reader.close()

@@ -1,0 +1,161 @@
+"""Report volumes that answer much later than their siblings; nothing acts on the report.
+
+The kernel counts, for each disk, completed reads and writes and their duration. A window is the
+difference over one minute. A volume is slow in a window if its operations took several times as
+long as the median of its siblings in the same minute, far beyond their spread, and long enough to
+matter. A volume is slow if it was slow in most of the latest windows. So neither one busy minute
+nor a host with load on all disks makes a volume slow.
+
+    counts ─ difference of a minute ─► latency of each volume ─ compared with siblings ─► a verdict
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import structlog
+
+from agent.store.files.devices import DiskCounters, block_device, counts_of
+from agent.store.index.facts import VolumeFacts
+from suture.runtime.loop import RetryAfter, Step
+
+WINDOW_S: Final = 60.0
+WINDOWS_KEPT: Final = 10
+WINDOWS_MIN: Final = 5  # with enough operations to compare
+SLOW_SHARE: Final = 0.7  # share of the windows in which a slow volume was slow
+COUNT_MIN: Final = 20  # least operations in a window that is judged
+TIMES: Final = 3.0  # as slow as its siblings
+DEVIATIONS: Final = 5.0  # median absolute deviations of the siblings
+FLOOR_MS: Final = 20.0  # lower latencies are never slow
+KINDS: Final = ("reads", "writes")
+
+log = structlog.get_logger()
+
+Latencies = Mapping[str, float]
+"""Milliseconds per operation by volume, for volumes with enough operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeLatency:
+    """Latencies of a volume, and why it is slow; `slow` is "" if it is not."""
+
+    read_ms: float = 0.0
+    write_ms: float = 0.0
+    slow: str = ""
+
+
+def slower_than_siblings(latencies: Latencies) -> dict[str, bool]:
+    """Return whether each volume of one window is slow. Omit volumes without a sibling. Pure."""
+    judged = {}
+    for volume, own_ms in latencies.items():
+        others = [value for name, value in latencies.items() if name != volume]
+        if not others:
+            continue
+        middle = median(others)
+        spread = median(abs(value - middle) for value in others)
+        limit_ms = max(FLOOR_MS, TIMES * middle, middle + DEVIATIONS * spread)
+        judged[volume] = own_ms > limit_ms
+    return judged
+
+
+def is_lasting(windows: Sequence[bool]) -> bool:
+    """Return whether a volume was slow in most of the latest windows. Pure."""
+    return len(windows) >= WINDOWS_MIN and sum(windows) >= SLOW_SHARE * len(windows)
+
+
+def latencies_between(
+    before: Mapping[str, DiskCounters], after: Mapping[str, DiskCounters]
+) -> dict[str, Latencies]:
+    """Return the latencies of a window by kind. Pure."""
+    found: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
+    for volume in before.keys() & after.keys():
+        old, new = before[volume], after[volume]
+        for kind, count, spent_ms in (
+            ("reads", new.reads - old.reads, new.read_ms - old.read_ms),
+            ("writes", new.writes - old.writes, new.write_ms - old.write_ms),
+        ):
+            if count >= COUNT_MIN and spent_ms >= 0:
+                found[kind][volume] = spent_ms / count
+    return dict(found)
+
+
+@dataclass(slots=True)
+class _History:
+    windows: dict[str, deque[bool]] = field(
+        default_factory=lambda: {kind: deque(maxlen=WINDOWS_KEPT) for kind in KINDS}
+    )
+    latest_ms: dict[str, float] = field(default_factory=dict)
+    others_ms: dict[str, float] = field(default_factory=dict)
+
+
+def counted(volumes: Sequence[VolumeFacts]) -> dict[str, DiskCounters]:
+    """Return the kernel's counters of each volume's disk, for those disks that have any."""
+    found = {}
+    for volume in volumes:
+        device = None if volume.failed else block_device(Path(volume.path))
+        counts = None if device is None else counts_of(device)
+        if counts is not None:
+            found[volume.volume_id] = counts
+    return found
+
+
+class LatencyWatch:
+    """The worker that compares disks. Any thread may call `word`."""
+
+    name = "slow-disks"
+
+    def __init__(self, count: Callable[[], Mapping[str, DiskCounters]]) -> None:
+        """`count` returns the kernel's counters by volume."""
+        self._count = count
+        self._before: Mapping[str, DiskCounters] | None = None
+        self._histories: dict[str, _History] = {}
+        self._words: dict[str, VolumeLatency] = {}
+
+    def word(self, volume_id: str) -> VolumeLatency:
+        """Return the latencies and the verdict of a volume."""
+        return self._words.get(volume_id, VolumeLatency())
+
+    def step(self) -> Step:
+        """End the current window, and begin the next."""
+        after = self._count()
+        if self._before is not None:
+            for kind, latencies in latencies_between(self._before, after).items():
+                self._take(kind, latencies)
+            for volume_id in after:
+                self._tell(volume_id)
+        self._before = after
+        return RetryAfter(WINDOW_S)
+
+    def _take(self, kind: str, latencies: Latencies) -> None:
+        for volume_id, own_ms in latencies.items():
+            history = self._histories.setdefault(volume_id, _History())
+            history.latest_ms[kind] = own_ms
+        for volume_id, is_slow in slower_than_siblings(latencies).items():
+            history = self._histories[volume_id]
+            history.windows[kind].append(is_slow)
+            others = [value for name, value in latencies.items() if name != volume_id]
+            history.others_ms[kind] = median(others)
+
+    def _tell(self, volume_id: str) -> None:
+        history = self._histories.get(volume_id, _History())
+        slow = [
+            f"{kind} take {history.latest_ms[kind]:.0f} ms, on its siblings "
+            f"{history.others_ms[kind]:.0f} ms"
+            for kind in KINDS
+            if is_lasting(history.windows[kind])
+        ]
+        before = self.word(volume_id)
+        word = VolumeLatency(
+            history.latest_ms.get("reads", 0.0),
+            history.latest_ms.get("writes", 0.0),
+            "; ".join(slow),
+        )
+        self._words[volume_id] = word
+        if bool(before.slow) != bool(word.slow):
+            if word.slow:
+                log.warning("volume_slow", volume_id=volume_id, why=word.slow)
+            else:
+                log.info("volume_latency_recovered", volume_id=volume_id)

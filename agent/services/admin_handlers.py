@@ -1,0 +1,85 @@
+"""Calls about the datanode itself: its status, its background scans, and its volumes."""
+
+from collections.abc import Callable
+
+import grpc
+
+from agent.services.service_protocols import ScrubControl, VolumeControl
+from suture.errors import Code, RefusedError
+from suture.wire.mapping import codec
+from suture.wire.v1 import datanode_pb2 as pb
+
+Status = Callable[[], pb.StatusResponse]
+
+
+class AdminHandlers:
+    """Handlers of Status, ScrubStatus, SteerScrub, SteerVolume, ListDisks."""
+
+    def __init__(
+        self,
+        status: Status,
+        scrub: ScrubControl | None = None,
+        volumes: VolumeControl | None = None,
+    ) -> None:
+        """Without `scrub` there are no background scans; without `volumes` no volume can be
+        changed."""
+        self._status = status
+        self._scrub = scrub
+        self._volumes = volumes
+
+    def SteerVolume(
+        self, request: pb.SteerVolumeRequest, context: grpc.ServicerContext
+    ) -> pb.SteerVolumeResponse:
+        """Change the service of a volume, or add one; return the state of all."""
+        del context
+        if self._volumes is None:
+            raise RefusedError(Code.INELIGIBLE, "the volumes of this datanode do not change")
+        match request.WhichOneof("wish"):
+            case "service":
+                self._volumes.steer(
+                    request.volume_id,
+                    service=request.service,
+                    target_id=request.target_volume_id,
+                )
+            case "add_path":
+                self._volumes.add(request.add_path)
+            case _:
+                raise codec.malformed("wish", "is not set")
+        return pb.SteerVolumeResponse(volumes=self._volumes.status())
+
+    def ListDisks(
+        self, request: pb.ListDisksRequest, context: grpc.ServicerContext
+    ) -> pb.ListDisksResponse:
+        """Return the reports of the disks and the kernel."""
+        del request, context
+        return pb.ListDisksResponse(disks=() if self._volumes is None else self._volumes.disks())
+
+    def ScrubStatus(
+        self, request: pb.ScrubStatusRequest, context: grpc.ServicerContext
+    ) -> pb.ScrubStatusResponse:
+        """Return the progress of the background scans."""
+        del request, context
+        return pb.ScrubStatusResponse() if self._scrub is None else self._scrub.status()
+
+    def SteerScrub(
+        self, request: pb.SteerScrubRequest, context: grpc.ServicerContext
+    ) -> pb.ScrubStatusResponse:
+        """Pause, resume or cancel background scans; return their progress."""
+        del context
+        if self._scrub is None:
+            raise RefusedError(Code.INELIGIBLE, "this datanode scans nothing in the background")
+        match request.WhichOneof("wish"):
+            case "pause_ms":
+                self._scrub.pause(request.volume_id, request.pause_ms / 1000)
+            case "resume":
+                self._scrub.resume(request.volume_id)
+            case "skip_container_id":
+                self._scrub.skip(codec.parse_container_id(request.skip_container_id))
+            case _:
+                raise codec.malformed("wish", "is not set")
+        return self._scrub.status()
+
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
+        """Return the status of this datanode."""
+        del request, context
+        return self._status()

@@ -1,0 +1,75 @@
+"""Parsing and lookup of the blocks and chunks that a call names."""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from agent.store.operations.reading import BlockLocation
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.wire.mapping import codec
+from suture.wire.v1 import datanode_pb2 as pb
+
+COUNT_MAX: Final = 256  # named in one call
+BYTES_MAX: Final = 1024**2  # of their data, as in any message of chunk data
+
+Key: TypeAlias = tuple[BlockId, int]
+"""A block, and the offset of one of its chunks."""
+Found: TypeAlias = tuple[BlockLocation, ChunkInfo]
+
+
+def parse_keys(asked: Sequence[pb.ChunkKey] | Sequence[pb.ChunkChallenge]) -> list[Key]:
+    """Return the named chunks. Raise RefusedError for too many, or for duplicates."""
+    keys = [(codec.parse_block_id(key.local_id, "chunks.local_id"), key.offset) for key in asked]
+    check_names(keys, "chunks")
+    return keys
+
+
+def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
+    """Raise RefusedError for too many blocks or chunks, or for duplicates."""
+    if len(named) > COUNT_MAX:
+        raise codec.malformed(where, f"{len(named)} of them, at most {COUNT_MAX} at once")
+    if len(set(named)) < len(named):
+        raise codec.malformed(where, "names one twice")
+
+
+def no_room() -> UnavailableError:
+    """Return the error of an item that earlier items of the call left no room for."""
+    return UnavailableError(Code.BUSY, f"what was asked for before it has {BYTES_MAX} bytes")
+
+
+def several_chunks(
+    store: ReplicaStore, container_id: ContainerId, keys: Sequence[Key]
+) -> dict[Key, Found | SutureError]:
+    """Return each chunk with its block, or the error, in the order of `keys`. The error is BUSY for
+    a chunk beyond `BYTES_MAX` that is not the only one. A block is looked up once."""
+    blocks: dict[BlockId, BlockLocation] = {}
+    chosen: dict[Key, Found | SutureError] = {}
+    left_bytes = BYTES_MAX
+    for block_id, offset in keys:
+        try:
+            if block_id not in blocks:
+                blocks[block_id] = store.view(container_id).readable(block_id)
+            chunk = chunk_at(blocks[block_id].block, offset)
+        except SutureError as error:
+            chosen[block_id, offset] = error
+            continue
+        if chunk.length_bytes > left_bytes and len(keys) > 1:
+            chosen[block_id, offset] = no_room()
+            continue
+        chosen[block_id, offset] = blocks[block_id], chunk
+        left_bytes -= chunk.length_bytes
+    return chosen
+
+
+def chunk_at(block: BlockData, offset: int) -> ChunkInfo:
+    """Return the chunk of a block that begins at `offset`. Raise RefusedError."""
+    chunk = block.chunk_at(offset)
+    if chunk is None:
+        raise RefusedError(
+            Code.UNABLE_TO_FIND_CHUNK,
+            f"block {block.block_id} has no chunk at offset {offset}",
+            block_id=block.block_id,
+            offset=offset,
+        )
+    return chunk

@@ -1,0 +1,143 @@
+"""Calls that prove to a peer what the medium holds, by reads past every cache."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import grpc
+
+from agent.delete_pins import DeletePins
+from agent.services.chunk_keys import Found, Key, parse_keys, several_chunks
+from agent.services.service_protocols import Scan, ScanMode
+from agent.store.index.facts import ReplicaFacts
+from agent.store.operations.repair import verifies
+from agent.store.replica_store import ReplicaStore
+from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
+from merkle.replica import ID_MAX, BlockId, ContainerId, ReplicaState
+from merkle.tree import Tree
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.clock import Clock
+from suture.wire.mapping import codec
+from suture.wire.v1 import datanode_pb2 as pb
+
+KEEP_MS_MAX: Final = 3_600_000
+PROVING_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
+
+
+class ProofHandlers:
+    """Handlers of ProveChunks, ProveReplica."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        scan: Scan,
+        pledges: DeletePins,
+        clock: Clock,
+        on_damage: Callable[[ContainerId, str], None] = lambda *_: None,
+    ) -> None:
+        """`on_damage` receives a container whose medium does not match its row, and how that was
+        found."""
+        self._store = store
+        self._scan = scan
+        self._pledges = pledges
+        self._clock = clock
+        self._on_damage = on_damage
+
+    def ProveChunks(
+        self, request: pb.ProveChunksRequest, context: grpc.ServicerContext
+    ) -> pb.ProveChunksResponse:
+        """Read chunks from the medium, and return hashes that only their bytes can give.
+
+        The caller compares them with its own data; data that does not match this datanode's row is
+        scanned.
+        """
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        keys = parse_keys(request.chunks)
+        nonces = [_nonce(asked.nonce) for asked in request.chunks]
+        chosen = several_chunks(self._store, container_id, keys)
+        answer = pb.ProveChunksResponse()
+        for key, nonce in zip(keys, nonces, strict=True):
+            proof = answer.proofs.add()
+            try:
+                proof.answer = self._answer(container_id, key, chosen[key], nonce)
+            except SutureError as error:
+                proof.code, proof.message = error.code, str(error)
+        return answer
+
+    def _answer(
+        self, container_id: ContainerId, key: Key, chosen: Found | SutureError, nonce: bytes
+    ) -> bytes:
+        if isinstance(chosen, SutureError):
+            if chosen.code is Code.NO_SUCH_BLOCK and self._is_in_tree(container_id, key[0]):
+                self._on_damage(container_id, "a peer asked, and a block has no row any more")
+            raise chosen
+        found, chunk = chosen
+        try:
+            data = self._store.view(container_id).read(
+                found, chunk.offset, chunk.length_bytes, past_cache=True
+            )
+        except SutureError:
+            self._on_damage(container_id, "a peer asked, and a chunk cannot be read")
+            raise
+        if not verifies(chunk, data):
+            self._on_damage(container_id, "a peer asked, and a chunk is not what its row says")
+        return answer_of(nonce, data)
+
+    def ProveReplica(
+        self, request: pb.ProveReplicaRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ProveReplicaResponse]:
+        """Read the whole replica, unless it was read recently; keep it; return its tree."""
+        container_id = codec.parse_container_id(request.container_id)
+        nonce = _nonce(request.nonce)
+        age_max_ms = codec.parse_int(request.age_max_ms, "age_max_ms", low=0, high=ID_MAX)
+        keep_s = codec.parse_int(request.keep_ms, "keep_ms", low=0, high=KEEP_MS_MAX) / 1000
+        self._pledges.give(container_id, keep_s)
+        age_ms = self._clock.now_ms() - self._whole(container_id).data_scan_at_ms
+        if not 0 <= age_ms <= age_max_ms or not age_max_ms:
+            age_ms = 0
+            for step in self._scan(container_id, lambda: not context.is_active(), ScanMode.WAIT):
+                yield pb.ProveReplicaResponse(bytes_read=step.bytes_read)
+        facts = self._whole(container_id)
+        tree = self._current(container_id, facts)
+        self._pledges.give(container_id, keep_s)
+        yield pb.ProveReplicaResponse(
+            proof=pb.ReplicaProof(
+                tree=codec.summary_message(tree.summary()),
+                age_ms=age_ms,
+                answer=tree_answer_of(nonce, container_id, tree),
+            )
+        )
+
+    def _is_in_tree(self, container_id: ContainerId, block_id: BlockId) -> bool:
+        """Return whether the tree, which was made of the rows, has the block as a live one."""
+        tree = self._store.view(container_id).tree()
+        return bool((tree.block_ids[~tree.deleted] == block_id).any())
+
+    def _whole(self, container_id: ContainerId) -> ReplicaFacts:
+        """Return the facts of a healthy replica that others may rely on. Raise
+        RefusedError(INELIGIBLE)."""
+        facts = self._store.replica(container_id)
+        if facts.state in PROVING_STATES and not facts.finding_count:
+            return facts
+        raise RefusedError(
+            Code.INELIGIBLE,
+            f"container {container_id} is {facts.state} here, with {facts.finding_count} findings: "
+            "nobody can rest on it",
+            container_id=container_id,
+        )
+
+    def _current(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
+        tree = self._store.view(container_id).tree()
+        if facts.tree is None or tree.root != facts.tree.root:
+            raise RefusedError(
+                Code.INELIGIBLE,
+                f"container {container_id} is not as it was read last",
+                container_id=container_id,
+            )
+        return tree
+
+
+def _nonce(value: bytes) -> bytes:
+    if len(value) != NONCE_BYTES:
+        raise codec.malformed("nonce", f"{len(value)} bytes are not {NONCE_BYTES}")
+    return value

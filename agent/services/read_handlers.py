@@ -1,0 +1,309 @@
+"""Calls that describe replicas and read them. They take no lease."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import Any, Final
+
+import grpc
+
+from agent.services import report_messages
+from agent.services.chunk_keys import (
+    BYTES_MAX,
+    check_names,
+    chunk_at,
+    no_room,
+    parse_keys,
+    several_chunks,
+)
+from agent.services.limits import DatanodeServerLimits, page_size
+from agent.store.operations.reading import BlockLocation
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import ID_MAX, BlockData, ChunkInfo, ContainerId
+from suture.errors import Code, RefusedError, SutureError
+from suture.wire.mapping import codec, tree_pages
+from suture.wire.mapping.blockpieces import BlockPiece, encode_piece
+from suture.wire.v1 import container_pb2
+from suture.wire.v1 import datanode_pb2 as pb
+
+PIECE_BYTES_MAX: Final = 1024**2  # of chunk data in one message
+STREAM_PIECE_BYTES_MAX: Final = 2 * PIECE_BYTES_MAX  # of a block's data: fewer messages cost less
+BLOCKS_PAGE_BYTES_MAX: Final = 1024**2
+CHANGES_PAGE_MAX: Final = 2_000  # usually about 200 bytes each
+
+
+class ReadHandlers:
+    """Handlers of GetContainer, ListContainers, GetBlocks, ListBlocks, ReadChunk, ReadChunks,
+    ReadBlock, GetSmallFile, GetContainerHashes, ListHistory, ListChanges."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        *,
+        limits: DatanodeServerLimits,
+        on_read: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """`on_read` receives the duration in seconds of each read of chunk data; the first read's
+        includes the lookup of the row."""
+        self._store = store
+        self._limits = limits
+        self._on_read = on_read
+        self.encoders: Mapping[str, Callable[[Any], bytes]] = {"ReadBlock": encode_piece}
+
+    def GetContainer(
+        self, request: pb.GetContainerRequest, context: grpc.ServicerContext
+    ) -> pb.GetContainerResponse:
+        """Return the report of one replica, even of one that cannot be loaded."""
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        for unloadable in self._store.unloadable():
+            if unloadable.container_id == container_id:
+                return pb.GetContainerResponse(
+                    replica=report_messages.unloadable_report(unloadable)
+                )
+        facts = self._store.replica(container_id)
+        return pb.GetContainerResponse(replica=report_messages.replica_report(facts))
+
+    def ListContainers(
+        self, request: pb.ListContainersRequest, context: grpc.ServicerContext
+    ) -> pb.ListContainersResponse:
+        """Return reports of replicas by ascending container id."""
+        del context
+        start = codec.parse_int(
+            request.start_container_id, "start_container_id", low=0, high=ID_MAX
+        )
+        count = page_size(request.count, self._limits.replicas_page_max)
+        facts = self._store.replicas(start=start, count=count + 1)
+        next_id = facts[count].container_id if len(facts) > count else 0
+        found = [report_messages.replica_report(item) for item in facts[:count]]
+        found += [
+            report_messages.unloadable_report(item)
+            for item in self._store.unloadable()
+            if item.container_id >= start and (not next_id or item.container_id < next_id)
+        ]
+        found.sort(key=lambda report: report.container_id)
+        return pb.ListContainersResponse(replicas=found, next_container_id=next_id)
+
+    def GetBlocks(
+        self, request: pb.GetBlocksRequest, context: grpc.ServicerContext
+    ) -> pb.GetBlocksResponse:
+        """Return the metadata of committed blocks, or the error of each missing one."""
+        del context
+        keys = [codec.parse_block_key(asked, "block_ids") for asked in request.block_ids]
+        check_names(keys, "block_ids")
+        answer, size_bytes = pb.GetBlocksResponse(), 0
+        for asked in request.block_ids:
+            result = answer.results.add()
+            try:
+                container_id, found = self._readable(asked)
+                message = codec.block_message(container_id, found.block)
+                if size_bytes and size_bytes + message.ByteSize() > BLOCKS_PAGE_BYTES_MAX:
+                    raise no_room()
+            except SutureError as error:
+                result.code, result.message = error.code, str(error)
+                continue
+            size_bytes += message.ByteSize()
+            result.block.CopyFrom(message)
+        return answer
+
+    def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, BlockLocation]:
+        """Return the block, unless the caller knows a later commit or another replica index."""
+        container_id, block_id = codec.parse_block_key(asked, "block_id")
+        found = self._store.view(container_id).readable(block_id)
+        if asked.replica_index not in {0, found.replica_index}:
+            raise RefusedError(
+                Code.CONTAINER_NOT_FOUND,
+                f"container {container_id} is here with replica index {found.replica_index}, "
+                f"not {asked.replica_index}",
+                container_id=container_id,
+            )
+        if asked.bcsid > found.bcsid:
+            raise RefusedError(
+                Code.UNKNOWN_BCSID,
+                f"container {container_id} is at bcsid {found.bcsid}, {asked.bcsid} was asked for",
+                container_id=container_id,
+            )
+        if asked.bcsid > found.block.bcsid:
+            raise RefusedError(
+                Code.BCSID_MISMATCH,
+                f"block {block_id} is at bcsid {found.block.bcsid}, {asked.bcsid} was asked for",
+                container_id=container_id,
+                block_id=block_id,
+            )
+        return container_id, found
+
+    def ListBlocks(
+        self, request: pb.ListBlocksRequest, context: grpc.ServicerContext
+    ) -> pb.ListBlocksResponse:
+        """Return blocks by ascending id, as many as fit a page."""
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        start = codec.parse_int(request.start_local_id, "start_local_id", low=0, high=ID_MAX)
+        count = page_size(request.count, self._limits.blocks_page_max)
+        blocks = self._store.view(container_id).blocks(start=start, count=count + 1)
+        page = pb.ListBlocksResponse()
+        size_bytes = 0
+        for block in blocks[:count]:
+            message = codec.block_message(container_id, block)
+            size_bytes += message.ByteSize()
+            if page.blocks and size_bytes > BLOCKS_PAGE_BYTES_MAX:
+                break
+            page.blocks.append(message)
+        if len(page.blocks) < len(blocks):
+            page.next_local_id = blocks[len(page.blocks)].block_id
+        return page
+
+    def ReadChunk(
+        self, request: pb.ReadChunkRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ReadChunkResponse]:
+        """Send the bytes of one chunk on the disk, with the checksums written with it in the first
+        message; a small chunk is one message.
+
+        After the caller disconnects, gRPC takes no further piece, so none is read.
+        """
+        del context
+        begun_s = perf_counter()
+        container_id, found = self._readable(request.block_id)
+        chunk = chunk_at(found.block, request.offset)
+        before_s = perf_counter() - begun_s
+        described: container_pb2.ChunkInfo | None = codec.chunk_message(chunk)
+        for offset, length_bytes in pieces(chunk):
+            data = self._read(container_id, found, offset, length_bytes, before_s)
+            yield pb.ReadChunkResponse(chunk=described, data=data)
+            described, before_s = None, 0.0
+
+    def ReadChunks(
+        self, request: pb.ReadChunksRequest, context: grpc.ServicerContext
+    ) -> pb.ReadChunksResponse:
+        """Send several chunks in one message, as far as they are readable."""
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        keys = parse_keys(request.chunks)
+        answer = pb.ReadChunksResponse()
+        for chosen in several_chunks(self._store, container_id, keys).values():
+            if isinstance(chosen, SutureError) or chosen[1].length_bytes > BYTES_MAX:
+                continue
+            found, chunk = chosen
+            with suppress(SutureError):  # ReadChunk returns the error
+                data = self._read(container_id, found, chunk.offset, chunk.length_bytes)
+                described = codec.chunk_message(chunk)
+                answer.chunks.add(local_id=found.block.block_id, chunk=described, data=data)
+        return answer
+
+    def ReadBlock(
+        self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
+    ) -> Iterator[BlockPiece]:
+        """Send chunk after chunk, as far ahead of the reader as gRPC's window allows."""
+        del context
+        begun_s = perf_counter()
+        container_id, found = self._readable(request.block_id)
+        before_s = perf_counter() - begun_s
+        for chunk in _chunks_from(found.block, request.offset):
+            described: container_pb2.ChunkInfo | None = codec.chunk_message(chunk)
+            for offset, length_bytes in pieces(chunk, STREAM_PIECE_BYTES_MAX):
+                data = self._read(container_id, found, offset, length_bytes, before_s)
+                yield BlockPiece(described, data)
+                described, before_s = None, 0.0
+
+    def GetSmallFile(
+        self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
+    ) -> pb.GetSmallFileResponse:
+        """Send the rest of a block in one message."""
+        del context
+        begun_s = perf_counter()
+        container_id, found = self._readable(request.block_id)
+        before_s = perf_counter() - begun_s
+        chunks = _chunks_from(found.block, request.offset)
+        length_bytes = sum([chunk.length_bytes for chunk in chunks])
+        if length_bytes > PIECE_BYTES_MAX:
+            raise RefusedError(
+                Code.INELIGIBLE,
+                f"{length_bytes} bytes of block {found.block.block_id} are asked for in one "
+                f"message, at most {PIECE_BYTES_MAX} are sent so",
+                hint="ReadBlock sends them one after the other",
+            )
+        start = chunks[0].offset
+        if start + length_bytes == chunks[-1].end:
+            data = self._read(container_id, found, start, length_bytes, before_s)
+        else:  # with holes between them
+            data = b"".join(
+                self._read(container_id, found, chunk.offset, chunk.length_bytes)
+                for chunk in chunks
+            )
+        return pb.GetSmallFileResponse(chunks=map(codec.chunk_message, chunks), data=data)
+
+    def _read(
+        self,
+        container_id: ContainerId,
+        found: BlockLocation,
+        offset: int,
+        length_bytes: int,
+        before_s: float = 0.0,
+    ) -> bytes:
+        """Read, and report the duration including `before_s`, which the call had taken before."""
+        begun_s = perf_counter()
+        data = self._store.view(container_id).read(found, offset, length_bytes)
+        self._on_read(before_s + perf_counter() - begun_s)
+        return data
+
+    def GetContainerHashes(
+        self, request: pb.GetContainerHashesRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.HashesPage]:
+        """Send the tree to the requested depth."""
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        selection = tree_pages.parse_selection(request)
+        yield from tree_pages.pages(self._store.view(container_id).tree(), selection)
+
+    def ListHistory(
+        self, request: pb.ListHistoryRequest, context: grpc.ServicerContext
+    ) -> pb.ListHistoryResponse:
+        """Return a replica's history, oldest entry first; the store bounds its length."""
+        del context
+        entries = self._store.view(codec.parse_container_id(request.container_id)).history()
+        return pb.ListHistoryResponse(entries=report_messages.HISTORY_ENTRY.messages(entries))
+
+    def ListChanges(
+        self, request: pb.ListChangesRequest, context: grpc.ServicerContext
+    ) -> pb.ListChangesResponse:
+        """Return the changes here since a time; if there are too many, the newest ones."""
+        del context
+        since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
+        count = page_size(request.count, CHANGES_PAGE_MAX)
+        found = self._store.changes(since_ms, count=count)
+        return pb.ListChangesResponse(
+            changes=(
+                pb.ReplicaChange(
+                    container_id=owner, entry=report_messages.HISTORY_ENTRY.message(entry)
+                )
+                for owner, entry in found.entries
+            ),
+            left_out_count=found.left_out_count,
+            unread_paths=found.unread_paths,
+        )
+
+
+def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
+    """Return the chunks from the one that holds the byte at `offset` to the end."""
+    chunks: Sequence[ChunkInfo] = block.chunks
+    if offset or not chunks:
+        chunks = [chunk for chunk in chunks if chunk.end > offset]
+    if not chunks or chunks[0].offset > offset:
+        raise RefusedError(
+            Code.UNABLE_TO_FIND_CHUNK,
+            f"block {block.block_id} has {block.length_bytes} bytes, no chunk at {offset}",
+            block_id=block.block_id,
+            offset=offset,
+        )
+    return chunks
+
+
+def pieces(chunk: ChunkInfo, piece_bytes_max: int = PIECE_BYTES_MAX) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of the messages of one chunk, each ending with a window.
+
+    With windows larger than a message, messages are simply full.
+    """
+    window_bytes = max(chunk.bytes_per_checksum, 1)
+    step_bytes = piece_bytes_max // window_bytes * window_bytes or piece_bytes_max
+    for offset in range(chunk.offset, chunk.end, step_bytes):
+        yield offset, min(step_bytes, chunk.end - offset)

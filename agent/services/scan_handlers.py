@@ -1,0 +1,117 @@
+"""Calls that scan or sample replicas, and return findings."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import grpc
+
+from agent.services import report_messages
+from agent.services.limits import DatanodeServerLimits, page_size
+from agent.services.service_protocols import (
+    Sample,
+    SampleResult,
+    SampleSpec,
+    Scan,
+    ScanMode,
+    ScanStep,
+)
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import ID_MAX, ContainerId
+from scanner.sampling import DRAWN_MAX
+from suture.wire.mapping import codec
+from suture.wire.mapping.message_map import MessageMap, each
+from suture.wire.v1 import datanode_pb2 as pb
+
+SAMPLE_RESULT: Final = MessageMap(pb.SampleResult, SampleResult, bad=each(report_messages.FINDING))
+SCAN_PROGRESS: Final = MessageMap(
+    pb.ScanProgress, ScanStep, omits=["result"], queued="is_queued", waiting="is_waiting"
+)
+
+
+class ScanHandlers:
+    """Handlers of ScanContainer, SampleChunks, ListFindings."""
+
+    def __init__(
+        self, store: ReplicaStore, scan: Scan, sample: Sample, *, limits: DatanodeServerLimits
+    ) -> None:
+        self._store = store
+        self._scan = scan
+        self._sample = sample
+        self._limits = limits
+
+    def ScanContainer(
+        self, request: pb.ScanContainerRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ScanProgress]:
+        """Scan the whole replica now and return the result; or queue the scan.
+
+        End early when the caller disconnects.
+        """
+        container_id = codec.parse_container_id(request.container_id)
+        if request.queue and request.full_speed:
+            raise codec.malformed("full_speed", "a scan that is queued has the pace of the queue")
+        mode = ScanMode.FULL_SPEED if request.full_speed else ScanMode.WAIT
+        if request.queue:
+            mode = ScanMode.QUEUE
+        self._store.replica(container_id)  # refuses an unknown container before a scan begins
+        for step in self._scan(container_id, lambda: not context.is_active(), mode):
+            progress = SCAN_PROGRESS.message(step)
+            if step.commit is not None:
+                progress.result.CopyFrom(self._scan_result(container_id, step))
+            yield progress
+
+    def _scan_result(self, container_id: ContainerId, step: ScanStep) -> pb.ScanResult:
+        count_max = self._limits.findings_page_max
+        findings = self._store.findings(container_id, count=count_max)
+        facts = self._store.replica(container_id)
+        return pb.ScanResult(
+            replica=report_messages.replica_report(facts),
+            findings=report_messages.FINDING.messages(findings),
+            finding_count=max(facts.finding_count, len(findings)),
+            bytes_read=step.bytes_read,
+        )
+
+    def SampleChunks(
+        self, request: pb.SampleChunksRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.SampleProgress]:
+        """Count the chunks here, or read a random sample of them.
+
+        End early when the caller disconnects.
+        """
+        chunk_count = codec.parse_int(request.chunk_count, "chunk_count", low=0, high=ID_MAX)
+        draw = SampleSpec(
+            chunk_count,
+            codec.parse_int(
+                request.drawn_count, "drawn_count", low=0, high=min(chunk_count, DRAWN_MAX)
+            ),
+            request.seed,
+        )
+        for step in self._sample(draw, lambda: not context.is_active()):
+            progress = pb.SampleProgress(read_count=step.read_count)
+            if step.result is not None:
+                progress.result.CopyFrom(SAMPLE_RESULT.message(step.result))
+            yield progress
+
+    def ListFindings(
+        self, request: pb.ListFindingsRequest, context: grpc.ServicerContext
+    ) -> pb.ListFindingsResponse:
+        """Return findings by container; those of one container are never split between pages."""
+        del context
+        count = page_size(request.count, self._limits.findings_page_max)
+        if request.container_id:
+            container_id = codec.parse_container_id(request.container_id)
+            found = self._store.findings(container_id, count=count)
+            return pb.ListFindingsResponse(findings=report_messages.FINDING.messages(found))
+        start = codec.parse_int(
+            request.start_container_id, "start_container_id", low=0, high=ID_MAX
+        )
+        found = self._store.findings(start=start, count=count + 1)
+        next_id = 0
+        if len(found) > count:
+            next_id = found[count].container_id
+            whole = [finding for finding in found if finding.container_id != next_id]
+            if not whole:  # one container fills the page: return what fits, continue after it
+                next_id += 1
+            found = whole or found[:count]
+        return pb.ListFindingsResponse(
+            findings=report_messages.FINDING.messages(found), next_container_id=next_id
+        )

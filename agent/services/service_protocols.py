@@ -1,0 +1,154 @@
+"""Protocols of the backends that do the work of the services; the runtime provides them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from agent.store.index.facts import ReplicaFacts, ScanCommit
+from merkle.replica import ContainerId
+from scanner.finding import ScanFinding
+from suture.wire.v1 import datanode_pb2 as pb
+
+UNREAD_KEPT_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ScanStep:
+    """Progress of a scan; the last step has its result."""
+
+    bytes_read: int
+    bytes_total: int
+    commit: ScanCommit | None = None
+    is_queued: bool = False
+    is_waiting: bool = False  # waits for other requested scans
+
+
+class ScanMode(Enum):
+    """Mode of a requested scan."""
+
+    WAIT = "wait"  # now; clients go first
+    FULL_SPEED = "full speed"  # now; clients wait
+    QUEUE = "queue"  # after earlier requests; the only step confirms that it is queued
+
+
+Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
+"""Scan a container and yield steps; end early when the callable returns True."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSpec:
+    """Parameters of a sample: `drawn_count` of `chunk_count` chunks, by a seed. With both 0 the
+    chunks are only counted."""
+
+    chunk_count: int
+    drawn_count: int
+    seed: int
+
+
+@dataclass(slots=True)
+class SampleResult:
+    """Result of a sample. `gone_count` counts drawn chunks that were deleted or rewritten since
+    the count. `undecided_count` counts chunks without two agreeing reads, or unreadable at this
+    time."""
+
+    chunk_count: int = 0
+    read_count: int = 0
+    bytes_read: int = 0
+    bad_count: int = 0
+    undecided_count: int = 0
+    gone_count: int = 0
+    without_checksum_count: int = 0
+    damaged_row_count: int = 0
+    bad: list[ScanFinding] = field(default_factory=list)
+    unread_count: int = 0  # replicas without readable chunks
+    unread: list[str] = field(default_factory=list)
+
+    def note_unread(self, why: str) -> None:
+        """Record a replica whose chunks could not be counted or read, and why."""
+        self.unread_count += 1
+        if len(self.unread) < UNREAD_KEPT_MAX:
+            self.unread.append(why)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStep:
+    """Progress of a sample; the last step has its result."""
+
+    read_count: int
+    result: SampleResult | None = None
+
+
+Sample = Callable[[SampleSpec, Callable[[], bool]], Iterable[SampleStep]]
+"""Draw a sample and yield steps; end early when the callable returns True. Raise SutureError."""
+
+
+class ScrubControl(Protocol):
+    """Operator control of the background scans."""
+
+    def status(self) -> pb.ScrubStatusResponse:
+        """Return the progress of every volume."""
+        ...
+
+    def pause(self, volume_id: str, duration_s: float) -> None:
+        """Pause one volume's scan, or all with "". Raise RefusedError."""
+        ...
+
+    def resume(self, volume_id: str) -> None:
+        """End the pause of one volume, or of all with ""."""
+        ...
+
+    def skip(self, container_id: ContainerId) -> None:
+        """Cancel the running scan of a container, if any."""
+        ...
+
+
+class VolumeControl(Protocol):
+    """Operator control of this datanode's volumes."""
+
+    def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
+        """Change the service of a volume. Raise RefusedError."""
+        ...
+
+    def add(self, path: str) -> None:
+        """Open a volume and serve it. Raise SutureError."""
+        ...
+
+    def status(self) -> Sequence[pb.VolumeStatus]:
+        """Return the state of every volume."""
+        ...
+
+    def disks(self) -> Sequence[pb.DiskReport]:
+        """Return the reports of the disks and the kernel."""
+        ...
+
+
+class ImportedReplica(Protocol):
+    """A replica imported from another datanode."""
+
+    @property
+    def facts(self) -> ReplicaFacts:
+        """Facts of the imported replica."""
+        ...
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of chunk data received, before compression."""
+        ...
+
+    @property
+    def damaged_chunk_count(self) -> int:
+        """Number of damaged chunks, all of them declared by the source."""
+        ...
+
+
+class Importer(Protocol):
+    """Receives replicas (`agent.transfer.incoming`)."""
+
+    def read_part(self, encoded: bytes) -> Any:  # what `receive` takes
+        """Decode one `ImportPart`. Raise DecodeError."""
+        ...
+
+    def receive(self, parts: Iterator[Any]) -> ImportedReplica:
+        """Receive one whole replica. Raise SutureError; then nothing of it remains."""
+        ...

@@ -1,0 +1,30 @@
+"""The call with which an operator decides between replicas that contradict each other."""
+
+from collections.abc import Callable
+
+import grpc
+
+from suture.errors import Code, RefusedError
+from suture.wire.mapping import codec
+from suture.wire.v1 import datanode_pb2 as pb
+
+Trust = Callable[[pb.TrustReplicaRequest, Callable[[], bool]], pb.TrustReplicaResponse]
+"""Show or carry out the changes of trusting a replica; end early when the callable returns True."""
+
+
+class TrustHandlers:
+    """Handler of TrustReplica."""
+
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
+
+    def TrustReplica(
+        self, request: pb.TrustReplicaRequest, context: grpc.ServicerContext
+    ) -> pb.TrustReplicaResponse:
+        """Make the replica here equal to the trusted one, or return what that would change."""
+        codec.parse_container_id(request.container_id)
+        if not request.trusted_datanode_id or not request.trusted_address:
+            raise RefusedError(
+                Code.MALFORMED_REQUEST, "trusted_datanode_id, trusted_address: not set"
+            )
+        return self._trust(request, lambda: not context.is_active())

@@ -1,0 +1,185 @@
+"""Calls that create, fill, close and delete replicas.
+
+A change happens under the container's lease, which is taken when the request is complete and held
+for one call of the store, so a slow or dead client holds nothing. A RECOVERING replica belongs to
+the reconstruction that created it; writes to it show that the run is active.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+import grpc
+
+from agent.services import report_messages
+from agent.services.limits import DatanodeServerLimits
+from agent.store.files.writebehind import Submit
+from agent.store.operations.block_batch_write import NewBlocks
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import BlockData, ContainerId
+from suture.errors import Code, UnavailableError
+from suture.runtime.ports import Leases
+from suture.wire.mapping import codec, new_blocks_message
+from suture.wire.v1 import container_pb2
+from suture.wire.v1 import datanode_pb2 as pb
+
+CREATED: Final = frozenset({container_pb2.REPLICA_STATE_UNSPECIFIED, container_pb2.OPEN})
+
+
+class RecoveryTracker(Protocol):
+    """The replicas under reconstruction here (`agent.host.recovering_replicas`)."""
+
+    def create(self, container_id: ContainerId, replica_index: int) -> None:
+        """Create a RECOVERING replica. The caller holds the container's lease. Raise
+        SutureError."""
+        ...
+
+    def wrote(self, container_id: int) -> None:
+        """Record a write to a container."""
+        ...
+
+    def closed(self, container_id: int) -> None:
+        """Record that a container was closed."""
+        ...
+
+
+class WriteHandlers:
+    """Handlers of CreateContainer, WriteChunk, PutBlock, WriteBlocks, CloseContainer,
+    DeleteContainer."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        leases: Leases,
+        *,
+        limits: DatanodeServerLimits,
+        recoveries: RecoveryTracker | None = None,
+        submit: Submit | None = None,
+    ) -> None:
+        """Without `recoveries` no reconstruction may create a replica here. `submit` runs writes of
+        data beside the thread of a call."""
+        self._store = store
+        self._leases = leases
+        self._recoveries = recoveries
+        self._timeout_s = limits.lease_timeout_s
+        self._submit = submit
+        self.decoders: Mapping[str, Callable[[bytes], Any]] = {
+            "WriteBlocks": new_blocks_message.decode
+        }
+        """Decoders of requests whose messages are too large for protobuf's own decoder."""
+
+    def CreateContainer(
+        self, request: pb.CreateContainerRequest, context: grpc.ServicerContext
+    ) -> pb.CreateContainerResponse:
+        """Create a replica, empty and open, or RECOVERING for a reconstruction."""
+        container_id = codec.parse_container_id(request.container_id)
+        index = codec.parse_replica_index(request.replica_index)
+        recoveries = self._recoveries if request.state == container_pb2.RECOVERING else None
+        if recoveries is None and request.state not in CREATED:
+            raise codec.malformed("state", f"no replica is created here in state {request.state}")
+        with self._hold(container_id, context):
+            if recoveries is None:
+                self._store.create_container(container_id, replica_index=index)
+            else:
+                recoveries.create(container_id, index)
+        return pb.CreateContainerResponse()
+
+    def WriteChunk(
+        self, request: pb.WriteChunkRequest, context: grpc.ServicerContext
+    ) -> pb.WriteChunkResponse:
+        """Write one chunk, and commit its block if the request says so."""
+        container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
+        chunk = codec.parse_written_chunk(request.chunk, "chunk")
+        block = None
+        if request.HasField("commit"):
+            owner, block = parse_commit(request.commit, "commit")
+            if (owner, block.block_id) != (container_id, block_id):
+                raise codec.malformed("commit.block_id", "is not the block of this chunk")
+        with self._hold(container_id, context):
+            self._store.writer(container_id).write_chunk(
+                block_id, chunk, request.data, commit=block
+            )
+        self._note_write(container_id)
+        committed = 0 if block is None else block.length_bytes
+        return pb.WriteChunkResponse(committed_length=committed)
+
+    def PutBlock(
+        self, request: pb.PutBlockRequest, context: grpc.ServicerContext
+    ) -> pb.PutBlockResponse:
+        """Commit a block whose chunks are all written."""
+        container_id, block = parse_commit(request.block, "block")
+        with self._hold(container_id, context):
+            length_bytes = self._store.writer(container_id).put_block(block)
+        self._note_write(container_id)
+        return pb.PutBlockResponse(committed_length=length_bytes)
+
+    def WriteBlocks(
+        self, requests: Iterator[Any], context: grpc.ServicerContext
+    ) -> pb.WriteBlocksResponse:
+        """Write whole new blocks of one container; blocks that a message completes are committed
+        before the next message is taken."""
+        owner: ContainerId | None = None
+        new: NewBlocks | None = None
+        count = 0
+        try:
+            for request in requests:
+                for piece, data in new_blocks_message.parse(request):
+                    if new is None:
+                        owner = piece.container_id
+                        new = self._store.begin_blocks(owner, self._submit)
+                    if piece.container_id != owner:
+                        raise codec.malformed("blocks.block_id", "is of another container")
+                    new.take(piece.block, data, is_whole=piece.is_whole)
+                if owner is not None and new is not None and new.whole_count:
+                    with self._hold(owner, context):
+                        count += new.commit()
+                    self._note_write(owner)
+            if new is not None and new.is_cut_off:
+                raise codec.malformed("blocks", "the stream ended before its last block")
+        finally:
+            if new is not None:
+                new.discard()
+        return pb.WriteBlocksResponse(block_count=count)
+
+    def CloseContainer(
+        self, request: pb.CloseContainerRequest, context: grpc.ServicerContext
+    ) -> pb.CloseContainerResponse:
+        """Close the replica; its tree exists before the answer."""
+        container_id = codec.parse_container_id(request.container_id)
+        bcsid = codec.parse_bcsid(request.bcsid, "bcsid")
+        with self._hold(container_id, context):
+            facts = self._store.close_container(container_id, bcsid=bcsid, force=request.force)
+        if self._recoveries is not None:
+            self._recoveries.closed(container_id)
+        return pb.CloseContainerResponse(replica=report_messages.replica_report(facts))
+
+    def DeleteContainer(
+        self, request: pb.DeleteContainerRequest, context: grpc.ServicerContext
+    ) -> pb.DeleteContainerResponse:
+        """Delete the replica; an open or non-empty one only with force."""
+        container_id = codec.parse_container_id(request.container_id)
+        with self._hold(container_id, context):
+            self._store.delete_container(container_id, force=request.force)
+        return pb.DeleteContainerResponse()
+
+    def _note_write(self, container_id: ContainerId) -> None:
+        """Record that the reconstruction of a replica, if there is one, is active."""
+        if self._recoveries is not None:
+            self._recoveries.wrote(container_id)
+
+    def _hold(
+        self, container_id: ContainerId, context: grpc.ServicerContext
+    ) -> AbstractContextManager[None]:
+        """Hold the lease; wait for it no longer than the caller does."""
+        remaining_s = context.time_remaining()
+        timeout_s = self._timeout_s
+        if remaining_s is not None:
+            timeout_s = min(timeout_s, remaining_s)
+        if not context.is_active():
+            raise UnavailableError(Code.CANCELLED, "the caller has gone")
+        return self._leases.hold(container_id, timeout_s)
+
+
+def parse_commit(message: container_pb2.BlockData, where: str) -> tuple[ContainerId, BlockData]:
+    """Return the container and the block of a commit. Raise RefusedError."""
+    return codec.parse_block(message, where, parse=codec.parse_written_chunk)

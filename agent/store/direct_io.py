@@ -1,0 +1,209 @@
+"""Reads of block files past the page cache, into reusable buffers.
+
+O_DIRECT reads the medium, costs a fifth of the CPU of a buffered read and leaves the page cache to
+the clients. If a file system refuses it, pages are dropped before and after a buffered read
+instead.
+
+The buffers belong to one thread.
+"""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import stat
+from typing import Final
+
+import numpy as np
+
+from agent.store.files.blockfile import ALIGNMENT_BYTES
+from agent.store.index.packformat import PackedPlace
+from agent.store.replica.packs import size_in
+from merkle.replica import CHUNK_BYTES_MAX
+from scanner.ports import ReadSplitting
+from suture.runtime.file_kinds import no_file
+
+BUFFER_BYTES: Final = CHUNK_BYTES_MAX + 2 * ALIGNMENT_BYTES  # address space; allocated on use
+HUGE_PAGE_BYTES: Final = 2 * 1024**2
+SMALL_BYTES: Final = 64 * 1024  # smaller reads are not divided
+OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+DIRECT_FLAGS: Final = OPEN_FLAGS | os.O_DIRECT
+DIRECT_REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
+NO_BLOCK_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})  # links, pipes, ...
+
+assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
+
+
+class ReadBuffers:
+    """Two aligned buffers: one for reads, one for rereads of the medium.
+
+    They are in huge pages if available: a direct read then pins two pages instead of a thousand,
+    and the device gets a few large requests instead of many small ones.
+    """
+
+    def __init__(self) -> None:
+        self.first = _huge_buffer()
+        self.again = _huge_buffer()
+
+
+def _huge_buffer() -> memoryview:
+    """Return BUFFER_BYTES that begin at a huge page; the view keeps its memory alive."""
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no huge pages on request
+    memory = mmap.mmap(-1, BUFFER_BYTES + HUGE_PAGE_BYTES, flags=private)
+    with contextlib.suppress(OSError):  # slower on a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    skipped_bytes = -np.frombuffer(memory, dtype=np.uint8).ctypes.data % HUGE_PAGE_BYTES
+    return memoryview(memory)[skipped_bytes : skipped_bytes + BUFFER_BYTES]
+
+
+class BlockFile:
+    """An open block file (`scanner.ports.BlockFileReader`)."""
+
+    def __init__(
+        self,
+        name: str,
+        buffers: ReadBuffers,
+        *,
+        directory_fd: int,
+        direct: bool = True,
+        pieces: ReadSplitting | None = None,
+        packed: PackedPlace | None = None,
+    ) -> None:
+        """Open the file, or the pack that contains the block (`packed`).
+
+        Raise FileNotFoundError if there is no regular file of that name.
+        """
+        self._packed = packed
+        self._buffers = buffers
+        self._pieces = pieces
+        self._fd, self._direct = open_regular(name, directory_fd, direct=direct)
+
+    @property
+    def size_bytes(self) -> int:
+        """Present length of the file, or of the block's part of it."""
+        size = os.fstat(self._fd).st_size
+        return size if self._packed is None else size_in(size, self._packed)
+
+    def read(self, offset: int, length_bytes: int) -> memoryview:
+        """Read into the first buffer; the view is valid until the next read of any block."""
+        offset, length_bytes = self._range(offset, length_bytes)
+        return self._read(self._buffers.first, offset, length_bytes, self._pieces)
+
+    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
+        """Reread the medium, into the second buffer."""
+        offset, length_bytes = self._range(offset, length_bytes)
+        return bytes(self._read(self._buffers.again, offset, length_bytes))
+
+    def _range(self, offset: int, length_bytes: int) -> tuple[int, int]:
+        """Return the range of the file for a range of the block."""
+        if self._packed is None:
+            return offset, length_bytes
+        left = max(self._packed.length_bytes - offset, 0)
+        return self._packed.offset + offset, min(length_bytes, left)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def _read(
+        self,
+        buffer: memoryview,
+        offset: int,
+        length_bytes: int,
+        pieces: ReadSplitting | None = None,
+    ) -> memoryview:
+        if self._direct:
+            try:
+                return read_aligned(self._fd, buffer, offset, length_bytes, pieces)
+            except OSError as error:
+                if error.errno not in DIRECT_REFUSED:
+                    raise
+                self._stop_direct()  # some file systems refuse only on read
+        self._drop_pages(offset, length_bytes)
+        try:
+            return read_aligned(self._fd, buffer, offset, length_bytes, pieces)
+        finally:
+            self._drop_pages(offset, length_bytes)
+
+    def _stop_direct(self) -> None:
+        self._direct = False
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+
+    def _drop_pages(self, offset: int, length_bytes: int) -> None:
+        """Drop the range from the page cache; dirty pages must reach the medium first.
+
+        The range is rounded to whole pages, because the kernel keeps partially covered pages.
+        """
+        os.fdatasync(self._fd)
+        start = offset - offset % ALIGNMENT_BYTES
+        end = -(-(offset + length_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
+
+
+def read_at_once(
+    name: str, directory_fd: int, buffer: memoryview, length_bytes: int
+) -> memoryview | None:
+    """Read a small file past the page cache in three system calls; None if it is shorter, or cannot
+    be read this way. One additional byte shows that it is longer. Raise OSError."""
+    room = buffer[: length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES]
+    try:
+        fd = os.open(name, DIRECT_FLAGS, dir_fd=directory_fd)
+        try:
+            count = os.preadv(fd, [room], 0)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno in DIRECT_REFUSED:
+            return None
+        raise
+    return room[:count] if count >= length_bytes else None
+
+
+def is_cut(pieces: ReadSplitting | None, length_bytes: int) -> bool:
+    """Return whether a read is divided, so that others can use the disk in between."""
+    if pieces is None or length_bytes <= SMALL_BYTES:
+        return False
+    return 0 < pieces.piece_bytes() < length_bytes
+
+
+def open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bool]:
+    """Open a regular file; return its descriptor and whether it reads past the page cache."""
+    try:
+        fd = os.open(name, OPEN_FLAGS | (os.O_DIRECT if direct else 0), dir_fd=directory_fd)
+    except OSError as error:
+        if direct and error.errno in DIRECT_REFUSED:
+            return open_regular(name, directory_fd, direct=False)
+        if error.errno in NO_BLOCK_FILE:
+            raise no_file(name, directory_fd) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise no_file(name, directory_fd)
+    return fd, direct
+
+
+def read_aligned(
+    fd: int, buffer: memoryview, offset: int, length_bytes: int, pieces: ReadSplitting | None
+) -> memoryview:
+    """Read the aligned range around the requested one; return the view of the requested one.
+
+    It is shorter at the end of the file. Raise OSError.
+    """
+    if length_bytes > CHUNK_BYTES_MAX:
+        raise ValueError(f"a read of {length_bytes} bytes is larger than any chunk")
+    start = offset - offset % ALIGNMENT_BYTES
+    wanted = -(-(offset + length_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES - start
+    filled = 0
+    while filled < wanted:
+        piece_bytes = (pieces.piece_bytes() if pieces else 0) or wanted
+        end = min(wanted, filled + piece_bytes)
+        count = os.preadv(fd, [buffer[filled:end]], start + filled)
+        filled += count
+        if not count or count % ALIGNMENT_BYTES:  # end of file
+            break
+        if pieces and filled < wanted:
+            pieces.rest(count)
+    head = offset - start
+    return buffer[head : max(head, min(filled, head + length_bytes))]

@@ -1,0 +1,71 @@
+"""Gate before an index: admits transactions, except while the map is replaced."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from suture.errors import Code, UnavailableError
+
+MAP_WAIT_S: Final = 5.0  # transactions are short; a longer one is a bug
+
+
+class MapResizeLock:
+    """Keeps transactions out while the memory map is replaced.
+
+    LMDB unmaps the file when the map grows, and an open transaction would then read freed memory. A
+    thread that enters registers first and checks the flag second; a thread that closes sets the
+    flag first and checks the register second. So one of the two sees the other. Both use single
+    dictionary operations, which are atomic, so a read takes no lock. Waiting uses a condition,
+    which is notified when the other side may be waiting.
+    """
+
+    def __init__(self) -> None:
+        self._inside: dict[object, None] = {}
+        self._closer: dict[str, object] = {}
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be inside for a `with` block; wait while the gate is closed."""
+        token = object()
+        self.enter(token)
+        try:
+            yield
+        finally:
+            self.leave(token)
+
+    def enter(self, token: object) -> None:
+        """Be inside until `leave` with the same token; wait while the gate is closed."""
+        self._inside[token] = None
+        while self._closer:
+            self.leave(token)
+            self._wait(lambda: not self._closer)
+            self._inside[token] = None
+
+    def leave(self, token: object) -> None:
+        """Leave."""
+        del self._inside[token]
+        if self._closer:
+            self._tell()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Be alone for a `with` block. Raise `UnavailableError(BUSY)` after `MAP_WAIT_S`."""
+        token = object()
+        self._wait(lambda: self._closer.setdefault("by", token) is token)
+        try:
+            self._wait(lambda: not self._inside)
+            yield
+        finally:
+            del self._closer["by"]
+            self._tell()
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            if not self._changed.wait_for(condition, MAP_WAIT_S):
+                raise UnavailableError(Code.BUSY, "the index is busy growing its memory map")

@@ -1,0 +1,60 @@
+"""Index row that counts the failed reads of a replica by scans.
+
+It keeps the count over restarts of the agent. `scanner.unreadable_verdict` decides what follows.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+
+from agent.store.index.environment import Index
+from agent.store.index.rows import ROW_VERSION, seal, unseal
+from agent.store.index.transactions import IndexChange
+from merkle.damaged_data import DamagedData
+from merkle.replica import ContainerId
+from scanner.unreadable_verdict import UnreadableRecord, incremented, is_over
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    """The row of one replica (`KeptDoubts`)."""
+
+    index: Index
+    container_id: ContainerId
+
+    def note(self, why: str) -> None:
+        """Count a scan that ended because of an unreadable place; durable on return."""
+        now_ms = self.index.now_ms()
+
+        def change(rows: IndexChange) -> None:
+            had = decode_doubt(rows.doubt_row(self.container_id))
+            rows.put_doubt_row(self.container_id, encode_doubt(incremented(had, now_ms, why)))
+
+        self.index.write(change)
+
+    def are_over(self) -> bool:
+        """Return whether a failure from now on is UNREADABLE."""
+        with self.index.read() as rows:
+            doubt = decode_doubt(rows.doubt_row(self.container_id))
+        return is_over(doubt, self.index.now_ms())
+
+    def are_noted(self) -> bool:
+        """Return whether any scan since the last whole one failed to read something."""
+        with self.index.read() as rows:
+            return rows.doubt_row(self.container_id) is not None
+
+
+def encode_doubt(doubt: UnreadableRecord) -> bytes:
+    """Return the row of a doubt."""
+    fields = {"version": ROW_VERSION, **asdict(doubt)}
+    return seal(json.dumps(fields, separators=(",", ":")).encode())
+
+
+def decode_doubt(row: bytes | None) -> UnreadableRecord | None:
+    """Parse the row of a doubt; a damaged row counts as none, which restarts the count."""
+    try:
+        fields = None if row is None else json.loads(bytes(unseal(row, "doubt row")))
+    except DamagedData:
+        return None
+    if fields is None or fields.pop("version") != ROW_VERSION:
+        return None
+    return UnreadableRecord(**fields)

@@ -1,0 +1,319 @@
+"""Reads of a replica's files for an export: past the page cache, by many readers at once.
+
+Unlike a scan this never reads the medium twice and judges nothing: the receiver verifies the bytes.
+Whole pages are read with O_DIRECT, those of large files ahead of their use, and whole small files
+many at once. Everything else, or what cannot be read so, is read with RWF_DONTCACHE if the kernel
+has it.
+"""
+
+import errno
+import os
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.store.files.blockfile import ALIGNMENT_BYTES
+from agent.store.files.layout import PACK_NAME
+from agent.store.files.readqueue import READS_MAX, Read, ReadQueue, address_of
+from agent.store.files.writebehind import REFUSED, RWF_DONTCACHE, huge_pages
+from agent.store.index.packformat import PackedBlocks
+from agent.store.replica.packs import size_in
+from merkle.replica import BlockId
+from suture.runtime.durable import disk_errors
+
+ABSENT: Final = -1
+HUGE_PAGE_BYTES: Final = 2 * 1024**2
+OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+DIRECT_FLAGS: Final = OPEN_FLAGS | os.O_DIRECT
+NOT_TOGETHER: Final = -errno.EINVAL
+
+_Sizes = TypeVar("_Sizes", int, npt.NDArray[np.int64])
+
+
+class ExportFiles:
+    """The block files of one replica. Many threads may call `read`; close it after them."""
+
+    def __init__(self, chunks: Path, packed: PackedBlocks) -> None:
+        """Open the chunks directory, and the pack of some of the blocks; raise VolumeFailed.
+        Without a directory every file is absent."""
+        self._chunks = chunks
+        self._packed = packed
+        self._pack_fd = ABSENT
+        self._buffers: deque[memoryview] = deque()
+        self._queues: deque[ReadQueue] = deque()
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+        with disk_errors(chunks):
+            try:
+                self._directory_fd = os.open(chunks, flags)
+            except (FileNotFoundError, NotADirectoryError):
+                self._directory_fd = ABSENT
+            if self._directory_fd != ABSENT and len(packed):
+                with suppress(OSError):  # each read of a block in it raises the error
+                    self._pack_fd = _open(PACK_NAME, self._directory_fd, direct=True)
+
+    def close(self) -> None:
+        """Close the directory. No read may be running."""
+        while self._queues:
+            self._queues.pop().close()
+        for fd in (self._directory_fd, self._pack_fd):
+            if fd != ABSENT:
+                os.close(fd)
+        self._directory_fd = self._pack_fd = ABSENT
+
+    def size_bytes(self, block_id: BlockId) -> int:
+        """Return the size of a block's file, `ABSENT` if there is none."""
+        if self._directory_fd == ABSENT:
+            return ABSENT
+        packed = self._packed.of(block_id)
+        if packed is not None:
+            pack_bytes = ABSENT if self._pack_fd == ABSENT else os.fstat(self._pack_fd).st_size
+            return size_in(pack_bytes, packed)
+        with disk_errors(self._chunks):
+            try:
+                name = f"{block_id}.block"
+                return os.stat(name, dir_fd=self._directory_fd, follow_symlinks=False).st_size
+            except FileNotFoundError:
+                return ABSENT
+
+    def borrow(self, size_bytes: int) -> memoryview:
+        """Return an aligned buffer of at least that size, reused or new; return it with
+        `give_back`."""
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            return memoryview(huge_pages(max(size_bytes, HUGE_PAGE_BYTES)))
+        assert len(buffer) >= size_bytes, "one size for all"
+        return buffer
+
+    def give_back(self, buffer: memoryview) -> None:
+        """Return a buffer for reuse."""
+        self._buffers.append(buffer)
+
+    def read(self, block_id: BlockId, offset: int, target: memoryview) -> int:
+        """Fill `target` from a file; return the number of bytes. Raise OSError.
+
+        Page-aligned ranges are read directly.
+        """
+        is_aligned = not (offset | len(target)) % ALIGNMENT_BYTES
+        name, start = f"{block_id}.block", 0
+        packed = self._packed.of(block_id)
+        if packed is not None:
+            name, start = PACK_NAME, packed.offset
+        fd = _open(name, self._directory_fd, direct=is_aligned)
+        try:
+            return _fill(fd, start + offset, target)
+        finally:
+            os.close(fd)
+
+    def borrow_queue(self) -> ReadQueue | None:
+        """Return a queue, reused or new; None if the kernel has none available.
+
+        Return it with `give_back_queue`.
+        """
+        try:
+            return self._queues.pop()
+        except IndexError:
+            with suppress(OSError):
+                return ReadQueue()
+        return None
+
+    def give_back_queue(self, queue: ReadQueue) -> None:
+        """Return the queue for reuse. No read may be running."""
+        self._queues.append(queue)
+
+    def open_direct(self, block_id: BlockId) -> tuple[int, int]:
+        """Return a descriptor for O_DIRECT and the offset of the block in that file; end its use
+        with `done_with`. Raise OSError."""
+        packed = self._packed.of(block_id) if self._pack_fd != ABSENT else None
+        if packed is not None:
+            return self._pack_fd, packed.offset
+        return os.open(f"{block_id}.block", DIRECT_FLAGS, dir_fd=self._directory_fd), 0
+
+    def done_with(self, fd: int) -> None:
+        """Close a descriptor of `open_direct`; running reads continue."""
+        if fd != self._pack_fd:
+            os.close(fd)
+
+
+class WholeFiles:
+    """Whole small files, read many at once; the first ones before they are needed.
+
+    Used by one thread. The data is in its memory: `close` it after use.
+    """
+
+    def __init__(
+        self, files: ExportFiles, wanted: Sequence[tuple[BlockId, int]], room_bytes: int
+    ) -> None:
+        """Start reading files of these sizes, whose `spread_bytes` are at most `room_bytes`."""
+        self._files = files
+        self._wanted = wanted
+        self._buffer = files.borrow(room_bytes)
+        self._address = address_of(self._buffer)
+        self._queue = files.borrow_queue()
+        self._starts = list(accumulate((spread_bytes(size) for _, size in wanted), initial=0))
+        self._failed: dict[int, int] = {}
+        self._begin(0)
+
+    def close(self) -> None:
+        """Wait for running reads, and return queue and memory."""
+        if self._queue is not None:
+            with suppress(OSError):  # a broken queue has waited for all reads
+                self._queue.results()
+            self._files.give_back_queue(self._queue)
+            self._queue = None
+        self._files.give_back(self._buffer)
+
+    def found(self) -> "list[memoryview | OSError]":
+        """Return each file's data, at most its size, or its error."""
+        found: list[memoryview | OSError] = []
+        buffer = self._buffer
+        for first in range(0, len(self._wanted), READS_MAX):
+            some = self._wanted[first : first + READS_MAX]
+            counts = self._counts(len(some))
+            self._begin(first + READS_MAX)
+            starts = self._starts[first : first + len(some)]
+            for (block_id, size_bytes), at, count in zip(some, starts, counts, strict=True):
+                if count >= size_bytes:
+                    found.append(buffer[at : at + size_bytes])
+                else:
+                    found.append(self._found(block_id, buffer[at : at + size_bytes], count))
+        return found
+
+    def _begin(self, first: int) -> None:
+        """Start reading the next files, as many as a queue holds."""
+        if self._queue is None:
+            return
+        self._failed = {}
+        reads: list[Read] = []
+        starts = self._starts[first : first + READS_MAX + 1]
+        some = self._wanted[first : first + READS_MAX]
+        try:
+            for index, ((block_id, _), (start, end)) in enumerate(
+                zip(some, pairwise(starts), strict=True)
+            ):
+                try:
+                    fd, offset = self._files.open_direct(block_id)
+                except OSError as error:
+                    self._failed[index] = -(error.errno or errno.EIO)
+                else:
+                    reads.append((fd, self._address + start, end - start, offset))
+            self._queue.begin_all(reads)
+        finally:
+            for fd, _, _, _ in reads:
+                self._files.done_with(fd)
+
+    def _counts(self, count: int) -> list[int]:
+        """Return the byte count of each started file, or its negative error number."""
+        if self._queue is None:
+            return [NOT_TOGETHER] * count
+        try:
+            counts = self._queue.results()
+        except OSError:  # a broken queue has waited for all reads
+            return [NOT_TOGETHER] * count
+        for index, code in self._failed.items():  # by ascending index
+            counts.insert(index, code)
+        return counts
+
+    def _found(self, block_id: BlockId, target: memoryview, count: int) -> "memoryview | OSError":
+        """Return the data read; a file that cannot be read in the batch is read alone now."""
+        if -count in REFUSED:
+            try:
+                count = self._files.read(block_id, 0, target)
+            except OSError as error:
+                return error
+        return target[:count] if count >= 0 else OSError(-count, os.strerror(-count))
+
+
+class ReadsAhead:
+    """Running reads of whole pages. Used by one thread; wait for each before the end."""
+
+    def __init__(self, files: ExportFiles) -> None:
+        self._files = files
+        self._queue = files.borrow_queue()
+        self._free = list(range(READS_MAX))
+        self._under_way: set[int] = set()
+        self._ended: dict[int, int] = {}
+
+    @property
+    def is_possible(self) -> bool:
+        """Return whether the kernel supports such reads."""
+        return self._queue is not None
+
+    def close(self) -> None:
+        """Return the queue."""
+        assert not self._under_way, "their memory would be written to later"
+        if self._queue is not None:
+            self._files.give_back_queue(self._queue)
+            self._queue = None
+
+    def begin(self, block_id: BlockId, offset: int, target: memoryview) -> int:
+        """Start filling `target`, whole pages that do not move; return the read's number.
+
+        Raise OSError also if there is no queue, or no room in it.
+        """
+        if self._queue is None or not self._free:
+            raise OSError(errno.EAGAIN, "no place in a queue")
+        fd, start = self._files.open_direct(block_id)
+        number = self._free[-1]
+        try:
+            self._queue.begin(number, (fd, address_of(target), len(target), start + offset))
+        finally:
+            self._files.done_with(fd)
+        self._under_way.add(self._free.pop())
+        return number
+
+    def count(self, number: int) -> int:
+        """Wait for a read; return its byte count. Raise OSError."""
+        assert self._queue is not None
+        while number not in self._ended:
+            try:
+                ended = self._queue.wait()
+            except OSError:
+                self._queue.close()  # waits for all running reads
+                ended = [(left, -errno.EIO) for left in self._under_way]
+            for one, result in ended:
+                self._under_way.discard(one)
+                self._ended[one] = result
+        self._free.append(number)
+        count = self._ended.pop(number)
+        if count < 0:
+            raise OSError(-count, os.strerror(-count))
+        return count
+
+
+def spread_bytes(size_bytes: _Sizes) -> _Sizes:
+    """Return the page-aligned size of a file, or of each of many."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _open(name: str, directory_fd: int, *, direct: bool) -> int:
+    if direct:
+        try:
+            return os.open(name, DIRECT_FLAGS, dir_fd=directory_fd)
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
+    return os.open(name, OPEN_FLAGS, dir_fd=directory_fd)
+
+
+def _fill(fd: int, offset: int, target: memoryview) -> int:
+    """Read until `target` is full or the file ends; leave no pages in the cache if possible."""
+    flags, filled = RWF_DONTCACHE, 0
+    while filled < len(target):
+        try:
+            count = os.preadv(fd, [target[filled:]], offset + filled, flags)
+        except OSError as error:
+            if error.errno not in REFUSED or not flags:
+                raise
+            flags = 0
+            continue
+        if not count:
+            break
+        filled += count
+    return filled

@@ -1,0 +1,408 @@
+"""Import of a replica from another datanode: built aside, completed, and renamed into place.
+
+    room reserved ─ tmp/importing/<id>: chunks, tree, descriptor ─ all of it synced
+        ─ LMDB { rows, tombstones, findings, replica row, "moving in" } ─ rename ─ LMDB { moved in }
+
+The replica is reported only after the last step. A crash before the big commit leaves files that
+the next start removes from tmp/. After the commit, the journal has "moving in": if the directory is
+in its place, the replica is complete and stays; otherwise its rows are rolled back.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from agent.store.files.layout import ReplicaPaths, replica_paths
+from agent.store.files.writebehind import FileWriter, Submit
+from agent.store.index.packformat import PACKED_BYTES_MAX, PackedBlocks
+from agent.store.index.rows import MovingEntry, ReplicaRow
+from agent.store.index.transactions import IndexChange
+from agent.store.operations.closing import unhealthy
+from agent.store.options import StoreOptions
+from agent.store.replica.descriptor import descriptor_of, encode_descriptor
+from agent.store.replica.packs import PackWriter
+from agent.store.replica.path_conflicts import (
+    remove_abandoned,
+    remove_failed_replica,
+    set_aside_existing,
+)
+from agent.store.volumes.volume import Volume
+from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
+from merkle.tree import Tree
+from merkle.tree_codec import encode_tree
+from scanner.finding import ScanFinding
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.durable import (
+    DIRECTORY_MODE,
+    disk_errors,
+    make_directories,
+    move,
+    open_new,
+    remove_tree,
+    sync_file_system,
+    sync_path,
+)
+
+RESERVED_TIMES: Final = 2  # of the data, for metadata and file system overhead
+RESERVED_BYTES_MIN: Final = 1024**2
+ARRIVALS_MAX: Final = 6  # each takes a server thread and some megabytes
+ROWS_SUFFIX: Final = ".rows"
+FIRST_GENERATION: Final = 1
+_COUNT: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportSpec:
+    """The sender's announcement. `data_bytes` is approximate."""
+
+    container_id: ContainerId
+    state: ReplicaState
+    former_state: ReplicaState | None
+    replica_index: int
+    bcsid: Bcsid
+    origin_datanode_id: str
+    created_at_ms: int
+    data_bytes: int
+    generation: int = FIRST_GENERATION
+    """First generation; a replica that changes volumes continues with the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportVerdict:
+    """Received replica as the receiver has judged it. `findings` are all damage; `contradictions`
+    are those known to the source."""
+
+    tree: Tree
+    findings: Sequence[ScanFinding]
+    contradictions: Sequence[ScanFinding]
+    block_count: int
+    bytes_used: int
+    bcsid: Bcsid
+
+
+@dataclass(slots=True, eq=False)
+class _SpaceReservation:
+    """A running import and its remaining reserved room."""
+
+    volume: Volume | None = None
+    left_bytes: int = 0
+
+
+@dataclass(slots=True)
+class ReplicaImports:
+    """The running imports. Lock-free: single operations on a dict are atomic, and of two that claim
+    the last room both may be refused, but never both admitted."""
+
+    options: StoreOptions
+    _claims: dict[ContainerId, _SpaceReservation] = field(default_factory=dict)
+
+    def __contains__(self, container_id: object) -> bool:
+        return container_id in self._claims
+
+    def begin(
+        self, announced: ImportSpec, volumes: Sequence[Volume], submit: Submit | None
+    ) -> "ReplicaImport":
+        """Reserve room and create the directory to build in. Raise `UnavailableError`: BUSY if the
+        same container, or too many, are arriving; DISK_OUT_OF_SPACE."""
+        container_id = announced.container_id
+        if len(self._claims) >= ARRIVALS_MAX:
+            raise UnavailableError(Code.BUSY, f"{ARRIVALS_MAX} containers are arriving already")
+        claim = _SpaceReservation()
+        if self._claims.setdefault(container_id, claim) is not claim:
+            raise UnavailableError(
+                Code.BUSY,
+                f"container {container_id} is arriving already",
+                container_id=container_id,
+            )
+        try:
+            wanted = max(announced.data_bytes * RESERVED_TIMES, RESERVED_BYTES_MIN)
+            self._reserve(claim, wanted, volumes)
+            assert claim.volume is not None
+            return ReplicaImport(self, claim, claim.volume, announced, submit)
+        except BaseException:
+            self.forget(container_id)
+            raise
+
+    def forget(self, container_id: ContainerId) -> None:
+        """Release a claim and its room."""
+        self._claims.pop(container_id, None)
+
+    def on(self, volume: Volume) -> list[ContainerId]:
+        """Return the containers arriving on a volume."""
+        return [key for key, claim in list(self._claims.items()) if claim.volume is volume]
+
+    def reserved_bytes(self, volume: Volume) -> int:
+        """Return the room reserved on a volume for data still to come."""
+        return sum(
+            claim.left_bytes for claim in list(self._claims.values()) if claim.volume is volume
+        )
+
+    def _reserve(
+        self, claim: _SpaceReservation, wanted_bytes: int, volumes: Sequence[Volume]
+    ) -> None:
+        """Claim room first, then check that it was available, so that no other claim comes in
+        between."""
+        by_room = sorted(volumes, key=self._free_bytes, reverse=True)
+        for volume in by_room:
+            claim.left_bytes, claim.volume = wanted_bytes, volume
+            if self._free_bytes(volume) >= self.options.reserve_bytes:
+                return
+            claim.volume = None
+        free = max((self._free_bytes(volume) for volume in by_room), default=0)
+        raise UnavailableError(
+            Code.DISK_OUT_OF_SPACE,
+            f"{wanted_bytes} bytes are needed, {max(free - self.options.reserve_bytes, 0)} are "
+            "free on the roomiest volume",
+            hint="free space or add a volume",
+        )
+
+    def _free_bytes(self, volume: Volume) -> int:
+        return volume.available_bytes() - self.reserved_bytes(volume)
+
+
+class ReplicaImport:
+    """A replica during its import. Belongs to one thread; ends with `publish` or `discard`."""
+
+    def __init__(
+        self,
+        arrivals: ReplicaImports,
+        claim: _SpaceReservation,
+        volume: Volume,
+        announced: ImportSpec,
+        submit: Submit | None,
+    ) -> None:
+        self._arrivals = arrivals
+        self._claim = claim
+        self.volume = volume
+        self.announced = announced
+        container_id = announced.container_id
+        self._paths: ReplicaPaths = replica_paths(
+            volume.layout.importing / str(container_id), container_id
+        )
+        self._rows_path: Path = volume.layout.importing / f"{container_id}{ROWS_SUFFIX}"
+        with disk_errors(self._paths.root):
+            try:
+                self._rows, self._directory_fd = self._made()
+            except OSError:
+                self._clear_away()
+                raise
+        self._submit = submit
+        self._files = FileWriter(self._directory_fd, submit)
+        self._pack: PackWriter | None = None
+        self._allocated_bytes = 0  # of the current file
+        self._is_open = True
+
+    def _made(self) -> tuple[BinaryIO, int]:
+        """Create the directory to build in; return the file for the rows, and the directory of
+        chunks."""
+        remove_tree(self._paths.root)
+        self._paths.root.mkdir(DIRECTORY_MODE)
+        self._paths.chunks.mkdir(DIRECTORY_MODE)
+        self._paths.descriptor.parent.mkdir(DIRECTORY_MODE)
+        rows = os.fdopen(open_new(self._rows_path), "wb")
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            return rows, os.open(self._paths.chunks, flags)
+        except OSError:
+            rows.close()
+            raise
+
+    def _clear_away(self) -> None:
+        for path in (self._paths.root, self._rows_path):
+            remove_abandoned(self.volume, path)
+
+    # -- during the import
+
+    def keep_rows(self, block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> int:
+        """Store the rows of blocks on disk for the commit, because they may be large. Empty rows
+        are skipped; return the number of the others."""
+        kept = [(block_id, row) for block_id, row in zip(block_ids, rows, strict=True) if row]
+        ids, rows = [block_id for block_id, _ in kept], [row for _, row in kept]
+        head = struct.pack(f"<I{len(kept)}Q{len(kept)}I", len(kept), *ids, *map(len, rows))
+        with disk_errors(self._rows_path):
+            self._rows.write(b"".join([head, *rows]))
+        return len(kept)
+
+    def expect_small(self, count: int) -> None:
+        """Pack small blocks from now on if there will be so many that a pack is cheaper than
+        files."""
+        if count >= self._arrivals.options.packed_count_min:
+            self._pack = PackWriter(self._directory_fd, self._submit)
+
+    def write_whole(self, blocks: Sequence[tuple[BlockId, memoryview]]) -> None:
+        """Write blocks by ascending id, each whole, in the background. The views must not
+        change."""
+        self._use(sum(len(data) for _, data in blocks))
+        with disk_errors(self._paths.chunks):
+            if self._pack is not None:
+                self._pack.add([block for block in blocks if len(block[1]) <= PACKED_BYTES_MAX])
+                blocks = [block for block in blocks if len(block[1]) > PACKED_BYTES_MAX]
+            if blocks:
+                names = [(f"{block_id}.block", data) for block_id, data in blocks]
+                self._files.write_whole(names)
+
+    def begin_file(self, block_id: BlockId, size_bytes: int) -> None:
+        """Begin the file of a large block of `size_bytes`."""
+        self._check_room(size_bytes)
+        with disk_errors(self._paths.chunks):
+            self._allocated_bytes = self._files.begin(f"{block_id}.block", size_bytes)
+        self._use(self._allocated_bytes)
+
+    def append(self, data: memoryview) -> None:
+        """Append to the current file."""
+        if not self._allocated_bytes:
+            self._use(len(data))
+        with disk_errors(self._paths.chunks):
+            self._files.append(data)
+
+    def end_file(self) -> None:
+        """End the current file."""
+        with disk_errors(self._paths.chunks):
+            self._files.end()
+
+    def rows(self) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield the stored rows in their order."""
+        with disk_errors(self._rows_path):
+            self._rows.flush()
+            with self._rows_path.open("rb") as stored:
+                while head := stored.read(_COUNT.size):
+                    [count] = _COUNT.unpack(head)
+                    about = struct.Struct(f"<{count}Q{count}I")
+                    ids_and_sizes = about.unpack(stored.read(about.size))
+                    ends = list(accumulate(ids_and_sizes[count:], initial=0))
+                    data = stored.read(ends[-1])
+                    for block_id, (start, end) in zip(ids_and_sizes, pairwise(ends), strict=False):
+                        yield BlockId(block_id), data[start:end]
+
+    def _use(self, size_bytes: int) -> None:
+        """Convert reserved room to used room."""
+        self._check_room(size_bytes)
+        self._claim.left_bytes -= size_bytes
+
+    def _check_room(self, size_bytes: int) -> None:
+        """Raise if more is used than was reserved."""
+        if size_bytes > self._claim.left_bytes:
+            raise RefusedError(
+                Code.MALFORMED_REQUEST,
+                f"more than {RESERVED_TIMES} times the announced "
+                f"{self.announced.data_bytes} bytes came",
+                container_id=self.announced.container_id,
+            )
+
+    # -- end of the import
+
+    def publish(self, received: ImportVerdict) -> ReplicaRow:
+        """Make it durable and put it in place. The caller holds the container's lease.
+
+        Raise SutureError with nothing visible; the caller must still call `discard`.
+        """
+        container_id = self.announced.container_id
+        place = self.volume.paths(container_id)
+        tree = received.tree.with_generation(self.announced.generation)
+        row = arrived_row(self.announced, received, tree)
+        with disk_errors(place.root):
+            set_aside_existing(self.volume, container_id)
+            packed = PackedBlocks.none() if self._pack is None else self._pack.end()
+            self._files.settle()
+            self._paths.descriptor.write_bytes(encode_descriptor(descriptor_of(container_id, row)))
+            self._paths.tree.write_bytes(encode_tree(tree, container_id))
+            make_directories(place.root.parent, below=self.volume.layout.current)
+            self._sync()
+        findings = [*received.findings, *received.contradictions]
+        self.volume.index.write(lambda rows: self._record(rows, row, tree, packed, findings))
+        try:
+            with disk_errors(place.root):
+                move(self._paths.root, place.root)
+            self.volume.index.write(lambda rows: rows.end_work(container_id, MovingEntry()))
+        except SutureError:
+            self._take_back()
+            raise
+        return row
+
+    def _sync(self) -> None:
+        """Make the files and their names durable. If all data is durable already, do not wait for
+        other writes to the same file system. Raise OSError."""
+        if self._files.unsynced_count or (self._pack is not None and self._pack.unsynced_count):
+            sync_file_system(self._directory_fd)
+            self._files.drop_cached()
+            return
+        paths = self._paths
+        for path in (paths.descriptor, paths.tree, paths.descriptor.parent):
+            sync_path(path)
+        os.fsync(self._directory_fd)
+        sync_path(paths.root)
+
+    def discard(self) -> None:
+        """Remove the files in tmp/ and release the room. Harmless after `publish`."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._files.abandon()
+        if self._pack is not None:
+            self._pack.abandon()
+        os.close(self._directory_fd)
+        with suppress(OSError):
+            self._rows.close()
+        self._clear_away()
+        self._arrivals.forget(self.announced.container_id)
+
+    def _record(
+        self,
+        rows: IndexChange,
+        row: ReplicaRow,
+        tree: Tree,
+        packed: PackedBlocks,
+        findings: list[ScanFinding],
+    ) -> None:
+        container_id = self.announced.container_id
+        rows.delete_container(container_id)  # of an import whose rollback had failed
+        rows.put_blocks(container_id, self.rows())
+        rows.put_packed(container_id, packed)
+        for block_id, checksum in tree.tombstones().items():
+            rows.put_tombstone(container_id, block_id, checksum)
+        rows.replace_findings(container_id, findings)
+        rows.put_replica(container_id, row)
+        rows.begin_work(container_id, MovingEntry())
+
+    def _take_back(self) -> None:
+        """Remove a replica that could not be put in place, and its rows. If something remains it is
+        complete, and the next start serves it, or rolls its rows back."""
+        container_id = self.announced.container_id
+        if remove_failed_replica(self.volume, container_id):
+            with suppress(SutureError):
+                self.volume.index.write(lambda rows: rows.delete_container(container_id))
+
+
+def arrived_row(announced: ImportSpec, received: ImportVerdict, tree: Tree) -> ReplicaRow:
+    """Return the row of an imported replica: never read here, and damaged if it came so."""
+    row = ReplicaRow(
+        state=announced.state,
+        former_state=announced.former_state,
+        replica_index=announced.replica_index,
+        bcsid=Bcsid(max(announced.bcsid, received.bcsid)),
+        bytes_used=received.bytes_used,
+        block_count=received.block_count,
+        generation=tree.generation,
+        tree=tree.summary(),
+        created_at_ms=announced.created_at_ms,
+        origin_datanode_id=announced.origin_datanode_id,
+        contradiction_count=len(received.contradictions),
+    )
+    if not received.findings:
+        return row
+    damaged = unhealthy(announced.container_id, row, finding_count=len(received.findings))
+    return replace(damaged, data_scan_at_ms=0)
+
+
+def finish_move(volume: Volume, container_id: ContainerId) -> str:
+    """Roll the journal entry of an import: it is in its place, or it never came."""
+    if volume.paths(container_id).root.is_dir():
+        volume.index.write(lambda rows: rows.end_work(container_id, MovingEntry()))
+        return "arrival finished"
+    volume.index.write(lambda rows: rows.delete_container(container_id))
+    return "arrival taken back"

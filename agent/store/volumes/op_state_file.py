@@ -1,0 +1,87 @@
+"""The SCM's decision about this datanode, and the states of SCMs seen; stored on every volume.
+
+The SCM may be replaced or lose its state; the datanode then reports the decision at registration.
+If files differ, because a volume could not be written, the one with the highest version counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.store.files.layout import VolumeLayout
+from agent.store.volumes.sealed_file import read_sealed, sealed
+from suture.errors import SutureError
+from suture.runtime.durable import replace_file
+
+NAME: Final = "NODE_STATE"
+FILE_BYTES_MAX: Final = 4_096
+IN_SERVICE: Final = "IN_SERVICE"
+OP_STATES: Final = frozenset(
+    {IN_SERVICE, "ENTERING_MAINTENANCE", "IN_MAINTENANCE", "DECOMMISSIONING", "DECOMMISSIONED"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenStart:
+    """A start of an SCM, and the highest state number that it showed."""
+
+    start_id: str
+    term: int
+    state_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The operational state; `op_state` is "" if none was received. The expiry is wall clock time,
+    0 = none. `seen_starts` are of this cluster's SCMs, of one term the leader first."""
+
+    op_state: str = ""
+    op_expiry_ms: int = 0
+    version: int = 0
+    seen_starts: tuple[SeenStart, ...] = ()
+
+    @property
+    def is_out_of_service(self) -> bool:
+        """Return whether this datanode is leaving, or away, so that its replicas must be
+        elsewhere."""
+        return self.op_state not in {"", IN_SERVICE}
+
+
+def state_path(layout: VolumeLayout) -> Path:
+    """Return the file's path on one volume."""
+    return layout.cluster / NAME
+
+
+def read_state(layout: VolumeLayout) -> NodeState | None:
+    """Return a volume's state; None if it has no valid file. Raise as `read_sealed` does."""
+    found = read_sealed(state_path(layout), FILE_BYTES_MAX)
+    if found is None or found["op_state"] not in OP_STATES | {""}:
+        return None
+    starts = tuple(SeenStart(**start) for start in found.get("seen_starts", ()))
+    return NodeState(found["op_state"], found["op_expiry_ms"], found["version"], starts)
+
+
+def newest_state(layouts: Sequence[VolumeLayout]) -> NodeState:
+    """Return the latest decision."""
+    known = [state for state in map(read_state, layouts) if state is not None]
+    return max(known, key=lambda state: state.version, default=NodeState())
+
+
+def write_state(
+    layouts: Sequence[VolumeLayout], state: NodeState, *, is_everywhere: bool = True
+) -> None:
+    """Write the state durably to every volume, or to the first that accepts it. Raise the last
+    failure if none does."""
+    failure: SutureError | None = None
+    written_count = 0
+    for layout in layouts:
+        try:
+            replace_file(state_path(layout), sealed(asdict(state)))
+            written_count += 1
+            if not is_everywhere:
+                return
+        except SutureError as error:  # the volume check handles it; one copy is enough
+            failure = error
+    if failure is not None and not written_count:
+        raise failure

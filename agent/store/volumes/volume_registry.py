@@ -1,0 +1,222 @@
+"""Known volumes of a datanode: each volume lists all, so that a missing one is detected.
+
+A mount point without its disk is an empty directory, like that of a new disk. A former volume is
+not formatted because it is empty now: the disk may return, and until then its replicas would be
+written to the system disk.
+
+    <volume>/hdds/<cluster>/VOLUMES      one line of JSON, and one with its CRC32C
+
+If files differ, because a volume was away, the one with the highest version counts.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from agent.store.files.layout import VERSION_BYTES_MAX, VolumeLayout, decode_version
+from agent.store.files.mounts import unmounted
+from agent.store.index.lmdb_errors import DATA_FILE
+from agent.store.volumes.sealed_file import read_sealed, sealed
+from suture.errors import Code, RefusedError, SutureError
+from suture.runtime.durable import TEMPORARY_SUFFIX, disk_errors, read_head, replace_file
+
+FILE_BYTES_MAX: Final = 1024**2
+LOST_AND_FOUND: Final = "lost+found"  # exists on a new ext4 file system
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRegistry:
+    """The id of the volume at each path of the config. `version` 0 = no volume has a list.
+
+    `added` has the paths that an operator added at run time, which need not be in the config.
+    """
+
+    version: int = 0
+    volumes: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+
+    def at(self, path: Path) -> str:
+        """Return the id of the volume that was at `path`; "" for none."""
+        return self.volumes.get(str(path.absolute()), "")
+
+
+def newest_known(layouts: Sequence[VolumeLayout]) -> VolumeRegistry:
+    """Return the latest list. An unreadable or invalid file is ignored. Raise as `read_sealed`
+    does."""
+    known = [one for one in map(_read, layouts) if one is not None]
+    return max(known, key=lambda one: one.version, default=VolumeRegistry())
+
+
+def remember(
+    layouts: Sequence[VolumeLayout],
+    known: VolumeRegistry,
+    volumes: Mapping[Path, str],
+    *,
+    added: Collection[str] = (),
+) -> None:
+    """Write the present volumes to each volume with another list."""
+    named = {str(path.absolute()): volume_id for path, volume_id in sorted(volumes.items())}
+    if named != known.volumes or tuple(sorted(added)) != known.added:
+        known = VolumeRegistry(known.version + 1, named, tuple(sorted(added)))
+    for layout in layouts:
+        try:
+            if _read(layout) != known:
+                replace_file(layout.known, _encode(known))
+        except SutureError:  # the volume check handles it; the other volumes have the list, too
+            continue
+
+
+def check_new(layout: VolumeLayout, expected: str, *, fstab: Path) -> None:
+    """Refuse to format a directory that may be the mount point of a missing disk, or that has any
+    content. `expected` is the id of the volume that was here and is missing now.
+
+    Raise `RefusedError(INCONSISTENT_VOLUME)`. An operator's NEW file overrides it.
+    """
+    beside = _beside(layout)
+    if beside:
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.volume}: no volume, yet it holds {beside!r}",
+            hint="mount its disk, if it has one; a new volume begins as an empty directory",
+        )
+    foreign = _foreign(layout)
+    if foreign:
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.hdds}: no VERSION, yet it holds {foreign!r}",
+            hint="restore VERSION, or empty the directory to format it",
+        )
+    mount = unmounted(layout.volume, fstab=fstab)
+    if mount is not None:
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.volume} is empty, and {mount}, which {fstab} names, is not mounted",
+            hint=f"mount {mount}, then restart the agent",
+        )
+    if expected and not layout.new.is_file():
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.volume} is empty, and was volume {expected}: is its disk mounted?",
+            hint="mount the disk, then restart the agent; if this is a new disk: "
+            f"suture volume add --next-start {layout.volume}, then restart the agent",
+        )
+
+
+def check_kept(layout: VolumeLayout) -> None:
+    """Refuse a volume with a VERSION, but without its index and all of its replicas.
+
+    It was served before, because the format keeps NEW until there is an index. Raise
+    `RefusedError(INCONSISTENT_VOLUME)`. An operator's NEW file overrides it.
+    """
+    if is_lost(layout) and not layout.new.is_file():
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.cluster}: the index and all replicas of this volume are gone",
+            hint=f"put the directory back; if it is lost for good: suture volume add --next-start "
+            f"{layout.volume}, then restart the agent",
+        )
+
+
+def is_lost(layout: VolumeLayout) -> bool:
+    """Return whether there is neither an index nor the directory of any replica."""
+    with disk_errors(layout.cluster):
+        if os.path.lexists(layout.database / DATA_FILE):
+            return False
+        return not any(_names(group) for group in _names(layout.current))
+
+
+def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
+    """Refuse a first start with empty volumes if `elsewhere` describes their former content.
+
+    Raise `RefusedError(INCONSISTENT_VOLUME)`, unless an operator marked each as NEW.
+    """
+    old = [
+        path for path in volumes if not VolumeLayout(Path(os.path.realpath(path)), "").new.is_file()
+    ]
+    if elsewhere and old:
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"no volume of this host is formatted, and the control plane knows better: {elsewhere}",
+            hint="mount the disks, then start the agent; if they are new: "
+            + " ".join(["suture volume add --next-start", *map(str, old)]),
+        )
+
+
+def declare_new(path: Path, *, fstab: Path) -> Path:
+    """Mark an empty directory as a new disk, to be formatted by the next start.
+
+    A volume that has lost its index and all of its replicas may be marked, too; it restarts empty,
+    with the same id. Raise `RefusedError(INCONSISTENT_VOLUME)` if it is neither.
+    """
+    layout = VolumeLayout(Path(os.path.realpath(path)), "")
+    with disk_errors(path):
+        if not layout.volume.is_dir():
+            raise RefusedError(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
+        if os.path.lexists(layout.version):
+            _check_lost(layout)
+        else:
+            check_new(layout, "", fstab=fstab)
+        owner = layout.volume.stat()
+        layout.hdds.mkdir(exist_ok=True, mode=0o750)
+        os.chown(layout.hdds, owner.st_uid, owner.st_gid)
+    replace_file(layout.new, b"new\n")
+    with disk_errors(layout.new):
+        os.chown(layout.new, owner.st_uid, owner.st_gid)
+    return layout.new
+
+
+def _names(directory: Path) -> list[Path]:
+    """Return the entries of a directory; none if it is not one."""
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _check_lost(layout: VolumeLayout) -> None:
+    """Refuse to restart a volume that still has data, or was never one."""
+    version = decode_version(read_head(layout.version, VERSION_BYTES_MAX), layout.version)
+    if not is_lost(VolumeLayout(layout.volume, version.cluster_id)):
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.version} is there: this is a volume",
+            hint="start the agent; to use the disk for another, empty it yourself",
+        )
+
+
+def _beside(layout: VolumeLayout) -> str:
+    """Return the name of an entry beside hdds/ that a new file system does not have; hidden names,
+    such as snapshots and quotas, are ignored."""
+    with disk_errors(layout.volume):
+        names = sorted(path.name for path in _names(layout.volume))
+    usual = {layout.hdds.name, LOST_AND_FOUND}
+    return next((name for name in names if name not in usual and not name.startswith(".")), "")
+
+
+def _foreign(layout: VolumeLayout) -> str:
+    """Return the name of an entry in hdds/ that the first steps of a format do not create."""
+    files = (layout.new, layout.version)
+    ours = {layout.lock.name, layout.new.name}
+    ours |= {file.name + TEMPORARY_SUFFIX for file in files}
+    with disk_errors(layout.hdds):
+        try:
+            names = sorted(entry.name for entry in layout.hdds.iterdir())
+        except FileNotFoundError:
+            return ""
+    return next((name for name in names if name not in ours), "")
+
+
+def _encode(known: VolumeRegistry) -> bytes:
+    fields: dict[str, object] = {"version": known.version, "volumes": dict(known.volumes)}
+    if known.added:
+        fields["added"] = list(known.added)
+    return sealed(fields)
+
+
+def _read(layout: VolumeLayout) -> VolumeRegistry | None:
+    fields = read_sealed(layout.known, FILE_BYTES_MAX)
+    if fields is None:
+        return None
+    return VolumeRegistry(fields["version"], fields["volumes"], tuple(fields.get("added", ())))

@@ -1,0 +1,71 @@
+"""Incremental folding of a tree from arriving rows, so that little is left to do at the end.
+
+Pure: no disk, no socket.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from merkle.checksum import Algorithm, U64s
+from merkle.damaged_data import DamagedData
+from merkle.replica import BlockData, BlockId
+from merkle.tree import Tree
+from merkle.tree_building import TreeBuilder, build_from_rows
+from scanner.rows.small_blocks import SimpleRun
+from suture.wire.mapping import codec
+
+
+class ImportTreeBuilder:
+    """A tree under construction, from rows by ascending block id."""
+
+    def __init__(self, source: Tree) -> None:
+        """Begin a tree with the algorithm and the tombstones of the source's tree."""
+        self._builder = TreeBuilder(source.algorithm)
+        self._tombstones = tombstones(source)
+
+    def add_run(self, run: SimpleRun) -> None:
+        """Add blocks with known leaves."""
+        counts = np.ones(len(run.rows), np.uint64)
+        self._builder.add_blocks(run.block_ids, counts, run.spans, run.leaves)
+
+    def add_block(self, block: BlockData) -> None:
+        """Add a block of any shape. Raise RefusedError if no tree can hold its chunks."""
+        self._builder.add_block(block.block_id)
+        try:
+            for chunk in block.chunks:
+                self._builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums)
+        except ValueError as error:
+            raise codec.malformed("blocks.rows", str(error)) from error
+
+    def tree(self) -> Tree:
+        """Return the tree of everything added. Raise RefusedError."""
+        for block_id, checksum in self._tombstones.items():
+            self._builder.add_tombstone(block_id, checksum)
+        try:
+            return self._builder.build()
+        except DamagedData as damage:
+            raise codec.malformed("blocks.rows", str(damage)) from damage
+
+
+def rebuild_tree(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm: Algorithm) -> Tree:
+    """Return the tree of intact rows, by another algorithm than the source's. Raise
+    RefusedError.
+    """
+    try:
+        return build_from_rows(rows, tombstones(source), algorithm=algorithm)
+    except DamagedData as damage:
+        raise codec.malformed("blocks.rows", str(damage)) from damage
+
+
+def tombstones(tree: Tree) -> dict[BlockId, int]:
+    """Return the checksums of the deleted blocks."""
+    dead = tree.deleted
+    ids, checksums = tree.block_ids[dead].tolist(), tree.block_checksums[dead].tolist()
+    return dict(zip(ids, checksums, strict=True))
+
+
+def plain(tree: Tree, excused: U64s) -> tuple[U64s, U64s]:
+    """Return ids and checksums of the live blocks that are not declared damaged."""
+    kept = ~tree.deleted & ~np.isin(tree.block_ids, excused)
+    return tree.block_ids[kept], tree.block_checksums[kept]

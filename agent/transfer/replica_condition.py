@@ -1,0 +1,96 @@
+"""Statement of a source before it sends its replica: a tree that matches its rows, and its damage.
+
+A replica under repair has rows that are newer than its tree; sent with the old tree, it would be
+inconsistent, and every target would refuse it. So its tree is folded from its present rows, without
+the chunks that findings call damaged. It claims no more than the rows do, and the target checks
+every byte against them. Contradictions by peers are included, because otherwise they would be
+unknown of the copy until the next reconcile.
+
+Blocks whose rows are lost are sent with their bytes, each of them declared, because the copy may
+soon be their only one. If no scan has determined these blocks yet, nothing is sent.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.store.index.facts import ReplicaFacts
+from agent.store.replica.lost_rows import is_unread_loss
+from agent.store.replica.trees import whole_rows
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import BlockId, ContainerId
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
+from scanner.finding import DamageFault, ScanFinding, replica_damage
+from suture.errors import Code, RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCondition:
+    """The tree, the damage and contradictions of live blocks, and the sizes of files without a
+    row."""
+
+    tree: Tree
+    findings: Sequence[ScanFinding]
+    contradictions: Sequence[ScanFinding]
+    damaged_block_ids: frozenset[int]
+    without_row: Mapping[BlockId, int]
+
+
+def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
+    """Return the statement about a replica. The caller holds a share of its lease.
+
+    Raise RefusedError(CHECKSUM_MISMATCH) if a scan has to find the lost rows first.
+    """
+    container_id = facts.container_id
+    tree = store.view(container_id).tree()
+    buried = store.view(container_id).tombstones()
+    known = [item for item in store.findings(container_id) if item.block_id not in buried]
+    findings = [item for item in known if item.is_damage]
+    contradictions = [item for item in known if item.is_contradiction]
+    if any(map(is_unread_loss, findings)):
+        raise undeclared_damage_error("the index lost rows, and no scan has said of which blocks")
+    without_row = store.view(container_id).blocks_without_row()
+    findings += _unnamed(facts, findings, without_row)
+    damaged = frozenset(tree.unhealthy_block_ids().tolist()) - frozenset(buried)
+    if tree.generation != store.generation(container_id):
+        tree = build_from_rows(
+            whole_rows(store.view(container_id).block_rows(), findings),
+            buried,
+            algorithm=tree.algorithm,
+            generation=store.generation(container_id),
+        )
+    damaged |= {item.block_id for item in findings}
+    return ReplicaCondition(tree, findings, contradictions, damaged, without_row)
+
+
+def _unnamed(
+    facts: ReplicaFacts, findings: Sequence[ScanFinding], without_row: Mapping[BlockId, int]
+) -> list[ScanFinding]:
+    """Return findings for blocks without a row that exceeded the scan's limit."""
+    named = {item.block_id for item in findings}
+    return [
+        replica_damage(
+            facts.container_id,
+            DamageFault.BLOCK_ROW_MISSING,
+            facts.data_scan_at_ms,
+            "no row that can be read; its file is there",
+            block_id,
+        )
+        for block_id in without_row
+        if block_id not in named
+    ]
+
+
+def undeclared_damage_error(what: str) -> RefusedError:
+    """Return the refusal of undeclared damage."""
+    return RefusedError(
+        Code.CHECKSUM_MISMATCH, what, hint="a scan of the replica finds and declares it"
+    )
+
+
+def lost_rows(
+    store: ReplicaStore, container_id: ContainerId, without_row: Mapping[BlockId, int]
+) -> list[tuple[BlockId, bytes]]:
+    """Return blocks without a row; another peer's row may restore them."""
+    rows = ((block_id, store.view(container_id).block_row(block_id)) for block_id in without_row)
+    return [(block_id, b"") for block_id, row in rows if row is None]

@@ -1,0 +1,85 @@
+"""Move of a replica from a retiring volume to another volume of the same host, as between hosts.
+
+The bytes are read past the page cache, checked against their rows while they are written, and made
+durable before they are served from there. The caller holds the lease throughout.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from agent.store.files.writebehind import Submit
+from agent.store.index.facts import ReplicaFacts
+from agent.store.operations.replica_import import ImportSpec, ImportVerdict, ReplicaImport
+from agent.store.replica_store import ReplicaStore
+from agent.transfer.incoming import ImportResult, ReplicaImporter
+from agent.transfer.outgoing import ReplicaExport
+from agent.transfer.parts import read_part
+from merkle.replica import ContainerId
+from suture.errors import SutureError
+from suture.runtime.ports import Executor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeCopier:
+    """Services that every move of this datanode uses."""
+
+    store: ReplicaStore
+    executor: Executor
+    now_ms: Callable[[], int]
+
+    def move(self, container_id: ContainerId, *, stop: Callable[[], bool]) -> ImportResult:
+        """Copy a replica and serve the copy. Raise SutureError; then nothing has changed.
+
+        CHECKSUM_MISMATCH means damage that no scan has found yet.
+        """
+        export = ReplicaExport(
+            store=self.store,
+            container_id=container_id,
+            executor=self.executor,
+            stop=stop,
+        )
+        importer = ReplicaImporter(
+            store=self.store,
+            target=_MoveTarget(self.store),
+            leases=_AlreadyLeased(),
+            executor=self.executor,
+            now_ms=self.now_ms,
+        )
+        try:
+            return importer.receive(map(read_part, export.stream()))
+        except SutureError as error:
+            raise (export.failure or error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _MoveTarget:
+    """A store in which a replica arrives that exists already, on a retiring volume."""
+
+    store: ReplicaStore
+
+    def begin_arrival(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
+        """Reserve room on another volume. The replica's tree continues there."""
+        following = self.store.generation(announced.container_id) + 1
+        return self.store.services.begin_move(replace(announced, generation=following), submit)
+
+    def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
+        """Serve the replica from the new volume."""
+        return self.store.services.finish_move(arrival, received)
+
+
+class _AlreadyLeased:
+    """The lease, already held by the caller."""
+
+    @contextmanager
+    def hold(self, container_id: ContainerId, timeout_s: float = 0.0) -> Iterator[None]:
+        """Do nothing: the lease is held."""
+        del container_id, timeout_s
+        yield
+
+    share = hold
+
+    def is_shared(self, container_id: ContainerId) -> bool:
+        """Return False: no shares."""
+        del container_id
+        return False

@@ -1,0 +1,44 @@
+"""The product's client in its own process: `python -m bench.clients.put_suture SCM`, controlled by
+lines.
+
+    large PATH KEY           puts one file
+    small FOLDER LANES KEY   puts the files of a folder
+
+Memory is used as `suture put` uses it.
+"""
+
+import sys
+from pathlib import Path
+
+from bench.clients.line_server import work_when_told
+from suture.client.cluster_client import ClusterClient
+from suture.client.file_pieces import SourceFile
+from suture.runtime.memory import share_heaps
+
+
+def main(scm_address: str) -> None:
+    """Put on command."""
+    with ClusterClient(scm_address) as client:
+
+        def put_small(folder: str, lanes: str, key: str) -> None:
+            sources = [
+                source(path, f"{key}/{path.name}") for path in sorted(Path(folder).iterdir())
+            ]
+            client.put(sources, lanes=int(lanes))
+
+        work_when_told(
+            {
+                "large": lambda path, key: client.put([source(Path(path), key)], lanes=1),
+                "small": put_small,
+            }
+        )
+
+
+def source(path: Path, key: str) -> SourceFile:
+    """Return the source of one file to put."""
+    return SourceFile(key, path, path.stat().st_size)
+
+
+if __name__ == "__main__":
+    share_heaps()
+    main(sys.argv[1])

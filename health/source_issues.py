@@ -1,0 +1,96 @@
+"""Finds reasons against copying a replica that is not known to be bad.
+
+A replica with findings has chunks that are known to be damaged. If roots differ, it is unknown
+which replica is right, but one that agrees with fewer is more likely wrong. Such a replica is a
+source only if there is no better one, and the plan states the doubt.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from health.batch import BatchView
+from health.root_comparison import MAJORITY_MIN
+from health.segmented_rows import Bools, Groups, Ints, first_that_holds
+
+DOUBTS: Final = ("", "UNHEALTHY", "scan findings", "outvoted", "roots differ")
+"""In the words of a plan."""
+
+
+class SourceIssue(IntEnum):
+    """Codes of `DOUBTS`."""
+
+    NONE = 0
+    UNHEALTHY = 1
+    FINDINGS = 2
+    OUTVOTED = 3
+    ROOTS_DIFFER = 4
+
+
+def doubts(view: BatchView) -> Ints:
+    """Return the doubt about each replica.
+
+    Only replicas that can answer and have no known damage vote, and only with those of the same
+    index and algorithm.
+    """
+    replicas = view.batch.replicas
+    has_findings = view.is_present & (replicas.findings > 0)
+    damage = first_that_holds(
+        [(view.is_sick, SourceIssue.UNHEALTHY), (has_findings, SourceIssue.FINDINGS)],
+        SourceIssue.NONE,
+    )
+    asked = _disputed(view, np.flatnonzero(view.is_present & replicas.has_root))
+    is_voter = (view.is_countable & (damage == SourceIssue.NONE))[asked]
+    lost = np.zeros(len(damage), dtype=np.int64)
+    lost[asked] = _lost(view, asked, is_voter)
+    return np.where(damage == SourceIssue.NONE, lost, damage)
+
+
+def _disputed(view: BatchView, rows: Ints) -> Ints:
+    """Return the rows whose container has another root among them: few."""
+    replicas = view.batch.replicas
+    owner, root = replicas.container[rows], replicas.root[rows]
+    any_root = np.empty(view.rows.count, dtype=np.int64)
+    any_root[owner] = root
+    is_disputed = np.zeros(view.rows.count, dtype=np.bool_)
+    is_disputed[owner[any_root[owner] != root]] = True
+    return rows[is_disputed[owner]]
+
+
+def _lost(view: BatchView, rows: Ints, is_voter: Bools) -> Ints:
+    """Return the doubt about each of the rows, by the votes for its root."""
+    replicas = view.batch.replicas
+    keys = [column[rows] for column in (replicas.container, replicas.index, replicas.algorithm)]
+    roots = Groups.of(*keys, replicas.root[rows])
+    contests = Groups.of(*(key[roots.first] for key in keys))
+    votes = roots.tally(is_voter)
+    best, is_alone = _best_rival(votes, contests)
+    mine = votes
+    has_rival = best > 0
+    has_won = (mine >= MAJORITY_MIN) & (mine > best)
+    is_outvoted = (best >= MAJORITY_MIN) & (best > mine) & is_alone
+    word = np.where(is_outvoted, int(SourceIssue.OUTVOTED), int(SourceIssue.ROOTS_DIFFER))
+    return np.where(has_rival & ~has_won, word, int(SourceIssue.NONE))[roots.of_row]
+
+
+def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
+    """Return the most votes of another root in the same contest, and whether a single root has the
+    most.
+    """
+    order = np.lexsort((-votes, contests.of_row))
+    ranked = votes[order]
+    contest = contests.of_row[order]
+    starts = np.searchsorted(contest, np.arange(contests.count + 1))
+    size = np.diff(starts)
+
+    def at(place: int) -> Ints:
+        """Return the votes of the `place`-th root in each contest; 0 if there is none."""
+        inside = np.minimum(starts[:-1] + place, len(ranked) - 1)
+        return np.where(size > place, ranked[inside], 0)
+
+    first, second = at(0), at(1)
+    is_first = np.zeros(len(votes), dtype=np.bool_)
+    is_first[order[starts[:-1]]] = True
+    own = contests.of_row
+    return np.where(is_first, second[own], first[own]), (second < first)[own]

@@ -1,0 +1,189 @@
+"""Descends from differing roots to the differing chunks, without a peer's whole tree.
+
+    ROOT     one summary               compare; differ? go down
+    RANGES   one checksum a range      I name the ranges, the peer folds its blocks in each
+    BLOCKS   one row a block           of the ranges that differ
+    CHUNKS   the chunks of a block     of the blocks that differ
+
+Each side computes range checksums of its own tree over the caller's ranges, so replicas with
+different blocks need no common shape. The traffic depends on the damage: ten damaged blocks among
+half a million cost a thousand range checksums and ten ranges of rows.
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from merkle.checksum import Algorithm, U64s, fold_slices
+from merkle.damaged_data import DamagedData
+from merkle.replica import ID_MAX
+from merkle.tree import Tree, compose
+from merkle.tree_columns import u64s
+
+BlockRange: TypeAlias = tuple[int, int]
+"""First and last block id, both inclusive."""
+
+BLOCKS_PER_RANGE: Final = 512
+"""A range that differs costs its rows, 17 bytes a block; one that does not costs 8 bytes."""
+
+ROW: Final = np.dtype([("block_id", ">u8"), ("checksum", ">u8"), ("deleted", "u1")])
+
+
+def range_starts(tree: Tree, blocks_per_range: int = BLOCKS_PER_RANGE) -> U64s:
+    """Return the starts of ranges of `blocks_per_range` of my blocks. The first is 0, the last
+    range is open.
+
+    They cover every id, so each block of the peer's is in one.
+    """
+    starts = tree.block_ids[::blocks_per_range].copy()
+    if len(starts) == 0:
+        return np.zeros(1, dtype=np.uint64)
+    starts[0] = 0
+    return starts
+
+
+def range_checksums(tree: Tree, starts: Sequence[int] | U64s) -> U64s:
+    """Return the fold of (be64 id, be64 checksum, deleted) of the blocks in each range.
+
+    Raise ValueError unless the starts ascend from 0.
+    """
+    bounds = check_starts(u64s(starts))
+    rows = np.empty(len(tree.block_ids), dtype=ROW)
+    rows["block_id"] = tree.block_ids
+    rows["checksum"] = tree.block_checksums
+    rows["deleted"] = tree.deleted
+    first = np.searchsorted(tree.block_ids, bounds).astype(np.int64)
+    counts = np.append(first[1:], len(rows)) - first
+    return fold_slices(tree.algorithm, rows, first * ROW.itemsize, counts * ROW.itemsize)
+
+
+def check_starts(starts: U64s) -> U64s:
+    """Return `starts`. Raise ValueError unless they ascend from 0."""
+    if len(starts) == 0 or starts[0] != 0 or (starts[1:] <= starts[:-1]).any():
+        raise ValueError("range starts must ascend from 0")
+    return starts
+
+
+def differing_ranges(
+    my_checksums: Sequence[int] | U64s,
+    their_checksums: Sequence[int] | U64s,
+    starts: Sequence[int] | U64s,
+    *,
+    also: Sequence[int] | U64s = (),
+) -> list[BlockRange]:
+    """Return the ranges to descend into, with adjacent ones joined.
+
+    `also` names blocks whose ranges are included although they may agree: those with chunks that
+    are unhealthy here, since checksums do not cover health. Raise DamagedData if the peer returned
+    another number of checksums than requested.
+    """
+    bounds = check_starts(u64s(starts))
+    mine, theirs = u64s(my_checksums), u64s(their_checksums)
+    if not len(mine) == len(theirs) == len(bounds):
+        raise DamagedData(f"{len(theirs)} range checksums for {len(bounds)} ranges")
+    differs = mine != theirs
+    differs[np.searchsorted(bounds, u64s(also), side="right") - 1] = True
+    lasts = np.append(bounds[1:] - np.uint64(1), np.uint64(ID_MAX))
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], differs, [False]]).astype(np.int8)))
+    return [
+        (int(bounds[first]), int(lasts[end - 1]))
+        for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    ]
+
+
+def differing_blocks(
+    mine: Tree,
+    block_ids: Sequence[int] | U64s,
+    block_checksums: Sequence[int] | U64s,
+    deleted: Sequence[bool] | npt.NDArray[np.bool_],
+) -> U64s:
+    """Return the ids in the peer's rows of the blocks whose chunks a diff needs.
+
+    They are live at the peer, and here absent, or live with another checksum or an unhealthy chunk.
+    A tombstone on either side needs no chunks.
+    """
+    ids, checksums = u64s(block_ids), u64s(block_checksums)
+    if len(mine.block_ids) == 0:
+        return ids[~np.asarray(deleted, dtype=np.bool_)]
+    index = np.minimum(np.searchsorted(mine.block_ids, ids), len(mine.block_ids) - 1)
+    here = mine.block_ids[index] == ids
+    differs = mine.block_checksums[index] != checksums
+    differs |= np.isin(ids, mine.unhealthy_block_ids())
+    wanted = ~here | (differs & ~mine.deleted[index])
+    result: U64s = ids[wanted & ~np.asarray(deleted, dtype=np.bool_)]
+    return result
+
+
+def partial_tree(
+    algorithm: Algorithm,
+    *,
+    block_ids: Sequence[int] | U64s,
+    block_checksums: Sequence[int] | U64s,
+    deleted: Sequence[bool] | npt.NDArray[np.bool_],
+    detailed: Tree,
+    generation: int = 0,
+) -> Tree:
+    """Return the fetched part of a peer's tree: rows of blocks, and the chunks of some.
+
+    `detailed` is `Tree.from_columns` of the chunks, so each of its blocks is the fold of its
+    leaves; it must match the rows. Other blocks are known by checksum only, without chunks. Raise
+    DamagedData.
+    """
+    ids, checksums = u64s(block_ids), u64s(block_checksums)
+    buried = np.array(deleted, dtype=np.bool_)
+    if not len(ids) == len(checksums) == len(buried):
+        raise DamagedData(f"rows of {len(ids)} blocks have {len(checksums)} checksums")
+    counts = np.zeros(len(ids), dtype=np.int64)
+    if len(detailed.block_ids):
+        index = np.searchsorted(ids, detailed.block_ids)
+        counts[check_detailed(ids, checksums, buried, detailed, index)] = detailed.chunk_counts
+    return compose(
+        algorithm,
+        generation,
+        block_ids=ids,
+        block_checksums=checksums,
+        deleted=buried,
+        chunk_counts=counts,
+        chunk_spans=detailed.chunk_spans,
+        chunk_checksums=detailed.chunk_checksums,
+    )
+
+
+def check_detailed(
+    ids: U64s,
+    checksums: U64s,
+    deleted: npt.NDArray[np.bool_],
+    detailed: Tree,
+    index: npt.NDArray[np.intp],
+) -> npt.NDArray[np.intp]:
+    """Return `index`. Raise DamagedData if the chunks do not match the rows."""
+    known = index < len(ids)
+    known &= ids[np.minimum(index, len(ids) - 1)] == detailed.block_ids if len(ids) else False
+    if not known.all():
+        raise DamagedData(f"chunks of block {detailed.block_ids[~known][0]}, which no row mentions")
+    same = (checksums[index] == detailed.block_checksums) & ~deleted[index] & ~detailed.deleted
+    if not same.all():
+        raise DamagedData(
+            f"chunks of block {detailed.block_ids[~same][0]} are not those of its row"
+        )
+    return index
+
+
+def check_ranges(
+    theirs: Tree,
+    starts: Sequence[int] | U64s,
+    advertised: Sequence[int] | U64s,
+    scope: Sequence[BlockRange],
+) -> None:
+    """Raise DamagedData unless the rows in `scope` fold to the range checksums sent before them.
+
+    If not, the peer contradicts itself, or its tree changed in between, which its generation shows:
+    then start again at the root.
+    """
+    bounds = u64s(starts)
+    wrong = np.flatnonzero(range_checksums(theirs, bounds) != u64s(advertised))
+    for start in bounds[wrong].tolist():
+        if any(first <= start <= last for first, last in scope):
+            raise DamagedData(f"blocks from {start} on are not those whose range checksum was sent")

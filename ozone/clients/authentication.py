@@ -1,0 +1,46 @@
+"""The caller's identity and its authentication, chosen only here.
+
+Hadoop knows SIMPLE, which trusts a name, and SASL with Kerberos or tokens. Only SIMPLE is
+implemented. SASL would be a second kind of Identity: another code in the greeting, and an exchange
+of RpcSasl messages (call id -33) between the greeting and the context.
+"""
+
+import getpass
+import os
+from dataclasses import dataclass
+
+from ozone.clients import frames
+from suture.errors import Code, RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class HadoopIdentity:
+    """The caller's identity for SIMPLE authentication."""
+
+    user: str
+
+    def opening(self, client_id: bytes, protocol: str) -> bytes:
+        """Return all bytes that precede the first call."""
+        greeting = frames.connection_header(frames.SIMPLE)
+        return greeting + frames.context_frame(client_id, self.user, protocol)
+
+
+def choose(user: str) -> HadoopIdentity:
+    """Return the identity of `user`, or of the user of this process.
+
+    A user id without a name, as in containers, is used itself: Hadoop accepts any text.
+    """
+    try:
+        return HadoopIdentity(user or getpass.getuser())
+    except (KeyError, OSError):  # OSError from Python 3.13 on
+        return HadoopIdentity(str(os.geteuid()))
+
+
+def not_accepted(address: str, failure: frames.Failure) -> RefusedError:
+    """Return the error for a server that requires more than SIMPLE, or another user."""
+    return RefusedError(
+        Code.UNAUTHENTICATED,
+        f"{address} does not let in who asks: {failure.text}",
+        hint="a cluster with Kerberos cannot be asked yet: only SIMPLE authentication is spoken "
+        "here; otherwise --user names another user",
+    )

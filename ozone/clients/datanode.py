@@ -1,0 +1,371 @@
+"""A client of Ozone's datanodes.
+
+    one channel ── a stream for each conversation ── requests ahead of their answers, in order
+
+Each unsuccessful answer makes Ozone read that container whole, so a request that is known to fail
+is not sent, and not repeated. Nothing is trusted: answers are matched with their requests and
+bounded, and rows go through the same decoder as rows from disk. Ozone's security (tokens, TLS) is
+not supported.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final, Self
+
+import grpc
+
+from merkle.damaged_data import DamagedData
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from ozone.clients.datanode_messages import ANSWER, REQUEST, STATES, DatanodeCommand, result_name
+from ozone.disk.blockrow import decode_stored
+from ozone.disk.encoding import decode_noted
+from ozone.disk.messages import BLOCK_DATA, parse
+from ozone.disk.unsupported_format import UnsupportedFormat
+from ozone.messages.datanode_pb2 import Result
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.observe.terminal_escape import printable
+from suture.wire.clients.channel import NO_PROXY, call_with_retry
+from suture.wire.mapping.errors import error_from
+
+METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
+MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
+PIECE_BYTES: Final = 4 * 1024**2  # of a chunk, per request
+AHEAD_MAX: Final = 8  # requests in flight: 32 MiB of pieces
+REQUESTS_MAX: Final = 256  # per conversation, which has one deadline
+PAGE_BLOCKS: Final = 1_000
+BLOCKS_MAX: Final = 10_000_000  # of one container, for callers that list them all
+ANSWER_S: Final = 30.0  # for a conversation to begin, with a slow disk
+BYTES_PER_S_MIN: Final = 1024**2  # a slower one counts as down
+SAID_BYTES_MAX: Final = 300  # of a datanode's error message: the rest is a stack trace
+RECONNECT_MS_MAX: Final = 1_000
+CHECKSUM_NONE: Final = 1
+ANY_DATANODE: Final = "suture"  # required by the format; checked for erasure-coded containers
+OPTIONS: Final = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MAX),
+    ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+    NO_PROXY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """A datanode's facts about its replica. `state` is Ozone's, "" if it has none."""
+
+    state: str
+    used_bytes: int
+    block_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A request, the bytes of data sent or returned with it, and the additional time for its
+    answer.
+    """
+
+    request: Any
+    data_bytes: int = 0
+    wait_s: float = 0.0
+
+
+class Datanode:
+    """A datanode, connected on first use. Thread-safe."""
+
+    def __init__(
+        self,
+        address: str,
+        datanode_id: str = "",
+        *,
+        replica_index: int = 0,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        """`datanode_id` must be right only for erasure-coded containers, of which the datanode has
+        the shard `replica_index`: it rejects another id then, and blocks have notes.
+        """
+        self.address = address
+        self._datanode_id = datanode_id or ANY_DATANODE
+        self._replica_index = replica_index
+        self._answer_s = answer_s
+        self._channel = grpc.insecure_channel(address, OPTIONS)
+        self._send: Callable[..., Any] = self._channel.stream_stream(METHOD)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._channel.close()
+
+    # questions
+
+    def container(self, container_id: ContainerId) -> ContainerFacts:
+        """Return the datanode's facts about its replica. Raise RefusedError or UnavailableError."""
+        request = self._request(DatanodeCommand.READ_CONTAINER, container_id, read_container={})
+        data = self._one(request).read_container.container
+        return ContainerFacts(STATES.get(data.state, ""), data.used_bytes, data.block_count)
+
+    def checksum_info(self, container_id: ContainerId) -> bytes:
+        """Return the bytes of the replica's tree, as in a tree file.
+
+        Raise RefusedError, also if they exceed one message, or UnavailableError.
+        """
+        request = self._request(
+            DatanodeCommand.GET_CONTAINER_CHECKSUM_INFO,
+            container_id,
+            get_container_checksum_info={"container_id": container_id},
+        )
+        info: bytes = self._one(request).get_container_checksum_info.info
+        return info
+
+    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
+        """Return one block, including its last chunk. Raise RefusedError or UnavailableError."""
+        (_, found) = next(iter(self.blocks(container_id, [block_id])))
+        if isinstance(found, SutureError):
+            raise found
+        return found
+
+    def blocks(
+        self, container_id: ContainerId, block_ids: Iterable[BlockId]
+    ) -> Iterator[tuple[BlockId, BlockData | RefusedError]]:
+        """Yield blocks in the order of `block_ids`, or the error of one. Raise UnavailableError."""
+        ids = list(block_ids)
+        questions = [
+            _Question(
+                self._request(
+                    DatanodeCommand.GET_BLOCK,
+                    container_id,
+                    get_block={"block_id": self.key(container_id, one)},
+                )
+            )
+            for one in ids
+        ]
+        for block_id, answer in zip(ids, self._all(questions), strict=True):
+            if isinstance(answer, RefusedError):
+                yield block_id, answer
+                continue
+            try:
+                yield block_id, self._block(container_id, block_id, answer.get_block.block)
+            except RefusedError as error:
+                yield block_id, error
+
+    def block_ids(self, container_id: ContainerId) -> Iterator[BlockId]:
+        """Yield the ids of all blocks, in the order of their decimal text, page by page.
+
+        Raise RefusedError or UnavailableError.
+        """
+        last: int | None = None
+        count = 0
+        while True:
+            # A page must start with an existing block: it is returned again, and dropped.
+            wish = {"count": PAGE_BLOCKS} | ({} if last is None else {"start_local_id": last})
+            answer = self._one(
+                self._request(DatanodeCommand.LIST_BLOCK, container_id, list_block=wish)
+            )
+            ids = [self._named(container_id, row) for row in answer.list_block.blocks]
+            new = ids if last is None or ids[:1] != [last] else ids[1:]
+            if any(str(one) <= str(other) for other, one in zip([last, *new], new, strict=False)
+                   if other is not None):  # fmt: skip
+                raise self._malformed("its blocks are not in order")
+            yield from new
+            count += len(new)
+            if len(ids) < PAGE_BLOCKS or not new:
+                return
+            if count > BLOCKS_MAX:
+                raise self._malformed(f"more than {BLOCKS_MAX} blocks")
+            last = new[-1]
+
+    def read(self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo) -> bytes:
+        """Return the replica's bytes of a chunk, unverified.
+
+        Raise RefusedError, also if they are fewer, or UnavailableError.
+        """
+        ends = range(chunk.offset, chunk.end, PIECE_BYTES)
+        pieces = [(offset, min(PIECE_BYTES, chunk.end - offset)) for offset in ends]
+        questions = [
+            _Question(self._read_request(container_id, block_id, *piece), piece[1])
+            for piece in pieces
+        ]
+        data = bytearray()
+        for (offset, length_bytes), answer in zip(pieces, self._all(questions), strict=True):
+            if isinstance(answer, RefusedError):
+                raise answer
+            data += self._piece(answer.read_chunk, block_id, offset, length_bytes)
+        return bytes(data)
+
+    def key(self, container_id: ContainerId, block_id: BlockId) -> dict[str, int]:
+        """Return the key of a block in requests."""
+        key = {"container_id": container_id, "local_id": block_id}
+        if self._replica_index:
+            key["replica_index"] = self._replica_index
+        return key
+
+    def tell(
+        self,
+        command: DatanodeCommand,
+        container_id: ContainerId,
+        *,
+        data_bytes: int = 0,
+        wait_s: float = 0.0,
+        **body: Any,
+    ) -> None:
+        """Have a command carried out whose answer only confirms it, and which may be repeated after
+        a lost connection. Raise RefusedError or UnavailableError.
+        """
+        self._one(self._request(command, container_id, **body), data_bytes, wait_s)
+
+    # requests and answers
+
+    def _request(self, command: DatanodeCommand, container_id: ContainerId, **body: Any) -> Any:
+        return REQUEST(
+            command=command, container_id=container_id, datanode_id=self._datanode_id, **body
+        )
+
+    def _read_request(
+        self, container_id: ContainerId, block_id: BlockId, offset: int, length_bytes: int
+    ) -> Any:
+        chunk = {
+            "name": f"{block_id}_{offset}",
+            "offset": offset,
+            "length": length_bytes,
+            "checksum_data": {"type": CHECKSUM_NONE, "bytes_per_checksum": 0},
+        }
+        body = {"block_id": self.key(container_id, block_id), "chunk": chunk}
+        return self._request(DatanodeCommand.READ_CHUNK, container_id, read_chunk=body)
+
+    def _block(self, container_id: ContainerId, block_id: BlockId, row: bytes) -> BlockData:
+        decode = decode_noted if self._replica_index else decode_stored
+        try:
+            return decode(container_id, block_id, row, None).block
+        except DamagedData as damage:
+            raise self._malformed(str(damage)) from damage
+        except UnsupportedFormat as why:
+            raise RefusedError(Code.INELIGIBLE, f"datanode {self.address}: {why}") from why
+
+    def _named(self, container_id: ContainerId, row: bytes) -> BlockId:
+        try:
+            named = parse(BLOCK_DATA, row).block_id
+        except DamagedData as damage:
+            raise self._malformed(str(damage)) from damage
+        if named.container_id != container_id:
+            raise self._malformed(f"a block of container {named.container_id}")
+        return BlockId(named.local_id)
+
+    def _piece(self, answer: Any, block_id: BlockId, offset: int, length_bytes: int) -> bytes:
+        data: bytes = answer.data or b"".join(answer.buffers.buffers)
+        if (answer.block_id.local_id, answer.chunk.offset) != (block_id, offset):
+            raise self._malformed(
+                f"bytes of block {answer.block_id.local_id} at {answer.chunk.offset}, "
+                f"asked for was block {block_id} at {offset}"
+            )
+        if len(data) != length_bytes:
+            raise RefusedError(
+                Code.UNABLE_TO_FIND_CHUNK,
+                f"datanode {self.address}: block {block_id} has {len(data)} of {length_bytes} "
+                f"bytes at {offset}",
+            )
+        return data
+
+    def _malformed(self, what: str) -> RefusedError:
+        return RefusedError(Code.MALFORMED_REQUEST, f"datanode {self.address} answered {what}")
+
+    # conversations
+
+    def _one(self, request: Any, data_bytes: int = 0, wait_s: float = 0.0) -> Any:
+        (answer,) = self._all([_Question(request, data_bytes, wait_s)])
+        if isinstance(answer, RefusedError):
+            raise answer
+        return answer
+
+    def _all(self, questions: Sequence[_Question]) -> Iterator[Any]:
+        """Yield the answer to each request, or its RefusedError. Raise UnavailableError.
+
+        Answers received before a connection was lost are not requested again.
+        """
+        done = 0
+        while done < len(questions):
+            batch = questions[done : done + REQUESTS_MAX]
+            answers: list[Any] = []
+            for answer in call_with_retry(partial(self._begun, batch), timeout_s=self._answer_s):
+                answers.append(answer)
+                yield answer
+            if len(answers) != len(batch):
+                raise UnavailableError(
+                    Code.UNAVAILABLE,
+                    f"datanode {self.address} ended the stream after {len(answers)} of "
+                    f"{len(batch)} answers",
+                )
+            done += len(batch)
+
+    def _begun(self, questions: Sequence[_Question]) -> Iterator[Any]:
+        """Wait for the first answer, so that a failed connection is retried."""
+        answers = self._conversation(questions)
+        first = next(answers, None)
+
+        def all_of_them() -> Iterator[Any]:
+            if first is not None:
+                yield first
+                yield from answers
+
+        return all_of_them()
+
+    def _conversation(self, questions: Sequence[_Question]) -> Iterator[Any]:
+        requests: SimpleQueue[bytes | None] = SimpleQueue()
+        waiting = iter(questions)
+        data_bytes = sum(question.data_bytes for question in questions)
+        wait_s = sum(question.wait_s for question in questions)
+        timeout_s = self._answer_s + wait_s + data_bytes / BYTES_PER_S_MIN
+
+        def ask() -> None:
+            question = next(waiting, None)
+            requests.put(None if question is None else question.request.SerializeToString())
+
+        for _ in range(AHEAD_MAX):
+            ask()
+        stream = None
+        try:
+            stream = self._send(iter(requests.get, None), timeout=timeout_s)
+            asked = iter(questions)
+            for data in stream:
+                question = next(asked, None)
+                if question is None:
+                    raise self._malformed("more than was asked")
+                ask()
+                yield self._answer(question, data)
+        except grpc.RpcError as error:
+            raise self._lost(error) from error
+        except ValueError as error:  # how grpc reports a closed channel
+            raise UnavailableError(Code.UNAVAILABLE, "the connection was closed") from error
+        finally:
+            requests.put(None)  # ends the wait for the next request
+            if stream is not None:
+                stream.cancel()
+
+    def _lost(self, error: grpc.RpcError) -> SutureError:
+        """Return the error for a broken stream: this datanode is unusable now."""
+        found = error_from(error, f"the datanode at {self.address}")
+        message = f"datanode {self.address}: {found}"
+        if found.code is Code.MALFORMED_REQUEST:  # too large for a message, or another service
+            return RefusedError(found.code, message)
+        return UnavailableError(Code.UNAVAILABLE, message)
+
+    def _answer(self, question: _Question, data: bytes) -> Any:
+        """Return an answer, or its RefusedError."""
+        with suppress(DamagedData):
+            answer = parse(ANSWER, data)
+            if answer.command != question.request.command:
+                raise self._malformed(f"command {answer.command}")
+            if answer.result == Result.SUCCESS:
+                return answer
+            name = result_name(answer.result)
+            lines = answer.message[:SAID_BYTES_MAX].decode("utf-8", "replace").splitlines()
+            said = printable(lines[0]) if lines else ""
+            code = Code(name) if name in Code.__members__ else Code.INELIGIBLE
+            return RefusedError(code, f"datanode {self.address}: {name}: {said}".rstrip(": "))
+        raise self._malformed(f"{len(data)} bytes that are no answer")

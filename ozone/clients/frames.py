@@ -1,0 +1,164 @@
+"""Encodes and decodes Hadoop's RPC: connection header, calls, answers. Pure.
+
+connection  "hrpc", version 9, service class 0, how who asks is proven; then the context
+frame       be32 length, then messages, each behind its length as a varint
+call        RequestHeader, MethodHeader, the protocol's own request
+answer      AnswerHeader, then the protocol's own answer, if there was no error
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from merkle.damaged_data import DamagedData
+from ozone.clients.messages import ANSWER_HEADER, CONNECTION_CONTEXT, METHOD_HEADER, REQUEST_HEADER
+
+MAGIC: Final = b"hrpc"
+IPC_VERSION: Final = 9
+SERVICE_CLASS: Final = 0
+SIMPLE: Final = 0
+"""Nothing is proven: the server believes the name of the user."""
+
+CONTEXT_CALL: Final = -3
+PROTOBUF: Final = 2  # RpcKindProto
+FINAL_PACKET: Final = 0  # OperationProto
+SUCCESS: Final = 0  # RpcStatusProto
+FATAL: Final = 2
+UNAUTHORIZED: Final = 15  # RpcErrorCodeProto
+ANSWER_BYTES_MAX: Final = 128 * 1024**2  # ipc.maximum.response.length of Hadoop
+LENGTH_BYTES: Final = 4
+_VARINT_BYTES_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error answer. `exception` is a Java class; `text` its first line."""
+
+    exception: str
+    text: str
+    is_fatal: bool = False
+    is_unauthorized: bool = False
+    is_not_known: bool = False
+    """No answer came: it may have been done."""
+
+    @property
+    def name(self) -> str:
+        """The exception without its package."""
+        return self.exception.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A frame from the server. `call_id` is negative if it is about the connection."""
+
+    call_id: int
+    body: bytes
+    failure: Failure | None
+
+
+def connection_header(authentication: int) -> bytes:
+    """Return the first bytes of a connection."""
+    return MAGIC + bytes((IPC_VERSION, SERVICE_CLASS, authentication & 0xFF))
+
+
+def context_frame(client_id: bytes, user: str, protocol: str) -> bytes:
+    """Return the frame with the caller's identity and the protocol."""
+    context = CONNECTION_CONTEXT(protocol=protocol)
+    context.user.effective_user = user
+    return _frame(_header(client_id, CONTEXT_CALL), context)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of a protocol, for repeated calls: its header does not change."""
+
+    client_id: bytes
+    header: bytes
+
+    @classmethod
+    def of(cls, client_id: bytes, protocol: str, name: str, version: int) -> "Method":
+        """Return the method with that name."""
+        header = METHOD_HEADER(method=name, protocol=protocol, version=version)
+        return cls(client_id, _delimited(header))
+
+    def frame(self, call_id: int, request: Any) -> bytes:
+        """Return the frame of one call."""
+        body = _delimited(_header(self.client_id, call_id)) + self.header + _delimited(request)
+        return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def parse_answer(frame: bytes) -> Answer:
+    """Return the contents of a frame without its length. Raise DamagedData."""
+    end, at = _length(frame, 0)
+    try:
+        header = ANSWER_HEADER.FromString(frame[at : at + end])
+    except DecodeError as error:
+        raise DamagedData(f"{len(frame)} bytes begin with no header of an answer") from error
+    if not header.HasField("call_id") or not header.HasField("status"):
+        raise DamagedData(f"{len(frame)} bytes name no call that they answer")
+    call_id = header.call_id - 2**32 if header.call_id >= 2**31 else header.call_id
+    if header.status != SUCCESS:
+        lines = header.error.strip().splitlines() or ["no reason was given"]
+        failure = Failure(
+            header.exception,
+            _without_class(lines[0], header.exception),
+            header.status == FATAL,
+            header.error_detail == UNAUTHORIZED,
+        )
+        return Answer(call_id, b"", failure)
+    body_bytes, begin = _length(frame, at + end)
+    if begin + body_bytes != len(frame):
+        raise DamagedData(
+            f"an answer of {body_bytes} bytes in a frame with {len(frame) - begin} left"
+        )
+    return Answer(call_id, frame[begin:], None)
+
+
+def _without_class(line: str, exception: str) -> str:
+    return line.removeprefix(f"{exception}: ")
+
+
+def _header(client_id: bytes, call_id: int) -> Any:
+    return REQUEST_HEADER(
+        rpc_kind=PROTOBUF,
+        operation=FINAL_PACKET,
+        call_id=call_id,
+        client_id=client_id,
+        retry_count=-1,
+    )
+
+
+def _frame(*messages: Any) -> bytes:
+    body = b"".join(map(_delimited, messages))
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def _delimited(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return varint(len(data)) + data
+
+
+def varint(number: int) -> bytes:
+    """Return a number as a protobuf varint: seven bits a byte, the lowest first."""
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def _length(frame: bytes, at: int) -> tuple[int, int]:
+    """Return a varint and its end. Raise DamagedData."""
+    number = 0
+    for place in range(_VARINT_BYTES_MAX):
+        if at + place >= len(frame):
+            break
+        byte = frame[at + place]
+        number |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            if at + place + 1 + number > len(frame):
+                break
+            return number, at + place + 1
+    raise DamagedData(f"an answer of {len(frame)} bytes breaks off at byte {at}")

@@ -1,0 +1,285 @@
+"""A datanode of Ozone as a peer: it lends blocks and chunks, and a lost shard is written to it.
+
+A tree is fetched whole and evaluated here as the calls of a reconcile descend. Ozone's scan omits
+data that it does not read, so an absence in a peer's tree proves nothing. Every chunk is verified
+by the datanode's own row. Source shards are as their clients wrote them, and Ozone's record of a
+stripe proves what is computed, as Suture's own record does. A new shard is a container of Ozone's:
+RECOVERING, filled with rows as its clients write them, then closed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from merkle.checksum import Algorithm, U64s, crc32c, fits
+from merkle.damaged_data import DamagedData
+from merkle.diff import in_scope
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from merkle.tree import Leaf, Tree, TreeSummary
+from merkle.tree_building import TreeBuilder
+from merkle.tree_descent import BlockRange, range_checksums
+from ozone.clients.datanode import Datanode
+from ozone.clients.datanode_messages import RECOVERING, DatanodeCommand
+from ozone.disk.encoding import encode_chunk, encode_row, stripes_of
+from ozone.disk.messages import CHECKSUM_INFO, parse
+from ozone.disk.treefile import decode_tree
+from suture.ec.blockgroup import STRIPE_CHECKSUMS_KEY, stripe_metadata
+from suture.errors import Code, RefusedError
+from suture.wire.clients.peer import TransferCost
+from suture.wire.clients.shard_writer import WholeBlock
+from suture.wire.mapping.tree_pages import BlockRows
+from suture.wire.v1 import container_pb2
+
+ROWS_KEPT_MAX: Final = 256  # of blocks whose chunks are being fetched: a few at a time
+PAGE_BLOCKS: Final = 32  # rows of one shard at a time, of up to 64 KiB each
+CLOSE_WAIT_S: Final = 270.0  # a tree of half a million blocks is built before it answers
+
+
+class OzonePeer:
+    """A datanode with one replica. Thread-safe once the tree of that replica was fetched."""
+
+    def __init__(self, datanode: Datanode, index: int = 0) -> None:
+        """`datanode` must have been created for the shard of this index; 0 = a whole copy."""
+        self.address = datanode.address
+        self._datanode = datanode
+        self._index = index
+        self._tree: Tree | None = None
+        self._rows: dict[BlockId, BlockData] = {}
+
+    # its tree
+
+    def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
+        """Fetch its tree and return the tree's summary."""
+        self._tree = self._fetch_tree(container_id, meter)
+        return self._tree.summary()
+
+    def ranges(
+        self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, U64s]:
+        """Return the summary, and the checksum of each range that begins at `starts`."""
+        tree = self.tree(container_id, meter)
+        return tree.summary(), range_checksums(tree, starts)
+
+    def blocks(
+        self,
+        container_id: ContainerId,
+        ranges: Sequence[BlockRange] = (),
+        meter: TransferCost | None = None,
+    ) -> BlockRows:
+        """Return a row per block and tombstone in `ranges`, or of all."""
+        tree = self.tree(container_id, meter)
+        chosen = in_scope(tree.block_ids, ranges or None)
+        return BlockRows(
+            tree.summary(),
+            tree.block_ids[chosen],
+            tree.block_checksums[chosen],
+            tree.deleted[chosen],
+        )
+
+    def chunks(
+        self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, Tree]:
+        """Return the summary, and the tree of the named blocks."""
+        tree = self.tree(container_id, meter)
+        return tree.summary(), tree.select(block_ids)
+
+    def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
+        """Return its whole tree as of the last `summary`."""
+        if self._tree is None:
+            self.summary(container_id, meter)
+        assert self._tree is not None
+        return self._tree
+
+    def _fetch_tree(self, container_id: ContainerId, meter: TransferCost | None) -> Tree:
+        return tree_of(self._checksum_info(container_id, meter), container_id)
+
+    def _checksum_info(self, container_id: ContainerId, meter: TransferCost | None) -> bytes:
+        data = self._datanode.checksum_info(container_id)
+        if meter is not None:
+            meter.tree_bytes += len(data)
+        return data
+
+    # blocks and bytes
+
+    def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        """Return the facts of its shard. Ozone does not report the shard index here: it rejects
+        requests for blocks of another one.
+
+        Raise RefusedError for a whole copy: the commit ids of Ozone's replicas have no meaning
+        here.
+        """
+        if not self._index:
+            raise RefusedError(
+                Code.INELIGIBLE,
+                f"container {container_id}: what datanodes of Ozone claim is not used",
+            )
+        state = self._datanode.container(container_id).state
+        if state not in ReplicaState.__members__:
+            raise RefusedError(
+                Code.INELIGIBLE, f"datanode {self.address}: its replica is {state or 'of no state'}"
+            )
+        return container_pb2.ReplicaReport(
+            container_id=container_id,
+            state=state,
+            replica_index=self._index,
+        )
+
+    def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
+        """Yield the metadata of all blocks, by id; Ozone lists them in text order.
+
+        Rows come page by page, because a conversation would time out while the caller computes.
+        """
+        ids = sorted(self._datanode.block_ids(container_id))
+        for start in range(0, len(ids), PAGE_BLOCKS):
+            page = self._datanode.blocks(container_id, ids[start : start + PAGE_BLOCKS])
+            for _, found in list(page):
+                if isinstance(found, BlockData):
+                    yield self._kept(found)  # its chunks are likely to be read soon
+                elif found.code is not Code.NO_SUCH_BLOCK:  # deleted since it was listed
+                    raise found
+
+    def block(
+        self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
+    ) -> BlockData:
+        """Return the metadata of one committed block."""
+        del meter
+        row = self._rows.get(block_id)
+        return row or self._kept(self._datanode.block(container_id, block_id))
+
+    def _kept(self, block: BlockData) -> BlockData:
+        row = _recorded(block) if self._index else block
+        if len(self._rows) >= ROWS_KEPT_MAX:
+            self._rows = {}  # another thread that still fills the old one requests it again
+        self._rows[block.block_id] = row
+        return row
+
+    def read_chunk(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        meter: TransferCost | None = None,
+    ) -> tuple[ChunkInfo, bytes]:
+        """Return one chunk and its bytes, verified by the checksums of the datanode's row.
+
+        Raise RefusedError: UNABLE_TO_FIND_CHUNK; CHECKSUM_MISMATCH if the bytes do not match. Any
+        bytes match a chunk of type NONE.
+        """
+        chunk = self.block(container_id, block_id, meter).chunk_at(offset)
+        if chunk is None:
+            raise RefusedError(
+                Code.UNABLE_TO_FIND_CHUNK,
+                f"datanode {self.address}: block {block_id} has no chunk at {offset}",
+            )
+        data = self._datanode.read(container_id, block_id, chunk)
+        if meter is not None:
+            meter.data_bytes += len(data)
+        if not fits(chunk, data):
+            raise RefusedError(
+                Code.CHECKSUM_MISMATCH,
+                f"datanode {self.address}: block {block_id}, chunk at {offset}: what it serves "
+                "does not have its checksums",
+            )
+        return chunk, data
+
+    # filling
+
+    def create_shard(self, container_id: ContainerId, index: int) -> None:
+        """Create a shard, RECOVERING. Raise RefusedError if there is a replica of this
+        container.
+        """
+        wish = {"replica_index": index, "state": RECOVERING}
+        self._datanode.tell(DatanodeCommand.CREATE_CONTAINER, container_id, create_container=wish)
+
+    def write_cell(
+        self,
+        container_id: ContainerId,
+        index: int,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        data: memoryview,
+        commit: BlockData | None,
+    ) -> None:
+        """Write a cell, and commit its block if this completes it."""
+        wish = {
+            "block_id": self._datanode.key(container_id, block_id),
+            "chunk": encode_chunk(block_id, chunk),
+            "data": bytes(data),
+        }
+        self._datanode.tell(
+            DatanodeCommand.WRITE_CHUNK, container_id, data_bytes=len(data), write_chunk=wish
+        )
+        if commit is not None:
+            self._commit_block(container_id, index, commit)
+
+    def write_blocks(
+        self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
+    ) -> None:
+        """Write and commit whole small blocks one by one: Ozone has no batch call."""
+        for block, data in blocks:
+            for chunk in block.chunks:
+                cell = memoryview(data)[chunk.offset : chunk.end]
+                commit = block if chunk is block.chunks[-1] else None
+                self.write_cell(container_id, index, block.block_id, chunk, cell, commit)
+            if not block.chunks:
+                self._commit_block(container_id, index, block)
+
+    def _commit_block(self, container_id: ContainerId, index: int, block: BlockData) -> None:
+        row = encode_row(container_id, _as_written(block), index)
+        self._datanode.tell(DatanodeCommand.PUT_BLOCK, container_id, put_block={"block": row})
+
+    def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
+        """Close a shard. Shards have no commit id, because no Ratis ordered their commits."""
+        del bcsid
+        self._datanode.tell(
+            DatanodeCommand.CLOSE_CONTAINER, container_id, wait_s=CLOSE_WAIT_S, close_container={}
+        )
+        return ReplicaState(self._datanode.container(container_id).state)
+
+    def delete_shard(self, container_id: ContainerId) -> None:
+        """Delete an abandoned shard."""
+        wish = {"force": True}
+        self._datanode.tell(DatanodeCommand.DELETE_CONTAINER, container_id, delete_container=wish)
+
+
+def _recorded(block: BlockData) -> BlockData:
+    """Return a block with Ozone's stripe checksums in the form of our own record, if it has all.
+    Ozone stores the checksums of a stripe's cells; our record is their fold.
+    """
+    stripes = stripes_of(dict(block.metadata))
+    if any(chunk.offset not in stripes for chunk in block.chunks):
+        return block
+    folds = [crc32c(stripes[chunk.offset]) for chunk in block.chunks]
+    return replace(block, metadata=block.metadata + stripe_metadata(folds))
+
+
+def _as_written(block: BlockData) -> BlockData:
+    """Return a block without our record, which Ozone's clients do not write."""
+    prefix = f"{STRIPE_CHECKSUMS_KEY}."
+    kept = tuple(pair for pair in block.metadata if not pair[0].startswith(prefix))
+    return replace(block, metadata=kept)
+
+
+def tree_of(data: bytes, container_id: ContainerId) -> Tree:
+    """Return the tree in an answer of a datanode of Ozone.
+
+    Raise DamagedData, or RefusedError(UNCLOSED_CONTAINER_IO) if there is none yet.
+    """
+    told = decode_tree(data, container_id)
+    if told.root is None:
+        raise RefusedError(
+            Code.UNCLOSED_CONTAINER_IO, f"container {container_id} has no tree there"
+        )
+    builder = TreeBuilder(Algorithm.CRC32C)
+    try:
+        for block in parse(CHECKSUM_INFO, data).tree.blocks:
+            if block.deleted:
+                builder.add_tombstone(block.block_id, block.checksum)
+                continue
+            builder.add_block(block.block_id)
+            for chunk in block.chunks:
+                leaf = Leaf(chunk.offset, chunk.length, chunk.checksum, healthy=chunk.matches)
+                builder.add_leaf(leaf)
+    except ValueError as error:
+        raise DamagedData(f"tree of container {container_id}: {error}") from error
+    return builder.build()

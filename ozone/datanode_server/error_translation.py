@@ -1,0 +1,57 @@
+"""The boundary of a call: converts its error to a gRPC status, and drains its requests."""
+
+from collections.abc import Iterator
+from types import TracebackType
+
+import grpc
+import structlog
+
+from suture.errors import Code, SutureError, UnavailableError
+from suture.wire.mapping.errors import GRPC_CODES
+
+log = structlog.get_logger()
+
+
+class StreamAborted(Exception):
+    """Raised to end a conversation with a gRPC status, where Ozone's clients expect one."""
+
+    def __init__(self, status: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class StatusTranslator:
+    """Ends a call with the status of its error; a context manager needs no broad `except`."""
+
+    def __init__(self, context: grpc.ServicerContext, method: str) -> None:
+        self._context = context
+        self._method = method
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None or not isinstance(error, Exception):
+            return
+        if isinstance(error, StreamAborted):
+            self._context.abort(error.status, str(error))
+        if isinstance(error, SutureError):
+            said = f"{error} ({error.hint})" if error.hint else str(error)
+            self._context.abort(GRPC_CODES[error.code], said)
+        log.error("rpc_failed", method=self._method, exc_info=error)
+        self._context.abort(
+            grpc.StatusCode.INTERNAL, "internal error: the datanode's log has the details"
+        )
+
+
+def arriving(requests: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the messages of a stream; an interrupted stream just ends."""
+    try:
+        yield from requests
+    except grpc.RpcError as error:
+        raise UnavailableError(Code.CANCELLED, "the sender has gone") from error

@@ -1,0 +1,34 @@
+"""Requests and answers of Ozone's datanodes, as an agent serves them
+(`proto/ozone/messages/serving.proto`)."""
+
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from ozone.clients.datanode_messages import DatanodeCommand
+from ozone.messages import serving_pb2
+from suture.errors import Code, RefusedError
+
+METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
+MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
+FRAME_BYTES_MAX: Final = 4 * 1024  # of an answer, around its payload
+
+REQUEST: Final[Any] = serving_pb2.Request
+ANSWER: Final[Any] = serving_pb2.Answer
+
+BODIES: Final = {
+    command: name
+    for command in DatanodeCommand
+    if (name := command.name.lower()) in REQUEST.DESCRIPTOR.fields_by_name
+}
+"""The field of a request that a command has, by the command: those that an agent may carry out."""
+
+
+def parse_request(data: bytes) -> Any:
+    """Return the request in `data`. Raise RefusedError(MALFORMED_REQUEST)."""
+    try:
+        return REQUEST.FromString(data)
+    except DecodeError as error:
+        raise RefusedError(
+            Code.MALFORMED_REQUEST, f"{len(data)} bytes that are no ContainerCommandRequestProto"
+        ) from error

@@ -1,0 +1,33 @@
+"""Maps our errors to Ozone's result codes. Pure."""
+
+from typing import Final
+
+from ozone.messages.datanode_pb2 import Result
+from suture.errors import Code, SutureError
+
+OTHERWISE: Final = {
+    Code.INELIGIBLE: Result.UNSUPPORTED_REQUEST,
+    Code.WRONG_DATANODE: Result.INVALID_ARGUMENT,
+    Code.BLOCK_NOT_COMMITTED: Result.NO_SUCH_BLOCK,  # Ozone knows committed blocks only
+    Code.OVERLAPPING_CHUNK: Result.OVERWRITE_FLAG_REQUIRED,
+    Code.CHUNK_GAP: Result.CHUNK_FILE_INCONSISTENCY,
+    # On this code a client of Ozone continues in another container.
+    Code.CONTAINER_NOT_OPEN: Result.CLOSED_CONTAINER_IO,
+    # Nothing is known to be wrong with the data: the caller tries another replica, or retries.
+    Code.BUSY: Result.IO_EXCEPTION,
+    Code.CANCELLED: Result.IO_EXCEPTION,
+    Code.UNAVAILABLE: Result.IO_EXCEPTION,
+}
+"""What a code of ours is called by Ozone, where it has no code of that name."""
+
+UNHEALTHY: Final = "UNHEALTHY"
+
+
+def result_of(error: SutureError) -> int:
+    """Return Ozone's result code for an error."""
+    if error.code is Code.CONTAINER_NOT_OPEN and error.facts.get("state") == UNHEALTHY:
+        return Result.CONTAINER_UNHEALTHY
+    if error.code in OTHERWISE:
+        return OTHERWISE[error.code]
+    name = error.code.name
+    return dict(Result.items()).get(name, Result.CONTAINER_INTERNAL_ERROR)

@@ -1,0 +1,126 @@
+"""A replica's tree in Ozone's form: CRC-32C, bit for bit (ADR 0032).
+
+    the store's tree is crc32c   ── it is the answer
+    it is xxh3_64                ── its rows, folded again; of damaged chunks, the bytes
+
+An XXH3 tree does not have the CRC-32C of deleted blocks: with tombstones it has no root in Ozone's
+form, and tombstones are left out. Ozone takes a tree without a root for no tree yet.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from agent.store.replica_store import ReplicaStore
+from merkle.blockrow import decode_block, is_intact
+from merkle.checksum import Algorithm, leaf_checksum, window_checksums
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder, build_from_rows
+from ozone.disk.treefile import CHECKSUM_MAX
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+
+ATTEMPTS_MAX: Final = 4  # a scan may commit between our reads, but not four times in a row
+REREAD_BYTES_MAX: Final = 64 * 1024**2  # of damaged chunks, per tree: a moment's reading
+
+
+@dataclass(frozen=True, slots=True)
+class OzoneView:
+    """A replica's tree in CRC-32C. `root` is None if it has none in Ozone's form."""
+
+    tree: Tree
+    root: int | None
+
+
+def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
+    """Return the tree of a replica in Ozone's form.
+
+    Raise RefusedError(UNCLOSED_CONTAINER_IO) before it is closed, UnavailableError while it
+    changes.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        before = store.generation(container_id)
+        tree = store.view(container_id).tree()
+        if tree.algorithm is Algorithm.CRC32C:
+            return _viewed(tree)
+        folded = _folded(store, container_id, tree)
+        if store.generation(container_id) == before:
+            return OzoneView(folded, None if tree.tombstone_count else folded.root)
+    raise UnavailableError(Code.BUSY, f"tree of container {container_id} keeps changing")
+
+
+def _viewed(tree: Tree) -> OzoneView:
+    """Return a CRC-32C tree, without tombstones that were made under another algorithm."""
+    beyond = tree.deleted & (tree.block_checksums > np.uint64(CHECKSUM_MAX))
+    if not beyond.any():
+        return OzoneView(tree, tree.root)
+    return OzoneView(tree.select(tree.block_ids[~beyond]), None)
+
+
+def _folded(store: ReplicaStore, container_id: ContainerId, tree: Tree) -> Tree:
+    """Return the live blocks of a tree in CRC-32C."""
+    rows = [row for row in store.view(container_id).block_rows() if is_intact(*row)]
+    live = tree.select(tree.block_ids[~tree.deleted])
+    written = build_from_rows(rows, {}, algorithm=tree.algorithm)
+    if _is_same(live, written):
+        return build_from_rows(rows, {}, algorithm=Algorithm.CRC32C)
+    return _folded_around_damage(store, container_id, live, dict(rows))
+
+
+def _is_same(live: Tree, written: Tree) -> bool:
+    return live.root == written.root and not live.unhealthy_count
+
+
+def _folded_around_damage(
+    store: ReplicaStore, container_id: ContainerId, live: Tree, rows: Mapping[BlockId, bytes]
+) -> Tree:
+    """Fold the undamaged parts from the rows, and the damaged ones from the bytes on disk."""
+    builder = TreeBuilder(Algorithm.CRC32C)
+    left_bytes = REREAD_BYTES_MAX
+    for block_id in map(BlockId, live.block_ids.tolist()):
+        if block_id not in rows:
+            continue
+        builder.add_block(block_id)
+        chunks = {chunk.offset: chunk for chunk in decode_block(block_id, rows[block_id]).chunks}
+        for leaf in live.leaves(block_id):
+            chunk = chunks.get(leaf.offset)
+            if chunk is None:
+                continue
+            if leaf.healthy and leaf.checksum == _leaf(live.algorithm, chunk):
+                builder.add_leaf(
+                    Leaf(chunk.offset, chunk.length_bytes, _leaf(Algorithm.CRC32C, chunk))
+                )
+                continue
+            left_bytes -= leaf.length_bytes
+            found = _reread(store, container_id, block_id, chunk, leaf)
+            if left_bytes >= 0 and found is not None:
+                builder.add_leaf(found)
+    return builder.build()
+
+
+def _leaf(algorithm: Algorithm, chunk: ChunkInfo) -> int:
+    return leaf_checksum(algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums)
+
+
+def _reread(
+    store: ReplicaStore, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf
+) -> Leaf | None:
+    """Return the current leaf of a damaged chunk; None if it cannot be read at all."""
+    try:
+        data = store.view(container_id).read(block_id, chunk.offset, leaf.length_bytes)
+    except SutureError:
+        return None
+    sums = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
+    checksum = leaf_checksum(Algorithm.CRC32C, chunk.offset, len(data), sums)
+    return Leaf(chunk.offset, len(data), checksum, healthy=False)
+
+
+def checked_size(what: str, data: bytes, bytes_max: int) -> bytes:
+    """Return `data` if it fits a message. Raise RefusedError."""
+    if len(data) > bytes_max:
+        raise RefusedError(
+            Code.INELIGIBLE, f"{what} has {len(data)} bytes, a message of Ozone has {bytes_max}"
+        )
+    return data

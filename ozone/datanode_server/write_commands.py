@@ -1,0 +1,211 @@
+"""Commands that write erasure-coded containers, whose clients write to each datanode directly.
+
+    CreateContainer ─ WriteChunk ─ PutBlock ─ ... ─ CloseContainer
+
+As in Ozone a container is created by its first write, and commits of shards have no sequence.
+Everything goes through the store like any client's writes, under the container's lease. Replicated
+containers are written through Raft, and closed and deleted by the storage container manager: their
+writes are rejected.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Final
+
+from agent.services.write_handlers import RecoveryTracker
+from agent.store.index.facts import ReplicaFacts
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import Bcsid, BlockData, ContainerId, ReplicaState
+from ozone.clients.datanode_messages import DatanodeCommand
+from ozone.datanode_server.parsing import parse_block_key, parse_commit, parse_written_chunk
+from ozone.datanode_server.xceiver_service import Answering, Body, CommandRequest
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.ports import Leases
+from suture.wire.mapping import codec
+from suture.wire.server.authorization import DONE, PLAINTEXT, Audit
+
+OPEN: Final = 1  # Ozone's numbers of states
+RECOVERING: Final = 8
+NO_SEQUENCE: Final = Bcsid(0)  # of commits to shards, which no Raft has ordered
+
+
+class WriteCommands:
+    """CreateContainer, WriteChunk, PutBlock, CloseContainer, DeleteContainer."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        leases: Leases,
+        recoveries: RecoveryTracker,
+        audit: Audit,
+        *,
+        lease_timeout_s: float,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._recoveries = recoveries
+        self._audit = audit
+        self._timeout_s = lease_timeout_s
+        self.commands: Mapping[DatanodeCommand, Answering] = {
+            DatanodeCommand.CREATE_CONTAINER: self._create,
+            DatanodeCommand.WRITE_CHUNK: self._write,
+            DatanodeCommand.PUT_BLOCK: self._put,
+            DatanodeCommand.CLOSE_CONTAINER: self._audited("CloseContainer", self._close),
+            DatanodeCommand.DELETE_CONTAINER: self._audited("DeleteContainer", self._delete),
+        }
+
+    # making and filling
+
+    def _create(self, asked: CommandRequest) -> Body:
+        """Create a shard, empty and open, or RECOVERING for a reconstruction."""
+        container_id = codec.parse_container_id(asked.container_id, "containerID")
+        index = codec.parse_replica_index(asked.body.replica_index, "replicaIndex")
+        state = asked.body.state or OPEN
+        if not index:
+            raise _replicated(container_id)
+        if state not in {OPEN, RECOVERING}:
+            raise codec.malformed("state", f"no container is created here in state {state}")
+        with self._hold(asked):
+            if state == RECOVERING:
+                self._recoveries.create(container_id, index)
+            else:
+                self._store.create_container(container_id, replica_index=index)
+        return {"create_container": {}}
+
+    def _write(self, asked: CommandRequest) -> Body:
+        """Write one chunk, and commit the block with it if the request says so."""
+        wish = asked.body
+        block_id = parse_block_key(wish.block_id, asked)
+        chunk = parse_written_chunk(wish.chunk, block_id, "chunkData")
+        commit = None
+        if wish.HasField("commit"):
+            commit = self._commit(asked, wish.commit.block, "block.blockData")
+            if commit.block_id != block_id:
+                raise codec.malformed("block.blockData.blockID", "is not the block of this chunk")
+        with self._hold(asked):
+            self._begin(asked, wish.block_id.replica_index)
+            self._store.writer(asked.container_id).write_chunk(
+                block_id, chunk, wish.data, commit=commit
+            )
+        self._recoveries.wrote(asked.container_id)
+        if commit is None:
+            return {"write_chunk": {}}
+        return {"write_chunk": _committed(wish.block_id, commit.length_bytes)}
+
+    def _put(self, asked: CommandRequest) -> Body:
+        """Commit a block whose chunks are all written, or one without chunks."""
+        message = asked.body.block
+        block = self._commit(asked, message, "blockData")
+        with self._hold(asked):
+            self._begin(asked, message.block_id.replica_index)
+            length_bytes = self._store.writer(asked.container_id).put_block(block)
+        self._recoveries.wrote(asked.container_id)
+        return {"put_block": _committed(message.block_id, length_bytes)}
+
+    def _commit(self, asked: CommandRequest, message: Any, where: str) -> BlockData:
+        parse_block_key(message.block_id, asked)
+        return replace(parse_commit(message, asked.container_id, where), bcsid=NO_SEQUENCE)
+
+    def _begin(self, asked: CommandRequest, index: int) -> None:
+        """Create the container that a first write names; raise RefusedError for an invalid first
+        write.
+        """
+        try:
+            here = self._store.replica(asked.container_id).replica_index
+        except RefusedError as error:
+            if error.code is not Code.CONTAINER_NOT_FOUND or not index:
+                raise
+            self._store.create_container(asked.container_id, replica_index=index)
+            return
+        if not here:
+            raise _replicated(asked.container_id)
+        if index not in {0, here}:
+            raise RefusedError(
+                Code.CONTAINER_NOT_FOUND,
+                f"container {asked.container_id} is here with replica index {here}, not {index}",
+            )
+
+    # closing and removing
+
+    def _close(self, asked: CommandRequest) -> Body:
+        """Close a shard. An UNHEALTHY replica stays so, which is no success."""
+        with self._hold(asked):
+            self._check_shard(asked)
+            facts = self._store.close_container(asked.container_id, force=True)
+        if facts.state is not ReplicaState.CLOSED:
+            raise RefusedError(
+                Code.INVALID_CONTAINER_STATE,
+                f"container {asked.container_id} is {facts.state} and cannot be closed",
+            )
+        self._recoveries.closed(asked.container_id)
+        return {"close_container": {"container_id": asked.container_id}}
+
+    def _delete(self, asked: CommandRequest) -> Body:
+        """Remove an unfinished, abandoned reconstruction; never a replica that was once whole."""
+        with self._hold(asked):
+            facts = self._check_shard(asked)
+            is_given_up = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None
+            if facts.state is not ReplicaState.RECOVERING and not is_given_up:
+                raise RefusedError(
+                    Code.INELIGIBLE,
+                    f"container {asked.container_id} is {facts.state}: replicas are deleted by "
+                    "commands of the storage container manager",
+                )
+            self._store.delete_container(asked.container_id, force=asked.body.force)
+        return {"delete_container": {}}
+
+    def _check_shard(self, asked: CommandRequest) -> ReplicaFacts:
+        facts = self._store.replica(asked.container_id)
+        if not facts.replica_index:
+            raise _replicated(asked.container_id)
+        return facts
+
+    # around all of them
+
+    def _hold(self, asked: CommandRequest) -> AbstractContextManager[None]:
+        """Hold the lease, waiting no longer than the caller does."""
+        timeout_s = self._timeout_s
+        if asked.remaining_s is not None:
+            timeout_s = min(timeout_s, asked.remaining_s)
+        if not asked.is_wanted():
+            raise UnavailableError(Code.CANCELLED, "the caller has gone")
+        return self._leases.hold(asked.container_id, timeout_s)
+
+    def _audited(self, action: str, carry_out: Callable[[CommandRequest], Body]) -> Answering:
+        """Return a handler that carries out a command and writes its outcome to the audit log."""
+
+        def written_down(asked: CommandRequest) -> Body:
+            result = Code.CONTAINER_INTERNAL_ERROR.value
+            try:
+                body = carry_out(asked)
+                result = DONE
+            except SutureError as error:
+                result = error.code.value
+                raise
+            finally:
+                self._audit.record(
+                    action,
+                    result,
+                    who=PLAINTEXT,
+                    place=asked.place,
+                    container_id=asked.container_id,
+                    protocol="ozone",
+                )
+            return body
+
+        return written_down
+
+
+def _committed(block_id: Any, length_bytes: int) -> Body:
+    """Return the block's new committed length in Ozone's form."""
+    block_id.bcsid = NO_SEQUENCE
+    return {"committed": {"block_id": block_id, "length": length_bytes}}
+
+
+def _replicated(container_id: ContainerId) -> RefusedError:
+    return RefusedError(
+        Code.INELIGIBLE,
+        f"container {container_id} is replicated: it is written, closed and deleted through Ratis "
+        "pipelines and by commands, and this datanode is in no pipeline",
+    )

@@ -1,0 +1,354 @@
+"""Reports to one storage container manager of Ozone, and fetches its commands.
+
+    version ─► registration, with a full report ─► heartbeat every interval, at once with news
+       ▲                                               │
+       └──────────── "register again" ◄────────────────┘
+
+Pending reports wait in `agent.host.outbox` and are built from the facts at the time of sending.
+Each of several managers has its own worker: all receive the same reports, and only the one with the
+highest term has its commands carried out. Other commands are answered and logged.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+import structlog
+
+from agent.host.external_control_plane import NEWS_SPACING_S, AgentServices
+from agent.host.heartbeat import (
+    FULL_REPORT_INTERVAL_S,
+    REPLICAS_PER_HEARTBEAT_MAX,
+    RETRY_S_MAX,
+    RETRY_S_MIN,
+    STATUSES_PER_HEARTBEAT_MAX,
+)
+from agent.host.outbox import REGISTERED, Outbox
+from merkle.replica import ContainerId
+from ozone.scm_link import command_translation, messages, reports
+from ozone.scm_link.ozone_roots import RootCache
+from ozone.scm_link.protocol import text_of
+from ozone.scm_link.reports import NAMES, DatanodeInfo
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.loop import Busy, RetryAfter, Step
+from suture.wire.v1 import container_pb2, scm_pb2
+
+CLUSTER: Final = b"clusterID"  # OzoneConsts.CLUSTER_ID
+LAYOUT_HINT: Final = (
+    "ozone.layout_version has to be that of the manager's software: 10 for Ozone 2.2, 9 for 2.1"
+)
+NAME_OF: Final = {order: name for name, order in NAMES.items()}
+
+log = structlog.get_logger()
+
+
+class Calls(Protocol):
+    """The datanode's calls to the manager (`ozone.scm_link.protocol`)."""
+
+    @property
+    def local_host(self) -> str:
+        """The address of this host that the manager sees."""
+        ...
+
+    def connect(self) -> None:
+        """Connect if there is no connection."""
+        ...
+
+    def get_version(self) -> Any:
+        """Return the names of cluster and manager."""
+        ...
+
+    def register(self, message: Any) -> Any:
+        """Join the cluster, or join it again."""
+        ...
+
+    def heartbeat(self, message: Any) -> Any:
+        """Report, and receive commands."""
+        ...
+
+
+def cluster_of(version: Any) -> str:
+    """Return the cluster's name in an answer. Raise RefusedError if it has none."""
+    for item in version.keys:
+        if item.key == CLUSTER and item.value:
+            return text_of(item.value)
+    raise RefusedError(Code.MALFORMED_REQUEST, "the manager of Ozone names no cluster")
+
+
+def check_cluster(theirs: str, ours: str, *, address: str) -> None:
+    """Raise RefusedError for the manager of another cluster than the volumes were formatted for."""
+    if theirs != ours:
+        raise RefusedError(
+            Code.WRONG_CLUSTER,
+            f"{address} leads cluster {theirs}, the volumes are of {ours}",
+            hint="does node.scm name the right cluster?",
+        )
+
+
+class OzoneHeartbeat:
+    """The worker behind one heartbeat loop."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        me: DatanodeInfo,
+        led: AgentServices,
+        *,
+        outbox: Outbox,
+        leads: Callable[[int], bool],
+        address: str,
+        name: str,
+        interval_s: float,
+    ) -> None:
+        self.name = name
+        self.outbox = outbox
+        self._leads = leads
+        self._address = address
+        self._calls = calls
+        self._me = me
+        self._led = led
+        self._roots = RootCache(led.store)
+        self._indexes: dict[int, int] = {}  # of shards, also removed ones not yet reported
+        self._interval_s = interval_s
+        self._is_registered = False
+        self._full_due_s = 0.0
+        self._sent_at_s = float("-inf")
+        self._failures = 0
+
+    def step(self) -> Step:
+        """Register if needed, then send one heartbeat."""
+        wait_s = self._sent_at_s + NEWS_SPACING_S - self._led.clock.monotonic_s()
+        if wait_s > 0:
+            return RetryAfter(wait_s)
+        if self.outbox.take_wish_to_register():
+            self._is_registered = False
+        try:
+            if not self._is_registered:
+                self._register()
+            self._sent_at_s = self._led.clock.monotonic_s()
+            more = self._beat()
+        except (RefusedError, UnavailableError) as error:
+            self._is_registered &= isinstance(error, UnavailableError)
+            return RetryAfter(self._retry_delay_s(error))
+        if self._failures:
+            self.outbox.note_state(REGISTERED)
+            log.info("scm_reachable", scm=self._address, failures=self._failures)
+        self._failures = 0
+        return Busy() if more else RetryAfter(self._interval_s)
+
+    def _retry_delay_s(self, error: SutureError) -> float:
+        """Return a pause that grows with the failures up to the interval, with full jitter."""
+        self._failures += 1
+        self.outbox.note_state(f"{error.code.value}: {error}")
+        if self._failures == 1:
+            log.warning(
+                "scm_unreachable", scm=self._address, error=str(error), code=error.code.value
+            )
+        longest_s = max(RETRY_S_MIN, min(RETRY_S_MAX, self._interval_s))
+        top_s = min(longest_s, RETRY_S_MIN * 2 ** min(self._failures, 16))
+        return random.uniform(RETRY_S_MIN, top_s)  # noqa: S311 - jitter, not a secret
+
+    # reporting
+
+    def _register(self) -> None:
+        theirs = cluster_of(self._calls.get_version())
+        check_cluster(theirs, self._led.who.cluster_id, address=self._address)
+        self.outbox.take_wish_for_all()  # this registration includes a full report
+        message = messages.REGISTER(
+            extended_details=reports.extended_details(self._me, self._details()),
+            node=self._node(),
+            containers=messages.REPLICAS(replicas=self._replicas(self._all())),
+            pipelines=messages.PIPELINE_REPORTS(),
+            layout=reports.layout(self._me),
+        )
+        answer = self._calls.register(message)
+        if answer.error != messages.REGISTERED:
+            raise RefusedError(
+                Code.INELIGIBLE,
+                f"{self._address} does not let this datanode join: error {answer.error}",
+                hint=LAYOUT_HINT,
+            )
+        check_cluster(text_of(answer.cluster_id), self._led.who.cluster_id, address=self._address)
+        self._is_registered = True
+        self._plan_full_report()
+        self.outbox.note_state(REGISTERED)
+        log.info("agent_registered", scm=self._address, cluster_id=theirs)
+
+    def _beat(self) -> bool:
+        """Send one heartbeat; return True if more reports are waiting."""
+        # Queues first: if a command leaves them meanwhile, its answer is among the statuses.
+        queues = reports.queue_report(self._led.reporter.queues())
+        statuses = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
+        is_full_due = self.outbox.take_wish_for_all() or self._is_full_due()
+        changed = self.outbox.take_changed(REPLICAS_PER_HEARTBEAT_MAX)
+        try:
+            message = messages.HEARTBEAT(
+                details=self._details(),
+                node=self._node(),
+                statuses=[reports.status_reports(self._me, statuses)],
+                pipelines=messages.PIPELINE_REPORTS(),
+                layout=reports.layout(self._me),
+                queues=queues,
+            )
+            if is_full_due:
+                message.containers.SetInParent()
+                message.containers.replicas.extend(self._replicas(self._all()))
+            if changed:
+                self._add_changed(message, changed)
+            answer = self._calls.heartbeat(message)
+        except BaseException:
+            self.outbox.put_back(changed)
+            if is_full_due:
+                self._full_due_s = self._led.clock.monotonic_s()
+            raise
+        if is_full_due:
+            self._plan_full_report()
+        self._forget(message.changed)
+        waiting = self.outbox.told(statuses)
+        self._obey(answer)
+        return waiting or not self._is_registered
+
+    def _add_changed(self, message: Any, changed: Iterable[ContainerId]) -> None:
+        told = list(self._replicas(changed))
+        message.changed.add(replicas=told)
+        wishes = reports.actions(told, self._led.config.storage.container_bytes_max)
+        if wishes is not None:
+            message.actions.CopyFrom(wishes)
+
+    def _details(self) -> Any:
+        self._calls.connect()
+        state = self._led.reporter.node_state()
+        return reports.details(self._me, self._calls.local_host, state)
+
+    def _node(self) -> Any:
+        return reports.node_report(self._me, self._led.reporter.volumes())
+
+    def _all(self) -> Iterable[ContainerId]:
+        return self._led.reporter.replica_ids()
+
+    def _replicas(self, container_ids: Iterable[ContainerId]) -> Iterator[Any]:
+        for container_id in container_ids:
+            report = self._led.reporter.report(container_id)
+            self._name_shard(report)
+            told = reports.replica(self._me, report, self._roots.root(report))
+            if told is not None:
+                yield told
+
+    def _name_shard(self, report: container_pb2.ReplicaReport) -> None:
+        """Add the shard index to the report of a removed replica. The manager ignores a report of
+        an erasure-coded replica without an index, and would count on the replica for ever.
+        """
+        if report.state == container_pb2.DELETED:
+            report.replica_index = self._indexes.get(report.container_id, 0)
+        elif report.replica_index:
+            self._indexes[report.container_id] = report.replica_index
+
+    def _forget(self, told: Iterable[Any]) -> None:
+        """Forget removed shards that the manager has received."""
+        for changed in told:
+            for one in changed.replicas:
+                if one.state == messages.State.DELETED:
+                    self._indexes.pop(one.container_id, None)
+
+    def _is_full_due(self) -> bool:
+        return self._led.clock.monotonic_s() >= self._full_due_s
+
+    def _plan_full_report(self) -> None:
+        jitter = random.uniform(0.75, 1.0)  # noqa: S311 - so that a cluster's reports spread
+        self._full_due_s = self._led.clock.monotonic_s() + FULL_REPORT_INTERVAL_S * jitter
+
+    # obeying
+
+    def _obey(self, answer: Any) -> None:
+        if answer.term > 0:
+            self._leads(answer.term)
+        accepted: list[scm_pb2.Command] = []
+        for command in answer.commands:
+            meant = command_translation.translate_command(command, self._led.clock.now_ms())
+            if isinstance(meant, command_translation.Reregister):
+                self._is_registered = False  # with the manager that orders it, leader or not
+            elif isinstance(meant, command_translation.UnknownCommand):
+                log.warning("ozone_command_unknown", scm=self._address, type=meant.number)
+            elif not self._leads(max(0, command.term)):
+                self._answer_stale(meant)
+            elif isinstance(meant, command_translation.ImmediateAnswer):
+                self._answer(meant)
+            elif self._is_other_shard(meant):
+                self._refuse_shard(meant)
+            else:
+                accepted.append(meant.command)
+        if accepted:
+            self._led.accept(accepted, max(command.term for command in accepted))
+
+    def _answer_stale(
+        self, meant: command_translation.TranslatedCommand | command_translation.ImmediateAnswer
+    ) -> None:
+        """Discard the commands of an earlier leader."""
+        status = _status_of(meant)
+        status.state, status.code = scm_pb2.CommandStatus.SKIPPED, Code.STALE_TERM.value
+        log.warning(
+            "ozone_command_stale", scm=self._address, command_id=status.command_id, type=status.type
+        )
+        self._led.answer(status)
+
+    def _answer(self, meant: command_translation.ImmediateAnswer) -> None:
+        status = _status_of(meant)
+        if meant.why:
+            status.state, status.code = scm_pb2.CommandStatus.FAILED, meant.code.value
+            status.message = meant.why
+            if meant.order is messages.ScmCommandType.CREATE_PIPELINE:
+                log.warning(
+                    "ozone_pipeline_rejected", scm=self._address, command_id=meant.command_id
+                )
+            else:
+                log.warning(
+                    "ozone_command_rejected",
+                    scm=self._address,
+                    command_id=meant.command_id,
+                    type=status.type,
+                    why=meant.why,
+                )
+        self._led.answer(status)
+
+    def _is_other_shard(self, meant: command_translation.TranslatedCommand) -> bool:
+        """Return True if a delete or copy names another shard than the local one."""
+        if not meant.replica_index:
+            return False
+        try:
+            mine = self._led.store.replica(ContainerId(_status_of(meant).container_id))
+        except SutureError:
+            return False  # it is absent: the command itself will report that
+        return mine.replica_index != meant.replica_index
+
+    def _refuse_shard(self, meant: command_translation.TranslatedCommand) -> None:
+        told = _status_of(meant)
+        self._answer(
+            command_translation.ImmediateAnswer(
+                NAMES[told.type],
+                told.command_id,
+                told.container_id,
+                f"the replica here is not shard {meant.replica_index}",
+            )
+        )
+
+
+def _status_of(
+    meant: command_translation.TranslatedCommand | command_translation.ImmediateAnswer,
+) -> scm_pb2.CommandStatus:
+    """Return the answer to a command, initially as carried out."""
+    state = scm_pb2.CommandStatus.EXECUTED
+    if isinstance(meant, command_translation.ImmediateAnswer):
+        return scm_pb2.CommandStatus(
+            command_id=meant.command_id,
+            type=NAME_OF[meant.order],
+            container_id=meant.container_id,
+            state=state,
+        )
+    kind = meant.command.WhichOneof("command")
+    assert kind is not None, "what is accepted has been filled in"
+    return scm_pb2.CommandStatus(
+        command_id=meant.command.command_id,
+        type=kind,
+        container_id=getattr(getattr(meant.command, kind), "container_id", 0),
+        state=state,
+    )

@@ -1,0 +1,124 @@
+"""An SCM of Ozone as the control plane of an agent (`agent.host.external_control_plane.ExternalControlPlane`)."""
+
+import socket
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from agent.config.loading import ANY_ADDRESS
+from agent.config.options import OZONE_SCHEME, AgentConfig
+from agent.host.external_control_plane import AgentServices
+from agent.host.outbox import Outbox
+from ozone.clients.authentication import choose
+from ozone.clients.connection import parse_addresses
+from ozone.clients.datanode import Datanode
+from ozone.clients.peer import OzonePeer
+from ozone.scm_link.heartbeat import OzoneHeartbeat, cluster_of
+from ozone.scm_link.protocol import DatanodeProtocol
+from ozone.scm_link.reports import DatanodeInfo
+from ozone.transfer.replicate_handler import ContainerReplicator
+from suture.errors import Code, RefusedError
+from suture.runtime.loop import Worker
+from suture.wire.clients.peer import NodeAddress
+from suture.wire.v1 import scm_pb2
+
+ANY_USER: Final = ""
+
+
+class OzoneScmLink:
+    """A manager. Its protocol is for one thread: query the cluster id before the worker runs."""
+
+    def __init__(
+        self,
+        address: str,
+        copies: Callable[[AgentServices], ContainerReplicator],
+        *,
+        is_alone: bool,
+    ) -> None:
+        """`address`: ozone://host:port. `copies` creates the copier of a host's replicas.
+        `is_alone`: there is no other manager.
+        """
+        self.address = address
+        self._make_copies = copies
+        self._copies: ContainerReplicator | None = None
+        self._is_alone = is_alone
+        (at,) = parse_addresses(address.removeprefix(OZONE_SCHEME))
+        self._protocol = DatanodeProtocol(at, choose(ANY_USER))
+        self._datanodes: dict[str, Datanode] = {}
+
+    def cluster_id(self) -> str:
+        """Return the id of its cluster. Raise UnavailableError or RefusedError."""
+        return cluster_of(self._protocol.get_version())
+
+    def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
+        """Return the worker of its heartbeat. Raise RefusedError."""
+        self._copies = self._make_copies(led)
+        return OzoneHeartbeat(
+            self._protocol,
+            self_of(led),
+            led,
+            outbox=outbox,
+            leads=leads,
+            address=self.address,
+            name="heartbeat" if self._is_alone else f"heartbeat-{self.address}",
+            interval_s=led.config.ozone.heartbeat_interval_s,
+        )
+
+    def dial(self, datanode: NodeAddress, index: int) -> OzonePeer:
+        """Return a datanode of Ozone as the holder of the shard `index`, 0 = of a whole copy;
+        nothing is sent yet. Thread-safe.
+        """
+        key = f"{datanode.datanode_id}/{index}/{datanode.address}"
+        dialled = self._datanodes.get(key)
+        if dialled is None:
+            fresh = Datanode(datanode.address, datanode.datanode_id, replica_index=index)
+            dialled = self._datanodes.setdefault(key, fresh)
+            if dialled is not fresh:
+                fresh.close()
+        return OzonePeer(dialled, index)
+
+    def copy(
+        self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
+    ) -> scm_pb2.ReplicateOutcome:
+        """Carry out a copy that it ordered. Raise SutureError. Thread-safe."""
+        assert self._copies is not None, "orders come by its worker"
+        return self._copies.copy(command, stop, timeout_s)
+
+    def close(self) -> None:
+        """End the connections, and wait for their users."""
+        if self._copies is not None:
+            self._copies.close()
+        self._protocol.close()
+        for datanode in self._datanodes.values():
+            datanode.close()
+
+
+def self_of(led: AgentServices) -> DatanodeInfo:
+    """Return this datanode's identity. Raise RefusedError if Ozone could not name it."""
+    try:
+        datanode_id = str(UUID(led.who.datanode_id))
+    except ValueError as error:
+        raise RefusedError(
+            Code.INELIGIBLE,
+            f"the volumes belong to datanode {led.who.datanode_id}, and Ozone knows datanodes by "
+            "UUIDs",
+            hint="an agent with empty volumes gets one",
+        ) from error
+    host, _, port = led.door_addresses[0].rpartition(":")
+    return DatanodeInfo(
+        datanode_id=datanode_id,
+        host=_host(led.config, host),
+        port=int(port),
+        rack=led.config.node.rack,
+        version=led.who.version,
+        started_at_ms=led.clock.now_ms(),
+        layout_version=led.config.ozone.layout_version,
+        reserve_bytes=led.config.storage.reserve_bytes,
+    )
+
+
+def _host(config: AgentConfig, listens: str) -> str:
+    """Return the host name to announce; the manager replaces it by the address that it sees."""
+    if config.node.advertise is not None:
+        return config.node.advertise.rpartition(":")[0]
+    return socket.gethostname() if listens in ANY_ADDRESS else listens

@@ -1,0 +1,148 @@
+"""A datanode's calls to one storage container manager: version, register, heartbeat.
+
+There is one connection, opened on demand and reopened after it was idle, because Hadoop's servers
+close idle ones. Calls are not retried; the heartbeat loop has its own pace. For one thread.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from ozone.clients.authentication import HadoopIdentity
+from ozone.clients.connection import Address, Connection
+from ozone.clients.frames import Failure, Method
+from ozone.scm_link.messages import (
+    METHOD,
+    OK,
+    PROTOCOL,
+    PROTOCOL_VERSION,
+    REQUEST,
+    RESPONSE,
+    DatanodeRequestType,
+)
+from suture.errors import Code, RefusedError, UnavailableError
+from suture.observe.terminal_escape import printable
+
+TIMEOUT_S: Final = 10.0
+IDLE_S: Final = 10.0  # Hadoop's clients close a connection after this idle time
+CALL_ID_END: Final = 2**31
+CLIENT_ID_BYTES: Final = 16
+SAID_CHARS_MAX: Final = 300
+WRONG_PORT: Final = frozenset({"RpcNoSuchProtocolException", "RpcNoSuchMethodException"})
+PORT_HINT: Final = "the port is that of ozone.scm.datanode.address: 9861, if nothing was configured"
+
+
+class DatanodeProtocol:
+    """A storage container manager. Each call raises UnavailableError, or RefusedError if a retry is
+    useless.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        identity: HadoopIdentity,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.address = address
+        self._identity = identity
+        self._timeout_s = timeout_s
+        self._now_s = now_s
+        self._connection: Connection | None = None
+        self._used_at_s = 0.0
+        self._call_id = 0
+        client_id = os.urandom(CLIENT_ID_BYTES)
+        self._method = Method.of(client_id, PROTOCOL, METHOD, PROTOCOL_VERSION)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def local_host(self) -> str:
+        """The address of this host that the manager sees, "" while there is no connection."""
+        return "" if self._connection is None else self._connection.local_host
+
+    def connect(self) -> None:
+        """Connect unless there is a connection that seems alive."""
+        if self._connection is not None and self._now_s() - self._used_at_s > IDLE_S:
+            self.close()
+        if self._connection is None:
+            self._connection = Connection(
+                self.address,
+                self._identity,
+                client_id=self._method.client_id,
+                protocol=PROTOCOL,
+                timeout_s=self._timeout_s,
+                hint=PORT_HINT,
+            )
+
+    def get_version(self) -> Any:
+        """Return its version, with the names of the cluster and of itself."""
+        return self._asked(DatanodeRequestType.GET_VERSION, REQUEST(get_version={}))
+
+    def register(self, message: Any) -> Any:
+        """Join the cluster, or join it again."""
+        return self._asked(DatanodeRequestType.REGISTER, REQUEST(register=message))
+
+    def heartbeat(self, message: Any) -> Any:
+        """Report, and receive commands."""
+        return self._asked(DatanodeRequestType.HEARTBEAT, REQUEST(heartbeat=message))
+
+    def _asked(self, kind: DatanodeRequestType, request: Any) -> Any:
+        request.kind = kind
+        try:
+            self.connect()
+            answer = self._answered(request)
+        except (RefusedError, UnavailableError):
+            self.close()  # a later answer on it may belong to this call
+            raise
+        self._used_at_s = self._now_s()
+        field = kind.name.lower()
+        if answer.kind != kind or not answer.HasField(field):
+            raise self._malformed(f"no answer to {kind.name}")
+        return getattr(answer, field)
+
+    def _answered(self, request: Any) -> Any:
+        assert self._connection is not None
+        self._call_id = (self._call_id + 1) % CALL_ID_END
+        self._connection.send(self._method.frame(self._call_id, request))
+        answer = self._connection.receive()
+        if answer.call_id != self._call_id:
+            raise self._malformed(f"the answer to call {answer.call_id}")
+        if answer.failure is not None:
+            raise self._failed(answer.failure)
+        try:
+            response = RESPONSE.FromString(answer.body)
+        except DecodeError as error:
+            raise self._malformed(f"{len(answer.body)} bytes that are no response") from error
+        if response.status != OK or (response.HasField("success") and not response.success):
+            said = text_of(response.message) or "no reason was given"
+            raise UnavailableError(
+                Code.UNAVAILABLE, f"{self.address} refuses {request.kind}: {said}"
+            )
+        return response
+
+    def _failed(self, failure: Failure) -> RefusedError | UnavailableError:
+        said = f"{failure.name}: {printable(failure.text[:SAID_CHARS_MAX])}"
+        if failure.name in WRONG_PORT:
+            return RefusedError(
+                Code.MALFORMED_REQUEST,
+                f"{self.address} is no port of an SCM for datanodes: {said}",
+                hint=PORT_HINT,
+            )
+        return UnavailableError(Code.UNAVAILABLE, f"{self.address}: {said}")
+
+    def _malformed(self, what: str) -> UnavailableError:
+        return UnavailableError(Code.UNAVAILABLE, f"{self.address} answers with {what}")
+
+
+def text_of(data: bytes) -> str:
+    """Return a received text in printable form."""
+    return printable(data[:SAID_CHARS_MAX].decode("utf-8", "replace"))

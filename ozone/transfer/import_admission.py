@@ -1,0 +1,100 @@
+"""Limits concurrent imports of archives: Ozone sends more containers at once than can be stored.
+
+A rejected push is lost for Ozone's storage container manager until its command expires, by default
+after twelve minutes. A waiting push costs its sender one of ten streams, and us a sleeping thread,
+whose slot other calls use meanwhile. So an import that sends next to nothing is ended, because it
+holds its turn.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from agent.store.operations.replica_import import ARRIVALS_MAX
+from suture.errors import Code, UnavailableError
+from suture.wire.server.blocked_calls import WAIT_S_MAX, WorkerSlots
+
+WAIT_S: Final = 300.0  # below the twelve minutes; some full containers arrive in that time
+POLL_S: Final = 1.0  # for checks that the sender is still there
+BYTES_PER_S_MIN: Final = 16 * 1024  # a full container would take four days, even packed
+
+
+class ImportAdmission:
+    """Limits concurrent imports to the store's capacity. Waiters are served in no
+    particular order.
+    """
+
+    def __init__(
+        self,
+        slots: WorkerSlots,
+        *,
+        wait_s: float = WAIT_S,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._slots = slots
+        self._wait_s = wait_s
+        self._monotonic_s = monotonic_s
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(ARRIVALS_MAX):
+            self._free.put(None)
+
+    @contextmanager
+    def turn(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
+        """Wait for a turn, and hold it during the body. The caller has a slot.
+
+        Raise UnavailableError: BUSY if none came in time, CANCELLED if it is no longer wanted.
+        """
+        try:
+            self._free.get_nowait()
+        except Empty:
+            self._slots.give()
+            try:
+                self._wait(is_wanted)
+            finally:
+                self._slots.take()
+        try:
+            yield
+        finally:
+            self._free.put(None)
+
+    def _wait(self, is_wanted: Callable[[], bool]) -> None:
+        ends_at_s = self._monotonic_s() + self._wait_s
+        while not self._is_free():
+            if not is_wanted():
+                raise UnavailableError(Code.CANCELLED, "the sender has gone")
+            if self._monotonic_s() >= ends_at_s:
+                raise UnavailableError(
+                    Code.BUSY,
+                    f"{ARRIVALS_MAX} containers are arriving, and none was whole within "
+                    f"{self._wait_s:g} s",
+                )
+
+    def _is_free(self) -> bool:
+        """Return True if a turn came within a moment; the caller then has it."""
+        try:
+            self._free.get(timeout=POLL_S)
+        except Empty:
+            return False
+        return True
+
+
+def in_time(pieces: Iterator[bytes], monotonic_s: Callable[[], float]) -> Iterator[bytes]:
+    """Yield the bytes of an archive. Raise UnavailableError if they arrive too slowly.
+
+    Only the time spent waiting for the sender counts, and it may pause for WAIT_S_MAX.
+    """
+    left_s = WAIT_S_MAX
+    while True:
+        asked_at_s = monotonic_s()
+        piece = next(pieces, None)
+        left_s -= monotonic_s() - asked_at_s
+        if left_s < 0:
+            raise UnavailableError(
+                Code.UNAVAILABLE, f"the sender is slower than {BYTES_PER_S_MIN} bytes/s"
+            )
+        if piece is None:
+            return
+        left_s = min(left_s + len(piece) / BYTES_PER_S_MIN, WAIT_S_MAX)
+        yield piece

@@ -1,0 +1,80 @@
+"""Builds the tree of a scan: blocks in order, with the medium's content of their chunks."""
+
+from typing import Final
+
+import numpy as np
+
+from merkle.checksum import Algorithm
+from merkle.replica import BlockId, ChunkInfo
+from merkle.tree import Tree
+from merkle.tree_building import TreeBuilder
+from scanner.rows.small_blocks import SimpleRun
+from scanner.rows.uniform_chunks import UniformChunks
+
+UNREADABLE_LEAF: Final = b"unreadable"
+"""Folded instead of sums where there are none, so that the leaf equals no healthy one."""
+
+
+class ScanTreeBuilder:
+    """A growing tree, and its number of blocks and chunks."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._builder = TreeBuilder(algorithm)
+        self._clean: list[ChunkInfo] = []
+        self.block_count = 0
+        self.chunk_count = 0
+
+    def bury(self, block_id: BlockId, checksum: int) -> None:
+        """Add a deleted block, at any time."""
+        self._builder.add_tombstone(block_id, checksum)
+
+    def begin(self, block_id: BlockId) -> None:
+        """Add the next block; following chunks belong to it."""
+        self._add_clean()
+        self.block_count += 1
+        self._builder.add_block(block_id)
+
+    def healthy(self, *chunks: ChunkInfo) -> None:
+        """Add chunks that are as written."""
+        self._clean += chunks
+        self.chunk_count += len(chunks)
+
+    def damaged(self, chunk: ChunkInfo, length_bytes: int, sums: bytes) -> None:
+        """Add the medium's content of a damaged chunk, by its window sums."""
+        self._add_clean()
+        self.chunk_count += 1
+        self._builder.add_chunk(chunk.offset, length_bytes, sums, False)
+
+    def run(self, run: SimpleRun, start: int, end: int) -> None:
+        """Add healthy blocks of a run."""
+        self._add_clean()
+        self.block_count += end - start
+        self.chunk_count += end - start
+        part = slice(start, end)
+        counts = np.ones(end - start, dtype=np.uint64)
+        self._builder.add_blocks(run.block_ids[part], counts, run.spans[part], run.leaves[part])
+
+    def alike(self, block: UniformChunks, count: int) -> None:
+        """Add a block with its first chunks, which are healthy."""
+        self._add_clean()
+        self.block_count += 1
+        self.chunk_count += count
+        self._builder.add_blocks(
+            np.array([block.block_id], dtype=np.uint64),
+            np.array([count], dtype=np.uint64),
+            block.spans[:count],
+            block.leaves[:count],
+        )
+
+    def build(self) -> Tree:
+        """Return the tree."""
+        self._add_clean()
+        return self._builder.build()
+
+    def _add_clean(self) -> None:
+        """Add the clean chunks to the tree, many at once, because between two reads the processor's
+        cache is full of data.
+        """
+        for chunk in self._clean:
+            self._builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums, True)
+        self._clean.clear()

@@ -1,0 +1,226 @@
+"""Computes which containers would be unreadable or lack replicas without some nodes or volumes.
+Pure.
+
+    batch ──as it is──────────► who serves: for certain, and at best
+      └──the same, changed────► health.judge: what lacks, in which health
+
+A pending copy is assumed to fail. A replica certainly serves if its datanode answers and has
+reported all its replicas, nothing is wrong with it, it is not to be deleted, and it has every
+acknowledged commit. At best it serves unless its datanode is dead. Where the two disagree the
+answer is unknown, which is an answer of its own.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from health.batch import BatchView, ContainerBatch, Nodes, Ops, Replicas, view
+from health.departure import is_readable, lacking
+from health.judge import Diagnosis, diagnose
+from health.rules import Rules
+from health.segmented_rows import Bools, Groups, Ints
+from health.source_issues import SourceIssue
+from health.words import (
+    CONTAINER_STATES,
+    ContainerOnlyState,
+    HealthState,
+    NodeHealth,
+    PendingOpKind,
+    ServiceState,
+    SharedState,
+)
+
+IDS_MAX: Final = 1_000  # containers that an answer names, of each kind
+
+
+class StopAnswer(StrEnum):
+    """The answer to whether the named targets may be off."""
+
+    YES = "YES"
+    NO = "NO"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class StopTargets:
+    """The targets that would be off: whole datanodes, and of others the containers on given
+    volumes.
+    """
+
+    nodes: frozenset[str]
+    parts: Mapping[str, Ints]  # datanode -> container ids
+    is_for_good: bool = False
+    keep_count: int = 1  # copies that must stay readable
+
+
+@dataclass(slots=True)
+class ImpactTotals:
+    """The predicted state, added up page by page; ids are the first ones."""
+
+    container_count: int = 0
+    already_count: int = 0
+    """Cannot be read now, whatever is stopped."""
+    unreadable_count: int = 0
+    unreadable_ids: list[int] = field(default_factory=list)
+    doubtful_count: int = 0
+    doubtful_ids: list[int] = field(default_factory=list)
+    last_copy_count: int = 0
+    few_count: int = 0
+    """Readable, from fewer copies than were asked to stay."""
+    lost_count: int = 0
+    """If lost for good: no other node ever had enough of them."""
+    lost_ids: list[int] = field(default_factory=list)
+    lost_states: Counter[str] = field(default_factory=Counter)
+    healths: Counter[str] = field(default_factory=Counter)
+    """Health of the containers that would not be healthy."""
+    lacking: Counter[int] = field(default_factory=Counter)
+    """Containers by how many replicas they would lack."""
+    open_ids: list[int] = field(default_factory=list)
+    rebuild_bytes: int = 0
+    width_max: int = 0
+    """Most datanodes that a container which lacks replicas needs."""
+
+    @property
+    def lacking_count(self) -> int:
+        """Number of replicas that would be lacking."""
+        return sum(short * count for short, count in self.lacking.items())
+
+    def add(self, batch: ContainerBatch, rules: Rules, targets: StopTargets) -> None:
+        """Add the containers of a batch that have a replica on a target."""
+        at_stake = _at_stake(batch, rules, targets)
+        self._count_serving(at_stake)
+        self._count_lacking(at_stake, rules)
+        if targets.is_for_good:
+            self._count_lost(at_stake)
+
+    def _count_serving(self, stake: "_ImpactBatch") -> None:
+        seen, hit = stake.found.view, stake.is_hit
+        at_best, certain = serving(stake.found)
+        is_asked = stake.holds & seen.rows.some(at_best & hit)
+        now, left = is_readable(seen, at_best), is_readable(seen, at_best & ~hit)
+        left_for_certain = is_readable(seen, certain & ~hit)
+        spare = _spare(seen, certain & ~hit)
+        unreadable = is_asked & now & ~left
+        doubtful = is_asked & now & left & ~left_for_certain
+        self.container_count += int(np.count_nonzero(seen.rows.some(hit)))
+        self.already_count += int(np.count_nonzero(stake.holds & seen.rows.some(hit) & ~now))
+        self.unreadable_count += stake.name(unreadable, self.unreadable_ids)
+        self.doubtful_count += stake.name(doubtful, self.doubtful_ids)
+        self.last_copy_count += int(np.count_nonzero(is_asked & left_for_certain & (spare == 1)))
+        is_few = is_asked & left_for_certain & (spare < stake.targets.keep_count)
+        self.few_count += int(np.count_nonzero(is_few))
+        is_open = seen.batch.containers.state == SharedState.OPEN
+        self.open_ids += stake.ids[is_open & seen.rows.some(hit)].tolist()
+
+    def _count_lacking(self, stake: "_ImpactBatch", rules: Rules) -> None:
+        after = diagnose(stopped(stake.batch, stake.is_hit, stake.targets), rules)
+        short = lacking(after.view, after.counts)
+        if not stake.targets.is_for_good:  # replicas lacking already are not caused by the targets
+            short = np.maximum(0, short - lacking(stake.found.view, stake.found.counts))
+        short = np.where(stake.found.view.rows.some(stake.is_hit), short, 0)
+        self.lacking.update(short[short > 0].tolist())
+        containers = stake.batch.containers
+        can_be_made = is_readable(after.view, after.view.is_present)
+        made = np.where(can_be_made, short, 0)
+        self.rebuild_bytes += int((made * containers.used_bytes).sum())
+        self.width_max = max(self.width_max, int(containers.factor[short > 0].max(initial=0)))
+        states = after.verdicts.state[after.verdicts.state != HealthState.HEALTHY]
+        self.healths.update(HealthState(code).name for code in states.tolist())
+
+    def _count_lost(self, stake: "_ImpactBatch") -> None:
+        nodes = stake.batch.nodes
+        all_up = np.full(len(nodes.names), int(NodeHealth.HEALTHY))
+        seen = view(replace(stake.batch, nodes=replace(nodes, health=all_up)))
+        there, left = (
+            is_readable(seen, mask) for mask in (seen.is_present, seen.is_present & ~stake.is_hit)
+        )
+        is_lost = stake.holds & there & ~left
+        self.lost_count += stake.name(is_lost, self.lost_ids)
+        states = stake.batch.containers.state[is_lost].tolist()
+        self.lost_states.update(CONTAINER_STATES[code] if code >= 0 else "" for code in states)
+
+
+def serving(found: Diagnosis) -> tuple[Bools, Bools]:
+    """Return which replicas serve at best, and which certainly."""
+    seen = found.view
+    replicas, containers = seen.batch.replicas, seen.batch.containers
+    is_silent = seen.batch.nodes.health[replicas.node] == NodeHealth.STALE
+    at_best = seen.is_present & (seen.is_reachable | is_silent)
+    is_settled = seen.of_container(containers.state == SharedState.CLOSED)
+    has_all = is_settled | (replicas.bcsid >= seen.of_container(containers.acknowledged_id))
+    certain = at_best & seen.is_reachable & ~seen.is_bad & seen.is_confirmed & ~seen.is_leaving
+    return at_best, certain & has_all & (found.doubts == SourceIssue.NONE)
+
+
+def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> ContainerBatch:
+    """Return the batch with the targets off: datanodes dead, replicas on the volumes absent."""
+    nodes = batch.nodes
+    is_off = nodes.among(targets.nodes)
+    service, is_returning = nodes.service, nodes.is_returning
+    if targets.is_for_good:  # not waited for, even if maintenance was announced
+        service = np.where(is_off, int(ServiceState.IN_SERVICE), service)
+        is_returning = is_returning & ~is_off
+    after: Nodes = replace(
+        nodes,
+        health=np.where(is_off, int(NodeHealth.DEAD), nodes.health),
+        service=service,
+        is_returning=is_returning,
+    )
+    stays = ~is_hit | is_off[batch.replicas.node]
+    return replace(batch, nodes=after, replicas=_rows(batch.replicas, stays))
+
+
+@dataclass(frozen=True, slots=True)
+class _ImpactBatch:
+    """A batch without pending copies, its current diagnosis, and the replicas that would be off."""
+
+    batch: ContainerBatch
+    found: Diagnosis
+    is_hit: Bools
+    holds: Bools  # containers with data that may be needed
+    targets: StopTargets
+
+    @property
+    def ids(self) -> Ints:
+        """The containers' ids."""
+        return self.batch.containers.container_id
+
+    def name(self, mask: Bools, ids: list[int]) -> int:
+        """Count the containers of a mask, and append as many ids as there is room for."""
+        ids += self.ids[mask][: IDS_MAX - len(ids)].tolist()
+        return int(np.count_nonzero(mask))
+
+
+def _at_stake(batch: ContainerBatch, rules: Rules, targets: StopTargets) -> _ImpactBatch:
+    ops = batch.ops
+    is_kept = ops.kind != PendingOpKind.ADD
+    batch = replace(batch, ops=Ops(**{f.name: getattr(ops, f.name)[is_kept] for f in fields(Ops)}))
+    found = diagnose(batch, rules)
+    replicas, containers, names = batch.replicas, batch.containers, batch.nodes.names
+    is_hit = batch.nodes.among(targets.nodes)[replicas.node]
+    for name, ids in targets.parts.items():
+        if name in names:
+            own = replicas.node == names.index(name)
+            is_hit |= own & np.isin(containers.container_id[replicas.container], ids)
+    is_over = (containers.state >= ContainerOnlyState.DELETING) | found.counts.is_empty
+    is_unwritten = (containers.state == SharedState.OPEN) & (containers.key_count == 0)
+    return _ImpactBatch(batch, found, is_hit, ~is_over & ~is_unwritten, targets)
+
+
+def _spare(seen: BatchView, serves: Bools) -> Ints:
+    """Return each container's number of copies; for shards, the number that may be lost
+    plus one.
+    """
+    replicas, rows = seen.batch.replicas, seen.rows
+    here = np.flatnonzero(serves)
+    indexes = Groups.of(replicas.container[here], replicas.index[here])
+    shards = np.bincount(replicas.container[here[indexes.first]], minlength=rows.count)
+    return np.where(seen.is_ec, shards - seen.batch.containers.data + 1, rows.tally(serves))
+
+
+def _rows(replicas: Replicas, which: Bools) -> Replicas:
+    return Replicas(**{f.name: getattr(replicas, f.name)[which] for f in fields(Replicas)})

@@ -1,0 +1,383 @@
+"""Recovery after a restore: bring back what datanodes have and the backup does not record.
+
+    restored ──all known nodes named all they have──► containers adopted, keys brought back,
+    deletes that were carried out since noted ──► finished: ids beyond all that was seen
+
+The backup is trusted where it records that something was stored, but never where a record is
+absent. So nothing is deleted because the state does not know it. Only two things override a record:
+a proven delete (no datanode has a block of the key, and at least one has its tombstone, which only
+a control plane orders), and a newer put of the same key. Of two complete puts of one key the older
+is kept under another name, because it is unknown whether the newer was acknowledged.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final
+
+import numpy as np
+import structlog
+
+from merkle.checksum import container_checksum
+from merkle.replica import ID_MAX
+from scm.administration.older_states import OlderStates
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.lifecycle import end_writes
+from scm.cluster.replica_map import ReportProcessor
+from scm.cluster.safemode import SafeMode
+from scm.containers.block_deletion import BlockDeletion
+from scm.containers.state_updater import ContainerStateUpdater
+from scm.state.audit_trail import AuditEntry
+from scm.state.database import StateChange
+from scm.state.entities import Container, ContainerState, Key, KeyBlock, replica_bytes
+from scm.state.state_access import state_change
+from scm.state.state_metadata import CONTAINER_GAP, RestoreRecord
+from suture.ec.scheme import parse_scheme
+from suture.errors import Code, UnavailableError
+from suture.wire.mapping.bounds import KEY_BYTES_MAX
+
+RECOVERED: Final = "RECOVERED"  # no key had that name
+REPLACED: Final = "REPLACED"  # an older put had it; that one is kept under another name
+KEPT_ASIDE: Final = "KEPT_ASIDE"  # a newer put has it: this one is kept under another name
+KNOWN: Final = "KNOWN"
+DELETED: Final = "DELETED"  # its delete is ordered
+
+MADE_SINCE_MAX: Final = 4_000_000
+"""Containers that may have been made since a backup: one a second for more than a month. An id
+beyond them is nobody's: a stray directory, or what some client asked a datanode to create. Tables
+hold a byte for every id up to the last one, and ids are never taken back."""
+LOCAL_ID_SEEN_MAX: Final = ID_MAX // 2  # a higher id leaves too few for future blocks
+
+_WHY: Final = "it was made after the backup that the control plane was restored from"
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedContainer:
+    """A container as all its datanodes report it."""
+
+    container_id: int
+    scheme: str
+    deleted: frozenset[int]  # no datanode has the block, one has its tombstone
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredPut:
+    """The outcome for one put that was found."""
+
+    name: str
+    code: str
+    kept_as: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryCall:
+    """Findings of a recovery after a restore; `is_end`: this is the last call."""
+
+    looked: Sequence[InspectedContainer]
+    keys: Sequence[Key]
+    last_local_id: int
+    is_end: bool
+    is_forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryResult:
+    """Results of a recovery: adopted containers, keys whose delete was finished, and puts."""
+
+    adopted: Sequence[int]
+    deleted: Sequence[str]
+    brought: Sequence[RecoveredPut]
+
+
+class _DryRun(Exception):
+    """Ends a change that is only a preview: all of it is undone."""
+
+    def __init__(self, made: RecoveryResult) -> None:
+        super().__init__()
+        self.made = made
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryBacklog:
+    """The containers to examine and the nodes that have not reported yet."""
+
+    restored: RestoreRecord | None
+    missing: tuple[str, ...]
+    container_ids: tuple[int, ...]
+
+
+class RestoreRecovery(ControlComponent):
+    """Recovers a restored state."""
+
+    def __init__(
+        self,
+        basis: DecisionContext,
+        reports: ReportProcessor,
+        safe_mode: SafeMode,
+        deletions: BlockDeletion,
+        older_states: OlderStates,
+        observer: ContainerStateUpdater,
+    ) -> None:
+        super().__init__(basis)
+        self._factor = basis.options.replication_factor
+        self._reports = reports
+        self._safe_mode = safe_mode
+        self._deletions = deletions
+        self._older_states = older_states
+        self._observer = observer
+
+    def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> RecoveryResult:
+        """Apply the findings of a recovery; at its end enable decisions."""
+        try:
+            return self._recover(call, is_dry_run=is_dry_run)
+        except _DryRun as dry_run:
+            return dry_run.made
+
+    @state_change
+    def _recover(
+        self, change: StateChange, call: RecoveryCall, *, is_dry_run: bool
+    ) -> RecoveryResult:
+        adopted = self._adopt(change, call.looked)
+        deleted = self.finish_deletes(change, call.looked)
+        made = RecoveryResult(adopted, deleted, self._bring_back(change, call.keys))
+        if is_dry_run:
+            raise _DryRun(made)
+        needed = {block.container_id for key in call.keys for block in key.blocks}
+        self._observer.observe(change, sorted(needed.union(adopted)))
+        if call.is_end:
+            self._finish(change, last_local_id=call.last_local_id, is_forced=call.is_forced)
+        return made
+
+    def to_recover(self, lacking: Iterable[int]) -> RecoveryBacklog:
+        """Return the containers to examine. The caller holds the lock.
+
+        All containers that keys need are scanned.
+        After the recovery these are the containers that may be on datanodes which were missing
+        then. For a control plane that was never restored they are containers that it does not know,
+        and those `lacking` blocks that keys need (normally none).
+        """
+        state, asked = self._state, {*self._reports.unknown_container_ids, *lacking}
+        missing = self._safe_mode.look().missing
+        since = state.restored or state.recovered
+        if since is not None:
+            end_id = since.end_container_id or state.counters["next_container_id"]
+            asked.update(since.unfinished, self._made_between(since, end_id))
+        if state.restored is not None:
+            needed = sorted(state.keys.last_bcsids().keys() - asked)
+            owner, rows = state.replicas.owned(needed)
+            buried = np.unique(owner[rows["tombstone_count"] > 0])
+            asked.update(c for c in (needed[i] for i in buried) if self._has_other_deleted(c))
+        ids = (c for c in asked if self._is_there(c))
+        return RecoveryBacklog(
+            state.restored, missing if state.restored else (), tuple(sorted(ids))
+        )
+
+    def _is_there(self, container_id: int) -> bool:
+        """Return True if any datanode can report on a container. It may have been deleted since it
+        was listed as unfinished, or lost with the disk of the datanode that named it.
+        """
+        state = self._state
+        if state.forgotten.get(container_id) is not None:
+            return False
+        is_made = state.containers.get(container_id) is not None
+        return is_made or bool(state.replicas.of(container_id))
+
+    def _may_be_ours(self, container_id: int) -> bool:
+        """Return True if its id may have been assigned since the backup."""
+        return container_id < self._state.counters["next_container_id"] + MADE_SINCE_MAX
+
+    def _made_between(self, since: RestoreRecord, end_id: int) -> list[int]:
+        """Return the containers that were made after the backup and before the recovery."""
+        first_id = since.first_new_container_id
+        made = self._state.containers.ids().tolist()
+        return [number for number in made if first_id <= number < end_id]
+
+    def _adopt(self, change: StateChange, looked: Iterable[InspectedContainer]) -> list[int]:
+        """Record the containers that were made after the backup; return their ids."""
+        adopted = []
+        for one in looked:
+            container = self._adopted(one)
+            if container is not None:
+                change.put(self._state.containers, container)
+                self._reports.note_known(change, one.container_id)
+                adopted.append(one.container_id)
+                change.on_commit(_log.warning, "container_adopted", container_id=one.container_id)
+        if self._state.restored is None:  # otherwise the end of the recovery moves it
+            change.move_counter("next_container_id", max(adopted, default=0) + 1)
+        return adopted
+
+    def finish_deletes(
+        self, change: StateChange, looked: Sequence[InspectedContainer]
+    ) -> list[str]:
+        """Delete keys whose delete was carried out after the backup; return their names.
+
+        Their blocks that are still on datanodes are deleted again. The other blocks that were
+        deleted or stored in these containers belong to a later state.
+        """
+        for one in looked:
+            container = self._state.containers.get(one.container_id)
+            if container is not None and container.sequence_id > container.allocated_bcsid > 0:
+                seen = replace(container, allocated_bcsid=container.sequence_id)
+                change.put(self._state.containers, seen)
+        gone = {(one.container_id, local_id) for one in looked for local_id in one.deleted}
+        names = []
+        for key in self._state.keys.values() if gone else ():
+            if not gone.isdisjoint((block.container_id, block.local_id) for block in key.blocks):
+                change.remove(self._state.keys, key.name)
+                self._deletions.retire(change, [key])
+                names.append(key.name)
+        return sorted(names)
+
+    def _bring_back(self, change: StateChange, found: Sequence[Key]) -> list[RecoveredPut]:
+        """Record keys that were found, older puts of a name before newer ones."""
+        containers = {block.container_id for key in found for block in key.blocks}
+        named = {
+            (block.container_id, block.local_id)
+            for key in self._state.keys.values()
+            for block in key.blocks
+            if block.container_id in containers
+        }
+        deleted = {container_id: self._deleted_in(container_id) for container_id in containers}
+        brought = []
+        for key in found:
+            code = self._why_not(key, named, deleted)
+            one = RecoveredPut(key.name, code) if code else self._bring(change, key)
+            if not code:
+                named.update((block.container_id, block.local_id) for block in key.blocks)
+            brought.append(one)
+        return brought
+
+    def _finish(self, change: StateChange, *, last_local_id: int, is_forced: bool) -> None:
+        """End the recovery so that decisions may begin. Raise UnavailableError naming the known
+        nodes that have not reported, unless forced: data that only they have is still unknown and
+        stays there.
+
+        A state that was put back by hand, and is not marked as restored, must not assign a block id
+        twice either.
+        """
+        state = self._state
+        if last_local_id <= LOCAL_ID_SEEN_MAX:
+            change.move_counter("next_local_id", last_local_id + 1)
+        if state.restored is None:
+            return
+        missing = self._safe_mode.look().missing
+        if missing and not is_forced:
+            raise UnavailableError(
+                Code.SAFE_MODE,
+                f"{', '.join(missing)} has not named all it has: what was stored there since the "
+                "backup is not known yet",
+                hint="start it and wait; --force goes on without, and recover can be run again",
+            )
+        seen = {
+            number for number in self._reports.unknown_container_ids if self._may_be_ours(number)
+        }
+        seen.update(state.containers.ids().tolist())
+        change.move_counter("next_container_id", max(seen, default=0) + 1 + CONTAINER_GAP)
+        self._older_states.settle(change)
+        change.end_restore()
+        facts = {"who": "scm", "missing": list(missing), "forced": is_forced}
+        change.note(AuditEntry("restore finished", Code.SAFE_MODE if missing else "OK", facts))
+        change.on_commit(_log.warning, "restore_finished", count=len(missing))
+
+    def _adopted(self, one: InspectedContainer) -> Container | None:
+        """Return the container record to adopt; None if it is known already or cannot be
+        adopted.
+        """
+        state, container_id = self._state, one.container_id
+        replicas = state.replicas.of(container_id)
+        is_known = state.containers.get(container_id) or state.forgotten.get(container_id)
+        if is_known or not replicas or not self._may_be_ours(container_id):
+            return None
+        indexes = {replica.replica_index for replica in replicas}
+        scheme = parse_scheme(one.scheme) if one.scheme else None
+        if max(indexes) > (0 if scheme is None else scheme.shard_count):
+            return None  # shards of a scheme that none of their blocks names
+        opened = Container(
+            container_id=container_id,
+            state=ContainerState.OPEN,
+            replication_factor=self._factor if scheme is None else scheme.shard_count,
+            sequence_id=0,
+            state_since_ms=self._clock.wall_ms(),
+            pipeline=(),
+            scheme=one.scheme,
+        )
+        return end_writes(opened, _WHY, now_ms=self._clock.wall_ms())
+
+    def _why_not(
+        self,
+        key: Key,
+        named: Collection[tuple[int, int]],
+        deleted: Mapping[int, Collection[int]],
+    ) -> str:
+        """Return why a put is not recorded; an empty string if it is."""
+        places = [(block.container_id, block.local_id) for block in key.blocks]
+        if any(self._state.containers.get(container_id) is None for container_id, _ in places):
+            return Code.CONTAINER_NOT_FOUND
+        if any(local_id in deleted[container_id] for container_id, local_id in places):
+            return DELETED
+        return KNOWN if any(place in named for place in places) else ""
+
+    def _bring(self, change: StateChange, key: Key) -> RecoveredPut:
+        """Record a put under its name, or under another name if a newer put has it; rename an older
+        one.
+        """
+        known = self._state.keys.get(key.name)
+        for block in key.blocks:
+            self._count(change, block)
+        if known is None:
+            change.put(self._state.keys, key)
+            return RecoveredPut(key.name, RECOVERED)
+        newer, older = (key, known) if _age(key) > _age(known) else (known, key)
+        aside = replace(older, name=self._free_name(older))
+        change.put(self._state.keys, aside)
+        if newer is known:
+            return RecoveredPut(key.name, KEPT_ASIDE, aside.name)
+        change.put(self._state.keys, key)
+        return RecoveredPut(key.name, REPLACED, aside.name)
+
+    def _free_name(self, key: Key) -> str:
+        """Return an unused name for the older of two puts, short enough for RPCs even if the key's
+        own name is long.
+        """
+        for number in count():
+            suffix = f"~{_age(key)}" + (f".{number}" if number else "")
+            room = KEY_BYTES_MAX - len(suffix)
+            name = key.name.encode()[:room].decode(errors="ignore") + suffix
+            if self._state.keys.get(name) is None:
+                return name
+        raise AssertionError("numbers have no end")
+
+    def _count(self, change: StateChange, block: KeyBlock) -> None:
+        container = self._state.containers.get(block.container_id)
+        assert container is not None, "looked at before"
+        stored_bytes = replica_bytes(container.scheme, block.length_bytes)
+        counted = replace(
+            container,
+            committed_bytes=container.committed_bytes + stored_bytes,
+            committed_count=container.committed_count + 1,
+        )
+        change.put(self._state.containers, counted)
+
+    def _deleted_in(self, container_id: int) -> frozenset[int]:
+        """Return the blocks of a container whose delete this state has ordered."""
+        done = (deleted.local_ids for deleted in self._state.deleted_in(container_id))
+        return self._deletions.being_deleted(container_id).union(*done)
+
+    def _has_other_deleted(self, container_id: int) -> bool:
+        """Return True if a replica has tombstones other than those of deletes that this state
+        ordered.
+        """
+        trees = [replica.tree for replica in self._state.replicas.of(container_id)]
+        buried = [tree for tree in trees if tree is not None and tree.tombstone_count]
+        if not buried:
+            return False
+        known = np.array(sorted(self._deleted_in(container_id)), np.uint64)
+        return any(
+            tree.tombstones_checksum != container_checksum(tree.algorithm, known) for tree in buried
+        )
+
+
+def _age(key: Key) -> int:
+    """Return a sort key for the time of a put: block ids only grow."""
+    return max((block.local_id for block in key.blocks), default=0)

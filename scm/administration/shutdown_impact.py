@@ -1,0 +1,237 @@
+"""Answers whether datanodes or volumes may be stopped, or lost for good, by the judge's rules.
+
+Containers are judged page by page. If a datanode's health changes meanwhile, the check starts
+again; if it keeps changing, the answer is UNKNOWN.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from health.segmented_rows import Ints
+from scm.administration.container_pages import ContainerPages
+from scm.administration.impact_analysis import ImpactTotals, StopAnswer, StopTargets
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.safemode import SafeMode
+from scm.state.entities import Container, NodeHealthState, OpState
+from suture.errors import Code, RefusedError, size_text
+
+TRIES: Final = 3
+NEVER_DEAD: Final = frozenset({OpState.IN_MAINTENANCE, OpState.ENTERING_MAINTENANCE})
+"""States in which a silent datanode is waited for."""
+
+Stamp = tuple[tuple[str, str, str, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopQuery:
+    """The datanodes, and volumes as (datanode, id), that would be off."""
+
+    datanode_ids: tuple[str, ...]
+    volumes: tuple[tuple[str, str], ...] = ()
+    is_for_good: bool = False
+    keep_count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StopImpact:
+    """The answer and the facts it rests on."""
+
+    answer: StopAnswer
+    reasons: tuple[str, ...]
+    outlook: ImpactTotals
+    open_count: int
+    """Containers that are being written there."""
+    writer_count: int
+    """Clients that write them."""
+    wait_ms: int
+    """Until what lacks is made elsewhere at all: a datanode that is silent may return."""
+    rebuild_ms: int
+    """Time to copy it at the recent rate, one copy at a time on each remaining datanode."""
+    stays_count: int
+    """Datanodes that would still take new replicas."""
+    free_bytes: int
+    has_room: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    targets: StopTargets
+    container_ids: Ints
+    stamp: Stamp
+    reasons: tuple[str, ...]
+
+
+class StopImpactAnalyzer(ControlComponent):
+    """Computes answers without changing anything. Takes the control plane's lock itself."""
+
+    def __init__(self, basis: DecisionContext, pages: ContainerPages, safe_mode: SafeMode) -> None:
+        super().__init__(basis)
+        self._pages = pages
+        self._safe_mode = safe_mode
+
+    def ask(self, question: StopQuery) -> StopImpact:
+        """Return the answer. Raise RefusedError(WRONG_DATANODE) for an unknown datanode or
+        volume.
+        """
+        for tries_left in reversed(range(TRIES)):
+            found, is_same = self._looked(question)
+            if is_same or not tries_left:
+                return found
+        raise AssertionError("it is tried at least once")
+
+    def _looked(self, question: StopQuery) -> tuple[StopImpact, bool]:
+        """Check once; also return whether the datanodes kept their health meanwhile."""
+        with self.access.lock:
+            begun = self._begin(question)
+        outlook = ImpactTotals()
+        for page in self._pages.of(begun.container_ids):
+            outlook.add(page.batch, page.rules, begun.targets)
+        with self.access.lock:
+            is_same = self._stamp() == begun.stamp
+            return self._foreseen(question, begun, outlook, is_same=is_same), is_same
+
+    def _begin(self, question: StopQuery) -> _Begun:
+        for name in (*question.datanode_ids, *(name for name, _ in question.volumes)):
+            if self._state.nodes.get(name) is None:
+                raise RefusedError(
+                    Code.WRONG_DATANODE, f"no datanode {name} ever registered", datanode_id=name
+                )
+        reasons = [] if not self._safe_mode.is_on else ["the control plane is in safe mode"]
+        off = frozenset(question.datanode_ids)
+        parts: dict[str, Ints] = {}
+        for name in dict.fromkeys(name for name, _ in question.volumes if name not in off):
+            wanted = [volume for node, volume in question.volumes if node == name]
+            parts[name], unplaced_count = self._on_volumes(name, wanted)
+            if unplaced_count:
+                reasons.append(f"{name} does not say on which volume {unplaced_count} replicas are")
+        for name in (*off, *parts):
+            if self._nodes.health(name) is not NodeHealthState.DEAD and not self._is_confirmed(
+                name
+            ):
+                reasons.append(f"{name} has not named all it holds since the start")
+        held = [self._state.replicas.ids_on(name) for name in off]
+        ids = np.unique(np.concatenate([*held, *parts.values(), np.zeros(0, np.int64)]))
+        targets = StopTargets(off, parts, question.is_for_good, question.keep_count)
+        return _Begun(targets, ids.astype(np.int64), self._stamp(), tuple(reasons))
+
+    def _on_volumes(self, datanode_id: str, volume_ids: Collection[str]) -> tuple[Ints, int]:
+        """Return the containers on these volumes, and how many have no known volume."""
+        rows = self._state.replicas.of_node(
+            datanode_id, np.sort(self._state.replicas.ids_on(datanode_id))
+        )
+        words = self._state.replicas.words(rows["volume"].tolist())
+        there = np.array([word in volume_ids for word in words], dtype=np.bool_)
+        live = self._nodes.liveness(datanode_id)
+        known = {volume.volume_id for volume in live.volumes} if live is not None else set()
+        missing = sorted(set(volume_ids) - known - set(words))
+        if missing:
+            raise RefusedError(
+                Code.WRONG_DATANODE,
+                f"datanode {datanode_id} has no volume {', '.join(missing)}",
+                hint="suture volumes lists them",
+            )
+        return rows["container_id"][there].astype(np.int64), words.count("")
+
+    def _is_confirmed(self, datanode_id: str) -> bool:
+        return self._cases.is_confirmed(datanode_id)
+
+    def _stamp(self) -> Stamp:
+        """Return the values that must be the same for every page."""
+        return tuple(
+            (
+                node.datanode_id,
+                self._nodes.health(node.datanode_id),
+                node.op_state,
+                self._is_confirmed(node.datanode_id),
+            )
+            for node in self._state.nodes.values()
+        )
+
+    def _foreseen(
+        self, question: StopQuery, begun: _Begun, outlook: ImpactTotals, *, is_same: bool
+    ) -> StopImpact:
+        reasons = list(begun.reasons)
+        if not is_same:
+            reasons.append("datanodes came and went while they were looked at")
+        stays = [
+            candidate
+            for candidate in self._cases.candidates()
+            if candidate.datanode_id not in begun.targets.nodes
+        ]
+        free_bytes = sum(max(0, c.available_bytes - c.scheduled_bytes) for c in stays)
+        lanes = max(1, min(len(stays), outlook.lacking_count))
+        opened = self._opened(outlook.open_ids, question.datanode_ids)
+        answer, told = _answer(outlook, reasons, question.keep_count)
+        room = _without_room(outlook, len(stays), free_bytes)
+        return StopImpact(
+            answer,
+            tuple(told + room),
+            outlook,
+            len(opened),
+            len({container.client_id for container in opened} - {""}),
+            self._wait_ms(begun.targets) if outlook.lacking_count else 0,
+            self._commands.copy_rate.estimate_ms(outlook.rebuild_bytes) // lanes,
+            len(stays),
+            free_bytes,
+            not room,
+        )
+
+    def _opened(self, ids: Collection[int], datanode_ids: Sequence[str]) -> list[Container]:
+        """Return the containers that are being written there, or will be."""
+        there, wanted = set(ids), set(datanode_ids)
+        return [
+            container
+            for container in self._state.containers.open_all()
+            if container.container_id in there or wanted.intersection(container.pipeline)
+        ]
+
+    def _wait_ms(self, targets: StopTargets) -> int:
+        waited = [
+            name
+            for name in targets.nodes
+            if self._nodes.health(name) is not NodeHealthState.DEAD
+            and (targets.is_for_good or self._op_state(name) not in NEVER_DEAD)
+        ]
+        return self._options.dead_after_ms if waited else 0
+
+    def _op_state(self, datanode_id: str) -> OpState:
+        node = self._state.nodes.get(datanode_id)
+        return OpState.IN_SERVICE if node is None else node.op_state
+
+
+def _answer(
+    outlook: ImpactTotals, reasons: Sequence[str], keep_count: int
+) -> tuple[StopAnswer, list[str]]:
+    """Return the answer with its reasons: unknown facts take precedence over a no."""
+    if reasons:
+        return StopAnswer.UNKNOWN, list(reasons)
+    if outlook.unreadable_count:
+        return StopAnswer.NO, [f"{outlook.unreadable_count} containers could not be read"]
+    if outlook.few_count:
+        why = f"{outlook.few_count} containers would have fewer than {keep_count} copies"
+        return StopAnswer.NO, [why]
+    if outlook.doubtful_count:
+        return StopAnswer.UNKNOWN, [
+            f"{outlook.doubtful_count} containers depend on datanodes that are silent, on reports "
+            "that are missing, or on replicas that are damaged or differ"
+        ]
+    return StopAnswer.YES, []
+
+
+def _without_room(outlook: ImpactTotals, stays_count: int, free_bytes: int) -> list[str]:
+    """Return the reasons why the remaining nodes could not hold the lacking replicas."""
+    found = []
+    if outlook.lacking_count and outlook.width_max > stays_count:
+        found.append(
+            f"{outlook.width_max} datanodes are needed to have all replicas again, "
+            f"{stays_count} would take any"
+        )
+    if outlook.rebuild_bytes > free_bytes:
+        found.append(
+            f"{size_text(outlook.rebuild_bytes)} would have to be made again, "
+            f"{size_text(free_bytes)} are free"
+        )
+    return found

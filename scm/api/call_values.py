@@ -1,0 +1,77 @@
+"""Values that calls pass into and out of the control plane."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scm.administration.replica_orders import DatanodeQueue
+from scm.cluster.replica_map import NodeReplicaReport
+from scm.state.entities import CommandOutcome, OpState, PendingCommand, ReportedVolume
+from scm.state.starts import ReportedStart
+
+
+class DatanodeAddress(NamedTuple):
+    """A datanode and its address. Each lookup creates three."""
+
+    datanode_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerLocation:
+    """A container and the datanodes to read it from, most promising first."""
+
+    container_id: int
+    endpoints: tuple[DatanodeAddress, ...]
+    scheme: str  # the erasure code's name; "": each replica is a whole copy
+    equal_count: int  # this many of the first are equally good: readers spread over them
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A heartbeat of a datanode."""
+
+    datanode_id: str
+    boot_id: int
+    volumes: tuple[ReportedVolume, ...]
+    reports: tuple[NodeReplicaReport, ...]
+    outcomes: tuple[CommandOutcome, ...]
+    queues: tuple[tuple[str, int], ...]
+    op_state: OpState | None = None  # as the datanode keeps it; None: never set
+    op_expiry_ms: int = 0
+    seen_starts: tuple[ReportedStart, ...] = ()
+    refused: tuple[str, ...] = ()  # parts that break a rule and are left out
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """The answer to a heartbeat: commands, each with the datanodes it names, and the containers of
+    which this datanode has the last healthy copy.
+    """
+
+    is_known: bool
+    commands: tuple[tuple[PendingCommand, tuple[DatanodeAddress, ...]], ...] = ()
+    last_copies: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTotals:
+    """The commands that wait for datanodes, and the work that is not a command yet."""
+
+    nodes: Sequence[DatanodeQueue]
+    pending_add_count: int
+    pending_add_limit: int
+    under_count: int
+    over_count: int
+    transaction_count: int
+    delete_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedBlockInfo:
+    """A block that a writer may write, and its datanodes."""
+
+    container_id: int
+    local_id: int
+    bcsid: int
+    replicas: tuple[DatanodeAddress, ...]

@@ -1,0 +1,224 @@
+"""The control plane as one object: every call is one locked, atomic, durable change.
+
+    datanodes ─┐
+    clients ───┼─► one lock (`scm.state.state_access`) ─► a component decides ─► commit ─► answer
+    operators ─┤
+    time ──────┘   (`tick`)
+
+The components of `assembly.py` decide, and gRPC calls them. This module and those beside it define
+the order of steps of the calls that need several components. Nothing is pushed: datanodes fetch
+their commands.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from scm.api.calls.client_calls import ClientCalls
+from scm.api.calls.components import ControlPlaneComponents
+from scm.api.calls.datanode_calls import DatanodeCalls
+from scm.api.calls.queries import Queries
+from scm.api.replication_report import LastVerification
+from scm.state.clock import ScmClock
+from scm.state.database import StateChange, StateDatabase
+from scm.state.entities import NodeHealthState
+from scm.state.options import ScmOptions
+from scm.state.starts import ReportedStart
+from scm.state.state_access import locked, state_change
+from suture.wire.server.authorization import Audit
+
+COUNTS_PER_TICK: Final = 20  # portions of the totals, some 10 ms each
+
+T = TypeVar("T")
+
+
+def _no_pause(_took_s: float) -> None:
+    """Continue at once."""
+
+
+def _no_look() -> None:
+    """Check no more than one portion before commands are sent."""
+
+
+class ControlPlane(ControlPlaneComponents):
+    """A single node, not highly available: the state directory has one owner.
+
+    Callers use the components; the calls defined here are for its own loops.
+    """
+
+    def __init__(
+        self,
+        state: StateDatabase,
+        *,
+        clock: ScmClock,
+        options: ScmOptions,
+        snapshots_path: Path,
+        audit: Audit | None = None,
+    ) -> None:
+        super().__init__(
+            state, clock=clock, options=options, snapshots_path=snapshots_path, audit=audit
+        )
+        self.datanodes = DatanodeCalls(self)
+        self.clients = ClientCalls(self)
+        self.queries = Queries(self)
+
+    @property
+    def shown(self) -> ReportedStart:
+        """This start and its state number, as datanodes see them."""
+        state = self.state
+        return ReportedStart(state.lineage.start_id, state.term, state.number)
+
+    def tick(
+        self,
+        pause: Callable[[float], object] = _no_pause,
+        look_on: Callable[[], object] = _no_look,
+    ) -> None:
+        """Do the periodic work; called about every heartbeat interval.
+
+        It works in portions, so that other calls get the lock in between; after each, `pause`
+        receives the seconds it took. Before commands are ordered, most urgent first, `look_on`
+        checks as many due containers as time allows.
+        """
+        while self._portion(pause, self._note_node):
+            pass
+        looked_at = self._portion(pause, self._begin_tick)
+        if looked_at is None:
+            return
+        look_on()
+        self._portion(pause, self._choose)
+        for serve in (self.manager.serve, self.healing.serve):
+            while self._portion(pause, serve):
+                pass
+        with self.access.change() as change:
+            self.deletions.tell_again(change, self.manager.uneven)
+            empty = dict.fromkeys([*looked_at, *self.deletions.unfinished()])
+            self.observer.observe(change, self.deletions.tidy(change, empty))
+            self.parting.turn(change)
+            self.balancer.turn(change)
+
+    def note_history(self, pause: Callable[[float], object] = _no_pause) -> None:
+        """Continue counting, and record a sample if one is due; called between ticks.
+
+        After a start there are millions to count; after each portion `pause` receives the seconds
+        it took.
+        """
+        for _ in range(COUNTS_PER_TICK):
+            began_s = self.clock.monotonic_s()
+            with self.access.lock:
+                is_counted = self.totals.turn()
+            if is_counted:
+                break
+            pause(self.clock.monotonic_s() - began_s)
+        with self.access.lock:
+            is_due = self.chronicle.is_due(self.clock.monotonic_s())
+        if not is_due:
+            return
+        look, judgement = self.queries.judgement()
+        with self.access.change() as change:
+            self.chronicle.note(
+                change,
+                look,
+                judgement,
+                done=self.progress.sums(),
+                now_s=self.clock.monotonic_s(),
+            )
+
+    def _portion(self, pause: Callable[[float], object], step: Callable[[StateChange], T]) -> T:
+        """Run one step of a tick; return its result."""
+        began_s = self.clock.monotonic_s()
+        with self.access.change() as change:
+            found = step(change)
+        pause(self.clock.monotonic_s() - began_s)
+        return found
+
+    def _note_node(self, change: StateChange) -> bool:
+        """Schedule the containers of a node whose health changed; return False if none did."""
+        changed = self.nodes.note_health(change, count_max=1)
+        for datanode_id in changed:
+            held = self.state.replicas.ids_on(datanode_id)
+            self.last_copies.recount_all(change, held)
+            self.totals.recount(held)
+            self._node_changed(datanode_id)
+            is_dead = self.nodes.health(datanode_id) is NodeHealthState.DEAD
+            self.manager.look_at_node(datanode_id, is_urgent=is_dead)
+            self.observer.observe(change, self._unsettled_on(datanode_id))
+            if is_dead:
+                self.commands.node_died(change, datanode_id)
+        return bool(changed)
+
+    def _begin_tick(self, change: StateChange) -> list[int] | None:
+        """Do the work that orders nothing; return the checked containers, or None in safe mode."""
+        self.commands.expire(change)
+        self.totals.turn()
+        self.reconciles.forget_old()
+        self.observer.observe(change, self.writers.end_idle(change))
+        self.closes.close_due(change)
+        if not self.safe_mode.look().is_open:
+            return None
+        for datanode_id in self.departures.turn(change):
+            self._node_changed(datanode_id)
+            self.manager.look_at_node(datanode_id)
+        self.closures.turn(change, self.manager.short)
+        self.manager.begin_turn()
+        return self.manager.look_on()
+
+    def _choose(self, _change: StateChange) -> None:
+        """Select the containers to order for in this step."""
+        self.manager.choose()
+        self.healing.begin_turn()
+
+    @state_change
+    def look_on(self, change: StateChange) -> bool:
+        """Check more of the containers that a tick left; return True if some are still left.
+
+        After a node died all its containers are due. They are checked in portions, so that other
+        calls get the lock in between.
+        """
+        if not self.manager.is_behind or not self.safe_mode.look().is_open:
+            return False
+        looked_at = dict.fromkeys(self.manager.look_on())
+        self.observer.observe(change, self.deletions.tidy(change, looked_at))
+        return self.manager.is_behind
+
+    @locked
+    def take_changed_nodes(self) -> list[str]:
+        """Return the nodes that joined, left or changed since the last call.
+
+        None while containers wait for commands, because their needs are known already. But not for
+        longer than a round: a container that no node can take waits for ever.
+        """
+        first_s = min(self.changed_nodes.values(), default=0.0)
+        is_early = self.clock.monotonic_s() - first_s < self.options.check_interval_ms / 1000
+        if is_early and (self.manager.under or self.removals.over):
+            return []
+        changed = sorted(self.changed_nodes)
+        self.changed_nodes.clear()
+        return [node for node in changed if self.state.nodes.get(node) is not None]
+
+    @locked
+    def nodes_changed(self, datanode_ids: Sequence[str]) -> None:
+        """Put nodes back, because handling their change failed."""
+        for datanode_id in datanode_ids:
+            self._node_changed(datanode_id)
+
+    def _node_changed(self, datanode_id: str) -> None:
+        self.changed_nodes.setdefault(datanode_id, self.clock.monotonic_s())
+
+    @state_change
+    def note_verified(self, change: StateChange, decisions: Mapping[str, int], error: str) -> None:
+        """Record the result of the last verification."""
+        verified = LastVerification(self.clock.wall_ms(), dict(decisions), error)
+        self.chronicle.verified(change, verified)
+
+    def _unsettled_on(self, datanode_id: str) -> list[int]:
+        """Return the containers that may have waited for a node, or must wait for it again."""
+        closing = self.state.containers.closing
+        waiting = closing.union(self.state.transactions.container_ids())
+        if not waiting:  # usual after a start: each node holds tens of thousands
+            return []
+        found = waiting.intersection(self.state.replicas.on(datanode_id))
+        for container_id in closing - found:
+            container = self.state.containers.get(container_id)
+            if container is not None and datanode_id in container.pipeline:
+                found.add(container_id)
+        return sorted(found)

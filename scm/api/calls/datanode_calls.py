@@ -1,0 +1,175 @@
+"""Datanode calls of the control plane: registrations, heartbeats, and confirmed deletes.
+
+heartbeat ─► reports, outcomes ─► observe what changed ─► commands that are due
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from scm.api.call_values import DatanodeAddress, Heartbeat, HeartbeatAnswer
+from scm.api.calls.components import ControlPlaneComponents
+from scm.api.cluster_status.progress import is_news
+from scm.cluster.commands.command_limits import HARMLESS, OF_THE_NODE
+from scm.cluster.nodes import Registration
+from scm.cluster.replica_map import NodeReplicaReport, replicas_max
+from scm.state.database import StateChange
+from scm.state.entities import CommandKind, CommandOutcome, PendingCommand
+from scm.state.state_access import state_change
+from suture.errors import Code, RefusedError, UnavailableError
+
+REPORTED_AT_ONCE: Final = 5_000  # replicas while the lock is held: some 0.03 s if all are new
+
+
+class DatanodeCalls:
+    """Each call is one locked, atomic, durable change."""
+
+    def __init__(self, parts: ControlPlaneComponents) -> None:
+        self.access = parts.access
+        self._parts = parts
+
+    def register(self, registration: Registration) -> None:
+        """Register a datanode. Raise RefusedError(WRONG_CLUSTER)."""
+        try:
+            self._register(registration)
+        except RefusedError as error:
+            with self.access.lock:
+                self._parts.refused_parts.note_stranger(registration.datanode_id, str(error))
+            raise
+
+    @state_change
+    def _register(self, change: StateChange, registration: Registration) -> None:
+        self._parts.older_states.compare(change, registration.datanode_id, registration.seen_starts)
+        is_new_process = self._parts.nodes.register(change, registration)
+        self._parts.reports.forget(registration.datanode_id)
+        self._parts.refused_parts.admit(registration.datanode_id)
+        self._parts.refused_parts.note(registration.datanode_id, registration.refused)
+        self._parts.state.stir(
+            self._parts.state.replicas.ids_on(registration.datanode_id)
+        )  # a new rack?
+        if is_new_process:
+            self._parts.commands.node_restarted(change, registration.datanode_id)
+        node = self._parts.state.nodes.get(registration.datanode_id)
+        if node is not None and not self._parts.nodes.takes_commands(node.datanode_id):
+            why = "read-only" if node.is_read_only else "not managed"
+            self._parts.closures.end_writes_on(
+                change, [node.datanode_id], f"one of its nodes is {why}"
+            )
+
+    def heartbeat(
+        self, call: Heartbeat, is_awaited: Callable[[], bool] = lambda: True
+    ) -> HeartbeatAnswer:
+        """Apply a datanode's reports and return its commands.
+
+        A call of a process that did not register last is ignored. A call whose caller has stopped
+        waiting (`is_awaited`) changes nothing: the next call may have been applied before it, and
+        older facts would replace newer ones. Raise UnavailableError then.
+        """
+        parts = [part for report in call.reports for part in report.parts(REPORTED_AT_ONCE)]
+        outcomes, refused = call.outcomes, list(call.refused)
+        while len(parts) > 1 and sum(len(part.replicas) for part in parts) > REPORTED_AT_ONCE:
+            with self.access.change() as change:
+                if not self._is_heard(call, is_awaited):
+                    return HeartbeatAnswer(is_known=False)
+                self._take_in(change, call, outcomes, [parts.pop(0)], refused)
+            outcomes = ()
+        with self.access.change() as change:
+            if not self._is_heard(call, is_awaited):
+                return HeartbeatAnswer(is_known=False)
+            self._parts.older_states.compare(change, call.datanode_id, call.seen_starts)
+            is_open = self._take_in(change, call, outcomes, parts, refused)
+            self._parts.refused_parts.note(call.datanode_id, refused)
+            if is_open:
+                self._parts.deletions.offer(change, call.datanode_id)
+            if call.datanode_id in self._parts.reports.cut_off:
+                self._parts.commands.ask_for_all(change, call.datanode_id)
+            self._parts.anchoring.note(change, call.datanode_id, call.volumes)
+            self._parts.departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
+            kinds = frozenset(CommandKind) if is_open else HARMLESS
+            if not self._parts.nodes.takes_commands(call.datanode_id):
+                kinds = OF_THE_NODE
+            sending = self._parts.commands.drain(
+                change, call.datanode_id, self._parts.last_look.objections, kinds
+            )
+            return HeartbeatAnswer(
+                is_known=True,
+                commands=tuple(
+                    (c, self._named_by(c))
+                    for c in [self._addressed(change, one) for one in sending]
+                ),
+                last_copies=self._parts.last_copies.on(call.datanode_id),
+            )
+
+    def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:
+        """Record the call of a datanode; return False if another process registered last."""
+        if not is_awaited():
+            raise UnavailableError(Code.CANCELLED, f"{call.datanode_id} has given up waiting")
+        if not self._parts.nodes.is_current(call.datanode_id, call.boot_id):
+            return False
+        self._parts.nodes.hear(call.datanode_id, call.volumes, call.queues)
+        return True
+
+    def _take_in(
+        self,
+        change: StateChange,
+        call: Heartbeat,
+        outcomes: Iterable[CommandOutcome],
+        reports: Iterable[NodeReplicaReport],
+        refused: list[str],
+    ) -> bool:
+        """Apply a part of a datanode's call; return True if decisions may be made. `refused`
+        collects the parts that are left out.
+        """
+        changed: set[int] = set()
+        for outcome in outcomes:
+            self._parts.deletions.acknowledge(change, outcome)
+            if is_news(self._parts.state.commands.get(outcome.command_id), outcome):
+                self._parts.progress.note(outcome, self._parts.clock.monotonic_s())
+            container = self._parts.outcomes.take_in(change, outcome)
+            if container is not None:
+                changed.add(container.container_id)
+        capacity_bytes = sum(one.capacity_bytes for one in call.volumes if not one.failed)
+        count_max = replicas_max(capacity_bytes)
+        for report in reports:
+            within = self._parts.reports.within(call.datanode_id, report, count_max)
+            if within is not report:
+                refused.append(within.refused)
+            changed |= self._parts.reports.apply(change, call.datanode_id, within)
+        self._parts.observer.observe_all(change, changed)
+        self._parts.last_copies.recount(change, changed)
+        is_open = self._parts.safe_mode.look().is_open
+        if is_open and changed:
+            self._parts.observer.observe(change, self._parts.deletions.tidy(change, changed))
+        return is_open
+
+    def confirm_deletes(
+        self, container_id: int, local_ids: Sequence[int]
+    ) -> tuple[frozenset[int], frozenset[int]]:
+        """Return which of these blocks were ever ordered deleted, and which a key names.
+
+        The long part runs without the lock, on immutable values.
+        """
+        asked = frozenset(local_ids)
+        with self.access.lock:
+            ordered = self._parts.deletions.being_deleted(container_id)
+            has_keys = self._parts.state.keys.blocks_in(container_id) > 0
+            keys = self._parts.state.keys.values() if has_keys else []
+        for deleted in self._parts.state.deleted_in(container_id):
+            ordered |= asked.intersection(deleted.local_ids)
+        named = frozenset(
+            block.local_id
+            for key in keys
+            for block in key.blocks
+            if block.container_id == container_id and block.local_id in asked
+        )
+        return ordered & asked, named
+
+    def _addressed(self, change: StateChange, command: PendingCommand) -> PendingCommand:
+        """Return a command with the details that are set when it is sent; record its sources."""
+        addressed = self._parts.reconciles.addressed(self._parts.coding.addressed(command))
+        if addressed.sources:
+            change.touch(self._parts.state.commands, addressed)
+        return addressed
+
+    def _named_by(self, command: PendingCommand) -> tuple[DatanodeAddress, ...]:
+        """Return the datanodes that a command names, with their current addresses."""
+        return self._parts.endpoints(self._parts.last_look.named_by(command))

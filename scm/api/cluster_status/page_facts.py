@@ -1,0 +1,54 @@
+"""Everything that the cluster's pages show, as values of nearly one moment.
+
+It is collected in portions, so that no call waits for it. A node may be shown as it was a tenth of
+a second before the containers were counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scm.administration.decommission import DepartureStatus
+from scm.api.cluster_status.cluster_look import Look
+from scm.api.cluster_status.progress import CompletionRate
+from scm.api.cluster_status.status_history import StatusHistoryData
+from scm.api.health_totals import Flag
+from scm.api.views import ContainerView, NodeView
+from scm.state.entities import CommandKind
+
+
+@dataclass(frozen=True, slots=True)
+class CommandBacklog:
+    """Commands of one kind: the number pending, and the rate at which they are done."""
+
+    kind: CommandKind
+    pending_count: int
+    rate: CompletionRate
+
+
+@dataclass(frozen=True, slots=True)
+class FlaggedContainers:
+    """The number of containers with a condition, and the first of them."""
+
+    flag: Flag
+    count: int
+    first: Sequence[ContainerView]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOverview:
+    """The facts of the cluster's pages."""
+
+    look: Look
+    cluster_id: str
+    term: int
+    started_at_ms: int
+    nodes: Sequence[NodeView]
+    works: Sequence[CommandBacklog]
+    under_count: int  # containers waiting to be copied or rebuilt
+    over_count: int
+    departures: Sequence[DepartureStatus]  # the first
+    departing_count: int
+    named: Sequence[FlaggedContainers]
+    past: StatusHistoryData
+    hold_count: int
+    forgotten_count: int

@@ -1,0 +1,122 @@
+"""Counts of commands carried out and their rates, updated as datanodes answer.
+
+In memory only: after a start the rates are unknown until something has been done.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Final
+
+from scm.state.entities import CommandKind, CommandOutcome, OutcomeState, PendingCommand
+from suture.wire.v1 import scm_pb2
+
+SPAN_S: Final = 600.0  # rates are those of the last ten minutes
+PORTION_S: Final = 10.0
+COUNTED: Final = frozenset(
+    {CommandKind.REPLICATE, CommandKind.RECONSTRUCT, CommandKind.RECONCILE, CommandKind.DELETE}
+)
+"""Kinds that repair or remove replicas; closes and messages to a node do not count."""
+
+
+@dataclass(slots=True)
+class CompletedWork:
+    """Commands carried out in one interval."""
+
+    since_s: float
+    done: Counter[str]
+    moved_bytes: Counter[str]
+    failed: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRate:
+    """Recent work of one kind; nothing is known of the time before `span_s`."""
+
+    done_count: int = 0
+    failed_count: int = 0
+    moved_bytes: int = 0
+    span_s: float = 0.0
+
+    def bytes_per_s(self) -> float:
+        """Return the bytes moved per second; 0 if none were moved."""
+        return self.moved_bytes / self.span_s if self.span_s else 0.0
+
+    def left_s(self, count: int) -> float | None:
+        """Return how long `count` more take at this rate; None while it is unknown."""
+        if not count:
+            return 0.0
+        return count * self.span_s / self.done_count if self.done_count and self.span_s else None
+
+
+class CommandProgress:
+    """Counts outcomes. Callers hold the control plane's lock."""
+
+    def __init__(self, now_s: float) -> None:
+        self._started_at_s = now_s
+        self._portions: deque[CompletedWork] = deque()
+        self.done: Counter[tuple[str, str]] = Counter()
+        """By kind and result, since the start."""
+        self.moved_bytes: Counter[str] = Counter()
+        """By kind, since the start."""
+
+    def note(self, outcome: CommandOutcome, now_s: float) -> None:
+        """Count one command that a datanode answered."""
+        portion = self._portion(now_s)
+        self.done[outcome.kind, outcome.state] += 1
+        if outcome.state is OutcomeState.FAILED:
+            portion.failed[outcome.kind] += 1
+        elif outcome.state is OutcomeState.EXECUTED:
+            moved = bytes_of(outcome)
+            portion.done[outcome.kind] += 1
+            portion.moved_bytes[outcome.kind] += moved
+            self.moved_bytes[outcome.kind] += moved
+
+    def rate(self, kind: CommandKind, now_s: float) -> CompletionRate:
+        """Return the recent rate of commands of a kind."""
+        self._forget(now_s)
+        return CompletionRate(
+            sum(portion.done[kind] for portion in self._portions),
+            sum(portion.failed[kind] for portion in self._portions),
+            sum(portion.moved_bytes[kind] for portion in self._portions),
+            min(SPAN_S, max(PORTION_S, now_s - self._started_at_s)),
+        )
+
+    def sums(self) -> tuple[int, int, int]:
+        """Return the done and failed commands of `COUNTED` since the start, and the bytes moved."""
+        done, failed = (
+            sum(count for (kind, state), count in self.done.items()
+                if state == wanted and kind in COUNTED)
+            for wanted in (OutcomeState.EXECUTED, OutcomeState.FAILED)
+        )  # fmt: skip
+        return done, failed, sum(self.moved_bytes.values())
+
+    def _portion(self, now_s: float) -> CompletedWork:
+        self._forget(now_s)
+        if not self._portions or now_s - self._portions[-1].since_s >= PORTION_S:
+            self._portions.append(CompletedWork(now_s, Counter(), Counter(), Counter()))
+        return self._portions[-1]
+
+    def _forget(self, now_s: float) -> None:
+        while self._portions and now_s - self._portions[0].since_s > SPAN_S:
+            self._portions.popleft()
+
+
+def is_news(pending: PendingCommand | None, outcome: CommandOutcome) -> bool:
+    """Return True if this is a datanode's first answer to this command of ours."""
+    return (
+        pending is not None
+        and not pending.is_answered
+        and pending.datanode_id == outcome.datanode_id
+        and pending.kind == outcome.kind
+    )
+
+
+def bytes_of(outcome: CommandOutcome) -> int:
+    """Return the bytes that a command moved, as its datanode reports."""
+    match outcome.kind:
+        case CommandKind.RECONSTRUCT:
+            return scm_pb2.ReconstructOutcome.FromString(outcome.detail).bytes_written
+        case CommandKind.RECONCILE:
+            return scm_pb2.ReconcileOutcome.FromString(outcome.detail).bytes_fetched
+        case _:
+            return outcome.moved_bytes

@@ -1,0 +1,160 @@
+"""Keeps the history of the cluster: a sample every half minute, and every change of the verdict.
+
+    look ──► judged ──► sample, merged into its 5 minutes, hour and day
+                   └──► a turn, if the verdict is another than before
+
+A start is recorded as a change, because nothing was observed before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from health.cluster_verdict import DataVerdict, Judgement
+from scm.api.cluster_status.cluster_look import Look
+from scm.api.replication_report import LastVerification
+from scm.state.database import StateChange, StateDatabase
+from scm.state.history.interval_samples import (
+    LEVELS,
+    StatusSample,
+    VerdictChange,
+    Verification,
+    merged,
+    placed,
+)
+
+EVERY_S: Final = 30.0
+TURNS_MAX: Final = 200
+VERIFICATIONS_MAX: Final = 50
+TEXT_CHARS_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StatusHistoryData:
+    """The recorded history, oldest first."""
+
+    samples: tuple[Sequence[StatusSample], ...] = ()  # by level
+    turns: Sequence[VerdictChange] = ()
+    verifications: Sequence[Verification] = ()
+
+    def since_ms(self, verdict: DataVerdict, now_ms: int) -> int:
+        """Return since when the verdict has been the same; `now_ms` if it has just changed."""
+        last = self.turns[-1] if self.turns else None
+        return last.at_ms if last is not None and last.verdict is verdict else now_ms
+
+
+class StatusHistory:
+    """Records history. Callers hold the control plane's lock."""
+
+    def __init__(self, state: StateDatabase, *, started_at_ms: int) -> None:
+        self._state = state
+        self._started_at_ms = started_at_ms
+        self._is_first = True
+        self._noted_at_s: float | None = None
+        self._done = (0, 0, 0)
+
+    def is_due(self, now_s: float) -> bool:
+        """Return True if another sample is due."""
+        return self._noted_at_s is None or now_s - self._noted_at_s >= EVERY_S
+
+    def note(
+        self,
+        change: StateChange,
+        look: Look,
+        judgement: Judgement,
+        *,
+        done: tuple[int, int, int],
+        now_s: float,
+    ) -> None:
+        """Record a sample; `done` are the counts of done, failed and moved since the start."""
+        self._noted_at_s = now_s
+        if self._is_first:
+            self._is_first = False
+            change.on_undo(lambda: setattr(self, "_is_first", True))
+            self._turn(change, self._started_at_ms, DataVerdict.UNKNOWN, self._begin())
+        turns = self._state.turns.by_time()
+        if not turns or turns[-1].verdict is not judgement.verdict:
+            self._turn(change, look.now_ms, judgement.verdict, judgement.text)
+        before, self._done = self._done, done
+        change.on_undo(lambda: setattr(self, "_done", before))
+        ended, failed, moved_bytes = (now - then for now, then in zip(done, before, strict=True))
+        sample = sample_of(
+            look, judgement.verdict, done=ended, failed=failed, moved_bytes=moved_bytes
+        )
+        self._sample(change, sample)
+
+    def verified(self, change: StateChange, verified: LastVerification) -> None:
+        """Record the result of a verification by Spark."""
+        row = Verification(
+            verified.at_ms,
+            tuple(sorted(verified.decisions.items())),
+            verified.error[:TEXT_CHARS_MAX],
+        )
+        change.put(self._state.verifications, row)
+        for old in self._state.verifications.by_time()[:-VERIFICATIONS_MAX]:
+            change.remove(self._state.verifications, old.at_ms)
+
+    def last_verified(self) -> LastVerification:
+        """Return the last verification's result, also one before our start."""
+        known = self._state.verifications.by_time()
+        if not known:
+            return LastVerification()
+        return LastVerification(known[-1].at_ms, dict(known[-1].decisions), known[-1].error)
+
+    def past(self) -> StatusHistoryData:
+        """Return the whole history."""
+        return StatusHistoryData(
+            tuple(self._state.samples.of(level) for level in range(len(LEVELS))),
+            self._state.turns.by_time(),
+            self._state.verifications.by_time(),
+        )
+
+    def _begin(self) -> str:
+        known = self._state.samples.of(0)
+        if not known:
+            return "The control plane started for the first time"
+        at = datetime.fromtimestamp(known[-1].at_ms / 1000, UTC)
+        return f"The control plane started; nobody watched since {at:%Y-%m-%d %H:%M} UTC"
+
+    def _turn(self, change: StateChange, at_ms: int, verdict: DataVerdict, text: str) -> None:
+        turns = self._state.turns.by_time()
+        at_ms = max(at_ms, turns[-1].at_ms + 1 if turns else 0)  # even if the clock went back
+        change.put(self._state.turns, VerdictChange(at_ms, verdict, text[:TEXT_CHARS_MAX]))
+        for old in turns[: len(turns) + 1 - TURNS_MAX]:
+            change.remove(self._state.turns, old.at_ms)
+
+    def _sample(self, change: StateChange, taken: StatusSample) -> None:
+        for level, kept in enumerate(LEVELS):
+            sample = placed(taken, level)
+            before = self._state.samples.get(sample.key)
+            change.put(self._state.samples, sample if before is None else merged(before, sample))
+            if before is None:
+                for old in self._state.samples.of(level)[: -kept.count_max]:
+                    change.remove(self._state.samples, old.key)
+
+
+def sample_of(
+    look: Look, verdict: DataVerdict, *, done: int, failed: int, moved_bytes: int
+) -> StatusSample:
+    """Return a look reduced to the numbers that are kept."""
+    sums, counts = look.sums, look.counts
+    return StatusSample(
+        level=0,
+        at_ms=look.now_ms,
+        verdict=verdict,
+        node_count=sums.node_count,
+        silent_count=len(sums.silent),
+        failed_volume_count=sums.failed_volume_count,
+        container_count=counts.all,
+        to_do_count=counts.to_do,
+        lost_count=counts.lost,
+        capacity_bytes=sums.capacity_bytes,
+        used_bytes=sums.used_bytes,
+        data_bytes=sums.data_bytes,
+        in_time_bytes=sums.in_time_bytes,
+        oldest_scan_at_ms=sums.oldest_scan_at_ms,
+        done_count=done,
+        failed_count=failed,
+        moved_bytes=moved_bytes,
+    )

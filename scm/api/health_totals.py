@@ -1,0 +1,417 @@
+"""Counts of healthy and unhealthy containers, maintained as containers change.
+
+A container's flags are recomputed after a change of it or of one of its replicas, some in each
+step, so that an answer takes as long with a million containers as with ten. Replicas on datanodes
+that are DEAD, and not in maintenance, are not present.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from enum import IntFlag
+from functools import reduce
+from itertools import islice
+from operator import or_
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from merkle.replica import TREE_STATES, ReplicaState
+from scm.api.views import comparison
+from scm.cluster.nodes import NodeManager
+from scm.state.database import StateDatabase
+from scm.state.entities import Container, ContainerState, Replica, data_count_of
+from scm.state.records import NO_COUNT
+from scm.state.replicas.arena import Rows, picked
+from scm.state.replicas.holders import distinct
+from scm.state.replicas.replica_table import NO_WORD, ReplicaTable
+from scm.state.tables.container_table import ContainerTable
+from scm.state.tables.key_table import KeyTable
+from suture.wire.mapping.replica_columns import CONTRADICTORY, HAS_TREE
+
+COUNTED_MAX: Final = 4_000  # per step, some 10 ms: after a restart all containers are uncounted
+REPLICAS_WANTED: Final = 3  # of a container that was not made here
+
+WHOLE: Final = frozenset(ReplicaState) - {
+    ReplicaState.UNHEALTHY,
+    ReplicaState.RECOVERING,
+    ReplicaState.DELETED,
+}
+_WRITTEN: Final = frozenset({ContainerState.OPEN, ContainerState.CLOSING})
+_GONE: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
+_HAS_TREE_STATE: Final = np.array([state in TREE_STATES for state in ReplicaState])
+_IS_WHOLE_STATE: Final = np.array([state in WHOLE for state in ReplicaState])
+"""By number of a state."""
+_UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
+
+
+class Flag(IntFlag):
+    """Conditions of a container; a closed one of ours without any is whole."""
+
+    OPEN = 1  # or closing: there is nothing to compare yet
+    GONE = 2  # deleted, or being deleted
+    UNHEALTHY = 4
+    DIFFER = 8
+    FEW_REPLICAS = 16
+    UNKNOWN = 32  # not compared: a replica has no tree yet
+    FOREIGN = 64  # reported by datanodes, and never made here
+    LOST = 128  # no whole replica is known; of shards, too few to read
+    CONTRADICT = 256  # replicas contradict each other, each by intact rows
+    STRAY = 512  # foreign, and no operator forgot it: this state may be an older one
+    LACKING = 1024  # no replica can have all blocks that keys need
+
+
+_NO_FLAG: Final = Flag(0)
+NOT_SAID: Final = -1
+NOT_KNOWN: Final = 2**62  # more than any count
+TO_DO: Final = (
+    Flag.UNHEALTHY
+    | Flag.DIFFER
+    | Flag.FEW_REPLICAS
+    | Flag.UNKNOWN
+    | Flag.LOST
+    | Flag.CONTRADICT
+    | Flag.STRAY
+    | Flag.LACKING
+)
+
+NAMED: Final = (
+    Flag.LOST,
+    Flag.LACKING,
+    Flag.CONTRADICT,
+    Flag.UNHEALTHY,
+    Flag.DIFFER,
+    Flag.FEW_REPLICAS,
+)
+"""Flags for which a page lists containers, worst first."""
+ANY_NAMED: Final = reduce(or_, NAMED)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCounts:
+    """Containers by what an operator would do about them; deleted ones are not counted."""
+
+    all: int
+    open: int
+    whole: int
+    to_do: int
+    unhealthy: int
+    differ: int
+    few_replicas: int
+    unknown: int
+    lost: int
+    contradict: int
+    stray: int
+    lacking: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyNeeds:
+    """Keys' needs of one container, as far as they are known."""
+
+    block_count: int = 0
+    bcsid: int = 0  # of the last commit; 0: none, or not known
+    promised_count: int = NOT_KNOWN  # blocks that were ever promised in it
+
+
+NOTHING_NEEDED: Final = KeyNeeds()
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Keys' needs of containers, for one or for many at once."""
+
+    keys: KeyTable
+    containers: ContainerTable
+    has_all_commits_of: Callable[[int], bool]
+
+    def of(self, container_id: int) -> KeyNeeds:
+        """Return the needs of one container."""
+        [promised_count] = self.promised_in(np.array([container_id])).tolist()
+        return KeyNeeds(
+            block_count=self.keys.blocks_in(container_id),
+            bcsid=self.keys.needed_bcsid_in(container_id),
+            promised_count=promised_count,
+        )
+
+    def columns(self, container_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Return how many blocks keys need, and the last commit that keys need or needed."""
+        ids = container_ids.tolist()
+        counts, bcsids = self.keys.blocks_in_each(ids), self.keys.last_bcsids_in(ids)
+        return np.array(counts, np.int64), np.array(bcsids, np.int64)
+
+    def promised_in(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many blocks were ever promised; unknown after a recovery."""
+        ids = container_ids.tolist()
+        counts = self.containers.promised_counts(ids)
+        return np.array(
+            [
+                counted if counted and self.has_all_commits_of(number) else NOT_KNOWN
+                for number, counted in zip(ids, counts, strict=True)
+            ],
+            np.int64,
+        )
+
+
+def flags_of(
+    container: Container | None, replicas: Sequence[Replica], needed: KeyNeeds = NOTHING_NEEDED
+) -> Flag:
+    """Return the flags of a container with these replicas."""
+    flags = Flag(0)
+    if container is None:
+        flags |= Flag.FOREIGN
+    elif container.state in _WRITTEN:
+        return Flag.OPEN
+    elif container.state in _GONE:
+        return Flag.GONE
+    is_coded = container is not None and bool(container.scheme)
+    there = len({r.replica_index for r in replicas}) if is_coded else len(replicas)
+    wanted = 0 if container is None else container.replication_factor
+    if there < (wanted or REPLICAS_WANTED):
+        flags |= Flag.FEW_REPLICAS
+    if any(r.state is ReplicaState.UNHEALTHY or r.finding_count or r.load_error for r in replicas):
+        flags |= Flag.UNHEALTHY
+    if any(replica.is_contradictory for replica in replicas):
+        flags |= Flag.CONTRADICT
+    whole = {r.replica_index if is_coded else 0 for r in replicas if is_whole(r)}
+    if len(whole) < (data_count_of(container.scheme) if container is not None else 1):
+        flags |= Flag.LOST
+    if container is not None and is_lacking(replicas, needed):
+        flags |= Flag.LACKING
+    match comparison(container, replicas):
+        case "differ":
+            flags |= Flag.DIFFER
+        case "unknown":
+            flags |= Flag.UNKNOWN
+    return flags
+
+
+def is_lacking(replicas: Sequence[Replica], needed: KeyNeeds) -> bool:
+    """Return True if no replica can have all blocks that keys need, even if all replicas are equal.
+
+    A replica lacks blocks if it has fewer than needed or not the last commit. It also lacks some if
+    deleted blocks that no key released, together with the needed ones, are more than were ever
+    promised. Return False while a replica has no tree, because it may still be open.
+    """
+    loaded = [replica for replica in replicas if not replica.load_error]
+    return bool(loaded) and all(
+        replica.tree is not None
+        and replica.state in TREE_STATES
+        and (
+            replica.block_count < needed.block_count
+            or replica.bcsid < needed.bcsid
+            or replica.tree.tombstone_count + needed.block_count > needed.promised_count
+        )
+        for replica in loaded
+    )
+
+
+def is_whole(replica: Replica) -> bool:
+    """Return True if a replica can be read completely, as far as is known."""
+    is_readable = replica.state in WHOLE and not replica.load_error
+    return is_readable and not replica.finding_count
+
+
+class HealthTotals:
+    """Flags by container, and the count of each combination. Callers hold the control
+    plane's lock.
+    """
+
+    def __init__(self, state: StateDatabase, nodes: NodeManager) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._needs = Needs(state.keys, state.containers, state.has_all_commits_of)
+        self._backlog = distinct(state.replicas.container_ids(), state.containers.ids())
+        self._backlog_at = 0  # those before it were counted
+        self._due: set[int] = set()
+        for table in (state.containers, state.replicas, state.keys):
+            table.touched.clear()  # touched while they were read back
+        self._flags: dict[int, Flag] = {}  # only of containers that have any: most have none
+        self._counts: Counter[Flag] = Counter()
+        self._having: dict[Flag, dict[int, None]] = {flag: {} for flag in NAMED}
+
+    def recount(self, container_ids: NDArray[np.int64]) -> None:
+        """Mark the containers of a node that died or came back."""
+        self._due.update(container_ids.tolist())
+
+    def turn(self) -> bool:
+        """Recompute the flags of some changed containers; return True if none is left."""
+        for table in (self._state.containers, self._state.replicas, self._state.keys):
+            self._due |= table.touched
+            table.touched.clear()
+        if len(self._due) <= COUNTED_MAX:
+            chosen, self._due = self._due, set()
+        else:
+            chosen = {self._due.pop() for _ in range(COUNTED_MAX)}
+        stop = self._backlog_at + COUNTED_MAX - len(chosen)
+        changed = np.fromiter(chosen, np.int64, len(chosen))
+        ids = np.concatenate((changed, self._backlog[self._backlog_at : stop]))
+        self._backlog_at = min(stop, len(self._backlog))
+        if len(ids):
+            self._note_all(ids)
+        return not self.due_count
+
+    @property
+    def due_count(self) -> int:
+        """Number of containers not counted since they changed, or since the start."""
+        return (
+            len(self._due)
+            + len(self._backlog)
+            - self._backlog_at
+            + len(self._state.containers.touched)
+            + len(self._state.replicas.touched)
+            + len(self._state.keys.touched)
+        )
+
+    def named(self, flag: Flag, count: int) -> list[int]:
+        """Return some containers that have one of `NAMED`, those that have had it longest first."""
+        return list(islice(self._having[flag], count))
+
+    def count_of(self, flag: Flag) -> int:
+        """Return how many containers have one of `NAMED`."""
+        return len(self._having[flag])
+
+    def counts(self) -> HealthCounts:
+        """Return the counts as of the last step that left nothing."""
+
+        def having(flags: Flag) -> int:
+            return sum(count for known, count in self._counts.items() if known & flags)
+
+        foreign = having(Flag.FOREIGN)
+        shown = len(self._state.containers) - having(Flag.GONE) + foreign
+        return HealthCounts(
+            all=shown,
+            open=having(Flag.OPEN),
+            whole=shown - having(Flag.OPEN) - having(TO_DO),
+            to_do=having(TO_DO),
+            unhealthy=having(Flag.UNHEALTHY),
+            differ=having(Flag.DIFFER),
+            few_replicas=having(Flag.FEW_REPLICAS),
+            unknown=having(Flag.UNKNOWN),
+            lost=having(Flag.LOST),
+            contradict=having(Flag.CONTRADICT),
+            stray=having(Flag.STRAY),
+            lacking=having(Flag.LACKING),
+        )
+
+    def _note_all(self, container_ids: NDArray[np.int64]) -> None:
+        """Recompute the flags of containers: of most as columns, of the few others one by one."""
+        containers = self._state.containers
+        counts = containers.wanted.of(container_ids)
+        gone = frozenset(filter(self._nodes.is_gone, self._nodes.dead))
+        flags = flags_of_all(self._state.replicas, container_ids, counts, gone, self._needs)
+        for container_id in container_ids[flags < 0].tolist():
+            self._note(container_id, containers.get(container_id), gone)
+        is_plain = flags == 0
+        for container_id in self._flags.keys() & set(container_ids[is_plain].tolist()):
+            self._set(container_id, _NO_FLAG)
+        is_odd = flags > 0
+        for container_id, flag in zip(
+            container_ids[is_odd].tolist(), flags[is_odd].tolist(), strict=True
+        ):
+            self._set(container_id, Flag(flag))
+
+    def _note(self, container_id: int, container: Container | None, gone: Set[str]) -> None:
+        replicas = self._state.replicas.of(container_id)
+        is_there = container is not None or bool(replicas)
+        present = [replica for replica in replicas if replica.datanode_id not in gone]
+        flags = flags_of(container, present, self._needs.of(container_id)) if is_there else Flag(0)
+        if flags & Flag.FOREIGN and self._state.forgotten.get(container_id) is None:
+            flags |= Flag.STRAY
+        self._set(container_id, flags)
+
+    def _set(self, container_id: int, flags: Flag) -> None:
+        before = self._flags.pop(container_id, Flag(0))
+        if before:
+            self._counts[before] -= 1
+        if flags:
+            self._flags[container_id] = flags
+            self._counts[flags] += 1
+        if (before | flags) & ANY_NAMED:
+            for flag, having in self._having.items():
+                if flags & flag:
+                    having.setdefault(container_id)
+                else:
+                    having.pop(container_id, None)
+
+
+def flags_of_all(
+    table: ReplicaTable,
+    container_ids: NDArray[np.int64],
+    replica_counts: NDArray[np.int64],
+    gone: Set[str] = frozenset(),
+    needs: Needs | None = None,
+) -> NDArray[np.int64]:
+    """Return `flags_of` for containers at rest, from the columns of their replicas.
+    `replica_counts` are the counts of `WantedCounts.of`. Replicas on nodes in `gone` are not
+    present. `needs` are the keys' needs.
+
+    NOT_SAID marks a container that columns cannot decide, because it has no count, may lack needed
+    blocks, or has trees of several algorithms, where the order of its replicas matters.
+    """
+    count = len(container_ids)
+    wanted = np.where(replica_counts == 0, REPLICAS_WANTED, replica_counts)
+    owner, rows = table.owned(container_ids)
+    if gone:
+        is_present = ~np.isin(rows["datanode"], table.numbers(gone))
+        owner, rows = owner[is_present], picked(rows, is_present)
+    has_error = rows["error"] != NO_WORD
+    number = rows["state"]
+    has_tree = _HAS_TREE_STATE[number] & (rows["flags"] & HAS_TREE != 0)
+
+    def of(which: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return np.bincount(owner[which], minlength=count)
+
+    there = np.bincount(owner, minlength=count)
+    is_damaged = (number == _UNHEALTHY) | (rows["finding_count"] > 0) | has_error
+    trees = of(has_tree)
+    whole = of(_IS_WHOLE_STATE[number] & ~has_error & (rows["finding_count"] == 0))
+    first = np.zeros(count, np.int64)  # the place of each container's first tree
+    places = np.flatnonzero(has_tree)
+    first[owner[places][::-1]] = places[::-1]
+    beside = first[owner]
+
+    def unlike(column: str) -> NDArray[np.int64]:
+        return of(has_tree & (rows[column] != rows[column][beside]))
+
+    is_mixed = unlike("algorithm") > 0
+    differ = (unlike("root") > 0) | (unlike("tombstones_checksum") > 0)
+    flags = np.zeros(count, np.int64)
+    for flag, is_so in (
+        (Flag.FEW_REPLICAS, there < wanted),
+        (Flag.UNHEALTHY, of(is_damaged) > 0),
+        (Flag.CONTRADICT, of(rows["flags"] & CONTRADICTORY != 0) > 0),
+        (Flag.LOST, whole == 0),
+        (Flag.DIFFER, differ),
+        (Flag.UNKNOWN, ~differ & ((trees == 0) | (trees != there))),
+    ):
+        flags[is_so] |= flag
+    flags[is_mixed | (replica_counts == NO_COUNT)] = NOT_SAID
+    if needs is not None:
+        is_sound = has_tree & ~has_error
+        flags[_may_lack(container_ids, owner[is_sound], picked(rows, is_sound), needs)] = NOT_SAID
+    return flags
+
+
+def _may_lack(
+    container_ids: NDArray[np.int64], owner: NDArray[np.int64], rows: Rows, needs: Needs
+) -> NDArray[np.bool_]:
+    """Return the containers for which `is_lacking` must be called; `rows` are replicas with
+    a tree.
+    """
+    block_counts, bcsids = needs.columns(container_ids)
+    promised = np.full(len(container_ids), NOT_KNOWN)
+    some = np.unique(owner[rows["tombstone_count"] > 0])
+    promised[some] = needs.promised_in(container_ids[some])
+
+    def of_replicas(column: str) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = rows[column].astype(np.int64)
+        return found
+
+    lacks = of_replicas("block_count") < block_counts[owner]
+    lacks |= of_replicas("bcsid") < bcsids[owner]
+    lacks |= of_replicas("tombstone_count") + block_counts[owner] > promised[owner]
+    has_all = np.bincount(owner[~lacks], minlength=len(container_ids)) > 0
+    is_there = np.bincount(owner, minlength=len(container_ids)) > 0
+    return np.logical_and(is_there, ~has_all)

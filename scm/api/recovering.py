@@ -1,0 +1,78 @@
+"""Converts recovery calls after a restore: checks the findings and builds the responses."""
+
+from typing import Final
+
+from scm.administration.restore_recovery import (
+    InspectedContainer,
+    RecoveredPut,
+    RecoveryBacklog,
+    RecoveryCall,
+    RecoveryResult,
+)
+from scm.api.wire import IDS_MAX, KEYS_MAX, key_from, parse_number, scheme_from
+from scm.state.entities import Key
+from suture.wire.mapping.codec import malformed, parse_block_id, parse_container_id
+from suture.wire.mapping.message_map import MessageMap
+from suture.wire.v1 import scm_pb2
+
+DELETED_MAX: Final = 2_000_000  # blocks of all containers of one call
+RECOVERED_KEY: Final = MessageMap(scm_pb2.RecoveredKey, RecoveredPut, key="name")
+
+
+def found_from(request: scm_pb2.RecoverRequest) -> RecoveryCall:
+    """Check the findings."""
+    return RecoveryCall(
+        _looked_from(request),
+        _keys_from(request),
+        last_local_id=parse_number(request.last_local_id, "last_local_id"),
+        is_end=request.finish,
+        is_forced=request.force,
+    )
+
+
+def _looked_from(request: scm_pb2.RecoverRequest) -> list[InspectedContainer]:
+    _limit(len(request.containers), IDS_MAX, "containers")
+    _limit(sum(len(c.deleted_local_ids) for c in request.containers), DELETED_MAX, "blocks")
+    return [
+        InspectedContainer(
+            parse_container_id(one.container_id, f"containers[{i}].container_id"),
+            scheme_from(one),
+            frozenset(
+                parse_block_id(local_id, f"containers[{i}].deleted_local_ids")
+                for local_id in one.deleted_local_ids
+            ),
+        )
+        for i, one in enumerate(request.containers)
+    ]
+
+
+def _keys_from(request: scm_pb2.RecoverRequest) -> list[Key]:
+    """Return the keys; a name may occur more than once."""
+    _limit(len(request.keys), KEYS_MAX, "keys")
+    return [key_from(message, f"keys[{i}]") for i, message in enumerate(request.keys)]
+
+
+def to_recover_message(found: RecoveryBacklog) -> scm_pb2.GetRecoveryResponse:
+    """Return the containers to examine."""
+    restored = found.restored
+    return scm_pb2.GetRecoveryResponse(
+        restored=restored is not None,
+        taken_at_ms=0 if restored is None else restored.taken_at_ms,
+        restored_at_ms=0 if restored is None else restored.restored_at_ms,
+        missing_datanode_ids=found.missing,
+        container_ids=found.container_ids,
+    )
+
+
+def recovered_message(made: RecoveryResult) -> scm_pb2.RecoverResponse:
+    """Return the outcomes, or predicted outcomes, of the findings."""
+    return scm_pb2.RecoverResponse(
+        adopted_container_ids=made.adopted,
+        deleted_keys=made.deleted,
+        keys=RECOVERED_KEY.messages(made.brought),
+    )
+
+
+def _limit(count: int, count_max: int, where: str) -> None:
+    if count > count_max:
+        raise malformed(where, f"{count} are more than {count_max}")

@@ -1,0 +1,418 @@
+"""Converts the control plane's values to protobuf responses."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from operator import not_
+from typing import Final, assert_never
+
+from health.cluster_verdict import Judgement
+from scm.administration.affected_keys import AffectedKey, KeyPage
+from scm.administration.decommission import SHOWN_MAX, DepartureStatus
+from scm.administration.forget_containers import ForgetResult
+from scm.administration.replica_orders import DatanodeQueue, NodeDecision
+from scm.api import wire
+from scm.api.call_values import (
+    AllocatedBlockInfo,
+    ContainerLocation,
+    DatanodeAddress,
+    HeartbeatAnswer,
+    QueueTotals,
+)
+from scm.api.health_totals import HealthCounts
+from scm.api.replication_report import RmReport
+from scm.api.views import ContainerView, NodeView, ReplicaView, comparison
+from scm.containers.block_deletion import KeyDeletion
+from scm.replication.balancer.balance_moves import Move
+from scm.replication.balancer.balancer import BalanceStatus
+from scm.replication.reconcile.plan_check import (
+    ASKED_FOR,
+    ContainerDecision,
+    LostCommit,
+    PlannedCommand,
+)
+from scm.state.entities import (
+    CommandKind,
+    CommandOutcome,
+    DeleteTransaction,
+    Hold,
+    Holder,
+    Key,
+    PendingCommand,
+    Replica,
+    ReportedVolume,
+)
+from scm.state.history.anchors import Anchor, VolumeAnchors
+from scm.state.starts import ReportedStart
+from suture.ec.scheme import parse_scheme
+from suture.wire.mapping.codec import summary_message
+from suture.wire.mapping.erasure_codec import SCHEME
+from suture.wire.mapping.message_map import Field, MessageMap, each
+from suture.wire.mapping.replica_columns import report_of
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
+
+_SHOWS_VERDICT: Final = ("", "suture status", "suture scm report")
+"""Commands that are not named beside a reason: they show it."""
+
+
+def _counts(counts: Iterable[tuple[str, int]]) -> list[scm_pb2.QueueCount]:
+    return [scm_pb2.QueueCount(type=kind, count=count) for kind, count in counts]
+
+
+COUNTS: Final = Field(encode=_counts)
+ORDER: Final = MessageMap(
+    scm_pb2.Order,
+    PlannedCommand,
+    type="kind",
+    target_datanode_id="target_id",
+    bytes="size_bytes",
+)
+CONTAINER_DECISION: Final = MessageMap(
+    scm_pb2.ContainerDecision,
+    ContainerDecision,
+    orders=each(ORDER, "commands"),
+    given_up=each(MessageMap(scm_pb2.GivenUpCommit, LostCommit)),
+)
+FORGOTTEN: Final = MessageMap(scm_pb2.ForgottenContainer, ForgetResult)
+KEY_DELETION: Final = MessageMap(scm_pb2.KeyDeletion, KeyDeletion, key="name", size="size_bytes")
+NODE_DECISION: Final = MessageMap(scm_pb2.NodeDecision, NodeDecision)
+MOVE: Final = MessageMap(
+    scm_pb2.BalanceMove,
+    Move,
+    source_datanode_id="source_id",
+    target_datanode_id="target_id",
+    bytes="size_bytes",
+)
+BALANCE: Final = MessageMap(
+    scm_pb2.BalanceResponse,
+    BalanceStatus,
+    running="is_running",
+    threshold_permille=Field("threshold_percent", lambda percent: round(percent * 10)),
+    moves=each(MOVE),
+    shares=Field(encode=lambda shares: [_share(*share) for share in shares]),
+)
+DEPARTURE: Final = MessageMap(
+    scm_pb2.Departure,
+    DepartureStatus,
+    within=["node"],
+    required_count=Field("required", len),
+    container_ids=Field("required", lambda required: required[:SHOWN_MAX]),
+    switch_off="may_be_switched_off",
+    persisted="is_persisted",
+)
+QUEUE: Final = MessageMap(
+    scm_pb2.QueueInfo,
+    DatanodeQueue,
+    within=["node"],
+    excluded="is_excluded",
+    reported=COUNTS,
+    sent=COUNTS,
+    waiting=COUNTS,
+)
+QUEUES: Final = MessageMap(
+    scm_pb2.GetQueuesResponse,
+    QueueTotals,
+    nodes=each(QUEUE),
+    under_replicated_count="under_count",
+    over_replicated_count="over_count",
+    delete_transaction_count="transaction_count",
+    pending_delete_count="delete_count",
+)
+NODE: Final = MessageMap(
+    scm_pb2.NodeInfo,
+    NodeView,
+    within=["node"],
+    omits=["volumes", "queues"],
+    last_heartbeat_at_ms="heartbeat_at_ms",
+    read_only="node.is_read_only",
+    unmanaged=Field("is_managed", not_),
+)
+STATUS: Final = MessageMap(
+    scm_pb2.CommandStatus,
+    CommandOutcome,
+    omits=wire.DETAILED_KINDS,
+    type="kind",
+)
+TRANSACTION: Final = MessageMap(scm_pb2.DeleteTransaction, DeleteTransaction, keep="is_unproven")
+HOLD: Final = MessageMap(scm_pb2.Hold, Hold)
+ANCHOR: Final = MessageMap(scm_pb2.Anchor, Anchor, checksum=Field(encode=bytes.fromhex))
+ANCHORS: Final = MessageMap(scm_pb2.LogAnchors, VolumeAnchors, anchors=each(ANCHOR))
+AFFECTED_KEY: Final = MessageMap(
+    scm_pb2.ContainerKey,
+    AffectedKey,
+    key="name",
+    size="size_bytes",
+    container_ids=Field(encode=sorted),
+)
+KEY_PAGE: Final = MessageMap(scm_pb2.ListContainerKeysResponse, KeyPage, keys=each(AFFECTED_KEY))
+
+
+def _share(datanode_id: str, share: float) -> scm_pb2.NodeShare:
+    return scm_pb2.NodeShare(datanode_id=datanode_id, used_permille=round(share * 1000))
+
+
+def heartbeat_response(answer: HeartbeatAnswer, shown: ReportedStart) -> scm_pb2.HeartbeatResponse:
+    """Return a datanode's commands and the facts of this start that it remembers."""
+    return scm_pb2.HeartbeatResponse(
+        term=shown.term,
+        start_id=shown.start_id,
+        state_number=shown.state_number,
+        commands=[_command(command, named, shown.term) for command, named in answer.commands],
+        reregister=not answer.is_known,
+        sole_healthy_container_ids=answer.last_copies,
+    )
+
+
+def allocation_response(
+    blocks: Iterable[AllocatedBlockInfo], *, renew_ms: int
+) -> scm_pb2.AllocateBlocksResponse:
+    """Return the blocks promised to a writer and the interval at which it has to call."""
+    return scm_pb2.AllocateBlocksResponse(
+        blocks=[
+            scm_pb2.BlockAllocation(
+                block_id=container_pb2.BlockId(
+                    container_id=block.container_id, local_id=block.local_id, bcsid=block.bcsid
+                ),
+                replicas=_endpoints(block.replicas),
+            )
+            for block in blocks
+        ],
+        renew_ms=renew_ms,
+    )
+
+
+def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
+    """Return a key; `lost` are those of its containers that were given up."""
+    return scm_pb2.KeyInfo(
+        key=key.name,
+        size=key.size_bytes,
+        created_at_ms=key.created_at_ms,
+        blocks=[
+            scm_pb2.BlockLocation(
+                block_id=container_pb2.BlockId(
+                    container_id=block.container_id, local_id=block.local_id, bcsid=block.bcsid
+                ),
+                length=block.length_bytes,
+            )
+            for block in key.blocks
+        ],
+        lost_container_ids=lost,
+    )
+
+
+def lookup_response(key: Key, containers: Sequence[ContainerLocation]) -> scm_pb2.LookupKeyResponse:
+    """Return a key and where its containers are."""
+    answer = scm_pb2.LookupKeyResponse(key=key_message(key))
+    for one in containers:
+        found = answer.containers.add(
+            container_id=one.container_id, scheme=one.scheme, equal_count=one.equal_count
+        )
+        for datanode_id, address in one.endpoints:
+            found.replicas.add(datanode_id=datanode_id, address=address)
+    return answer
+
+
+def node_message(view: NodeView) -> scm_pb2.NodeInfo:
+    """Return a node."""
+    if view.live is None:
+        return NODE.message(view)
+    volumes = [_volume(volume) for volume in view.live.volumes]
+    return NODE.message(view, volumes=volumes, queues=_counts(view.live.queues))
+
+
+def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
+    """Return a container with its replicas."""
+    container = view.container
+    return scm_pb2.ContainerInfo(
+        container_id=view.container_id,
+        state=view.state,
+        replication_factor=0 if container is None else container.replication_factor,
+        sequence_id=0 if container is None else container.sequence_id,
+        used_bytes=view.used_bytes,
+        replicas=[_replica_info(replica) for replica in view.replicas],
+        checksums=comparison(container, [replica.replica for replica in view.replicas]),
+        scheme="" if container is None else container.scheme,
+    )
+
+
+def counts_message(counts: HealthCounts, judgement: Judgement) -> scm_pb2.CountContainersResponse:
+    """Return the container counts and the verdict on the cluster."""
+    known = asdict(counts)
+    known.pop("stray")
+    return scm_pb2.CountContainersResponse(
+        verdict=judgement.verdict,
+        reasons=[
+            f"{r.text} ({r.command})" if r.command not in _SHOWS_VERDICT else r.text
+            for r in judgement.reasons
+        ],
+        **known,
+    )
+
+
+def decisions_message(decisions: Iterable[ContainerDecision]) -> scm_pb2.ContainerDecisions:
+    """Return one decision per requested container."""
+    return scm_pb2.ContainerDecisions(decisions=CONTAINER_DECISION.messages(decisions))
+
+
+def forgotten_message(fates: Iterable[ForgetResult]) -> scm_pb2.ForgetContainersResponse:
+    """Return the outcomes of forgetting containers."""
+    return scm_pb2.ForgetContainersResponse(containers=FORGOTTEN.messages(fates))
+
+
+def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysResponse:
+    """Return the outcomes of deleting keys."""
+    return scm_pb2.DeleteKeysResponse(deletions=KEY_DELETION.messages(deletions))
+
+
+def node_decisions_message(decisions: Iterable[NodeDecision]) -> scm_pb2.NodeDecisions:
+    """Return one decision per datanode."""
+    return scm_pb2.NodeDecisions(decisions=NODE_DECISION.messages(decisions))
+
+
+def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
+    """Return the replication manager's report."""
+    return scm_pb2.GetReportResponse(
+        generated_at_ms=report.generated_at_ms,
+        states={str(state): count for state, count in report.states.items()},
+        conditions=[
+            scm_pb2.ConditionSample(condition=condition, count=count, container_ids=ids)
+            for condition, (count, ids) in report.conditions.items()
+        ],
+        verified_at_ms=report.verified.at_ms,
+        decisions=report.verified.decisions,
+        verify_error=report.verified.error,
+        recovering_replica_count=report.recovering_count,
+    )
+
+
+def departures_message(
+    departures: Iterable[DepartureStatus], leaving_locked: int, resting_locked: int
+) -> scm_pb2.ListDeparturesResponse:
+    """Return the progress of the nodes that are not in service."""
+    return scm_pb2.ListDeparturesResponse(
+        leaving_locked_count=leaving_locked,
+        resting_locked_count=resting_locked,
+        departures=DEPARTURE.messages(departures),
+    )
+
+
+def outcome_message(outcome: CommandOutcome) -> scm_pb2.Outcome:
+    """Return the outcome of a command."""
+    status = STATUS.message(outcome)
+    if outcome.detail and outcome.kind in wire.DETAILED_KINDS:
+        getattr(status, outcome.kind).ParseFromString(outcome.detail)
+    return scm_pb2.Outcome(
+        datanode_id=outcome.datanode_id, status=status, reported_at_ms=outcome.reported_at_ms
+    )
+
+
+def _command(
+    command: PendingCommand, named: Sequence[DatanodeAddress], term: int
+) -> scm_pb2.Command:
+    message = scm_pb2.Command(
+        command_id=command.command_id,
+        term=term,
+        lifetime_ms=command.lifetime_ms,
+        priority=command.priority,
+    )
+    match command.kind:
+        case CommandKind.CLOSE:
+            message.close.container_id = command.container_id
+            message.close.bcsid = command.bcsid
+            message.close.force = command.force
+        case CommandKind.DELETE:
+            message.delete.container_id = command.container_id
+            message.delete.force = command.force
+            message.delete.witnesses.extend(_endpoints(named))
+        case CommandKind.RECONCILE:
+            message.reconcile.container_id = command.container_id
+            message.reconcile.peers.extend(_endpoints(named))
+            message.reconcile.scheme = command.scheme
+            message.reconcile.holders.extend(map(_holder, command.holders))
+            message.reconcile.asked_for = command.why == ASKED_FOR
+        case CommandKind.REPLICATE:
+            message.replicate.container_id = command.container_id
+            message.replicate.target.CopyFrom(_endpoints(named)[0])
+        case CommandKind.RECONSTRUCT:
+            message.reconstruct.CopyFrom(_reconstruct(command, named))
+        case CommandKind.DELETE_BLOCKS:
+            message.delete_blocks.transactions.extend(TRANSACTION.messages(command.transactions))
+        case CommandKind.SET_OPERATIONAL_STATE:
+            message.set_operational_state.op_state = command.op_state
+            message.set_operational_state.op_expiry_ms = command.op_expiry_ms
+        case CommandKind.REFRESH_VOLUME_USAGE:
+            message.refresh_volume_usage.SetInParent()
+        case CommandKind.REREGISTER:
+            message.reregister.SetInParent()
+        case _ as never:
+            assert_never(never)
+    return message
+
+
+def _reconstruct(
+    command: PendingCommand, named: Sequence[DatanodeAddress]
+) -> scm_pb2.ReconstructCommand:
+    """Return a reconstruction. `named` lists its targets first, then its sources, each in order."""
+    places = [
+        scm_pb2.EcShard(datanode=endpoint, replica_index=index)
+        for endpoint, (index, _) in zip(
+            _endpoints(named), (*command.shards, *command.sources), strict=True
+        )
+    ]
+    return scm_pb2.ReconstructCommand(
+        container_id=command.container_id,
+        scheme=SCHEME.message(parse_scheme(command.scheme)),
+        targets=places[: len(command.shards)],
+        sources=places[len(command.shards) :],
+    )
+
+
+def _endpoints(endpoints: Iterable[DatanodeAddress]) -> list[container_pb2.DatanodeEndpoint]:
+    return [
+        container_pb2.DatanodeEndpoint(datanode_id=e.datanode_id, address=e.address)
+        for e in endpoints
+    ]
+
+
+def _volume(volume: ReportedVolume) -> datanode_pb2.VolumeStatus:
+    return datanode_pb2.VolumeStatus(
+        volume_id=volume.volume_id,
+        path=volume.path,
+        capacity_bytes=volume.capacity_bytes,
+        available_bytes=volume.available_bytes,
+        used_bytes=volume.used_bytes,
+        container_count=volume.container_count,
+        failed=volume.failed,
+        scanned_bytes=volume.scanned_bytes,
+        oldest_scan_at_ms=volume.oldest_scan_at_ms,
+        error=volume.error,
+        service=volume.service,
+    )
+
+
+def _replica_info(view: ReplicaView) -> scm_pb2.ContainerInfoReplica:
+    return scm_pb2.ContainerInfoReplica(
+        datanode=container_pb2.DatanodeEndpoint(
+            datanode_id=view.replica.datanode_id, address=view.address
+        ),
+        node_health=view.node_health,
+        replica=_replica_report(view.replica),
+        reported_at_ms=view.replica.reported_at_ms,
+    )
+
+
+def _holder(holder: Holder) -> scm_pb2.KnownHolder:
+    replica = holder.replica
+    return scm_pb2.KnownHolder(
+        datanode_id=replica.datanode_id,
+        tree=None if replica.tree is None else summary_message(replica.tree),
+        is_empty=replica.is_empty,
+        is_dead=holder.is_dead,
+    )
+
+
+def _replica_report(replica: Replica) -> container_pb2.ReplicaReport:
+    return report_of(
+        replica,
+        contradiction_count=int(replica.is_contradictory),
+        load_error=replica.load_error,
+    )

@@ -1,0 +1,419 @@
+"""Serves suture.v1.Scm over gRPC: parse, call the control plane, answer. Decides nothing."""
+
+from typing import Final
+
+import grpc
+
+from merkle.replica import ID_MAX
+from scm.administration.decommission import LEAVING, RESTING
+from scm.api import datanode_wire, recovering, responses, shutdown_impact_wire, wire
+from scm.api.calls.control import ControlPlane
+from suture.wire.mapping.codec import parse_container_id, parse_int
+from suture.wire.v1 import scm_pb2, scm_pb2_grpc
+
+ANSWER_BYTES_MAX: Final = 8 * 1024**2  # further outcomes are left for the next call
+PAGE_MAX: Final = 1_000
+ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
+
+
+class ScmService(scm_pb2_grpc.ScmServicer):
+    """The RPCs. `suture.wire.mapping.errors.ErrorStatusMiddleware` converts SutureErrors to statuses."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+        self._datanodes, self._clients = control.datanodes, control.clients
+        self._queries = control.queries
+
+    # Datanodes.
+
+    def Register(
+        self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.RegisterResponse:
+        """Register a datanode."""
+        self._datanodes.register(datanode_wire.registration_from(request))
+        return scm_pb2.RegisterResponse(
+            cluster_id=self._control.state.cluster_id,
+            term=self._control.state.term,
+            heartbeat_interval_ms=self._control.options.heartbeat_interval_ms,
+        )
+
+    def Heartbeat(
+        self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
+    ) -> scm_pb2.HeartbeatResponse:
+        """Apply reports and return commands."""
+        call = datanode_wire.heartbeat_from(request, now_ms=self._control.clock.wall_ms())
+        answer = self._datanodes.heartbeat(call, context.is_active)
+        return responses.heartbeat_response(answer, self._control.shown)
+
+    def ConfirmDeletes(
+        self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ConfirmDeletesResponse:
+        """Return which deletes reported by a peer were ordered, and which blocks a key names."""
+        claimed = datanode_wire.claimed_deletes_from(request)
+        ordered, kept = self._datanodes.confirm_deletes(*claimed)
+        return scm_pb2.ConfirmDeletesResponse(
+            ordered_local_ids=sorted(ordered), kept_local_ids=sorted(kept)
+        )
+
+    # Clients.
+
+    def AllocateBlocks(
+        self, request: scm_pb2.AllocateBlocksRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.AllocateBlocksResponse:
+        """Promise blocks to a writer."""
+        client_id = wire.client_id_from(request.client_id)
+        return responses.allocation_response(
+            self._clients.allocate(
+                client_id,
+                wire.sizes_from(request),
+                wire.new_keys_from(request),
+                scheme=wire.scheme_from(request),
+            ),
+            renew_ms=self._clients.renew_ms,
+        )
+
+    def CommitKey(
+        self, request: scm_pb2.CommitKeyRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.CommitKeyResponse:
+        """Record keys, all or none."""
+        self._clients.commit(
+            wire.client_id_from(request.client_id),
+            wire.keys_from(request.keys),
+            may_replace=request.replace,
+            failed=wire.failed_from(request.failed),
+        )
+        return scm_pb2.CommitKeyResponse()
+
+    def LookupKey(
+        self, request: scm_pb2.LookupKeyRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.LookupKeyResponse:
+        """Return a key's blocks and their locations."""
+        key, containers = self._clients.lookup(wire.parse_key(request.key, "key"))
+        return responses.lookup_response(key, containers)
+
+    def ListKeys(
+        self, request: scm_pb2.ListKeysRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListKeysResponse:
+        """Return a page of keys by name."""
+        keys, next_start_after = self._clients.list_keys(
+            prefix=wire.cut(request.prefix),
+            start_after=wire.cut(request.start_after),
+            count=_page_size(request.count),
+            container_ids=request.container_ids,
+        )
+        return scm_pb2.ListKeysResponse(
+            keys=[responses.key_message(key, self._clients.lost_of(key)) for key in keys],
+            next_start_after=next_start_after,
+        )
+
+    def FinishWrites(
+        self, request: scm_pb2.FinishWritesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.FinishWritesResponse:
+        """End a writer's session."""
+        client_id = wire.client_id_from(request.client_id)
+        return scm_pb2.FinishWritesResponse(
+            container_ids=self._clients.finish(client_id, close=request.close)
+        )
+
+    # Operators.
+
+    def ListNodes(
+        self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListNodesResponse:
+        """Return every node and its health."""
+        return scm_pb2.ListNodesResponse(
+            nodes=[responses.node_message(view) for view in self._queries.nodes()],
+            term=self._control.state.term,
+            cluster_id=self._control.state.cluster_id,
+        )
+
+    def ListContainerInfos(
+        self, request: scm_pb2.ListContainerInfosRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListContainerInfosResponse:
+        """Return a page of containers by id."""
+        start = parse_int(request.start_container_id, "start_container_id", low=0, high=ID_MAX)
+        views, next_id = self._control.views.containers(start, _page_size(request.count))
+        return scm_pb2.ListContainerInfosResponse(
+            containers=[responses.container_message(view) for view in views],
+            next_container_id=next_id,
+        )
+
+    def GetContainerInfo(
+        self, request: scm_pb2.GetContainerInfoRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetContainerInfoResponse:
+        """Return one container."""
+        view = self._control.views.container(parse_container_id(request.container_id))
+        return scm_pb2.GetContainerInfoResponse(container=responses.container_message(view))
+
+    def CountContainers(
+        self, _request: scm_pb2.CountContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.CountContainersResponse:
+        """Return the container counts."""
+        counts = self._queries.count_containers()
+        _look, judgement = self._queries.judgement()
+        return responses.counts_message(counts, judgement)
+
+    def CloseContainers(
+        self, request: scm_pb2.CloseContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Close containers now."""
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        return responses.decisions_message(
+            self._control.closures.close_containers(
+                ids, worlds=worlds, force=request.force, dry_run=request.dry_run
+            )
+        )
+
+    def ReconcileContainers(
+        self, request: scm_pb2.ReconcileContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order a reconcile of each container."""
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        return responses.decisions_message(
+            self._control.admin.reconcile(ids, worlds=worlds, dry_run=request.dry_run)
+        )
+
+    def ApplyPlan(
+        self, request: scm_pb2.ApplyPlanRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order what a plan requests, as far as it is still valid."""
+        rows = wire.plan_rows_from(request)
+        worlds = wire.worlds_from(request.worlds, rows)
+        return responses.decisions_message(
+            self._control.plans.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
+        )
+
+    def ExportSnapshot(
+        self, _request: scm_pb2.ExportSnapshotRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ExportSnapshotResponse:
+        """Write a snapshot for the Spark job."""
+        exported = self._queries.export_snapshot()
+        return scm_pb2.ExportSnapshotResponse(
+            snapshot_id=exported.snapshot_id,
+            path=exported.place,
+            container_count=exported.rows["containers"],
+            replica_count=exported.rows["replicas"],
+        )
+
+    def ListOutcomes(
+        self, request: scm_pb2.ListOutcomesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListOutcomesResponse:
+        """Return outcomes of commands and what is pending.
+
+        An answer has a size limit. Outcomes beyond it are missing and not pending: request them
+        again, the newest ones with the last returned id.
+        """
+        command_ids = wire.command_ids_from(request.command_ids)
+        before_id = wire.before_id_from(request)
+        outcomes, pending = self._queries.outcomes(
+            command_ids, _page_size(request.count), before_id=before_id
+        )
+        response = scm_pb2.ListOutcomesResponse(pending_command_ids=pending)
+        size_bytes = 0
+        for outcome in outcomes:
+            size_bytes += len(outcome.detail) + len(outcome.message)
+            if size_bytes > ANSWER_BYTES_MAX:
+                break
+            response.outcomes.append(responses.outcome_message(outcome))
+        return response
+
+    def DeleteKeys(
+        self, request: scm_pb2.DeleteKeysRequest, context: grpc.ServicerContext
+    ) -> scm_pb2.DeleteKeysResponse:
+        """Delete keys and, in time, their blocks."""
+        names = wire.doomed_keys_from(request)
+        return responses.deletions_message(
+            self._control.deletions.delete_keys(
+                names,
+                wire.worlds_from(request.worlds, names),
+                dry_run=request.dry_run,
+                is_wanted=context.is_active,
+            )
+        )
+
+    def ReplicateContainers(
+        self, request: scm_pb2.ReplicateContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order one more copy of each container."""
+        ids = wire.container_ids_from(request.container_ids)
+        target = request.target_datanode_id
+        decisions = self._control.admin.replicate(
+            ids,
+            target_id=wire.parse_name(target, "target_datanode_id") if target else "",
+            worlds=wire.worlds_from(request.worlds, ids),
+            dry_run=request.dry_run,
+        )
+        return responses.decisions_message(decisions)
+
+    def DeleteReplicas(
+        self, request: scm_pb2.DeleteReplicasRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order the removal of one datanode's replicas of containers."""
+        ids = wire.container_ids_from(request.container_ids)
+        decisions = self._control.admin.delete(
+            ids,
+            datanode_id=wire.parse_name(request.datanode_id, "datanode_id"),
+            worlds=wire.worlds_from(request.worlds, ids),
+            dry_run=request.dry_run,
+        )
+        return responses.decisions_message(decisions)
+
+    def OrderNodes(
+        self, request: scm_pb2.OrderNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Order datanodes to measure their volumes, or to register again."""
+        return responses.node_decisions_message(
+            self._control.admin.order_nodes(*wire.node_order_from(request))
+        )
+
+    def GetQueues(
+        self, _request: scm_pb2.GetQueuesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetQueuesResponse:
+        """Return the pending work by datanode, and the limits."""
+        return responses.QUEUES.message(self._queries.queues())
+
+    def SafeMode(
+        self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.SafeModeResponse:
+        """Return whether decisions are enabled, or enable them."""
+        safe_mode = self._control.safe_mode
+        gate = safe_mode.leave() if request.leave else safe_mode.status()
+        return scm_pb2.SafeModeResponse(
+            on=not gate.is_open,
+            reason=gate.reason,
+            missing_datanode_ids=gate.missing,
+            cold_start=gate.is_cold,
+            expected_count=gate.expected_count,
+            left_ms=int(gate.left_s * 1000),
+        )
+
+    def SetOperationalStates(
+        self, request: scm_pb2.SetOperationalStatesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Start departures, maintenance or returns of datanodes."""
+        wanted = wire.node_states_from(request)
+        return responses.node_decisions_message(self._control.departure_requests.submit(wanted))
+
+    def RemoveNodes(
+        self, request: scm_pb2.RemoveNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Remove dead datanodes and their replica records."""
+        return responses.node_decisions_message(
+            self._control.parting.remove_nodes(
+                wire.node_ids_from(request.datanode_ids),
+                is_forced=request.force,
+                is_dry_run=request.dry_run,
+            )
+        )
+
+    def ForgetContainers(
+        self, request: scm_pb2.ForgetContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ForgetContainersResponse:
+        """Give up missing containers, or restore them."""
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        forgetting = self._control.forgetting
+        if request.undo:
+            return responses.forgotten_message(forgetting.recall(ids, is_dry_run=request.dry_run))
+        return responses.forgotten_message(
+            forgetting.forget(ids, worlds=worlds, is_dry_run=request.dry_run)
+        )
+
+    def Foresee(
+        self, request: scm_pb2.ForeseeRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ForeseeResponse:
+        """Return the effect of switching datanodes or volumes off."""
+        return shutdown_impact_wire.IMPACT.message(
+            self._control.impacts.ask(shutdown_impact_wire.question_from(request))
+        )
+
+    def GetReport(
+        self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetReportResponse:
+        """Return the replication manager's report."""
+        return responses.report_message(self._queries.report())
+
+    def HoldContainers(
+        self, request: scm_pb2.HoldContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Suspend management of containers or replicas, or resume it."""
+        holding = self._control.holding
+        do = holding.release if request.release else holding.hold
+        named = request.datanode_id
+        return responses.decisions_message(
+            do(
+                wire.container_ids_from(request.container_ids),
+                wire.parse_name(named, "datanode_id") if named else "",
+            )
+        )
+
+    def ListHolds(
+        self, _request: scm_pb2.ListHoldsRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListHoldsResponse:
+        """Return the suppressed containers and excluded replicas."""
+        holds = self._control.holding.holds()
+        return scm_pb2.ListHoldsResponse(holds=responses.HOLD.messages(holds))
+
+    def ListAnchors(
+        self, request: scm_pb2.ListAnchorsRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListAnchorsResponse:
+        """Return the recorded heads of verification logs."""
+        logs = self._control.anchoring.anchors(request.datanode_id, request.volume_id)
+        return scm_pb2.ListAnchorsResponse(logs=responses.ANCHORS.messages(logs))
+
+    def Balance(
+        self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.BalanceResponse:
+        """Start, stop or show the moving of replicas from full nodes to empty ones."""
+        threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
+        count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
+        balancer = self._control.balancer
+        if request.stop or not threshold:
+            return responses.BALANCE.message(balancer.stop() if request.stop else balancer.status())
+        return responses.BALANCE.message(
+            balancer.start(threshold / 10, count or ITERATIONS_DEFAULT, dry_run=request.dry_run)
+        )
+
+    def ListContainerKeys(
+        self, request: scm_pb2.ListContainerKeysRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListContainerKeysResponse:
+        """Return a page of keys that have blocks in some containers."""
+        asked = request.container_ids
+        ids = wire.container_ids_from(asked) if asked or not request.at_risk else []
+        page = self._queries.keys_in(
+            ids,
+            is_at_risk=request.at_risk,
+            start_after=wire.cut(request.start_after),
+            count=_page_size(request.count),
+        )
+        return responses.KEY_PAGE.message(page)
+
+    def GetRecovery(
+        self, _request: scm_pb2.GetRecoveryRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetRecoveryResponse:
+        """Return the containers to examine after a restore."""
+        return recovering.to_recover_message(self._queries.to_recover())
+
+    def Recover(
+        self, request: scm_pb2.RecoverRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.RecoverResponse:
+        """Apply the findings of a recovery."""
+        found = recovering.found_from(request)
+        return recovering.recovered_message(
+            self._control.recovery.recover(found, is_dry_run=request.dry_run)
+        )
+
+    def ListDepartures(
+        self, _request: scm_pb2.ListDeparturesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListDeparturesResponse:
+        """Return the datanodes that are not in service, and what they wait for."""
+        departures = self._control.departures
+        return responses.departures_message(
+            departures.departures(), *map(departures.locked_together, (LEAVING, RESTING))
+        )
+
+
+def _page_size(count: int) -> int:
+    return min(count, PAGE_MAX) or PAGE_MAX

@@ -1,0 +1,265 @@
+"""Exports a snapshot of the control plane's state as Parquet for the Spark job.
+
+`suture.wire.mapping.snapshot_file` defines the files.
+"""
+
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from health.rules import Rules
+from health.tables.snapshot_columns import KEYS_TOLD_MAX, TABLES, Row, signed
+from scm.administration.affected_keys import keys_in
+from scm.api.views import NodeView, block_count, used_bytes
+from scm.cluster.commands.loads import RECONSTRUCT_TYPE
+from scm.replication.health.health_states import NOT_KNOWN, HealthStates
+from scm.state.entities import (
+    CommandKind,
+    Container,
+    ContainerState,
+    Key,
+    Node,
+    NodeHealthState,
+    PendingCommand,
+    Replica,
+)
+from suture.errors import missing_extra
+
+OWN_RULES: Final = (
+    "maintenance_min",
+    "leaving_min",
+    "best_origin_copies",
+    "other_origin_copies",
+    "enough_copies",
+    "most_copies",
+)
+"""Rules that options say."""
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+"""What a column holds at most. A datanode that says more, which none can mean, costs the cluster
+no snapshot: it is written as the most there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOp:
+    """A command's effect on one replica; `word` is a word of the judge (`health.words.OPS`)."""
+
+    command: PendingCommand
+    word: str
+    datanode_id: str
+    replica_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotData:
+    """The exported state; frozen values only, so it can be written without any lock."""
+
+    as_of_ms: int
+    term: int
+    cluster_id: str
+    nodes: Sequence[NodeView]
+    containers: Sequence[Container]
+    replicas: Sequence[Replica]
+    pending: Sequence[PendingOp]
+    suppressed: frozenset[int] = frozenset()
+    states: HealthStates = NOT_KNOWN
+    """Health states as the control plane found them."""
+    rules: Rules = field(default_factory=Rules)
+    """By which they were found."""
+    owing: frozenset[int] = frozenset()
+    """Containers with deletes that some holder has not received."""
+    barred_nodes: frozenset[str] = frozenset()
+    """Datanodes that are ordered nothing about replicas."""
+    barred: frozenset[tuple[int, str]] = frozenset()
+    """Replicas of which nothing is ordered, by container and datanode."""
+    hopeful: frozenset[tuple[int, str]] = frozenset()
+    """Bad replicas that a repair may still heal."""
+    acknowledged: Mapping[int, int] = field(default_factory=dict)
+    """Last acknowledged commit of each container, because a key needs it."""
+    keys: Iterable[Key] = ()
+    at_risk: Collection[int] = ()
+    """Containers that are lost or at risk: the first keys with blocks in them are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotExport:
+    """A finished snapshot."""
+
+    snapshot_id: str
+    path: Path
+    rows: dict[str, int]
+    address: str = ""
+    """Address of the upload, if there was one."""
+
+    @property
+    def place(self) -> str:
+        """The location at which a verifier finds the snapshot."""
+        return self.address or str(self.path)
+
+
+def export(
+    world: SnapshotData, directory: Path, *, keep_count: int, address: str = ""
+) -> SnapshotExport:
+    """Write a snapshot under `directory`, upload it below `address` if given, and delete the oldest
+    beyond `keep_count` in both.
+
+    Raise UnavailableError(DISK_OUT_OF_SPACE) if it cannot be written; nothing of it is left then.
+    Raise as `snapshot_upload.publish` if it cannot be uploaded, and RefusedError without the extra
+    `scm`.
+    """
+    try:
+        from scm.api.spark.snapshot_upload import publish
+        from suture.wire.mapping.snapshot_file import writing
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "a snapshot") from error
+    snapshot_id = _free_id(world, directory)
+    target = directory / snapshot_id
+    _remove_unfinished(directory)
+    with writing(target, snapshot_id) as files:
+        files.add("containers", _container_rows(world))
+        files.add("replicas", (_replica_row(world, replica) for replica in world.replicas))
+        files.add("nodes", (_node_row(world, view) for view in world.nodes))
+        files.add("pending_ops", map(_pending_row, world.pending))
+        files.finish(
+            as_of_ms=world.as_of_ms,
+            term=world.term,
+            cluster_id=world.cluster_id,
+            rules={name: getattr(world.rules, name) for name in OWN_RULES},
+            keys_at_risk=_keys_at_risk(world),
+        )
+    _delete_old(target, keep_count)
+    published = publish(target, address, keep_count=keep_count) if address else ""
+    return SnapshotExport(snapshot_id, target, files.counts, published)
+
+
+def _keys_at_risk(world: SnapshotData) -> dict[str, object]:
+    page = keys_in(world.keys, world.at_risk, start_after="", count=KEYS_TOLD_MAX)
+    return {
+        "key_count": page.key_count,
+        "container_count": page.container_count,
+        "keys": [
+            {"key": key.name, "container_ids": sorted(key.container_ids)} for key in page.keys
+        ],
+    }
+
+
+def _free_id(world: SnapshotData, directory: Path) -> str:
+    """Return a name from time and term; a second snapshot in a millisecond gets a suffix."""
+    name = f"{world.as_of_ms:013d}-t{world.term}"
+    candidate, repeat = name, 1
+    while (directory / candidate).exists():
+        candidate, repeat = f"{name}-{repeat}", repeat + 1
+    return candidate
+
+
+def _container_rows(world: SnapshotData) -> Iterator[Row]:
+    healthy = {
+        view.node.datanode_id for view in world.nodes if view.health is NodeHealthState.HEALTHY
+    }
+    replicas: dict[int, list[Replica]] = {}
+    for replica in world.replicas:
+        replicas.setdefault(replica.container_id, []).append(replica)
+    for container in world.containers:
+        mine = replicas.get(container.container_id, [])
+        is_alive = container.state is ContainerState.OPEN and healthy.issuperset(container.pipeline)
+        row = {
+            **_OF_CONTAINER(container),
+            # From a clock that was ahead when it was written; nothing in a snapshot is later than
+            # itself.
+            "state_since_ms": min(container.state_since_ms, world.as_of_ms),
+            "replication_type": "EC" if container.scheme else "RATIS",
+            "acknowledged_bcsid": world.acknowledged.get(container.container_id),
+            "key_count": block_count(container, mine),
+            "used_bytes": used_bytes(container, mine),
+            "pipeline_alive": is_alive,
+            "suppressed": container.container_id in world.suppressed,
+            "owes_deletes": container.container_id in world.owing,
+            "health_state": world.states.of(container.container_id),
+        }
+        if container.scheme:
+            row["ec_data"] = container.data_count
+            row["ec_parity"] = container.replication_factor - container.data_count
+        yield row
+
+
+def _replica_row(world: SnapshotData, replica: Replica) -> Row:
+    key = (replica.container_id, replica.datanode_id)
+    row = _OF_REPLICA(replica)
+    row["reported_at_ms"] = min(replica.reported_at_ms, world.as_of_ms)
+    row["used_bytes"] = replica.bytes_used
+    row["is_barred"] = key in world.barred or replica.datanode_id in world.barred_nodes
+    row["is_hopeful"] = key in world.hopeful
+    row["data_scan_at_ms"] = replica.data_scan_at_ms or None
+    row["load_error"] = replica.load_error or None
+    tree = replica.tree
+    if tree is not None:
+        row["tree_algorithm"] = tree.algorithm
+        row["root"] = signed(tree.root)
+        row["tombstones_checksum"] = signed(tree.tombstones_checksum)
+        row["tombstone_count"] = min(tree.tombstone_count, INT_MAX)
+        row["tree_generation"] = min(tree.generation, LONG_MAX)
+    return row
+
+
+def _node_row(world: SnapshotData, view: NodeView) -> Row:
+    node, live = view.node, view.live
+    queues = {} if live is None else {kind: min(n, INT_MAX) for kind, n in live.queues}
+    return {
+        **_OF_NODE(node),
+        "health": view.health,
+        "op_expiry_ms": node.op_expiry_ms or None,
+        "last_heartbeat_at_ms": min(view.heartbeat_at_ms, world.as_of_ms),
+        "has_reported": view.has_reported,
+        "capacity_bytes": 0 if live is None else min(live.capacity_bytes, LONG_MAX),
+        "available_bytes": 0 if live is None else min(live.available_bytes, LONG_MAX),
+        "queued_replicate": queues.get(CommandKind.REPLICATE, 0),
+        "queued_reconstruct": queues.get(RECONSTRUCT_TYPE, 0),
+        "queued_delete": queues.get(CommandKind.DELETE, 0),
+        "queued_reconcile": queues.get(CommandKind.RECONCILE, 0),
+    }
+
+
+def _pending_row(op: PendingOp) -> Row:
+    return {
+        "container_id": op.command.container_id,
+        "op": op.word,
+        "datanode_id": op.datanode_id,
+        "replica_index": op.replica_index,
+        "deadline_ms": op.command.deadline_ms,
+        "command_id": op.command.command_id,
+    }
+
+
+def _taken_from(noun: type, table: str) -> Callable[[Any], dict[str, Any]]:
+    """Return a function that reads a table's columns from a value with fields of those names."""
+    of_noun = {field.name for field in fields(noun)}
+    names = tuple(column.name for column in TABLES[table] if column.name in of_noun)
+    values_of = attrgetter(*names)
+    return lambda value: dict(zip(names, values_of(value), strict=True))
+
+
+_OF_CONTAINER: Final = _taken_from(Container, "containers")
+_OF_REPLICA: Final = _taken_from(Replica, "replicas")
+_OF_NODE: Final = _taken_from(Node, "nodes")
+
+
+def _finished(directory: Path) -> list[Path]:
+    """Return the finished snapshots, oldest first."""
+    return sorted(path.parent for path in directory.glob("[0-9]*/manifest.json"))
+
+
+def _delete_old(new: Path, keep_count: int) -> None:
+    """Delete the oldest snapshots, never the new one, whatever its clock says."""
+    for path in _finished(new.parent)[:-keep_count]:
+        if path != new:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_unfinished(directory: Path) -> None:
+    """Remove the rest of a killed export; only one export runs at a time."""
+    for path in directory.glob(".*.building"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,180 @@
+"""The loop with Spark: snapshot -> suture-verify as a subprocess -> plan -> commands.
+
+    every interval ──► export ──► suture-verify ──► rows ──► judged and ordered by the control plane
+    a node changed ──► the same, for its containers only
+
+Urgent work (copies of a dead node's replicas) does not wait for it; the replication manager does
+that. Spark finds what a check of one container cannot: the right root, the node or version behind
+minorities, and containers that are stuck.
+"""
+
+import json
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from scm.api import wire
+from scm.api.calls.control import ControlPlane
+from suture.errors import SutureError
+from suture.runtime.exit_codes import ExitCode
+from suture.runtime.loop import ProgressMarker, RetryAfter, Step
+from suture.wire.mapping.plan_file import SCAN, FinishedRun, plan_pages
+
+RUNS_KEPT: Final = 10  # of full runs, and of runs for a few nodes: the program removes others
+POLL_S: Final = 1.0
+TOLD_MAX: Final = 500  # characters of the program's output
+LINES_TOLD: Final = 5
+PAUSE_S_MIN: Final = 30.0  # between two runs, so that a flapping node does not keep Spark busy
+DOUBLINGS_MAX: Final = 10  # of the pause, one after each failed round
+DONE_CODES: Final = frozenset({ExitCode.OK, ExitCode.TO_DO, ExitCode.DATA_AT_RISK})
+
+_log = structlog.get_logger("suture.scm")
+
+
+class SparkLoop:
+    """Runs `command SNAPSHOT --out DIR --json` when it is due, and applies its plan.
+
+    A worker of a `WorkerLoop`, which restarts it after any error.
+    """
+
+    name = "verify"
+
+    def __init__(
+        self,
+        control: ControlPlane,
+        command: Sequence[str],
+        out: Path,
+        *,
+        interval_s: float,
+        deadline_s: float,
+        pulse: ProgressMarker | None = None,
+    ) -> None:
+        self._control = control
+        self._command = list(command)
+        self._out = out
+        self._interval_s = interval_s
+        self._deadline_s = deadline_s
+        self._pulse = pulse or ProgressMarker()
+        self._ran_at_s = time.monotonic()
+        self._failed_count = 0
+        self._is_stopping = False
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def log(self) -> Path:
+        """The file with the program's stderr of the last round."""
+        return self._out / "verify.log"
+
+    def step(self) -> Step:
+        """Verify, if a round is due."""
+        waited_s = time.monotonic() - self._ran_at_s
+        pause_s = PAUSE_S_MIN * 2 ** min(self._failed_count, DOUBLINGS_MAX)
+        if waited_s >= min(pause_s, self._interval_s):
+            changed = self._control.take_changed_nodes()
+            if changed or waited_s >= self._interval_s:
+                self._ran_at_s = time.monotonic()
+                self._failed_count += 1
+                try:
+                    if self.verify_once(changed if waited_s < self._interval_s else []):
+                        self._failed_count = 0
+                finally:
+                    if self._failed_count:
+                        self._control.nodes_changed(changed)
+                self._ran_at_s = time.monotonic()
+        return RetryAfter(POLL_S)
+
+    def stop(self) -> None:
+        """End the running process, if any, and start no other."""
+        with self._lock:
+            self._is_stopping = True
+            if self._process is not None:
+                self._process.terminate()
+
+    def verify_once(self, changed: Sequence[str] = ()) -> bool:
+        """Run one round; errors are logged, and the next round tries again. Return True if none
+        occurred.
+        """
+        decisions: Counter[str] = Counter()
+        message = "ended by a defect; the log has it"
+        try:
+            run = self._verify(changed)
+            decisions.update(self._apply(run))
+            message = ""
+            _log.info("plan_applied", run=run.name, decisions=dict(decisions))
+        except (SutureError, OSError, ValueError, KeyError) as error:
+            message = f"{type(error).__name__}: {error}"
+            _log.error("spark_verification_failed", error=message)
+        finally:
+            self._control.note_verified(decisions, message)
+        return not message
+
+    def _verify(self, changed: Sequence[str]) -> Path:
+        exported = self._control.queries.export_snapshot()
+        nodes = [f"--changed-node={node}" for node in changed]
+        kept = ["--keep-runs", str(RUNS_KEPT)]
+        code, out = self._run([exported.place, "--out", str(self._out), "--json", *kept, *nodes])
+        if code not in DONE_CODES:
+            told = out.strip()[-TOLD_MAX:] or self._last_words()
+            raise ValueError(f"{self._command[0]} ended with {code}: {told}; see {self.log}")
+        answer = json.loads(out)
+        _check_answer(answer, exported.snapshot_id, sorted(changed))
+        return Path(answer["path"])
+
+    def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
+        """Run the program until its end or deadline; return its exit code and stdout."""
+        self._out.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as errors, self._lock:
+            if self._is_stopping:
+                raise ValueError("stopped")
+            process = self._process = subprocess.Popen(  # noqa: S603 -- the operator's own command
+                [*self._command, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        end_s = time.monotonic() + self._deadline_s
+        try:
+            while True:
+                self._pulse.beat()
+                try:
+                    out, _nothing = process.communicate(timeout=POLL_S)
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() < end_s:
+                        continue
+                    process.kill()
+                    process.communicate()
+                    late = f"{self._command[0]} did not end in {self._deadline_s:.0f} s"
+                    raise ValueError(f"{late} and was killed; see {self.log}") from None
+                return process.returncode, out
+        finally:
+            with self._lock:
+                self._process = None
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-LINES_TOLD:])[-TOLD_MAX:]
+
+    def _apply(self, run: Path) -> Counter[str]:
+        codes: Counter[str] = Counter()
+        # The datanode scans by itself; such rows may be millions.
+        for page in plan_pages(FinishedRun.opened(str(run)), but=SCAN):
+            decisions = self._control.plans.apply_plan(wire.plan_rows_from(page), dry_run=False)
+            codes.update(str(decision.code) for decision in decisions)
+        return codes
+
+
+def _check_answer(answer: dict[str, Any], snapshot_id: str, changed: list[str]) -> None:
+    """Reject the answer to another request, as a fixed run id in the command would cause."""
+    if answer["snapshot_id"] != snapshot_id:
+        raise ValueError(
+            f"{answer['path']} is the run of snapshot {answer['snapshot_id']}, not of {snapshot_id}"
+        )
+    if answer["changed_nodes"] != changed:
+        there, here = (
+            ", ".join(nodes) or "all nodes" for nodes in (answer["changed_nodes"], changed)
+        )
+        raise ValueError(f"{answer['path']} is the run of containers on {there}, not on {here}")

@@ -1,0 +1,303 @@
+"""Converts protobuf to the control plane's values. Every incoming field is checked only here.
+
+Each function raises RefusedError(MALFORMED_REQUEST) naming the field, before anything changes.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from health.tables.snapshot_columns import ROWS_PER_CONTAINER_MAX
+from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
+from scm.administration.decommission import REQUESTED_STATES, OpStateRequest
+from scm.replication.reconcile.plan_check import ACTIONS, PlanReplica, PlanRow
+from scm.state.entities import CommandKind, Key, KeyBlock, OpState
+from suture.ec.scheme import parse_scheme
+from suture.wire.mapping.bounds import KEY_BYTES_MAX, SIZES_MAX
+from suture.wire.mapping.codec import (
+    malformed,
+    parse_bcsid,
+    parse_block_id,
+    parse_container_id,
+    parse_datanode_id,
+    parse_int,
+    parse_state,
+)
+from suture.wire.v1 import scm_pb2
+
+NAME_CHARS_MAX: Final = 128  # ids of datanodes, volumes, sessions
+TEXT_CHARS_MAX: Final = 1_024  # messages; longer ones are cut
+KEYS_MAX: Final = 10_000  # keys per CommitKey
+IDS_MAX: Final = 10_000  # containers or commands per call
+PLAN_ROWS_MAX: Final = 10_000
+PEERS_KEPT_MAX: Final = 64  # of one reconcile's outcome
+DETAILED_KINDS: Final = ("reconcile", "replicate", "delete_blocks", "reconstruct")
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+def parse_each(
+    items: Sequence[T], where: str, parse: Callable[[T, str], V], *, count_max: int = IDS_MAX
+) -> list[V]:
+    """Check each item of a list that has at most `count_max`."""
+    parse_count(items, where, count_max)
+    return [parse(item, f"{where}[{i}]") for i, item in enumerate(items)]
+
+
+def parse_named(
+    items: Sequence[T], where: str, parse: Callable[[T, str], V], *, count_max: int = IDS_MAX
+) -> list[V]:
+    """Check each item of a list that is not empty; return each value once."""
+    if not items:
+        raise malformed(where, "is empty")
+    return list(dict.fromkeys(parse_each(items, where, parse, count_max=count_max)))
+
+
+def op_state_from(value: str, where: str) -> OpState:
+    """Check an operational state."""
+    if value not in OpState.__members__:
+        raise malformed(where, f"{cut(value, 40)!r} is none of {', '.join(OpState)}")
+    return OpState(value)
+
+
+def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateRequest:
+    """Check an operator's request about operational states."""
+    datanode_ids = node_ids_from(message.datanode_ids)
+    op_state = op_state_from(message.op_state, "op_state")
+    if op_state not in REQUESTED_STATES:
+        raise malformed("op_state", f"{op_state} follows by itself, ask for the way there")
+    if message.op_expiry_ms and op_state is not OpState.ENTERING_MAINTENANCE:
+        raise malformed("op_expiry_ms", "only maintenance has an end")
+    return OpStateRequest(
+        datanode_ids=tuple(datanode_ids),
+        op_state=op_state,
+        op_expiry_ms=parse_number(message.op_expiry_ms, "op_expiry_ms"),
+        is_forced=message.force,
+        is_dry_run=message.dry_run,
+    )
+
+
+def node_ids_from(names: Sequence[str]) -> list[str]:
+    """Check datanode ids; return each once."""
+    return parse_named(names, "datanode_ids", parse_name)
+
+
+def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
+    """Check the sizes of blocks to promise."""
+    if not message.sizes:
+        raise malformed("sizes", "no block is asked for")
+    return parse_each(message.sizes, "sizes", parse_number, count_max=SIZES_MAX)
+
+
+def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
+    """Check the names of the new keys that blocks are for; there may be none."""
+    return parse_each(message.keys, "keys", parse_key, count_max=KEYS_MAX)
+
+
+def scheme_from(message: scm_pb2.AllocateBlocksRequest | scm_pb2.RecoveredContainer) -> str:
+    """Check the erasure code of new containers; return its full name, or an empty string."""
+    return str(parse_scheme(parse_name(message.scheme, "scheme"))) if message.scheme else ""
+
+
+def client_id_from(value: str) -> str:
+    """Check a writer's session id."""
+    return parse_name(value, "client_id")
+
+
+def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
+    """Check keys to commit: names, sizes, and that no block occurs twice."""
+    keys = parse_each(messages, "keys", key_from, count_max=KEYS_MAX)
+    names: set[str] = set()
+    blocks: set[tuple[int, int]] = set()
+    for i, key in enumerate(keys):
+        if key.name in names:
+            raise malformed(f"keys[{i}].key", f"{key.name} is there twice")
+        names.add(key.name)
+        for block in key.blocks:
+            if (block.container_id, block.local_id) in blocks:
+                raise malformed(f"keys[{i}].blocks", f"block {block.local_id} is there twice")
+            blocks.add((block.container_id, block.local_id))
+    return keys
+
+
+def failed_from(messages: Sequence[scm_pb2.FailedReplica]) -> list[tuple[int, str]]:
+    """Check the replicas a writer left behind."""
+    return parse_each(messages, "failed", _failed_replica)
+
+
+def _failed_replica(message: scm_pb2.FailedReplica, where: str) -> tuple[int, str]:
+    container_id = parse_container_id(message.container_id, f"{where}.container_id")
+    return container_id, parse_name(message.datanode_id, f"{where}.datanode_id")
+
+
+def parse_key(name: str, where: str) -> str:
+    """Return a valid key name: not empty, not too long, without control characters."""
+    if not name:
+        raise malformed(where, "is empty")
+    size_bytes = len(name.encode())
+    if size_bytes > KEY_BYTES_MAX:
+        raise malformed(
+            where,
+            f"{size_bytes} bytes are more than {KEY_BYTES_MAX}; it begins with {cut(name, 40)!r}",
+        )
+    _refuse_control_characters(name, where)
+    return name
+
+
+def container_ids_from(ids: Sequence[int], where: str = "container_ids") -> list[int]:
+    """Check a list of container ids; drop repetitions."""
+    return list(parse_named(ids, where, parse_container_id))
+
+
+def command_ids_from(ids: Sequence[int]) -> list[int]:
+    """Check a list of command ids; it may be empty."""
+    return parse_each(ids, "command_ids", parse_command_id)
+
+
+def before_id_from(message: scm_pb2.ListOutcomesRequest) -> int:
+    """Check the command id before which the newest are requested; 0 = all."""
+    return parse_number(message.before_command_id, "before_command_id")
+
+
+def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
+    """Check a plan: its source and every row."""
+    parse_name(message.snapshot_id, "snapshot_id")
+    parse_name(message.run_id, "run_id")
+    return parse_each(message.rows, "rows", _plan_row, count_max=PLAN_ROWS_MAX)
+
+
+def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
+    """Check the names of keys to delete; drop repetitions."""
+    return parse_named(message.keys, "keys", parse_key, count_max=KEYS_MAX)
+
+
+def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
+    """Check the fingerprints of a dry run: none, or one for each container or row it showed."""
+    if worlds and len(worlds) != len(shown):
+        raise malformed("worlds", f"{len(worlds)} for {len(shown)} containers, rows or keys")
+    return list(worlds)
+
+
+def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], CommandKind]:
+    """Check an order to datanodes themselves."""
+    known = (CommandKind.REFRESH_VOLUME_USAGE, CommandKind.REREGISTER)
+    if message.type not in known:
+        raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")
+    ids = parse_each(message.datanode_ids, "datanode_ids", parse_name)
+    return ids, CommandKind(message.type)
+
+
+def parse_id(value: str, where: str) -> str:
+    """Return the id of a datanode or volume if it is a plain name, the only form that agents
+    accept: keys of the state contain it, and their length is limited.
+    """
+    return parse_datanode_id(parse_name(value, where), where)
+
+
+def parse_name(value: str, where: str) -> str:
+    """Return an id or word that is not empty, not long, and printable."""
+    if not value:
+        raise malformed(where, "is empty")
+    if len(value) > NAME_CHARS_MAX:
+        raise malformed(where, f"{len(value)} characters are more than {NAME_CHARS_MAX}")
+    _refuse_control_characters(value, where)
+    return value
+
+
+def parse_number(value: int, where: str) -> int:
+    """Return a number that the state can hold; 0 often means unset."""
+    return parse_int(value, where, low=0, high=ID_MAX)
+
+
+def parse_command_id(value: int, where: str) -> int:
+    """Return the id of a command."""
+    return parse_int(value, where, low=1, high=ID_MAX)
+
+
+def parse_address(value: str, where: str) -> str:
+    """Return a valid `host:port`."""
+    host, colon, port = parse_name(value, where).rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
+        raise malformed(where, f"{value!r} is not host:port")
+    return value
+
+
+def cut(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
+    """Return a display text, cut to a maximum length."""
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
+
+
+def parse_count(items: Sequence[object], where: str, count_max: int) -> None:
+    """Raise RefusedError for more items than a call may have."""
+    if len(items) > count_max:
+        raise malformed(where, f"{len(items)} are more than {count_max} in one call")
+
+
+def _refuse_control_characters(value: str, where: str) -> None:
+    found = CONTROL.search(value)
+    if found is not None:
+        raise malformed(where, f"contains the control character {ord(found[0]):#04x}")
+
+
+def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
+    """Check a key: its name, and that its blocks add up to its bytes."""
+    blocks = tuple(
+        _key_block(block, f"{where}.blocks[{i}]") for i, block in enumerate(message.blocks)
+    )
+    length_bytes = sum(block.length_bytes for block in blocks)
+    if message.size != length_bytes:
+        raise malformed(
+            f"{where}.size", f"{message.size}, but its blocks have {length_bytes} bytes"
+        )
+    return Key(
+        name=parse_key(message.key, f"{where}.key"),
+        size_bytes=message.size,
+        created_at_ms=parse_number(message.created_at_ms, f"{where}.created_at_ms"),
+        blocks=blocks,
+    )
+
+
+def _key_block(message: scm_pb2.BlockLocation, where: str) -> KeyBlock:
+    block_id = message.block_id
+    return KeyBlock(
+        container_id=parse_container_id(block_id.container_id, f"{where}.container_id"),
+        local_id=parse_block_id(block_id.local_id, f"{where}.local_id"),
+        bcsid=parse_bcsid(block_id.bcsid, f"{where}.bcsid"),
+        length_bytes=parse_int(message.length, f"{where}.length", low=0, high=BLOCK_BYTES_MAX),
+    )
+
+
+def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
+    if message.action not in ACTIONS:
+        raise malformed(
+            f"{where}.action",
+            f"{cut(message.action, 40)!r} is unknown, known are {', '.join(ACTIONS)}",
+        )
+    replicas = parse_each(
+        message.replicas, f"{where}.replicas", _plan_replica, count_max=ROWS_PER_CONTAINER_MAX
+    )
+    return PlanRow(
+        container_id=parse_container_id(message.container_id, f"{where}.container_id"),
+        replicas=tuple(replicas),
+        reason=cut(message.reason),
+        action=message.action,
+        sources=_names(message.sources, f"{where}.sources"),
+        targets=_names(message.targets, f"{where}.targets"),
+        copies=message.copies,
+        is_forced=message.forced,
+        expires_at_ms=message.expires_at_ms,
+    )
+
+
+def _plan_replica(message: scm_pb2.PlanReplica, where: str) -> PlanReplica:
+    return PlanReplica(
+        datanode_id=parse_name(message.datanode_id, f"{where}.datanode_id"),
+        state=parse_state(message.state, f"{where}.state"),
+        root=message.root if message.HasField("root") else None,
+    )
+
+
+def _names(values: Sequence[str], where: str) -> tuple[str, ...]:
+    return tuple(parse_each(values, where, parse_name, count_max=ROWS_PER_CONTAINER_MAX))

@@ -1,0 +1,163 @@
+"""Takes a backup: a copy of the state that is read back and decoded before it counts as one.
+
+    .NAME.building/state/data.mdb ─ sync ─ read again: bytes, rows ─ manifest ─ sync ─► NAME/
+
+If it is interrupted before the last step, it leaves a hidden directory, which the next backup
+removes.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scm.backup import manifest as manifests
+from scm.backup.image import check_state, copy_state, read_all_rows, sync_file
+from scm.backup.manifest import BackupManifest
+from scm.state.state_directory import DIRECTORY_MODE
+from scm.state.state_environment import DATA
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+
+PREFIX: Final = "suture-scm-"
+BUILDING: Final = ".building"
+REMOVING: Final = ".removing"
+LOCK: Final = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class BackupResult:
+    """A backup that was taken, and those that were removed for it."""
+
+    path: Path
+    manifest: BackupManifest
+    removed: tuple[Path, ...]
+
+
+def take_backup(
+    data: Path,
+    to: Path,
+    *,
+    now_ms: int,
+    version: str,
+    keep_count: int = 0,
+    looked_at: Callable[[int], object] = lambda _count: None,
+) -> BackupResult:
+    """Back up the control plane whose directory is `data` into a new directory in `to`.
+
+    The control plane may be running. Once the new backup is whole, older backups of the same
+    cluster in `to` beyond the newest `keep_count` are removed; 0 keeps all. `looked_at` receives
+    the number of rows read. Raise RefusedError or UnavailableError; then there is no new backup,
+    and all old ones stay.
+    """
+    check_state(data / "state")
+    to.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    with _alone(to):
+        _remove_unfinished(to)
+        name = f"{PREFIX}{_stamp(now_ms)}"
+        if (to / name).exists():
+            raise RefusedError(Code.CONTAINER_EXISTS, f"{to / name} is there already")
+        building = to / f".{name}{BUILDING}"
+        try:
+            made = _build(data, building, now_ms=now_ms, version=version, looked_at=looked_at)
+            building.rename(to / name)
+            sync_file(to)
+        except OSError as error:
+            shutil.rmtree(building, ignore_errors=True)
+            raise UnavailableError(
+                Code.IO_EXCEPTION, f"cannot write {to / name}: {error}"
+            ) from error
+        except SutureError:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        removed = _remove_old(to / name, made.cluster_id, keep_count) if keep_count else ()
+        return BackupResult(to / name, made, removed)
+
+
+def list_backups(directory: Path) -> list[tuple[Path, BackupManifest | str]]:
+    """Return the backups in a directory, oldest first, each with its manifest or what is wrong with
+    it.
+    """
+    found: list[tuple[Path, BackupManifest | str]] = []
+    for path in sorted(directory.glob(f"{PREFIX}*")):
+        try:
+            found.append((path, manifests.read_manifest(path)))
+        except RefusedError as error:
+            found.append((path, str(error)))
+    return found
+
+
+def _build(
+    data: Path, building: Path, *, now_ms: int, version: str, looked_at: Callable[[int], object]
+) -> BackupManifest:
+    state = building / manifests.STATE
+    state.mkdir(DIRECTORY_MODE, parents=True)
+    copy_state(data / "state", state)
+    sha256, size_bytes = manifests.sha256_of(state / DATA)
+    image = read_all_rows(state, looked_at)
+    made = BackupManifest(
+        cluster_id=image.cluster_id,
+        taken_at_ms=now_ms,
+        suture_version=version,
+        format_version=image.format_version,
+        term=image.counters["term"],
+        counters=image.counters,
+        counts=image.counts,
+        sha256=sha256,
+        size_bytes=size_bytes,
+    )
+    path = building / manifests.NAME
+    path.write_bytes(made.encoded())
+    for one in (path, state, building):
+        sync_file(one)
+    if manifests.read_manifest(building) != made:
+        raise UnavailableError(Code.IO_EXCEPTION, f"{path} does not read back as it was written")
+    return made
+
+
+def _remove_old(new: Path, cluster_id: str, keep_count: int) -> tuple[Path, ...]:
+    """Remove the oldest backups of a cluster. Damaged ones, those of other clusters, and the new
+    one (whatever its clock says) stay.
+    """
+    to = new.parent
+    others = [
+        path
+        for path, found in list_backups(to)
+        if isinstance(found, BackupManifest) and found.cluster_id == cluster_id and path != new
+    ]
+    old = others[: max(0, len(others) + 1 - keep_count)]
+    for path in old:
+        grave = to / f".{path.name}{REMOVING}"
+        path.rename(grave)  # a half-removed one must not look like a backup
+        sync_file(to)
+        shutil.rmtree(grave)
+    return tuple(old)
+
+
+def _remove_unfinished(to: Path) -> None:
+    for suffix in (BUILDING, REMOVING):
+        for path in to.glob(f".{PREFIX}*{suffix}"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _stamp(now_ms: int) -> str:
+    seconds, rest_ms = divmod(now_ms, 1_000)
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds)) + f".{rest_ms:03d}Z"
+
+
+@contextmanager
+def _alone(to: Path) -> Iterator[None]:
+    """Keep a second backup out of the directory. Raise UnavailableError(BUSY) if one is running."""
+    descriptor = os.open(to / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UnavailableError(Code.BUSY, f"another backup into {to} is being taken") from error
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,158 @@
+"""Restores a backup: it becomes the state of a control plane that has yet to be recovered.
+
+    check the backup ─ copy ─ check the copy ─ ids ahead of all ─ sync ─► state/
+
+The ids are moved ahead, and the state is marked as restored, before any control plane can open it.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scm.backup import manifest as manifests
+from scm.backup.image import ROOM_BYTES, begin_anew, read_all_rows, sync_file
+from scm.backup.manifest import BackupManifest
+from scm.state.state_directory import (
+    DIRECTORY_MODE,
+    GROWING,
+    StateDirectoryLock,
+    cut_off_bytes,
+    made_directory,
+    remove_cut_off,
+)
+from scm.state.state_environment import DATA
+from scm.state.state_metadata import RestoreRecord
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+
+_IGNORED: Final = frozenset({"LOCK", "lost+found"})
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """The result of a restore."""
+
+    manifest: BackupManifest
+    restored: RestoreRecord
+    was_cut_off: bool = False  # an earlier restore here was interrupted, and its rest was removed
+
+
+def restore_backup(
+    backup: Path,
+    to: Path,
+    *,
+    now_ms: int,
+    cluster_id: str = "",
+    looked_at: Callable[[int], object] = lambda _count: None,
+) -> RestoreResult:
+    """Make a control plane's directory out of a backup.
+
+    `cluster_id`, if given, is the cluster it must be of. Raise RefusedError, before anything is
+    written, if the backup is damaged, of another cluster or of the future, or if `to` holds
+    anything but the rest of an interrupted restore. Raise UnavailableError if there is no room or
+    it cannot be written.
+    """
+    manifest = manifests.read_manifest(backup)
+    if cluster_id and cluster_id != manifest.cluster_id:
+        raise RefusedError(
+            Code.WRONG_CLUSTER,
+            f"{backup} is of cluster {manifest.cluster_id}, not of {cluster_id}",
+        )
+    if manifest.taken_at_ms > now_ms:
+        raise RefusedError(
+            Code.INVALID_CONFIG,
+            f"{backup} was taken {(manifest.taken_at_ms - now_ms) / 1000:.0f} s after now: "
+            "the clock of this machine, or of the one that took it, is wrong",
+            hint="set the clock first: ids after a restore are taken from it",
+        )
+    left_bytes = cut_off_bytes(to)
+    _check_empty(to, {GROWING} if left_bytes else set())
+    manifests.check_bytes(backup, manifest)
+    _check_room(to, manifest.size_bytes + ROOM_BYTES - left_bytes)
+    made_directory(to)
+    owner = StateDirectoryLock.take(to / "LOCK")
+    try:
+        was_cut_off = not (to / "state").exists() and remove_cut_off(to)
+        _check_empty(to)
+        restored = _restored(backup, manifest, to, now_ms, looked_at)
+        return RestoreResult(manifest, restored, was_cut_off)
+    except OSError as error:
+        raise UnavailableError(
+            Code.IO_EXCEPTION,
+            f"cannot write {to}: {error}",
+            hint=f"what is there is not whole: remove {to / GROWING} before you try again",
+        ) from error
+    finally:
+        owner.release()
+
+
+def _restored(
+    backup: Path,
+    manifest: BackupManifest,
+    to: Path,
+    now_ms: int,
+    looked_at: Callable[[int], object],
+) -> RestoreRecord:
+    growing = to / GROWING
+    growing.mkdir(DIRECTORY_MODE)
+    try:
+        restored = _grown(backup, manifest, growing, now_ms, looked_at)
+    except SutureError:
+        shutil.rmtree(growing, ignore_errors=True)  # the next backup needs its place
+        raise
+    sync_file(growing)
+    growing.rename(to / "state")
+    sync_file(to)
+    return restored
+
+
+def _grown(
+    backup: Path,
+    manifest: BackupManifest,
+    growing: Path,
+    now_ms: int,
+    looked_at: Callable[[int], object],
+) -> RestoreRecord:
+    shutil.copyfile(backup / manifests.STATE / DATA, growing / DATA)
+    sync_file(growing / DATA)
+    if manifests.sha256_of(growing / DATA) != (manifest.sha256, manifest.size_bytes):
+        raise UnavailableError(
+            Code.IO_EXCEPTION, f"{growing / DATA} does not read back as it was written"
+        )
+    image = read_all_rows(growing, looked_at)
+    if (image.cluster_id, image.counts) != (manifest.cluster_id, manifest.counts):
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME, f"{backup} is damaged: it holds not what its manifest says"
+        )
+    return begin_anew(growing, taken_at_ms=manifest.taken_at_ms, now_ms=now_ms)
+
+
+def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
+    """Raise RefusedError if a directory holds anything: it may be a state that is still needed."""
+    try:
+        found = set(os.listdir(to))  # noqa: PTH208 - also of what is no directory
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        raise RefusedError(Code.INVALID_CONFIG, f"{to} is no directory") from error
+    names = sorted(found - _IGNORED.union(ignored))
+    if names:
+        raise RefusedError(
+            Code.INVALID_CONFIG,
+            f"{to} is not empty: it holds {', '.join(names[:5])}",
+            hint="name a new directory, or move what is there elsewhere; nothing of it was changed",
+        )
+
+
+def _check_room(to: Path, needed_bytes: int) -> None:
+    """Raise UnavailableError unless the disk of `to` has room, including for the first changes."""
+    there = next(path for path in (to, *to.absolute().parents) if path.exists())
+    free_bytes = shutil.disk_usage(there).free
+    if free_bytes < needed_bytes:
+        raise UnavailableError(
+            Code.DISK_OUT_OF_SPACE,
+            f"{free_bytes} bytes are free on the disk of {to}, and {needed_bytes} needed",
+            hint="make room, or name a directory on another disk; nothing was written",
+        )

@@ -1,0 +1,128 @@
+"""A container at this moment: its replicas with their nodes, and its pending commands. Pure.
+
+The judge (`health.judge`) evaluates containers. This is for questions about a single container:
+where a copy may go, and whether a replica may really be removed.
+"""
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from merkle.replica import ReplicaState
+from scm.state.entities import Container, ContainerState, NodeHealthState, OpState, Replica
+
+IMPORT_SPACE_FACTOR: Final = 2  # an import needs the replica's size twice until it is whole
+LEAVING: Final = frozenset({OpState.DECOMMISSIONING, OpState.DECOMMISSIONED})
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedReplica:
+    """A replica and its node at this moment.
+
+    `is_confirmed` means that the node has reported all its replicas since this control plane
+    started. A replica that was only read back from disk may be gone since.
+    """
+
+    replica: Replica
+    health: NodeHealthState
+    op_state: OpState
+    rack: str
+    is_confirmed: bool = True
+
+    @property
+    def datanode_id(self) -> str:
+        """The node that holds the replica."""
+        return self.replica.datanode_id
+
+    @property
+    def is_staying(self) -> bool:
+        """True if its node answers, is in service, and has confirmed the replica."""
+        is_here = self.health is NodeHealthState.HEALTHY and self.is_confirmed
+        return is_here and self.op_state is OpState.IN_SERVICE
+
+
+def present(placed: Iterable[PlacedReplica]) -> list[PlacedReplica]:
+    """Return the replicas that count as present: all but those on dead nodes.
+
+    A node in maintenance is expected back with all its replicas, however long it is silent.
+    """
+    return [
+        p
+        for p in placed
+        if p.health is not NodeHealthState.DEAD or p.op_state is OpState.IN_MAINTENANCE
+    ]
+
+
+def is_bad(container: Container, replica: Replica) -> bool:
+    """Return True if a replica counts as unhealthy: reported so, unloadable, or quasi-closed
+    behind.
+    """
+    if replica.state is ReplicaState.UNHEALTHY or replica.load_error:
+        return True
+    return (
+        container.state is ContainerState.CLOSED
+        and replica.state is ReplicaState.QUASI_CLOSED
+        and replica.bcsid != container.sequence_id
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerContext:
+    """A container, its replicas and pending ops, and how many racks there are.
+
+    `adds` and `deletes` are the datanodes that are getting or losing a replica. `hopeful` are those
+    whose unhealthy replica a repair is expected to heal.
+    """
+
+    container: Container
+    placed: tuple[PlacedReplica, ...]
+    adds: tuple[str, ...] = ()
+    deletes: tuple[str, ...] = ()
+    hopeful: frozenset[str] = frozenset()
+    cluster_rack_count: int = 1
+    excluded: frozenset[str] = frozenset()  # no commands are sent for these datanodes' replicas
+    owes_deletes: bool = False  # blocks are deleted that some holder does not know of yet
+
+
+def needed_bytes(case: ContainerContext) -> int:
+    """Return the space that another of its replicas or shards needs while it is made."""
+    return IMPORT_SPACE_FACTOR * max((p.replica.bytes_used for p in case.placed), default=0)
+
+
+def counts_for_racks(case: ContainerContext, p: PlacedReplica) -> bool:
+    """Return True if a replica counts for its rack: good, and its node neither dead nor leaving."""
+    is_staying = p.op_state not in LEAVING and p.datanode_id not in case.deletes
+    return is_staying and bool(present([p])) and not is_bad(case.container, p.replica)
+
+
+def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
+    """Return the nodes that count for racks, and those that do not; a copy goes to neither.
+
+    The first hold good replicas (also in maintenance) or pending adds. The second hold replicas
+    that are bad, leaving or being deleted. Nodes that died in maintenance are in neither.
+    """
+    used, excluded = set(case.adds), set[str]()
+    for p in case.placed:
+        if p.health is NodeHealthState.DEAD:
+            continue
+        is_out = (
+            p.datanode_id in case.deletes
+            or p.op_state in LEAVING
+            or is_bad(case.container, p.replica)
+        )
+        (excluded if is_out else used).add(p.datanode_id)
+    return used, excluded
+
+
+def container_fingerprint(case: ContainerContext) -> int:
+    """Return a fingerprint of everything that a decision about the container depends on."""
+
+    def facts(p: PlacedReplica) -> tuple[object, ...]:
+        r = p.replica
+        root = None if r.tree is None else r.tree.root
+        state = (r.state, r.bcsid, root, r.finding_count, r.load_error)
+        return (p.datanode_id, p.health, p.op_state, *state)
+
+    world = [case.container.state, *map(facts, case.placed), *case.adds, "-", *case.deletes]
+    return zlib.crc32(repr(world).encode())

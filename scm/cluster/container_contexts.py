@@ -1,0 +1,205 @@
+"""Builds the view of a single container, or of the nodes with room, that a decision needs."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from scm.cluster.allocate import TargetCandidate
+from scm.cluster.container_context import ContainerContext, PlacedReplica, is_bad, present
+from scm.cluster.nodes import NodeManager
+from scm.cluster.replica_map import ReportProcessor
+from scm.state.clock import ScmClock
+from scm.state.database import StateDatabase
+from scm.state.entities import CommandKind, Container, OpState, Replica
+from scm.state.options import ScmOptions
+
+"""Commands that bring replicas to datanodes."""
+
+
+class ContainerContexts:
+    """Builds cases and candidates. Callers hold the control plane's lock."""
+
+    def __init__(
+        self,
+        state: StateDatabase,
+        nodes: NodeManager,
+        reports: ReportProcessor,
+        clock: ScmClock,
+        options: ScmOptions,
+    ) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._reports = reports
+        self._clock = clock
+        self._options = options
+        self._bad_since_s: dict[int, dict[str, float]] = {}
+        self._is_one_turn = False
+        self._turn: dict[str, TargetCandidate] | None = None
+
+    def case(self, container: Container) -> ContainerContext:
+        """Return a container with everything that affects its health."""
+        container_id = container.container_id
+        replicas = self._state.replicas.of(container_id)
+        holders = {replica.datanode_id for replica in replicas}
+        placed = tuple(map(self._placed, replicas))
+        here = {p.datanode_id for p in present(placed)}
+        adds, deletes = [], []
+        for command in self._state.commands.of_container(container_id):
+            if command.kind is CommandKind.REPLICATE and command.target_id not in holders:
+                if self._stays(command.target_id):
+                    adds.append(command.target_id)
+            elif command.kind is CommandKind.DELETE and command.datanode_id in here:
+                deletes.append(command.datanode_id)
+        return ContainerContext(
+            container,
+            placed,
+            adds=tuple(adds),
+            deletes=tuple(deletes),
+            hopeful=self._hopeful(container, replicas),
+            cluster_rack_count=self._nodes.rack_count(),
+            excluded=self._excluded(container_id, holders),
+            owes_deletes=self.owes_deletes(container_id),
+        )
+
+    def is_confirmed(self, datanode_id: str) -> bool:
+        """Return True if a node has reported all its replicas since this control plane started."""
+        return datanode_id in self._reports.confirmed
+
+    def places_in_grace(self, container_ids: Sequence[int]) -> list[int]:
+        """Return the places of the containers that had bad replicas at the last evaluation."""
+        return [i for i, number in enumerate(container_ids) if number in self._bad_since_s]
+
+    def hopeful(self, container_id: int) -> frozenset[str]:
+        """Return the holders of bad replicas that recently became bad and that a repair may
+        heal.
+        """
+        container = self._state.containers.get(container_id)
+        if container is None:
+            return frozenset()
+        return self._hopeful(container, self._state.replicas.of(container_id))
+
+    def all_hopeful(self) -> frozenset[tuple[int, str]]:
+        """Return the bad replicas that a repair may heal, by container and datanode."""
+        return frozenset(
+            (number, node) for number in list(self._bad_since_s) for node in self.hopeful(number)
+        )
+
+    def owing(self) -> frozenset[int]:
+        """Return the containers with deletes pending on a node that is not dead."""
+        return frozenset(filter(self.owes_deletes, self._state.transactions.container_ids()))
+
+    def living(self, container_id: int) -> list[Replica]:
+        """Return the replicas of a container except those on dead nodes.
+
+        The last report of a dead node is neither waited for nor trusted; it counts again when the
+        node is back.
+        """
+        held = map(self._placed, self._state.replicas.of(container_id))
+        return [p.replica for p in present(held)]
+
+    def owes_deletes(self, container_id: int) -> bool:
+        """Return True if a delete of blocks is pending on a node that is not dead."""
+        if not self._state.transactions.has_any(container_id):
+            return False
+        living = self._nodes.living(self._state.replicas.of(container_id))
+        holders = {replica.datanode_id for replica in living}
+        transactions = self._state.transactions.of(container_id)
+        return any(not holders.issubset(t.acknowledged_by) for t in transactions)
+
+    def _stays(self, datanode_id: str) -> bool:
+        """Return True if a node is not ordered to leave or into maintenance."""
+        node = self._state.nodes.get(datanode_id)
+        return node is None or node.op_state is OpState.IN_SERVICE
+
+    def _excluded(self, container_id: int, holders: Iterable[str]) -> frozenset[str]:
+        strange = frozenset(node for node in holders if not self._nodes.takes_commands(node))
+        if not len(self._state.holds):
+            return strange
+        return strange | {hold.datanode_id for hold in self._state.holds.of(container_id)}
+
+    @contextmanager
+    def one_turn(self) -> Iterator[None]:
+        """Evaluate the nodes at most once for many decisions of one moment; see `promise`."""
+        self._is_one_turn = True
+        try:
+            yield
+        finally:
+            self._is_one_turn, self._turn = False, None
+
+    def promise(self, datanode_id: str, size_bytes: int) -> None:
+        """Count space that was promised in this step."""
+        if self._turn is not None and datanode_id in self._turn:
+            known = self._turn[datanode_id]
+            scheduled_bytes = known.scheduled_bytes + size_bytes
+            self._turn[datanode_id] = replace(known, scheduled_bytes=scheduled_bytes)
+
+    def candidates(self) -> list[TargetCandidate]:
+        """Return the nodes that may get replicas, with the promised space: answering and in
+        service.
+        """
+        if self._turn is None and self._is_one_turn:
+            self._turn = {found.datanode_id: found for found in self._candidates()}
+        return self._candidates() if self._turn is None else list(self._turn.values())
+
+    def _candidates(self) -> list[TargetCandidate]:
+        scheduled: dict[str, int] = {}
+        for container in self._state.containers.open_all():
+            left_bytes = self._options.container_bytes_max - container.committed_bytes
+            for datanode_id in container.pipeline:
+                scheduled[datanode_id] = scheduled.get(datanode_id, 0) + max(0, left_bytes)
+        return [
+            candidate
+            for node in self._state.nodes.values()
+            if (candidate := self._candidate(node.datanode_id, scheduled)) is not None
+        ]
+
+    def _candidate(self, datanode_id: str, scheduled: dict[str, int]) -> TargetCandidate | None:
+        node = self._state.nodes.get(datanode_id)
+        live = self._nodes.liveness(datanode_id)
+        if node is None or live is None or not self._nodes.takes_replicas(datanode_id):
+            return None
+        coming_bytes = sum(
+            command.size_bytes for command in self._state.commands.adds_to(datanode_id)
+        )
+        working = [volume.available_bytes for volume in live.volumes if not volume.failed]
+        return TargetCandidate(
+            datanode_id=datanode_id,
+            rack=node.rack,
+            capacity_bytes=live.capacity_bytes,
+            available_bytes=live.available_bytes,
+            largest_volume_bytes=max(working, default=0),
+            used_bytes=live.used_bytes,
+            scheduled_bytes=scheduled.get(datanode_id, 0) + coming_bytes,
+            has_failed_lately=self._nodes.has_failed_lately(datanode_id),
+        )
+
+    def _placed(self, replica: Replica) -> PlacedReplica:
+        node = self._state.nodes.get(replica.datanode_id)
+        return PlacedReplica(
+            replica,
+            self._nodes.health(replica.datanode_id),
+            OpState.IN_SERVICE if node is None else node.op_state,
+            "" if node is None else node.rack,
+            is_confirmed=self.is_confirmed(replica.datanode_id),
+        )
+
+    def _hopeful(self, container: Container, replicas: Iterable[Replica]) -> frozenset[str]:
+        """Return the holders of bad replicas that recently became bad and that a repair may heal.
+
+        Healing a chunk in place is cheaper and safer than copying a container, so a repair gets
+        some time first, but not unlimited time.
+        """
+        bad = {
+            replica.datanode_id
+            for replica in replicas
+            if replica.tree is not None and not replica.load_error and is_bad(container, replica)
+        }
+        if not bad:
+            self._bad_since_s.pop(container.container_id, None)
+            return frozenset()
+        now_s = self._clock.monotonic_s()
+        known = self._bad_since_s.get(container.container_id, {})
+        since_s = {node: known.get(node, now_s) for node in bad}
+        self._bad_since_s[container.container_id] = since_s
+        grace_s = self._options.repair_grace_ms / 1000
+        return frozenset(node for node in bad if now_s - since_s[node] < grace_s)

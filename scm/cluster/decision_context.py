@@ -1,0 +1,37 @@
+"""The shared dependencies of every decision about replicas, passed around as one object."""
+
+from dataclasses import dataclass
+
+from scm.cluster.commands.pending_ops import PendingOps
+from scm.cluster.container_contexts import ContainerContexts
+from scm.cluster.nodes import NodeManager
+from scm.state.clock import ScmClock
+from scm.state.database import StateDatabase
+from scm.state.options import ScmOptions
+from scm.state.state_access import StateAccess
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionContext:
+    """The state and its lock, the views of it, and the means to send commands."""
+
+    access: StateAccess
+    state: StateDatabase
+    nodes: NodeManager
+    commands: PendingOps
+    cases: ContainerContexts
+    clock: ScmClock
+    options: ScmOptions
+
+
+class ControlComponent:
+    """A component of the control plane, with the shared dependencies as its attributes."""
+
+    def __init__(self, basis: DecisionContext) -> None:
+        self.access = basis.access
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options

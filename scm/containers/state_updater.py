@@ -1,0 +1,96 @@
+"""Brings containers to the state that their replicas show."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from scm.cluster import lifecycle
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.last_copies import LastReplicaTracker
+from scm.containers.block_deletion import BlockDeletion
+from scm.containers.close_commands import CloseCommands
+from scm.state.database import StateChange
+from scm.state.entities import Container, ContainerState
+
+_COMMIT_OVER: Final = frozenset(
+    {ContainerState.QUASI_CLOSED, ContainerState.CLOSED, ContainerState.DELETED}
+)
+
+_log = structlog.get_logger("suture.scm")
+
+
+class ContainerStateUpdater(ControlComponent):
+    """Moves containers along their lifecycle. Callers hold the control plane's lock."""
+
+    def __init__(
+        self,
+        basis: DecisionContext,
+        deletions: BlockDeletion,
+        closes: CloseCommands,
+        last_copies: LastReplicaTracker,
+    ) -> None:
+        super().__init__(basis)
+        self._deletions = deletions
+        self._closes = closes
+        self._last_copies = last_copies
+
+    def observe_all(self, change: StateChange, container_ids: Collection[int]) -> None:
+        """Do the same for many, most of which are closed and need nothing: these are skipped."""
+        state = self._state
+        resting = set(state.containers.at_rest(container_ids)).difference(
+            state.replicas.unsettled,
+            state.commands.by_container,
+            state.transactions.by_container,
+            self._closes.under_way,
+        )
+        self.observe(change, [number for number in container_ids if number not in resting])
+
+    def observe(self, change: StateChange, container_ids: Iterable[int]) -> None:
+        """Bring containers to the state that their replicas show, and queue the closes that are
+        due.
+        """
+        now_ms = self._clock.wall_ms()
+        for container_id in container_ids:
+            container = self._state.containers.get(container_id)
+            if container is None:
+                continue  # unknown: recorded, never acted on
+            self._commands.review(change, container_id)
+            self._deletions.finish(change, container_id)
+            self.move(change, container, self._seen(container, now_ms))
+
+    def observe_struck(self, change: StateChange, container_ids: Collection[int]) -> None:
+        """Evaluate containers again after some of their replica records were removed."""
+        self._last_copies.recount(change, container_ids)
+        self.observe(change, container_ids)
+
+    def _seen(self, container: Container, now_ms: int) -> Container:
+        """Return a container as its datanodes that are not dead show it.
+
+        A dead one is not waited for. If only dead ones have replicas nothing is concluded, because
+        they may come back.
+        """
+        container_id = container.container_id
+        living = self._cases.living(container_id)
+        if self._state.replicas.of(container_id) and not living:
+            return container
+        if container.state is not ContainerState.OPEN and container.pipeline:
+            awaited = tuple(n for n in container.pipeline if not self._nodes.is_gone(n))
+            container = replace(container, pipeline=awaited)
+        return lifecycle.observe(container, living, now_ms=now_ms)
+
+    def move(self, change: StateChange, before: Container, after: Container) -> None:
+        """Record a container's new state, and queue the closes that are due."""
+        container_id = after.container_id
+        if after != before:
+            change.put(self._state.containers, after)
+        if after.state is not before.state:
+            change.on_commit(
+                lambda: _log.info(
+                    "container_state_changed", container_id=container_id, state=after.state
+                )
+            )
+            if after.state in _COMMIT_OVER:
+                self._deletions.give_up(change, after)
+        self._closes.close(change, after)

@@ -1,0 +1,65 @@
+"""The health states of containers as of the last check of each."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from health.words import HealthState
+from scm.state.container_queues import ContainerBitmap
+
+
+@dataclass(frozen=True, slots=True)
+class HealthStates:
+    """The health state of each container; few are not HEALTHY."""
+
+    unwell: Mapping[int, HealthState]
+    judged: ContainerBitmap
+    """Containers about which nothing changed since their last look."""
+
+    def of(self, container_id: int) -> str | None:
+        """Return the state as a word; None if it is unknown because the container waits for a
+        check.
+        """
+        if container_id not in self.judged:
+            return None
+        return self.unwell.get(container_id, HealthState.HEALTHY).name
+
+
+AT_RISK: Final = frozenset(
+    {
+        HealthState.MISSING,
+        HealthState.MISSING_UNDER_REPLICATED,
+        HealthState.UNHEALTHY,
+        HealthState.UNHEALTHY_UNDER_REPLICATED,
+        HealthState.UNHEALTHY_OVER_REPLICATED,
+        HealthState.QUASI_CLOSED_STUCK,
+        HealthState.QUASI_CLOSED_STUCK_UNDER_REPLICATED,
+        HealthState.QUASI_CLOSED_STUCK_OVER_REPLICATED,
+        HealthState.QUASI_CLOSED_STUCK_MISSING,
+    }
+)
+"""Of a container so called no whole replica is known, or not of its last commits."""
+
+
+class Unwell(dict[int, HealthState]):
+    """The states of containers that are not HEALTHY, with a maintained count of each state, because
+    a failed rack makes millions of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[HealthState] = Counter()
+
+    def note(self, found: Iterable[tuple[int, HealthState]]) -> None:
+        """Record the states of containers, including HEALTHY ones."""
+        for container_id, health in found:
+            before = self.pop(container_id, None)
+            if before is not None:
+                self.counts[before] -= 1
+            if health is not HealthState.HEALTHY:
+                self[container_id] = health
+                self.counts[health] += 1
+
+
+NOT_KNOWN: Final = HealthStates({}, ContainerBitmap())

@@ -1,0 +1,343 @@
+"""Applies the judge to the current state: the health of containers, and the actions required.
+
+    state ──scm.batches──► batch ──health.judge──► diagnosis, and rows of a plan by container
+
+A call costs some milliseconds regardless of its size, so evaluate many containers at once.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from health.batch import NO_BCSID, BatchView, ContainerBatch, view
+from health.departure import FREE, HELD_BY, is_readable, lacking, obstacles
+from health.judge import Diagnosis, diagnose, scene_of
+from health.plan.copies import ratis_sources
+from health.plan.plan_rows import PlanRows, RaggedArray
+from health.plan.planner import plan
+from health.rules import Rules
+from health.segmented_rows import Bools
+from health.source_issues import DOUBTS, SourceIssue
+from health.words import SERVICE_OF, Action, HealthState, SharedState
+from scm.replication.health.health_batches import HealthBatchBuilder
+from scm.state.entities import OpState
+
+MADE: Final = (Action.REPLICATE, Action.RECONSTRUCT)
+UNNEEDED: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRow:
+    """The needs of a container by the rules, before targets and limits are considered."""
+
+    action: Action
+    priority: int  # smallest is most urgent
+    reason: str
+    sources: tuple[str, ...]  # datanodes to copy or compute from, best first
+    targets: tuple[str, ...]  # datanodes that must act on their replica
+    indexes: tuple[int, ...]
+    copies: int
+    is_forced: bool
+    doubts: Mapping[str, str] = field(default_factory=dict)  # objections to sources
+
+    def told(self, *source_ids: str) -> str:
+        """Return the objections to some of its sources; empty if there are none."""
+        found = [f"{node}: {self.doubts[node]}" for node in source_ids if node in self.doubts]
+        return f"; no better source than {'; '.join(found)}" if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationGaps:
+    """The evaluated containers that lack replicas, shards or last commits, or have surplus ones, or
+    shards with too many blocks.
+    """
+
+    under: Mapping[int, int]  # id -> priority of its most urgent need, smallest first
+    over: frozenset[int]
+    uneven: frozenset[int] = frozenset()  # whole shards have different block counts
+    short: frozenset[int] = frozenset()  # closed, and the last commit is on no present datanode
+
+
+@dataclass(frozen=True, slots=True)
+class DepartureImpact:
+    """The needs of a container if nodes leave or go into maintenance."""
+
+    container_id: int
+    made_count: int  # replicas to make elsewhere
+    is_stuck: bool  # there is no source to make them from
+    is_locked: bool  # readable now, but not if the nodes were off now
+
+
+def losses_without(
+    batch: ContainerBatch, rules: Rules, datanode_ids: Collection[str], op_state: OpState
+) -> list[DepartureImpact]:
+    """Return the needs of containers if some of their nodes leave or go into maintenance,
+    ascending. Pure.
+    """
+    after = diagnose(as_if_told(batch, datanode_ids, op_state), rules)
+    return losses(after, _locked_out(view(batch), batch.nodes.among(datanode_ids)))
+
+
+def as_if_told(
+    batch: ContainerBatch, datanode_ids: Collection[str], op_state: OpState
+) -> ContainerBatch:
+    """Return a batch with some of its nodes in another operational state. Pure."""
+    nodes, is_named = batch.nodes, batch.nodes.among(datanode_ids)
+    is_resting = op_state is OpState.IN_MAINTENANCE
+    told = replace(
+        nodes,
+        service=np.where(is_named, int(SERVICE_OF[op_state]), nodes.service),
+        is_returning=np.where(is_named, is_resting, nodes.is_returning),
+    )
+    return replace(batch, nodes=told)
+
+
+def losses(after: Diagnosis, is_locked: Bools) -> list[DepartureImpact]:
+    """Return the needs of containers from their state `after` nodes began to leave, and which would
+    be unreadable if the nodes were off. Pure.
+    """
+    actions = plan(scene_of(after))
+    copied, rebuilt = (
+        np.isin(np.arange(after.view.rows.count), actions.container[actions.action == action])
+        for action in (Action.REPLICATE, Action.RECONSTRUCT)
+    )
+    is_lost = after.view.is_ec & (after.counts.erasure.unavailable != 0)
+    can_be_made = np.where(is_lost, rebuilt, copied)
+    return [
+        DepartureImpact(number, short, short > 0 and not able, locked)
+        for number, short, able, locked in zip(
+            after.view.batch.containers.container_id.tolist(),
+            lacking(after.view, after.counts).tolist(),
+            can_be_made.tolist(),
+            is_locked.tolist(),
+            strict=True,
+        )
+    ]
+
+
+class LiveHealthJudge:
+    """Calls the judge. Callers hold the control plane's lock."""
+
+    def __init__(self, batches: HealthBatchBuilder) -> None:
+        self._batches = batches
+
+    def rules(self) -> Rules:
+        """Return the current parameters of the rules."""
+        return self._batches.rules()
+
+    def diagnose(self, container_ids: Collection[int]) -> Diagnosis:
+        """Return the diagnosis of each container, ascending."""
+        return diagnose(self._batches.of(container_ids), self._batches.rules())
+
+    def rows(
+        self, container_ids: Collection[int], *, without: Collection[int] = ()
+    ) -> dict[int, list[HealthRow]]:
+        """Return the needs of containers, most urgent first, leaving the commands `without` out.
+        Containers that need nothing are omitted.
+        """
+        if not container_ids:
+            return {}
+        batch = self._batches.of(container_ids, without=without)
+        return _planned(diagnose(batch, self._batches.rules()))
+
+    def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, ReplicationGaps]:
+        """Return the diagnosis of each container, ascending, and which have missing or surplus
+        replicas.
+        """
+        found = self.diagnose(container_ids)
+        lacks = _lacks(found) if found.flags.any() else ReplicationGaps({}, frozenset())
+        return found, replace(lacks, uneven=_uneven(found.view), short=_short(found.view))
+
+    def health_without(self, container_id: int, datanode_id: str) -> HealthState:
+        """Return a container's health without one datanode's replica."""
+        batch = self._batches.of([container_id], gone=[(container_id, datanode_id)])
+        return HealthState(int(diagnose(batch, self._batches.rules()).verdicts.state[0]))
+
+    def healthy(self, container_ids: Iterable[int]) -> dict[int, frozenset[str]]:
+        """Return the HEALTHY ones among these containers, each with the datanodes whose replica has
+        no objection.
+        """
+        found = self.diagnose(list(container_ids))
+        batch = found.view.batch
+        is_well = (found.verdicts.state == HealthState.HEALTHY)[found.view.rows.owner]
+        sound = (is_well & (found.doubts == SourceIssue.NONE)).nonzero()[0].tolist()
+        ids = batch.containers.container_id.tolist()
+        well: dict[int, set[str]] = {}
+        for row, name in zip(sound, _names(found, sound), strict=True):
+            well.setdefault(ids[batch.replicas.container[row]], set()).add(name)
+        return {number: frozenset(names) for number, names in well.items()}
+
+    def obstacles(self, container_ids: Collection[int]) -> dict[int, str]:
+        """Return the containers that need their leaving or resting nodes, and the reasons
+        (`health.departure.HELD_BY`).
+        """
+        if not container_ids:
+            return {}
+        found = self.diagnose(container_ids)
+        held = obstacles(found.view, found.counts, found.flags).tolist()
+        ids = found.view.batch.containers.container_id.tolist()
+        pairs = zip(ids, held, strict=True)
+        return {number: HELD_BY[why] for number, why in pairs if why != FREE}
+
+    def locked_out(self, container_ids: Collection[int], datanode_ids: Collection[str]) -> int:
+        """Return how many of these containers are readable now, but not if some of their nodes were
+        off.
+        """
+        if not container_ids:
+            return 0
+        batch = self._batches.of(container_ids)
+        found = _locked_out(view(batch), batch.nodes.among(datanode_ids))
+        return int(np.count_nonzero(found & batch.containers.is_known))
+
+    def sources(
+        self, container_ids: Collection[int], *, without: Collection[int] = ()
+    ) -> dict[int, HealthRow]:
+        """Return the copy sources of each container that is not erasure-coded: those in its plan
+        rows or, if it needs nothing, all possible ones.
+        """
+        if not container_ids:
+            return {}
+        batch = self._batches.of(container_ids, without=without)
+        found = diagnose(batch, self._batches.rules())
+        scene = scene_of(found)
+        able, order = ratis_sources(scene, np.ones_like(scene.view.is_ec))
+        own: dict[int, list[int]] = {}
+        for row in sorted(able.nonzero()[0].tolist(), key=lambda row: int(order[row])):
+            own.setdefault(int(batch.replicas.container[row]), []).append(row)
+        needed: dict[int, list[int]] = {}
+        actions = plan(scene)
+        is_copy = (actions.action == Action.REPLICATE).tolist()
+        places = zip(is_copy, actions.container.tolist(), strict=True)
+        for (is_wanted, place), rows in zip(places, _lists(actions.sources), strict=True):
+            if is_wanted:
+                needed.setdefault(place, []).extend(rows)
+        return {
+            number: _copy(found, needed.get(place) or own.get(place, []))
+            for place, number in enumerate(batch.containers.container_id.tolist())
+        }
+
+
+def _locked_out(now: BatchView, is_off: Bools) -> Bools:
+    """Return which containers are readable, but not if some nodes were off."""
+    serves = now.is_present & ~now.is_bad & now.is_reachable
+    return is_readable(now, serves) & ~is_readable(now, serves & ~is_off[now.batch.replicas.node])
+
+
+def _copy(found: Diagnosis, rows: Sequence[int]) -> HealthRow:
+    return HealthRow(
+        Action.REPLICATE,
+        priority=0,
+        reason="",
+        sources=_names(found, rows),
+        targets=(),
+        indexes=(),
+        copies=1,
+        is_forced=False,
+        doubts=_doubts(found, rows),
+    )
+
+
+def _lacks(found: Diagnosis) -> ReplicationGaps:
+    """Return the plan's findings for whole containers; computing its rows would cost more than the
+    plan.
+    """
+    actions = plan(scene_of(found))
+    ids = found.view.batch.containers.container_id
+    is_made = np.isin(actions.action, MADE)
+    urgency = np.full(len(ids), UNNEEDED)
+    np.minimum.at(urgency, actions.container[is_made], actions.priority[is_made])
+    under = (urgency != UNNEEDED).nonzero()[0]
+    over = actions.container[(actions.action == Action.DELETE) & actions.is_forced]
+    return ReplicationGaps(
+        dict(zip(ids[under].tolist(), urgency[under].tolist(), strict=True)),
+        frozenset(ids[over].tolist()),
+    )
+
+
+def _uneven(view: BatchView) -> frozenset[int]:
+    """Return the erasure-coded containers in which a closed shard has more live blocks than another
+    although no delete is pending. It may have missed a delete, which its root does not show.
+    """
+    containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
+    shards = (
+        view.is_shard & view.is_present & (replicas.state == SharedState.CLOSED) & replicas.has_root
+    )
+    if not shards.any():
+        return frozenset()
+    most = rows.highest(replicas.block_count, 0, shards)
+    missing_max = rows.highest(most[rows.owner] - replicas.block_count, 0, shards)
+    is_asked = view.is_ec & (containers.state == SharedState.CLOSED) & ~containers.owes_deletes
+    return frozenset(containers.container_id[is_asked & (missing_max > 0)].tolist())
+
+
+def _short(view: BatchView) -> frozenset[int]:
+    """Return the closed containers that have replicas but none with the last commit, because its
+    holder died or lost its disk.
+    """
+    containers, replicas = view.batch.containers, view.batch.replicas
+    last = view.rows.highest(replicas.bcsid, NO_BCSID, view.is_present)
+    is_short = (containers.state == SharedState.CLOSED) & (last < containers.sequence_id)
+    return frozenset(containers.container_id[is_short & (view.present > 0)].tolist())
+
+
+def _planned(found: Diagnosis) -> dict[int, list[HealthRow]]:
+    """Return the needs of containers, most urgent first; containers that need nothing are
+    omitted.
+    """
+    ids = found.view.batch.containers.container_id.tolist()
+    needs: dict[int, list[HealthRow]] = {}
+    for place, row in _rows(plan(scene_of(found)), found):
+        needs.setdefault(ids[place], []).append(row)
+    for rows in needs.values():
+        rows.sort(key=lambda row: row.priority)
+    return needs
+
+
+def _rows(actions: PlanRows, found: Diagnosis) -> list[tuple[int, HealthRow]]:
+    columns = zip(
+        actions.container.tolist(),
+        actions.action.tolist(),
+        actions.priority.tolist(),
+        actions.reason.tolist(),
+        _lists(actions.sources),
+        _lists(actions.targets),
+        _lists(actions.indexes),
+        actions.copies.tolist(),
+        actions.is_forced.tolist(),
+        strict=True,
+    )
+    return [
+        (
+            place,
+            HealthRow(
+                Action(action),
+                priority=priority,
+                reason=reason,
+                sources=_names(found, sources),
+                targets=_names(found, targets),
+                indexes=tuple(indexes),
+                copies=copies,
+                is_forced=is_forced,
+                doubts=_doubts(found, sources),
+            ),
+        )
+        for place, action, priority, reason, sources, targets, indexes, copies, is_forced in columns
+    ]
+
+
+def _lists(lists: RaggedArray) -> list[list[int]]:
+    starts, values = lists.starts.tolist(), lists.values.tolist()
+    return [values[a:b] for a, b in pairwise(starts)]
+
+
+def _names(found: Diagnosis, rows: Sequence[int]) -> tuple[str, ...]:
+    batch = found.view.batch
+    return tuple(batch.nodes.names[int(batch.replicas.node[row])] for row in rows)
+
+
+def _doubts(found: Diagnosis, rows: Sequence[int]) -> dict[str, str]:
+    told = zip(_names(found, rows), (int(found.doubts[row]) for row in rows), strict=True)
+    return {name: DOUBTS[code] for name, code in told if code}

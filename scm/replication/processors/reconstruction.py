@@ -1,0 +1,186 @@
+"""Orders the rebuilding of lost shards of erasure-coded containers.
+
+    the judge's row ──► targets, one a shard ──► one command to the least loaded target
+
+One command rebuilds all lost shards: it reads as many shards as there are data shards, whatever the
+number of targets. The judge decides which are lost and which are read, and again when the command
+is sent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from health.words import Action
+from merkle.replica import ReplicaState
+from scm.cluster.container_context import ContainerContext, needed_bytes, present
+from scm.cluster.copy_targets import choose_targets
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.replication.health.live_judge import HealthRow, LiveHealthJudge
+from scm.state.database import StateChange
+from scm.state.entities import CommandKind, PendingCommand
+
+QUIET_S: Final = 10.0  # after an order, until reports show what it made
+
+_ABOUT_SHARDS: Final = frozenset({CommandKind.REPLICATE, CommandKind.RECONSTRUCT})
+
+_log = structlog.get_logger("suture.scm")
+
+
+class Reconstructor(ControlComponent):
+    """Keeps erasure-coded containers whole. Callers hold the control's lock."""
+
+    def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
+        super().__init__(basis)
+        self._judge = judge
+        self._ordered_at_s: dict[int, float] = {}
+        self._sources: dict[int, tuple[tuple[int, str], ...]] = {}  # of commands being sent
+
+    def rebuild(
+        self,
+        change: StateChange,
+        case: ContainerContext,
+        lost: HealthRow,
+        *,
+        count_max: int,
+        is_in_place: bool = False,
+    ) -> bool:
+        """Order what a container lacks, as far as possible now; return True if that is all.
+
+        Earlier orders count as done: the container comes back here if they fail. `is_in_place` lets
+        a shard be rebuilt where a reconstruction left it unfinished.
+        """
+        if self._is_under_way(case):
+            return True
+        if self._is_quiet(case.container.container_id):
+            return False
+        return self._rebuild(change, case, lost, count_max, is_in_place=is_in_place)
+
+    def needed(self, commands: Sequence[PendingCommand]) -> set[int]:
+        """Return the ids of the shard commands that would still be right if none of them were
+        pending; also record their sources.
+        """
+        mine = [c for c in commands if c.kind in _ABOUT_SHARDS and self.is_coded(c)]
+        rows = self._judge.rows(
+            {c.container_id for c in mine}, without={c.command_id for c in mine}
+        )
+        self._sources.clear()
+        return {c.command_id for c in mine if self._is_needed(c, rows.get(c.container_id, ()))}
+
+    def _is_needed(self, command: PendingCommand, rows: Sequence[HealthRow]) -> bool:
+        if command.kind is CommandKind.REPLICATE:
+            return any(
+                row.action is Action.REPLICATE and command.datanode_id in row.sources
+                for row in rows
+            )
+        targets = dict(command.shards)
+        lost = next((row for row in rows if row.action is Action.RECONSTRUCT), None)
+        if lost is None or not set(targets) <= set(lost.indexes):
+            return False
+        held = self._state.replicas.of(command.container_id)
+        index_of = {replica.datanode_id: replica.replica_index for replica in held}
+        self._sources[command.command_id] = tuple((index_of[n], n) for n in lost.sources)
+        return all(map(self._nodes.takes_replicas, targets.values()))
+
+    def is_coded(self, command: PendingCommand) -> bool:
+        """Return True if a command is about an erasure-coded container."""
+        container = self._state.containers.get(command.container_id)
+        return container is not None and bool(container.scheme)
+
+    def addressed(self, command: PendingCommand) -> PendingCommand:
+        """Return a command as it is sent: with the erasure code and, for a reconstruction, the
+        sources that `needed` recorded.
+        """
+        container = self._state.containers.get(command.container_id)
+        if container is None or not container.scheme:
+            return command
+        sources = self._sources.get(command.command_id, ())
+        return replace(command, sources=sources, scheme=container.scheme)
+
+    def _is_under_way(self, case: ContainerContext) -> bool:
+        return any(
+            command.kind is CommandKind.RECONSTRUCT
+            for command in self._state.commands.of_container(case.container.container_id)
+        )
+
+    def _is_quiet(self, container_id: int) -> bool:
+        """Return True if a rebuild was just ordered, or failed recently."""
+        ordered_at_s = self._ordered_at_s.get(container_id)
+        if ordered_at_s is not None:
+            if self._clock.monotonic_s() - ordered_at_s < QUIET_S:
+                return True
+            del self._ordered_at_s[container_id]
+        return self._commands.is_cooling(CommandKind.RECONSTRUCT, container_id)
+
+    def _rebuild(
+        self,
+        change: StateChange,
+        case: ContainerContext,
+        lost: HealthRow,
+        count_max: int,
+        *,
+        is_in_place: bool,
+    ) -> bool:
+        container = case.container
+        size_bytes = needed_bytes(case)
+        excluded = {p.datanode_id for p in case.placed}
+        if is_in_place:
+            excluded -= _unfinished(case, lost.indexes)
+        targets = self._targets(case, lost.indexes, size_bytes, excluded)[:count_max]
+        if not targets:
+            return False
+        shards = tuple(zip(lost.indexes, targets, strict=False))
+        command_id = self._commands.queue(
+            change,
+            CommandKind.RECONSTRUCT,
+            container.container_id,
+            min(targets, key=self._commands.loads.replication_load),
+            why=lost.reason + lost.told(*lost.sources),
+            shards=shards,
+            size_bytes=size_bytes,
+        )
+        for node in targets:
+            self._cases.promise(node, size_bytes)
+        self._ordered_at_s[container.container_id] = self._clock.monotonic_s()
+        change.on_commit(
+            _log.info,
+            "reconstruct_ordered",
+            container_id=container.container_id,
+            command_id=command_id,
+            targets=dict(shards),
+        )
+        return len(targets) == len(lost.indexes)
+
+    def _targets(
+        self, case: ContainerContext, lost: tuple[int, ...], size_bytes: int, excluded: set[str]
+    ) -> list[str]:
+        """Choose a node for each lost shard, as far as there are enough."""
+        candidates = [
+            candidate
+            for candidate in self._cases.candidates()
+            if self._commands.loads.replication_load(candidate.datanode_id)
+            < self._commands.loads.replication_limit(candidate.datanode_id)
+        ]
+        return choose_targets(
+            candidates,
+            count=len(lost),
+            needed_bytes=size_bytes,
+            used_racks=[p.rack for p in present(case.placed)],
+            excluded=excluded,
+            failed_at_s=self._commands.failing_targets.of(case.container.container_id),
+            container_id=case.container.container_id,
+        )
+
+
+def _unfinished(case: ContainerContext, lost: tuple[int, ...]) -> set[str]:
+    """Return the nodes that may rebuild their bad shard in place.
+
+    They refuse unless it was left unfinished by an earlier reconstruction.
+    """
+    return {
+        p.datanode_id
+        for p in case.placed
+        if p.replica.state is ReplicaState.UNHEALTHY and (p.replica.replica_index,) == lost
+    }

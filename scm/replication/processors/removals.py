@@ -1,0 +1,170 @@
+"""Removes surplus replicas, and bad ones where there is no other place for a good one.
+
+    over queue ──one of each container in a round──► delete ──► looked at again when it leaves
+
+The judge decides what is removed. This module orders it within the limits of each datanode and of
+the cluster, and never for an excluded replica.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Final
+
+import structlog
+
+from health.words import Action
+from scm.cluster.commands.loads import DELETE_LIMIT
+from scm.cluster.container_context import ContainerContext
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.replication.guards.delete_safety import unblock_victim
+from scm.replication.guards.shard_guard import replaceable_shard
+from scm.replication.health.live_judge import HealthRow, LiveHealthJudge
+from scm.replication.processors.repair_queue import ReplicationQueue
+from scm.state.database import StateChange
+from scm.state.entities import CommandKind, Container
+
+ATTEMPTS_PER_TURN: Final = 500
+ATTEMPTS_AT_ONCE: Final = 100  # while the lock is held
+
+_log = structlog.get_logger("suture.scm")
+
+
+class OverReplicatedProcessor(ControlComponent):
+    """Orders deletes. Callers hold the control plane's lock."""
+
+    def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
+        super().__init__(basis)
+        self._judge = judge
+        self._queue = ReplicationQueue(self._has_room)
+        self._due: list[int] = []  # of this step: not tried in this round
+        self._next: list[int] = []  # of this step: may have more to delete
+
+    @property
+    def over(self) -> Mapping[int, tuple[int, int]]:
+        """The containers with too many replicas."""
+        return self._queue.found
+
+    def note(self, looked_at: Set[int], over: Set[int]) -> None:
+        """Update which of the checked containers have too many replicas."""
+        self._queue.discard((self.over.keys() & looked_at) - over)
+        for container_id in over:
+            self._queue.put(container_id, 0)
+
+    def make_room(self, change: StateChange, case: ContainerContext) -> bool:
+        """Remove a bad or duplicate shard if no other node has room for a missing one.
+
+        Return True if one is removed.
+        """
+        victim = replaceable_shard(case)
+        is_ordered = victim is not None and self.delete(
+            change,
+            case.container,
+            victim.datanode_id,
+            why="gives way to a shard that is lost",
+            keep_count=case.container.data_count,
+        )
+        if victim is not None and is_ordered:
+            change.on_commit(
+                _log.warning,
+                "shard_delete_ordered",
+                container_id=case.container.container_id,
+                datanode_id=victim.datanode_id,
+                index=victim.replica.replica_index,
+            )
+        return is_ordered
+
+    def unblock(self, change: StateChange, case: ContainerContext) -> None:
+        """Remove a bad replica that blocks the place of a good one, if there is no other place."""
+        victim = unblock_victim(case)
+        if victim is not None and self.delete(
+            change,
+            case.container,
+            victim.datanode_id,
+            why="is damaged and takes the place of a good replica",
+            keep_count=1,
+        ):
+            change.on_commit(
+                _log.warning,
+                "unhealthy_replica_delete_ordered",
+                container_id=case.container.container_id,
+                datanode_id=victim.datanode_id,
+            )
+
+    def begin_turn(self) -> None:
+        """Choose the containers to try in this step."""
+        self._due = self._queue.choose(ATTEMPTS_PER_TURN)
+        self._next = []
+
+    def serve(self, change: StateChange) -> bool:
+        """Order removals for a few containers, one replica each per round; return False if none is
+        left.
+        """
+        if not self._due:
+            self._due, self._next = self._next, []
+        portion = self._due[:ATTEMPTS_AT_ONCE]
+        del self._due[:ATTEMPTS_AT_ONCE]
+        needs = self._judge.rows(portion)
+        self._next += [n for n in portion if self._remove_one(change, n, needs.get(n, ()))]
+        return bool(portion)
+
+    def _remove_one(
+        self, change: StateChange, container_id: int, rows: Sequence[HealthRow]
+    ) -> bool:
+        """Order the removal of one replica of a container; return True if it was ordered."""
+        container = self._state.containers.get(container_id)
+        row = next((r for r in rows if r.action is Action.DELETE and r.is_forced), None)
+        if container is None or row is None or container_id not in self._queue:
+            self._queue.discard([container_id])
+            return False
+        [datanode_id] = row.targets
+        is_ordered = self.delete(
+            change,
+            container,
+            datanode_id,
+            why=row.reason,
+            keep_count=container.replication_factor,
+        )
+        weight, tries = self.over[container_id]
+        self._queue.put_back(
+            container_id, weight=weight, tries=tries + 1
+        )  # others first; it has more
+        if not is_ordered:
+            self._queue.sleep(container_id, row.targets)
+        return is_ordered
+
+    def _has_room(self, datanode_id: str) -> bool:
+        return self._commands.loads.delete_load(datanode_id) < DELETE_LIMIT
+
+    def delete(
+        self,
+        change: StateChange,
+        container: Container,
+        datanode_id: str,
+        *,
+        why: str,
+        keep_count: int,
+    ) -> bool:
+        """Order the removal of a replica. Return False while it is excluded, its node is at its
+        limit, or a delete of its container recently failed or was rejected.
+        """
+        if self._state.holds.get((container.container_id, datanode_id)) is not None:
+            return False  # kept until the hold is released
+        is_cooling = self._commands.is_cooling(CommandKind.DELETE, container.container_id)
+        if is_cooling or not self._has_room(datanode_id):
+            return False
+        command_id = self._commands.queue(
+            change,
+            CommandKind.DELETE,
+            container.container_id,
+            datanode_id,
+            why=why,
+            force=True,
+            keep_count=keep_count,
+        )
+        change.on_commit(
+            _log.info,
+            "delete_ordered",
+            container_id=container.container_id,
+            command_id=command_id,
+            datanode_id=datanode_id,
+        )
+        return True

@@ -1,0 +1,101 @@
+"""Reconciles differing or damaged replicas on the control plane's own decision.
+
+    look ──judge──► wanted ──settled, no pending delete──► reconcile, within the datanodes' limits
+
+The orders are those that the judge writes into a plan of Spark's, but without Spark. They wait
+until the reports behind them have settled, because replicas differ for a moment while they carry
+out the same command one after the other. Replicas that differ only in tombstones wait longer,
+because a pending delete explains that. The guard against loops is shared
+(`scm.replication.reconcile.reconcile_scheduler`): after a few commands that changed nothing, only an
+operator can retry. A contradiction alone also needs an operator; other damage of the same container
+is repaired.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from health.judge import Diagnosis
+from health.reconcile_eligibility import REASONS
+from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.replication.reconcile.plan_check import PlanRow
+from scm.replication.reconcile.reconcile_scheduler import COOLDOWN, ReconcileScheduler
+from scm.state.database import StateChange
+from suture.errors import Code
+
+ORDERS_PER_TURN: Final = 500
+ORDERS_AT_ONCE: Final = 25  # while the lock is held
+
+_CONTRADICT: Final = 1 << REASONS.index("replicas contradict each other")
+_TOMBSTONES: Final = 1 << REASONS.index("tombstones differ")
+
+
+class AutoReconcile(ControlComponent):
+    """Orders the reconciles. Callers hold the control plane's lock."""
+
+    def __init__(self, basis: DecisionContext, reconciles: ReconcileScheduler) -> None:
+        super().__init__(basis)
+        self._is_on = basis.options.heal
+        self._settle_s = basis.options.heal_after_ms / 1000
+        self._patience_s = basis.options.check_interval_ms / 1000
+        self._reconciles = reconciles
+        self._due_s: dict[int, float] = {}
+        self._reasons: dict[int, int] = {}
+        self._chosen: list[int] = []  # of this step: not tried yet
+
+    def note(self, found: Diagnosis) -> None:
+        """Record which of these containers the judge would have reconciled, and why."""
+        if not self._is_on:
+            return
+        now_s = self._clock.monotonic_s()
+        ids, reasons = found.view.batch.containers.container_id, found.reconciles.reasons
+        is_due = found.reconciles.is_wanted & (reasons != _CONTRADICT)
+        if self._reasons:  # nearly all containers: there is nothing to forget
+            for container_id in self._reasons.keys() & set(ids[~is_due].tolist()):
+                self._due_s.pop(container_id, None)
+                del self._reasons[container_id]
+        for container_id, mask in zip(ids[is_due].tolist(), reasons[is_due].tolist(), strict=True):
+            if self._reasons.get(container_id) != mask:
+                self._reasons[container_id] = mask
+                self._due_s[container_id] = now_s + (
+                    self._patience_s if mask == _TOMBSTONES else self._settle_s
+                )
+
+    def begin_turn(self) -> None:
+        """Choose the due containers to try in this step."""
+        now_s = self._clock.monotonic_s()
+        due = (number for number, due_s in self._due_s.items() if due_s <= now_s)
+        self._chosen = list(islice(due, ORDERS_PER_TURN))
+
+    def serve(self, change: StateChange) -> bool:
+        """Order the next few; those that cannot be ordered now are retried. Return False if none is
+        left.
+        """
+        portion = self._chosen[:ORDERS_AT_ONCE]
+        del self._chosen[:ORDERS_AT_ONCE]
+        for container_id in portion:
+            if self._due_s.pop(container_id, None) is None:
+                continue  # found healthy since this step began
+            if self._order(change, container_id):
+                self._reasons.pop(container_id)
+            else:
+                self._due_s[container_id] = self._clock.monotonic_s() + self._settle_s
+        return bool(portion)
+
+    def _order(self, change: StateChange, container_id: int) -> bool:
+        """Order one; return False if it should be retried although its replicas do not change.
+
+        A container that may not be reconciled has no targets. It is due again when a replica or the
+        health of a node changes.
+        """
+        if self._cases.owes_deletes(container_id):
+            return False
+        participants = self._reconciles.participants(container_id)
+        why = "control plane: " + "; ".join(_words(self._reasons[container_id]))
+        row = PlanRow(container_id, (), why)
+        decision = self._reconciles.order_planned(change, row, participants, why=why, dry_run=False)
+        return decision.code not in {COOLDOWN, Code.BUSY}
+
+
+def _words(reasons: int) -> Iterable[str]:
+    return (word for place, word in enumerate(REASONS) if reasons >> place & 1)

@@ -1,0 +1,91 @@
+"""Decides whether a container may be reconciled, and which replicas take part. Pure.
+
+The order of the checks is Ozone's, and the words are those of the judge
+(`health.reconcile_eligibility`), which evaluates millions. Here one container is evaluated, with
+its participants, when a command is sent; a test compares the two. Beyond Ozone, a peer must be
+reachable and have a tree. A container without such a peer is rejected, because a command that
+cannot do anything only takes up its queue. A replica that cannot take part (OPEN, CLOSING,
+RECOVERING, not loadable) is left out and blocks no other.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from merkle.replica import TREE_STATES
+from scm.state.entities import Container, ContainerState, Replica
+
+ELIGIBLE_STATES: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
+
+
+class Eligibility(StrEnum):
+    """The answer; the first eight words are Ozone's."""
+
+    OK = "OK"
+    CONTAINER_NOT_FOUND = "CONTAINER_NOT_FOUND"
+    INELIGIBLE_CONTAINER_STATE = "INELIGIBLE_CONTAINER_STATE"
+    NO_REPLICAS_FOUND = "NO_REPLICAS_FOUND"
+    INELIGIBLE_REPLICA_STATES = "INELIGIBLE_REPLICA_STATES"
+    INELIGIBLE_REPLICATION_TYPE = "INELIGIBLE_REPLICATION_TYPE"
+    NOT_ENOUGH_REQUIRED_NODES = "NOT_ENOUGH_REQUIRED_NODES"
+    NO_REACHABLE_PEER = "NO_REACHABLE_PEER"
+
+
+@dataclass(frozen=True, slots=True)
+class Participants:
+    """The datanodes that reconcile (`targets`), each with every peer but itself."""
+
+    eligibility: Eligibility
+    message: str
+    targets: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+
+    def peers_of(self, datanode_id: str) -> tuple[str, ...]:
+        """Return the peers of one target."""
+        return tuple(peer for peer in self.peers if peer != datanode_id)
+
+
+def judge(
+    container: Container | None,
+    replicas: Sequence[Replica],
+    is_reachable: Callable[[str], bool],
+) -> Participants:
+    """Return whether a container may be reconciled now, and the participants."""
+    if container is None:
+        return Participants(Eligibility.CONTAINER_NOT_FOUND, "no such container")
+    if container.state not in ELIGIBLE_STATES:
+        return Participants(
+            Eligibility.INELIGIBLE_CONTAINER_STATE,
+            f"container is {container.state}, must be CLOSED or QUASI_CLOSED",
+        )
+    if not replicas:
+        return Participants(Eligibility.NO_REPLICAS_FOUND, "no datanode reports a replica")
+    able = [replica for replica in replicas if replica.state in TREE_STATES]
+    if not able:
+        states = ", ".join(f"{replica.datanode_id} is {replica.state}" for replica in replicas)
+        return Participants(Eligibility.INELIGIBLE_REPLICA_STATES, f"replica on {states}")
+    if not container.scheme and any(replica.replica_index for replica in able):
+        return Participants(
+            Eligibility.INELIGIBLE_REPLICATION_TYPE,
+            "container is erasure-coded, and its code is not known here",
+        )
+    if container.replication_factor < 2:
+        return Participants(
+            Eligibility.NOT_ENOUGH_REQUIRED_NODES,
+            f"replication factor is {container.replication_factor}",
+        )
+    return _with_peers(able, is_reachable)
+
+
+def _with_peers(replicas: Sequence[Replica], is_reachable: Callable[[str], bool]) -> Participants:
+    able = [r for r in replicas if not r.load_error and is_reachable(r.datanode_id)]
+    peers = tuple(replica.datanode_id for replica in able if replica.tree is not None)
+    targets = tuple(replica.datanode_id for replica in able if set(peers) - {replica.datanode_id})
+    if not targets:
+        return Participants(
+            Eligibility.NO_REACHABLE_PEER,
+            f"{len(replicas)} replicas, {len(peers)} on reachable nodes with a tree: "
+            "nobody has a peer",
+        )
+    return Participants(Eligibility.OK, "", targets, peers)

@@ -1,0 +1,147 @@
+"""Checks plan rows from the Spark job against the current state. Pure.
+
+A plan is advice about a snapshot. Since then replicas may come, go, change state and get new trees.
+A row is acted on only if its container looks exactly as in the plan. Differences are named, so that
+an operator can tell a changed cluster from a broken planner.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from merkle.replica import ReplicaState
+from scm.replication.reconcile.eligibility import Eligibility, Participants, judge
+from scm.state.entities import CommandKind, Container, Replica
+from suture.errors import Code
+
+ASKED_FOR: Final = "an operator asked for it"  # replaces a reason; the audit log has the operator
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReplica:
+    """A replica as the plan saw it; `root` is None if it had no tree."""
+
+    datanode_id: str
+    state: ReplicaState
+    root: int | None
+
+
+ACTIONS: Final = ("reconcile", "replicate", "delete", "close", "reconstruct")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """An action that the plan wants for one container, with the replicas it was made for."""
+
+    container_id: int
+    replicas: tuple[PlanReplica, ...]  # reconcile: all of them
+    reason: str
+    action: str = "reconcile"
+    sources: tuple[str, ...] = ()  # replicate: datanodes to copy from
+    targets: tuple[str, ...] = ()  # delete, close: datanodes that act on their replica
+    copies: int = 0  # replicate
+    is_forced: bool = False  # delete
+    expires_at_ms: int = 0  # 0: never
+
+    @property
+    def why(self) -> str:
+        """The reason recorded for its commands."""
+        return f"plan: {self.reason}" if self.reason else "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommand:
+    """A command as previewed to an operator."""
+
+    kind: CommandKind
+    datanode_id: str
+    target_id: str = ""
+    size_bytes: int = 0
+    duration_ms: int = 0
+    queued_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LostCommit:
+    """A commit that a container loses by being closed, and its key if known."""
+
+    bcsid: int
+    local_id: int = 0  # of its block; 0: unknown
+    key: str = ""  # the key that needs the block; empty: none, so it was never acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDecision:
+    """The outcome for one requested container."""
+
+    container_id: int
+    code: str
+    message: str = ""
+    command_ids: tuple[int, ...] = ()
+    commands: tuple[PlannedCommand, ...] = ()
+    copies_before: int = 0
+    copies_after: int = 0
+    world: int = 0
+    given_up: tuple[LostCommit, ...] = ()  # the first of them
+    given_up_count: int = 0
+    acknowledged_count: int = 0  # commits among them that a client was told are stored
+
+
+def check(
+    row: PlanRow,
+    container: Container | None,
+    replicas: Sequence[Replica],
+    is_reachable: Callable[[str], bool],
+    dead: Collection[str] = (),
+) -> ContainerDecision | Participants:
+    """Return the participants if the row still matches the state, else why it is not acted on.
+
+    The last reports of `dead` nodes are ignored, here and in the row.
+    """
+    replicas = [r for r in replicas if r.datanode_id not in dead]
+    row = replace(row, replicas=tuple(r for r in row.replicas if r.datanode_id not in dead))
+    participants = judge(container, replicas, is_reachable)
+    if participants.eligibility is not Eligibility.OK:
+        return ContainerDecision(row.container_id, participants.eligibility, participants.message)
+    changes = _changes(row, replicas, is_reachable)
+    if changes:
+        return ContainerDecision(row.container_id, Code.STALE_PLAN, "; ".join(changes))
+    return participants
+
+
+def _changes(
+    row: PlanRow, replicas: Sequence[Replica], is_reachable: Callable[[str], bool]
+) -> list[str]:
+    """Return the differences from the plan.
+
+    A replica on an unreachable node may be absent from the plan, because the planner counts only
+    nodes that can take part. Replicas that the plan names must exist.
+    """
+    live = {replica.datanode_id: replica for replica in replicas}
+    planned = {replica.datanode_id: replica for replica in row.replicas}
+    changes = []
+    for node in sorted(live.keys() | planned.keys()):
+        if node not in planned:
+            if is_reachable(node):
+                changes.append(f"{node} has a replica now")
+        elif node not in live:
+            changes.append(f"{node} has no replica now")
+        else:
+            changes += _replica_changes(planned[node], live[node])
+    return changes
+
+
+def _replica_changes(planned: PlanReplica, live: Replica) -> list[str]:
+    changes = []
+    if planned.state is not live.state:
+        changes.append(f"{live.datanode_id} was {planned.state}, is {live.state}")
+    root = None if live.tree is None else live.tree.root
+    if planned.root != root:
+        changes.append(
+            f"{live.datanode_id} had root {_root_text(planned.root)}, has {_root_text(root)}"
+        )
+    return changes
+
+
+def _root_text(root: int | None) -> str:
+    return "none" if root is None else f"{root:016x}"

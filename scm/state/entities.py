@@ -1,0 +1,381 @@
+"""The control plane's types: small frozen values that are replaced, never changed in place.
+
+    node      ── a datanode as it registered (kept on disk) and as it was last heard of (not kept)
+    container ── the unit of replication; its writer's session while OPEN
+      replica ── one datanode's report of its share
+      allocation ── a block promised to a writer and not committed yet
+    key       ── a name and the blocks behind it
+    pending   ── a command that has not been answered
+    outcome   ── what became of a command
+
+Nothing here reads a clock, a disk or a socket.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from health.tables.replica_numbers import ReplicaNumbers
+from merkle.replica import LAYOUT_VERSION, ReplicaState
+from merkle.tree import TreeSummary
+from suture.ec.scheme import parse_scheme
+
+
+class NodeHealthState(StrEnum):
+    """A node's health, derived from the age of its last heartbeat."""
+
+    HEALTHY = "HEALTHY"
+    STALE = "STALE"
+    DEAD = "DEAD"
+
+
+class OpState(StrEnum):
+    """The operational state that an operator set for a node."""
+
+    IN_SERVICE = "IN_SERVICE"
+    DECOMMISSIONING = "DECOMMISSIONING"
+    DECOMMISSIONED = "DECOMMISSIONED"
+    ENTERING_MAINTENANCE = "ENTERING_MAINTENANCE"
+    IN_MAINTENANCE = "IN_MAINTENANCE"
+
+
+class ContainerState(StrEnum):
+    """The control plane's state of a container (Ozone's names)."""
+
+    OPEN = "OPEN"
+    CLOSING = "CLOSING"
+    QUASI_CLOSED = "QUASI_CLOSED"
+    CLOSED = "CLOSED"
+    DELETING = "DELETING"
+    DELETED = "DELETED"
+
+
+UNFINISHED: Final = frozenset(
+    {ContainerState.OPEN, ContainerState.CLOSING, ContainerState.QUASI_CLOSED}
+)
+"""States of a container in which commits may be under way, or be known to one replica alone."""
+
+
+class CommandKind(StrEnum):
+    """The kinds of commands; the words are those of `CommandStatus.type` and `QueueCount.type`."""
+
+    CLOSE = "close"
+    DELETE = "delete"
+    RECONCILE = "reconcile"
+    REPLICATE = "replicate"
+    RECONSTRUCT = "reconstruct"
+    DELETE_BLOCKS = "delete_blocks"
+    SET_OPERATIONAL_STATE = "set_operational_state"
+    REFRESH_VOLUME_USAGE = "refresh_volume_usage"
+    REREGISTER = "reregister"
+
+
+class CommandPriority(StrEnum):
+    """Priority of a command: NORMAL ones of a kind are sent before LOW ones."""
+
+    NORMAL = "NORMAL"
+    LOW = "LOW"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedVolume:
+    """A volume as its datanode reported it."""
+
+    volume_id: str
+    path: str
+    capacity_bytes: int
+    available_bytes: int
+    used_bytes: int
+    container_count: int
+    failed: bool
+    scanned_bytes: int
+    oldest_scan_at_ms: int
+    error: str
+    data_bytes: int = 0  # of closed replicas
+    in_time_bytes: int = 0  # of these, verified within the datanode's interval
+    service: str = ""  # operational state; "": in service
+    log_count: int = 0  # entries of its verification log
+    log_checksum: str = ""  # SHA-256 of the last entry, in hexadecimal
+
+    @property
+    def takes_replicas(self) -> bool:
+        """True if the volume takes new replicas; otherwise none of its space counts as free."""
+        return not self.failed and self.service in {"", "IN_SERVICE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A registered datanode; survives a restart of the SCM."""
+
+    datanode_id: str
+    address: str
+    rack: str
+    version: str
+    boot_id: int
+    op_state: OpState
+    op_expiry_ms: int  # 0 = none
+    registered_at_ms: int
+    last_heartbeat_at_ms: int  # as of the last durable change of this row
+    was_online: bool = True  # at that time; a restarted SCM waits for nodes that were
+    layout_version: int = LAYOUT_VERSION  # of its volumes
+
+    @property
+    def is_read_only(self) -> bool:
+        """True if the node gets no new replicas, because its volumes have another layout version.
+
+        It is in the middle of an upgrade; its replicas are read and copied as usual.
+        """
+        return self.layout_version != LAYOUT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """The facts of a node's last heartbeat; forgotten at a restart."""
+
+    heard_at_s: float  # monotonic
+    heartbeat_at_ms: int  # wall clock, for display
+    volumes: tuple[ReportedVolume, ...]
+    queues: tuple[tuple[str, int], ...]  # commands queued and running there, by type
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of all working volumes."""
+        return sum(volume.capacity_bytes for volume in self.volumes if not volume.failed)
+
+    @property
+    def available_bytes(self) -> int:
+        """Bytes that can still be written on working volumes."""
+        return sum(volume.available_bytes for volume in self.volumes if not volume.failed)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of replicas on working volumes."""
+        return sum(volume.used_bytes for volume in self.volumes if not volume.failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica(ReplicaNumbers):
+    """A datanode's replica of a container as last reported."""
+
+    container_id: int
+    datanode_id: str
+    state: ReplicaState
+    origin_datanode_id: str
+    is_empty: bool
+    tree: TreeSummary | None  # None: no tree yet; never 0, never equal
+    volume_id: str
+    load_error: str
+    reported_at_ms: int
+    is_contradictory: bool = False  # contradicts a peer's replica, while both have intact rows
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A replica that a reconcile command names besides its peers; `is_dead`: its node is DEAD."""
+
+    replica: Replica
+    is_dead: bool
+
+
+def data_count_of(scheme: str) -> int:
+    """Return the number of data shards of an erasure code; 1 without one."""
+    return parse_scheme(scheme).data_count if scheme else 1
+
+
+def replica_bytes(scheme: str, length_bytes: int) -> int:
+    """Return the bytes of a block in the largest replica: all its bytes or, if erasure-coded, its
+    longest shard, which the first and the parity shards have.
+    """
+    if not scheme:
+        return length_bytes
+    code = parse_scheme(scheme)
+    stripe_count, rest_bytes = divmod(length_bytes, code.stripe_bytes)
+    return stripe_count * code.cell_bytes + min(rest_bytes, code.cell_bytes)
+
+
+def block_bytes_max(scheme: str, container_bytes_max: int) -> int:
+    """Return the maximum length of a block such that no replica exceeds a container's size."""
+    if not scheme:
+        return container_bytes_max
+    code = parse_scheme(scheme)
+    stripe_count, rest_bytes = divmod(container_bytes_max, code.cell_bytes)
+    return stripe_count * code.stripe_bytes + rest_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container. `pipeline` names its chosen datanodes that have not reported a replica yet.
+
+    While OPEN, `client_id` is the writer's session (empty: released, another may adopt it) and
+    `is_sealed` means that no more blocks are promised in it.
+
+    Its bytes are those of the largest replica, a copy or a shard (`replica_bytes`). Earlier
+    versions counted all bytes of keys in erasure-coded ones: never fewer.
+    """
+
+    container_id: int
+    state: ContainerState
+    replication_factor: int
+    sequence_id: int  # highest bcsid known to be committed
+    state_since_ms: int
+    pipeline: tuple[str, ...]
+    client_id: str = ""
+    is_sealed: bool = False
+    allocated_bytes: int = 0
+    allocated_bcsid: int = 0  # bcsid of the newest promised block; also their count
+    committed_bytes: int = 0
+    committed_count: int = 0
+    close_reason: str = ""
+    scheme: str = ""  # the erasure code, as rs-3-2-1024k; empty: every replica is a whole copy
+
+    @property
+    def data_count(self) -> int:
+        """Number of data shards; 1 if every replica is a whole copy."""
+        return data_count_of(self.scheme)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A block promised to a writer and not committed yet."""
+
+    container_id: int
+    local_id: int
+    bcsid: int
+    size_bytes: int
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBlock:
+    """A block of a key."""
+
+    container_id: int
+    local_id: int
+    bcsid: int
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A name and the blocks behind it, in order."""
+
+    name: str
+    size_bytes: int
+    created_at_ms: int
+    blocks: tuple[KeyBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedBlocks:
+    """Blocks of one container that a transaction deleted everywhere. They are remembered as long as
+    the container lives, so that a peer's false tombstone is detected.
+    """
+
+    container_id: int
+    transaction_id: int
+    local_ids: tuple[int, ...]  # ascending
+    is_unproven: bool = False  # as in its transaction
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTransaction:
+    """Blocks to delete in one container; kept until every holder has acknowledged it."""
+
+    transaction_id: int
+    container_id: int
+    local_ids: tuple[int, ...]
+    created_at_ms: int
+    acknowledged_by: tuple[str, ...] = ()  # datanode ids
+    is_unproven: bool = False  # no key deleted them: no commit of them is known here
+
+
+ASKED: Final = "asked by an operator"
+"""The reason of a hold that only a person releases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A container, or one datanode's replica of it, for which no commands are sent."""
+
+    container_id: int
+    datanode_id: str  # empty: the whole container is suppressed
+    since_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenContainer:
+    """A container that an operator gave up, with its last record; keys with blocks in it
+    are lost.
+    """
+
+    container: Container
+    at_ms: int
+    key_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCommand:
+    """A command without confirmed effect: queued while `sent_at_s` is None, otherwise in flight.
+
+    An answered replicate or delete stays until a report shows the replica's presence or absence.
+    """
+
+    command_id: int
+    kind: CommandKind
+    container_id: int
+    datanode_id: str
+    priority: CommandPriority = CommandPriority.NORMAL
+    bcsid: int = 0  # close
+    force: bool = False  # close, delete
+    created_at_ms: int = 0
+    target_id: str = ""  # replicate: the datanode that gets the replica
+    size_bytes: int = 0  # replicate, reconstruct: space each target needs while it is made
+    keep_count: int = 0  # delete: not sent unless this many good replicas stay
+    op_state: str = ""  # set_operational_state
+    op_expiry_ms: int = 0
+    queued_at_s: float = 0.0  # monotonic, of this process
+    sent_at_s: float | None = None  # monotonic, of this process
+    lifetime_ms: int = 0  # as last sent to the datanode, from its receipt; 0: never sent
+    deadline_ms: int = 0  # the same on our wall clock, for display and Spark
+    is_answered: bool = False  # EXECUTED, not yet seen in a report; forgotten at a restart
+    is_second: bool = False  # reconcile: sent after those of the minority are answered
+    transactions: tuple[DeleteTransaction, ...] = ()  # delete_blocks, which is never kept on disk
+    shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target
+    sources: tuple[tuple[int, str], ...] = ()  # reconstruct: index and source at sending; not kept
+    block_count: int = 0  # reconstruct: blocks to rebuild, as of sending; not kept
+    scheme: str = ""
+    holders: tuple["Holder", ...] = ()  # reconcile: holders that are no peers at sending; not kept
+    why: str = ""  # its cause, for display
+
+    @property
+    def subject_id(self) -> str:
+        """The datanode whose replica the command is about."""
+        return self.target_id or self.datanode_id
+
+
+class OutcomeState(StrEnum):
+    """The possible ends of a command."""
+
+    EXECUTED = "EXECUTED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"  # by the datanode (duplicate, stale term, late) or before it was sent
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutcome:
+    """The outcome of a command. `detail` is its kind's serialised outcome message, or empty."""
+
+    command_id: int
+    datanode_id: str
+    reported_at_ms: int
+    state: OutcomeState
+    kind: str
+    container_id: int
+    code: str
+    message: str
+    detail: bytes
+    acknowledged: tuple[tuple[int, int], ...] = ()  # container and transaction; not kept
+    moved_bytes: int = 0  # by a replicate; not kept
+    duration_ms: int = 0
+    is_complete: bool = True  # False: a reconcile that was stopped or missed a peer; not kept

@@ -1,0 +1,233 @@
+"""The directory of a state: its owner, its permissions, and the durability of its name."""
+
+import fcntl
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Final, Self
+
+import structlog
+
+from scm.state.state_environment import DATA
+from suture.errors import Code, RefusedError
+
+DIRECTORY_MODE: Final = 0o750
+GROWING: Final = "state.restoring"  # beside the state while a restore is running
+
+_FILES: Final = frozenset({DATA})
+_OWN_NAMES: Final = ("LOCK", "state", "snapshots", "runs")
+"""Names that a control plane creates in its directory."""
+_OWNER_BYTES: Final = 512
+_FIRST_START: Final = "first start, "  # in the lock file until there is a cluster
+
+_log = structlog.get_logger("suture.scm")
+
+
+class StateDirectoryLock:
+    """A lock file: the holder of its flock owns the directory, and its text is for other processes.
+
+    The text also records that the first start of a cluster is in progress (`note_start`), which
+    distinguishes a killed first start from a lost state.
+    """
+
+    def __init__(self, descriptor: int, left: str) -> None:
+        self._descriptor = descriptor
+        self.left = left
+        """The text that the owner before left here."""
+
+    @classmethod
+    def take(cls, path: Path, *, is_first: bool = False) -> Self:
+        """Take the lock; `is_first`: no control plane has been here.
+
+        Raise RefusedError(VOLUME_IN_USE) naming the process that has it, and
+        RefusedError(INCONSISTENT_VOLUME) if the file cannot be opened or written.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(path, flags, 0o640)
+        except OSError as error:
+            raise RefusedError(Code.INCONSISTENT_VOLUME, f"{path}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, _OWNER_BYTES).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise RefusedError(
+                Code.VOLUME_IN_USE,
+                f"{path.parent} is in use by another control plane: {holder}",
+                hint="stop it first, or give this one its own --data directory",
+            ) from error
+        left = os.pread(descriptor, _OWNER_BYTES, 0).decode(errors="replace").strip()
+        owner = cls(descriptor, left)
+        try:
+            owner._write(is_first=is_first or left.startswith(_FIRST_START))
+        except OSError as error:
+            owner.release()
+            raise RefusedError(
+                Code.INCONSISTENT_VOLUME,
+                f"cannot write {path}: {error.strerror}",
+                hint="free space there first",
+            ) from error
+        return owner
+
+    def note_start(self, *, is_first: bool) -> None:
+        """Record durably whether a cluster has yet to begin here."""
+        self._write(is_first=is_first)
+        os.fsync(self._descriptor)
+
+    def _write(self, *, is_first: bool) -> None:
+        """Overwrite the text; a process that is killed here leaves the old or the new one."""
+        kind = _FIRST_START if is_first else ""
+        text = f"{kind}pid {os.getpid()}: {' '.join(sys.argv)}".encode()[: _OWNER_BYTES - 1]
+        os.pwrite(self._descriptor, text.ljust(_OWNER_BYTES - 1) + b"\n", 0)
+
+    def release(self) -> None:
+        """Release the directory; the kernel also does so when the process dies."""
+        os.close(self._descriptor)
+
+
+def cut_off_bytes(directory: Path) -> int:
+    """Return the bytes that an interrupted restore left here; 0 if there are none."""
+    growing = directory / GROWING
+    if growing.is_symlink() or not growing.is_dir():
+        return 0
+    files = list(growing.iterdir())
+    if any(file.name not in _FILES or file.is_symlink() or file.is_dir() for file in files):
+        return 0  # not made by a restore
+    return sum(file.lstat().st_blocks * 512 for file in files) or 1
+
+
+def remove_cut_off(directory: Path) -> bool:
+    """Remove the partial copy of an interrupted restore; return True if there was one. The caller
+    owns the directory, so no restore is running in it.
+    """
+    is_there = cut_off_bytes(directory) > 0
+    if is_there:
+        shutil.rmtree(directory / GROWING)
+    return is_there
+
+
+def settle_cut_off(directory: Path) -> None:
+    """Check that a control plane may start in its directory after an interrupted restore.
+
+    Raise RefusedError if the restore left no state: a new one would take its place.
+    """
+    if (directory / GROWING).exists() and not (directory / "state").exists():
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"a restore into {directory} was cut off: there is no state yet",
+            hint="run suture scm restore again, it begins anew",
+        )
+    if remove_cut_off(directory):
+        _log.warning("incomplete_restore_removed", path=str(directory / GROWING))
+
+
+def names_left(directory: Path) -> tuple[str, ...]:
+    """Return the names that a control plane has created in a directory."""
+    return tuple(name for name in _OWN_NAMES if os.path.lexists(directory / name))
+
+
+def settle_start(
+    directory: Path, owner: StateDirectoryLock, left: Sequence[str], *, is_new: bool
+) -> bool:
+    """Return True if a cluster begins here because there was none before.
+
+    `left` are the names that were here before this start. A lost state is set aside if an operator
+    wants a new cluster (`is_new`).
+
+    Raise RefusedError if a state was lost: a new cluster in its place rejects all its datanodes.
+    """
+    data = directory / "state" / DATA
+    is_empty = not data.exists() or (data.is_file() and not data.stat().st_size)
+    is_killed = owner.left.startswith(_FIRST_START) or (not owner.left and left == ("LOCK",))
+    is_first = not left or is_killed
+    if is_empty and not is_first:
+        if not is_new:
+            raise lost_state(directory, f"{data} is {'empty' if data.exists() else 'missing'}")
+        _set_aside(directory)
+        is_first = True
+    if is_empty:
+        owner.note_start(is_first=True)
+    return is_first
+
+
+def lost_state(directory: Path, why: str) -> RefusedError:
+    """Return the error for starting a cluster where another one's state was lost."""
+    return RefusedError(
+        Code.INCONSISTENT_VOLUME,
+        f"cannot start on {directory}: the state of its cluster is lost, {why}",
+        hint="restore a backup with suture scm restore; if the cluster is given up for good, "
+        "--new-cluster begins another one, which refuses the datanodes of the old one",
+    )
+
+
+def not_new(directory: Path, cluster_id: str) -> RefusedError:
+    """Return the error for starting a cluster where another one has its state."""
+    return RefusedError(
+        Code.INVALID_CONFIG,
+        f"cannot begin a new cluster in {directory}: it has the state of cluster {cluster_id}",
+        hint="leave --new-cluster out, or name another --data directory",
+    )
+
+
+def _set_aside(directory: Path) -> None:
+    """Rename the rest of a lost state."""
+    if not (directory / "state").exists():
+        return
+    names = (f"state.lost-{number}" for number in count(1))
+    aside = next(directory / name for name in names if not os.path.lexists(directory / name))
+    (directory / "state").rename(aside)
+    _log.warning("state_set_aside", path=str(aside))
+
+
+def made_directory(path: Path) -> list[Path]:
+    """Create a directory unless it exists; return the created ones, including its parents."""
+    try:
+        missing = [one for one in (path, *path.parents) if not one.exists()]
+        path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"{path} cannot be the directory of a state: {error.strerror}"
+        raise RefusedError(Code.INCONSISTENT_VOLUME, why) from error
+    return missing
+
+
+def check_directory(path: Path) -> None:
+    """Raise RefusedError for a directory that others may change: they could replace the state."""
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(facts.st_mode):
+        raise RefusedError(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
+    if facts.st_mode & stat.S_IWOTH:
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: every user may change it",
+            hint=f"chmod o-w {path}",
+        )
+    if facts.st_uid not in {0, os.geteuid()}:
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"{path} belongs to user {facts.st_uid}, neither to root nor to us",
+        )
+
+
+def make_durable(directory: Path, made: Sequence[Path]) -> None:
+    """Make the names of the state and of the directories created for it durable, so that a power
+    failure does not remove acknowledged data with its directory.
+
+    The directory's own name is always synced, if permitted: the process that created it may have
+    been killed first.
+    """
+    above = [path.parent for path in made or [directory]]
+    readable = [path for path in above if os.access(path, os.R_OK)]
+    for named_in in (directory / "state", directory, *readable):
+        descriptor = os.open(named_in, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,105 @@
+"""The single values of a state: format, cluster id, id counters, and the restore record.
+
+While the row of a restore is present, the control plane trusts nothing in the state that may have
+changed since the backup (`scm.administration.restore_recovery`): it starts cold, and its safe mode
+ends only with the recovery.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scm.state import records
+
+DATABASE: Final = b"meta"
+RESTORED: Final = b"restored"  # the key of the restore's row, until it is recovered
+RECOVERED: Final = b"recovered"  # the same after the recovery
+COUNTERS: Final = (
+    "next_container_id",
+    "next_local_id",
+    "next_command_id",
+    "next_transaction_id",
+    "term",
+)
+
+CONTAINER_GAP: Final = 10_000
+"""Container ids left out by a restore, and again by its recovery. Few, because who goes through all
+containers goes through all ids; enough, because nothing is allocated before the datanodes have
+named what they have: these are for containers of which nobody who answers has a replica."""
+
+_US: Final = 1_000  # in a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class SingleValues:
+    """The values that every state must have."""
+
+    format_version: int
+    cluster_id: str
+    counters: dict[str, int]
+
+
+def read(get: Callable[[bytes], Any]) -> SingleValues:
+    """Read the values by their keys. Raise DamagedRow, also for an unsupported version."""
+
+    def value(name: str) -> Any:
+        row = get(name.encode())
+        if row is None:
+            raise records.DamagedRow(f"{name} is missing")
+        return records.unpack(bytes(row), 1)[0]
+
+    version = value("format_version")
+    if version != records.FORMAT_VERSION:
+        raise records.DamagedRow(
+            f"format version {version}, this program reads {records.FORMAT_VERSION}"
+        )
+    counters = {name: int(value(name)) for name in COUNTERS}
+    return SingleValues(version, str(value("cluster_id")), counters)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRecord:
+    """The backup that the state was made of. `unfinished` are containers that took writes then."""
+
+    taken_at_ms: int
+    restored_at_ms: int
+    first_new_container_id: int  # the backup knows no container from here on
+    unfinished: tuple[int, ...]
+    end_container_id: int = 0  # containers from here on were made after the recovery; 0: none yet
+
+
+def restored_row(restored: RestoreRecord) -> bytes:
+    """Encode a restore record."""
+    return records.pack(
+        [
+            restored.taken_at_ms,
+            restored.restored_at_ms,
+            restored.first_new_container_id,
+            restored.unfinished,
+            restored.end_container_id,
+        ]
+    )
+
+
+def restored_from(data: bytes) -> RestoreRecord:
+    """Decode a restore record. Raise DamagedRow."""
+    taken_at_ms, restored_at_ms, first_new_id, unfinished, end_id = records.unpack(data, 5)
+    return RestoreRecord(taken_at_ms, restored_at_ms, first_new_id, tuple(unfinished), end_id)
+
+
+def counters_anew(counters: dict[str, int], now_ms: int) -> dict[str, int]:
+    """Return the counters of a restored state, ahead of every number assigned since the backup.
+
+    The new values are derived from the clock. Counters begin at 1, and no control plane assigns a
+    million blocks, transactions or commands per second, or starts once a second. So each counter is
+    behind the clock in its unit, whatever happened since the backup, and however often it is
+    restored.
+    """
+    least = {
+        "next_container_id": counters["next_container_id"] + CONTAINER_GAP,
+        "next_local_id": now_ms * _US,
+        "next_command_id": now_ms * _US,
+        "next_transaction_id": now_ms * _US,
+        "term": now_ms // 1_000,
+    }
+    return {name: max(number, least[name]) for name, number in counters.items()}

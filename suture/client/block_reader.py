@@ -1,0 +1,201 @@
+"""Read a block from any of its replicas, chunk by chunk.
+
+    chunk at 0       at 4 MiB        at 8 MiB
+    dn1  good ->     damaged
+    dn2              good ->         damaged
+    dn3                              good ->
+
+One replica sends chunk after chunk, ahead of the reader, until a chunk fails. For that chunk each
+other replica is tried once, and the first that answers continues from there. Only verified bytes
+are yielded. A replica with a fault is not excluded from later chunks, only tried later. A replica
+that does not answer is dropped for the block after a few attempts, so that a dead host does not
+cost one deadline per chunk.
+
+A replica that takes longer for a small block than nearly all others is replaced by another, and
+tried again only after all of them. This is the hedged request of Dean and Barroso ("The tail at
+scale", CACM 2013), except that the first request is cancelled: waiting for both would cost every
+read a thread's time, not only the late reads.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Final, Protocol
+
+from merkle.replica import BlockId, ContainerId
+from suture.client.replica_ranking import DatanodeStats
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.wire.clients.response_checks import SMALL_BYTES_MAX
+from suture.wire.mapping.blockpieces import Data
+
+SILENT_COUNT_MAX: Final = 3  # unanswered calls in a row; each is three attempts already
+ABSENT: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BLOCK_NOT_COMMITTED})
+
+
+class BlockSource(Protocol):
+    """The methods of a datanode that reading needs; `suture.wire.clients.peer.Peer` has them."""
+
+    def parts_from(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        end: int,
+        /,
+        *,
+        patience_s: float | None = None,
+    ) -> Iterator[tuple[int, Data]]:
+        """Yield verified parts with their places, from the chunk that holds the byte at `offset`
+        on. No part extends beyond `end`, where the block should end. Wait for each message no
+        longer than `patience_s`."""
+        ...
+
+
+@dataclass(slots=True)
+class ReplicaSource:
+    """A datanode that should have a replica, and its conduct in this block."""
+
+    datanode_id: str
+    source: BlockSource
+    fault_count: int = 0
+    silent_count: int = 0
+    is_late: bool = False  # dropped because others are faster
+    refusal: str = ""  # why it has nothing of the block; it is not asked again
+
+
+@dataclass(slots=True)
+class ReplicaBlockReader:
+    """A single pass over a block of the file `key`. `faults` describes each datanode's faults, by
+    its id."""
+
+    container_id: ContainerId
+    block_id: BlockId
+    length_bytes: int
+    key: str
+    holders: list[ReplicaSource]
+    conduct: DatanodeStats = field(default_factory=DatanodeStats)
+    faults: dict[str, str] = field(default_factory=dict)
+    _begun: tuple[ReplicaSource, Iterator[tuple[int, Data]]] | None = None
+
+    def begin(self) -> None:
+        """Start the transfer from the first replica before `read` is called. Errors are raised by
+        `read`."""
+        with suppress(SutureError):
+            holder = self._next({}, 0)
+            self._begun = holder, self._asked(holder, 0)
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[Data]:
+        """Yield the block from its first byte to its last, or from `start` to before `stop`.
+
+        Raise UnavailableError at the first chunk that no replica returns, naming the block, the
+        offset and each replica's answer.
+        """
+        at = start
+        end = self.length_bytes if stop is None else stop
+        said: dict[str, str] = {}  # why the chunk at `at` fails, by datanode asked
+        while at < end:
+            holder = self._next(said, at)
+            patience_s = self._patience_s(said, at)
+            begun_s = perf_counter()
+            try:
+                for part in self._parts(holder, at, patience_s):
+                    at += len(part)
+                    said = {}
+                    yield part if at <= end else part[: end - at]
+                    if at >= end:
+                        return  # data sent ahead is not awaited
+            except SutureError as error:
+                waited_s = perf_counter() - begun_s
+                is_silent = isinstance(
+                    error, UnavailableError
+                )  # damage counts even if it comes late
+                if is_silent and patience_s is not None and waited_s >= patience_s:
+                    self.conduct.hedged(holder.datanode_id, waited_s)
+                    holder.is_late = True
+                    continue
+                self._note(holder, error)
+                said[holder.datanode_id] = str(error)
+
+    def _patience_s(self, said: dict[str, str], at: int) -> float | None:
+        """Return how long to wait for the first replica. Return None for no limit, as for a large
+        block, which is sent while it is read."""
+        if self.length_bytes > SMALL_BYTES_MAX or at or said:
+            return None
+        if len(self.holders) < 2:
+            return None
+        for one in self.holders:
+            if one.is_late:
+                return None
+        return self.conduct.patience_s()
+
+    def _next(self, said: dict[str, str], at: int) -> ReplicaSource:
+        """Return the replica to ask next for the chunk at `at`. Raise UnavailableError if all were
+        asked."""
+        if not said and self.holders:
+            first = self.holders[0]
+            if not first.is_late and not first.fault_count:
+                return first
+        left = [holder for holder in self.holders if holder.datanode_id not in said]
+        if left:
+            return min(left, key=lambda one: (one.is_late, one.fault_count))
+        reasons = "; ".join(f"{who}: {why}" for who, why in said.items())
+        raise UnavailableError(
+            Code.UNAVAILABLE,
+            f"no replica gives block {self.block_id} of container {self.container_id} for "
+            f"{self.key}, chunk at offset {at}: {reasons or 'no replica is known'}",
+            hint=f"`suture explain {self.container_id}` shows what each replica has",
+            container_id=self.container_id,
+            block_id=self.block_id,
+            offset=at,
+        )
+
+    def _parts(
+        self, holder: ReplicaSource, at: int, patience_s: float | None = None
+    ) -> Iterator[Data]:
+        """Yield the block of this replica from the byte at `at` on."""
+        if holder.silent_count >= SILENT_COUNT_MAX:
+            raise RefusedError(
+                Code.INELIGIBLE, "gave no answer, and is asked no more for this block"
+            )
+        if holder.refusal:
+            raise RefusedError(Code.INELIGIBLE, holder.refusal)
+        end = self.length_bytes
+        begun_s: float | None = perf_counter()
+        begun, self._begun = self._begun, None
+        is_begun = begun is not None and begun[0] is holder and at == 0
+        for start, data in begun[1] if begun and is_begun else self._asked(holder, at, patience_s):
+            if begun_s is not None:
+                self.conduct.answered(holder.datanode_id, perf_counter() - begun_s)
+                begun_s = None
+            holder.silent_count = 0
+            stop = start + len(data)
+            if start > at or stop > end:
+                raise RefusedError(
+                    Code.UNABLE_TO_FIND_CHUNK,
+                    f"gives the bytes {start} to {stop} of {end}, none at {at}",
+                )
+            if stop <= at:
+                continue  # the same chunk, already received
+            part = data[at - start :] if at > start else data
+            at = stop
+            yield part
+            if at == end:
+                return
+        raise RefusedError(Code.UNABLE_TO_FIND_CHUNK, f"has {at} of {end} bytes")
+
+    def _asked(
+        self, holder: ReplicaSource, at: int, patience_s: float | None = None
+    ) -> Iterator[tuple[int, Data]]:
+        return holder.source.parts_from(
+            self.container_id, self.block_id, at, self.length_bytes, patience_s=patience_s
+        )
+
+    def _note(self, holder: ReplicaSource, error: SutureError) -> None:
+        """Record a holder's fault, so that healthy holders are asked before it."""
+        holder.fault_count += 1
+        self.faults[holder.datanode_id] = str(error)
+        if isinstance(error, UnavailableError):
+            holder.silent_count += 1
+        elif error.code in ABSENT:
+            holder.refusal = str(error)

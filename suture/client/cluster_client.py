@@ -1,0 +1,369 @@
+"""The client: stores files under keys, and reads them back from any replica.
+
+Reads trust no datanode: every window of every chunk is verified, and a chunk that is bad in one
+replica is read from another.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from itertools import zip_longest
+from threading import Lock
+from typing import Final, TypeVar
+
+from merkle.replica import BlockId, ContainerId
+from suture.client.block_reader import ReplicaBlockReader, ReplicaSource
+from suture.client.ecreader import GroupReader
+from suture.client.ecwriter import EcWriterSession
+from suture.client.fan_out import Open
+from suture.client.file_pieces import SourceFile
+from suture.client.file_spans import FileSpan, spans_of
+from suture.client.replica_ranking import DatanodeStats
+from suture.client.session_shares import balance_shares, put_share
+from suture.client.writer import StoredFile, Waits, WriterSession
+from suture.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.wire.clients.channel import ChannelClosed
+from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.scm import ScmClient
+from suture.wire.mapping.blockpieces import Data
+from suture.wire.security.tls import LOOPBACK_ONLY, Security
+from suture.wire.v1 import datanode_pb2_grpc, scm_pb2
+
+T = TypeVar("T")
+
+LANES_DEFAULT: Final = 4  # parallel writer sessions, each with its own container
+NOWHERE: Final = scm_pb2.ContainerReplicas()
+AHEAD_BYTES: Final = 1024**2  # left of a block when the next is requested: more fills caches
+
+
+class ClusterClient:
+    """Stores and fetches keys through one SCM. Use it as a context manager. Thread-safe."""
+
+    def __init__(self, scm_address: str, *, security: Security = LOOPBACK_ONLY) -> None:
+        self.security = security
+        self.scm = ScmClient(scm_address, security=security)
+        self.degraded: dict[str, str] = {}  # datanode -> why it could not be read
+        self._conduct = DatanodeStats()
+        self._peers: dict[tuple[str, str], Peer] = {}  # by id and address
+        self._cells: ThreadPoolExecutor | None = None
+        self.is_closed = False
+        self._lock = Lock()  # of the objects made on first use
+
+    def __enter__(self) -> "ClusterClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection and open no new ones. Operations in other threads end soon, each
+        with its own error; `is_closed` explains why. The control plane is closed first, so that no
+        thread reports datanodes that fail because of this."""
+        with self._lock:
+            self.is_closed = True
+        self.scm.close()
+        for peer in self._peers.values():
+            peer.close()
+        if self._cells is not None:
+            self._cells.shutdown(wait=False, cancel_futures=True)
+
+    def put(
+        self,
+        sources: Sequence[SourceFile],
+        *,
+        lanes: int = LANES_DEFAULT,
+        replace: bool = False,
+        close: bool = False,
+        scheme: Scheme | None = None,
+        progress: Callable[[int], None] = lambda _: None,
+        waits: Waits = lambda _: None,
+    ) -> tuple[list[StoredFile], list[int]]:
+        """Store every source; return the stored files and the containers that hold them.
+
+        With a `scheme` the files are erasure-coded, otherwise each replica is a whole copy.
+
+        `progress` receives the bytes sent to all replicas, from several threads. `close` asks the
+        SCM to close those containers. The first failure stops the rest and is raised, with
+        `stored_files` among its facts; keys committed before it stay stored. A control plane that
+        restarts, or is in safe mode, is awaited for up to two minutes; `waits` receives the reason,
+        from several threads. If it stays away after everything is stored, that is an error only
+        with `close`: it expires the sessions itself.
+        """
+        shares = balance_shares(sources, max(1, min(lanes, len(sources))))
+        sessions = [self._session(scheme, progress, waits) for _ in shares]
+        stored: list[StoredFile] = []
+        try:
+            self._run_sessions(sessions, shares, stored, replace=replace)
+        except BaseException as error:
+            for session in sessions:
+                with suppress(SutureError):  # an idle session expires on the SCM
+                    session.finish(close=close)
+            if isinstance(error, SutureError):
+                error.facts["stored_files"] = str(len(stored))
+            raise
+        try:
+            for session in sessions:
+                session.finish(close=close, is_patient=True)
+        except SutureError as error:
+            if close or not isinstance(error, UnavailableError):
+                error.facts["stored_files"] = str(len(stored))
+                raise
+        return stored, sorted({b.block_id.container_id for item in stored for b in item.blocks})
+
+    def _session(
+        self, scheme: Scheme | None, progress: Callable[[int], None], waits: Waits
+    ) -> WriterSession:
+        if scheme is None:
+            return WriterSession(self.scm, self._dial, self._stream, progress, waits)
+        return EcWriterSession(self.scm, self._dial, self._stream, progress, waits, scheme=scheme)
+
+    def _run_sessions(
+        self,
+        sessions: Sequence[WriterSession],
+        shares: Sequence[list[SourceFile]],
+        stored: list[StoredFile],
+        *,
+        replace: bool,
+    ) -> None:
+        """Let every session store its share. Stop all when one fails, and on Ctrl-C."""
+        with ThreadPoolExecutor(len(sessions) or 1, thread_name_prefix="put") as pool:
+            futures = [
+                pool.submit(put_share, session, share, replace, stored)
+                for session, share in zip(sessions, shares, strict=True)
+            ]
+            try:
+                for future in _ended(futures, sessions):
+                    future.result()
+            finally:
+                for session in sessions:
+                    session.stopped = True
+
+    def find(self, key: str) -> scm_pb2.LookupKeyResponse:
+        """Return the location and length of `key`."""
+        return self.scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
+
+    def get(self, key: str, *, datanode_id: str | None = None) -> Iterator[Data]:
+        """Yield the bytes of `key`, every window verified; see `read`."""
+        return self.read(self.find(key), datanode_id=datanode_id)
+
+    def read(
+        self,
+        answer: scm_pb2.LookupKeyResponse,
+        *,
+        datanode_id: str | None = None,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> Iterator[Data]:
+        """Yield the verified bytes of a key that was found, from `start` to before `stop`; read
+        only blocks in that range.
+
+        With `datanode_id`, or a prefix of it, read that replica only. Otherwise read each chunk
+        from any replica that has it healthy. Only verified bytes are yielded. Obstacles to reading
+        an erasure-coded key as it was written are added to `degraded`.
+
+        Containers may move while a large key is read: when bytes become unavailable, look the key
+        up again and continue there. Raise RefusedError(KEY_REPLACED) if it has other blocks by
+        then, so that two versions are never mixed.
+        """
+        at, looked_up_at = start, -1
+        while True:
+            try:
+                for part in self._read_from(answer, at, stop, datanode_id):
+                    at += len(part)
+                    yield part
+            except UnavailableError as error:
+                if at == looked_up_at:  # no progress since the last lookup
+                    raise
+                answer, looked_up_at = self._found_again(answer, error), at
+            else:
+                return
+
+    def _found_again(
+        self, answer: scm_pb2.LookupKeyResponse, error: UnavailableError
+    ) -> scm_pb2.LookupKeyResponse:
+        """Return the present location of a key. Raise `error`, the cause of the lookup, if the
+        location is unchanged or unknown."""
+        key = answer.key.key
+        try:
+            now = self.find(key)
+        except UnavailableError:
+            raise error from None
+        except RefusedError as refused:
+            if refused.code is not Code.KEY_NOT_FOUND:
+                raise
+            message = f"key {key} was deleted while it was read"
+            raise RefusedError(Code.KEY_NOT_FOUND, message) from error
+        if now.key.blocks != answer.key.blocks:
+            raise RefusedError(
+                Code.KEY_REPLACED,
+                f"key {key} was replaced while it was read",
+                hint="read it again from its beginning: what was read is of the version before",
+            ) from error
+        if now.containers == answer.containers:
+            raise error
+        return now
+
+    def _read_from(
+        self,
+        answer: scm_pb2.LookupKeyResponse,
+        start: int,
+        stop: int | None,
+        datanode_id: str | None,
+    ) -> Iterator[Data]:
+        """Yield a part of a key, as `read` does, from the locations in `answer`."""
+        located = {item.container_id: item for item in answer.containers}
+        groups: dict[int, GroupReader] = {}  # by container, for this read only: shards may move
+        spans = spans_of(answer.key.blocks, start, stop)
+        key, ahead = answer.key.key, None
+        for span, following in zip_longest(spans, spans[1:]):
+            location = span.location
+            found = located.get(location.block_id.container_id, NOWHERE)
+            if found.scheme:
+                if datanode_id is not None:
+                    raise RefusedError(
+                        Code.INELIGIBLE,
+                        f"container {found.container_id} is erasure-coded: no datanode alone has "
+                        f"{key}",
+                    )
+                yield from self._read_group(span, found, groups)
+                continue
+            reader = ahead or self._reader(key, location, found, datanode_id)
+            ahead = None
+            left_bytes = span.size_bytes
+            try:
+                for part in reader.read(span.start, span.stop):
+                    left_bytes -= len(part)
+                    if left_bytes <= AHEAD_BYTES and ahead is None and following is not None:
+                        ahead = self._begun(key, following.location, located, datanode_id)
+                    yield part
+            finally:
+                for datanode in reader.faults:
+                    self._conduct.failed(datanode)
+
+    def _begun(
+        self,
+        key: str,
+        location: scm_pb2.BlockLocation,
+        located: Mapping[int, scm_pb2.ContainerReplicas],
+        datanode_id: str | None,
+    ) -> ReplicaBlockReader | None:
+        """Return a reader for the next block whose transfer has started."""
+        found = located.get(location.block_id.container_id, NOWHERE)
+        if found.scheme:
+            return None
+        reader = self._reader(key, location, found, datanode_id)
+        reader.begin()
+        return reader
+
+    def peer(self, datanode: NodeAddress) -> Peer:
+        """Return the connection to a datanode, made on first use."""
+        key = datanode.datanode_id, datanode.address
+        known = self._peers.get(key)
+        if known is not None:
+            return known
+        with self._lock:
+            if self.is_closed:
+                raise ChannelClosed
+            if key not in self._peers:
+                self._peers[key] = Peer(
+                    datanode.address, datanode_id=datanode.datanode_id, security=self.security
+                )
+            return self._peers[key]
+
+    def _reader(
+        self,
+        key: str,
+        location: scm_pb2.BlockLocation,
+        found: scm_pb2.ContainerReplicas,
+        datanode_id: str | None,
+    ) -> ReplicaBlockReader:
+        """Return a reader for one block; replicas that did best in earlier blocks are asked first.
+
+        Raise RefusedError if none of its replicas is on `datanode_id`.
+        """
+        block_id = location.block_id
+        spread = rotate_replicas(found.replicas, found.equal_count, block_id.local_id)
+        candidates = spread
+        if datanode_id:
+            candidates = [one for one in spread if one.datanode_id.startswith(datanode_id)]
+        if found.replicas and not candidates:
+            raise RefusedError(
+                Code.CONTAINER_NOT_FOUND,
+                f"no datanode whose id begins with {datanode_id} has a replica of container "
+                f"{block_id.container_id}, which holds {key}",
+            )
+        if not self._conduct.is_unremarkable():
+            candidates.sort(key=lambda one: self._conduct.rank(one.datanode_id))
+        return ReplicaBlockReader(
+            ContainerId(block_id.container_id),
+            BlockId(block_id.local_id),
+            location.length,
+            key,
+            [ReplicaSource(one.datanode_id, self.peer(one)) for one in candidates],
+            self._conduct,
+        )
+
+    def _read_group(
+        self, span: FileSpan, found: scm_pb2.ContainerReplicas, groups: dict[int, GroupReader]
+    ) -> Iterator[Data]:
+        reader = groups.get(found.container_id)
+        if reader is None:
+            reader = groups[found.container_id] = GroupReader(
+                ContainerId(found.container_id),
+                parse_scheme(found.scheme),
+                found.replicas,
+                self.peer,
+                self._executor(),
+            )
+        block = span.location
+        try:
+            yield from reader.read(
+                BlockId(block.block_id.local_id), block.length, span.start, span.stop
+            )
+        finally:
+            self.degraded.update(reader.account.replaced)
+            for index in reader.absent:
+                self.degraded.setdefault(f"shard {index}", "no datanode gives it")
+
+    def _executor(self) -> ThreadPoolExecutor:
+        """Return the threads that fetch cells, made on first use."""
+        with self._lock:
+            if self.is_closed:
+                raise ChannelClosed
+            if self._cells is None:
+                self._cells = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="cell")
+            return self._cells
+
+    def _stream(self, datanode: NodeAddress) -> Open:
+        return self.peer(datanode).begin_blocks
+
+    def _dial(self, datanode: NodeAddress) -> datanode_pb2_grpc.DatanodeStub:
+        return self.peer(datanode).stub
+
+
+def rotate_replicas(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:
+    """Return replicas in the order to ask for a block; the first `equal_count` take turns at being
+    first.
+
+    The block's id decides, so that all clients ask the same replica, which has the block in memory.
+    """
+    if equal_count < 2:
+        return list(replicas)
+    equal = replicas[:equal_count]
+    first = block_id % len(equal)
+    return [*equal[first:], *equal[:first], *replicas[equal_count:]]
+
+
+def _ended(
+    futures: "Sequence[Future[None]]", sessions: Sequence[WriterSession]
+) -> "set[Future[None]]":
+    """Wait for all, or until one has failed; return those that have ended. Meanwhile the sessions
+    are renewed at the control plane."""
+    while True:
+        patience_s = min((session.renew_s for session in sessions), default=None)
+        done, pending = wait(futures, patience_s, FIRST_EXCEPTION)
+        if not pending or any(future.exception() is not None for future in done):
+            return done
+        for session in sessions:
+            session.renew()

@@ -1,0 +1,72 @@
+"""Container contents reported by datanodes, for a control plane restored from an old backup.
+
+    container ──each replica: its blocks, tombstones──► blocks that can be read, parts of files
+                                                       └──► blocks with nothing but tombstones
+
+A datanode that does not answer is named, and nothing is concluded from its silence.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from merkle.replica import ContainerId
+from suture.client.block_vote import BlockVote
+from suture.client.put_metadata import PartBlock
+from suture.ec.scheme import parse_scheme
+from suture.errors import SutureError
+from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.v1 import scm_pb2
+
+
+@dataclass(slots=True)
+class DiscoveredContainer:
+    """Contents of one container according to its datanodes."""
+
+    container_id: int
+    scheme: str = ""
+    parts: list[PartBlock] = field(default_factory=list)  # blocks that can be read
+    nameless: list[int] = field(default_factory=list)  # readable blocks of unknown files
+    deleted: list[int] = field(default_factory=list)  # only their tombstones are left
+    torn: list[int] = field(default_factory=list)  # with too few shards
+    silent: dict[str, str] = field(default_factory=dict)  # datanode -> error
+    last_local_id: int = 0
+
+
+def fetch_contents(
+    info: scm_pb2.ContainerInfo, dial: Callable[[NodeAddress], Peer]
+) -> DiscoveredContainer:
+    """Ask every datanode that has a replica of a container for its contents."""
+    container_id = ContainerId(info.container_id)
+    seen = DiscoveredContainer(container_id, info.scheme)
+    rows = BlockVote(container_id)
+    buried: set[int] = set()
+    for one in info.replicas:
+        try:
+            peer = dial(one.datanode)
+            blocks = peer.blocks_of(container_id)
+            if one.replica.tree.tombstone_count:
+                tree = peer.blocks(container_id)
+                buried.update(tree.block_ids[tree.deleted].tolist())
+        except SutureError as error:
+            seen.silent[one.datanode.datanode_id] = str(error)
+            continue
+        for block in blocks:
+            rows.add(block, one.replica.replica_index)
+    seen.scheme = seen.scheme or str(rows.scheme() or "")
+    scheme = parse_scheme(seen.scheme) if seen.scheme else None
+    needed = scheme.data_count if scheme is not None else 1
+    for local_id in rows.shown:
+        if len(rows.holders[local_id]) < needed:
+            if local_id not in buried:
+                seen.torn.append(local_id)
+            continue
+        length_bytes = rows.length_bytes(local_id, scheme, is_coded=scheme is not None)
+        part = rows.part(local_id, length_bytes)
+        if part is None:
+            seen.nameless.append(local_id)
+        else:
+            seen.parts.append(part)
+    if not seen.silent:
+        seen.deleted = sorted(b for b in buried if len(rows.holders.get(b, ())) < needed)
+    seen.last_local_id = max([0, *rows.shown, *buried])
+    return seen

@@ -1,0 +1,42 @@
+"""Downloads of a file: complete under its name, or absent."""
+
+import os
+import stat
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from suture.errors import Code, RefusedError
+from suture.runtime.durable import sync_directory
+from suture.wire.mapping.blockpieces import Data
+
+
+def write_whole(path: Path, pieces: Iterable[Data]) -> None:
+    """Write `pieces` to a durable temporary file, and rename it: the file appears complete or not
+    at all.
+
+    A device or a pipe is written to and never replaced. A link stays, and its target is replaced;
+    an existing file keeps its mode. Raise RefusedError(IO_EXCEPTION) if it cannot be written.
+    """
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as target:
+                target.writelines(pieces)
+            return
+        beside = path.with_name(f".suture-{os.getpid()}-{uuid.uuid4().hex}.part")
+        try:
+            with beside.open("xb") as file:  # in a shared directory, an attacker's link may be here
+                with suppress(FileNotFoundError):
+                    os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+                file.writelines(pieces)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+    except OSError as error:
+        raise RefusedError(Code.IO_EXCEPTION, f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,122 @@
+"""Fan-out of one stream of messages to several datanodes; each message is made once.
+
+Each datanode has a lane, a queue of a few messages. The slowest datanode sets the pace. A datanode
+that fails or takes nothing for too long is dropped, and the others go on.
+"""
+
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from queue import Empty, Full, Queue
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from suture.errors import Code, SutureError, UnavailableError
+from suture.wire.clients.channel import RETRY_WAIT_S, RETRY_WAIT_S_MAX
+from suture.wire.mapping.errors import error_from
+
+WAITING_MAX: Final = 2  # queued messages of one lane, beside the one being sent
+BUSY_PATIENCE_S: Final = 120.0  # with a datanode that has too many calls
+BUSY: Final = frozenset({Code.BUSY, Code.CANCELLED})
+"""Its statuses in that case: it refuses calls, or ends those that wait for their callers."""
+
+Name = TypeVar("Name")
+
+Open = Callable[[Iterator[bytes], float], Any]
+"""Begins a call with these messages and a timeout in seconds; returns its future."""
+
+
+class ReplicaStream:
+    """The stream to one datanode."""
+
+    def __init__(self, open_call: Open, *, message_timeout_s: float, message_count: int) -> None:
+        """Begin the call; `message_timeout_s` applies to each message, and to the answer."""
+        self._timeout_s = message_timeout_s
+        self._waiting: Queue[bytes | None] = Queue(WAITING_MAX)
+        self._has_ended = False
+        total_s = message_timeout_s * (message_count + 1)
+        self._answer = open_call(iter(self._waiting.get, None), total_s)
+        self._answer.add_done_callback(self._end)
+
+    def send(self, message: bytes | None) -> None:
+        """Queue a message, or with None the end, when there is room for it. Drop it if the lane has
+        ended or takes nothing; `failure` returns the reason."""
+        if self._has_ended:
+            return
+        try:
+            self._waiting.put(message, timeout=self._timeout_s)
+        except Full:
+            self._answer.cancel()
+
+    def failure(self) -> SutureError | None:
+        """Wait for the answer; return why there is none, or None for success."""
+        try:
+            self._answer.result(timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            return error_from(error)
+        except (grpc.FutureTimeoutError, grpc.FutureCancelledError):
+            self._answer.cancel()
+            return UnavailableError(Code.UNAVAILABLE, f"took nothing for {self._timeout_s:g} s")
+        return None
+
+    def cancel(self) -> None:
+        """Cancel the call, whatever was sent."""
+        self._answer.cancel()
+
+    def _end(self, _answer: object) -> None:
+        """Release the threads that wait for room or for messages."""
+        self._has_ended = True
+        with suppress(Empty):
+            while True:
+                self._waiting.get_nowait()
+        with suppress(Full):  # a message came meanwhile, and wakes that thread instead
+            self._waiting.put_nowait(None)
+
+
+def broadcast(
+    messages: Iterator[bytes], lanes: Mapping[str, ReplicaStream]
+) -> dict[str, SutureError]:
+    """Send all messages on all lanes; return those that failed, and why.
+
+    What `messages` raises ends all calls.
+    """
+    try:
+        for message in messages:
+            for lane in lanes.values():
+                lane.send(message)
+    except BaseException:
+        for lane in lanes.values():
+            lane.cancel()
+        raise
+    for lane in lanes.values():
+        lane.send(None)
+    answers = {name: lane.failure() for name, lane in lanes.items()}
+    return {name: error for name, error in answers.items() if error is not None}
+
+
+def call_until_accepted(
+    call: Callable[[Collection[Name]], Mapping[Name, SutureError]],
+    names: Collection[Name],
+    check: Callable[[], None],
+) -> dict[Name, SutureError]:
+    """Call all at once; return those that failed, and why.
+
+    A busy datanode does not count as failed. It is called again after growing pauses, for
+    `BUSY_PATIENCE_S`, so a call must be repeatable. Raise what `check` raises before a call is
+    repeated.
+    """
+    failed = dict(call(names))
+    deadline_s = time.monotonic() + BUSY_PATIENCE_S
+    pause_s = RETRY_WAIT_S
+    while busy := [name for name, error in failed.items() if error.code in BUSY]:
+        if time.monotonic() >= deadline_s:
+            break
+        time.sleep(random.uniform(0, pause_s))  # noqa: S311 - jitter, not a secret
+        pause_s = min(2 * pause_s, RETRY_WAIT_S_MAX)
+        check()
+        for name in busy:
+            del failed[name]
+        failed |= call(busy)
+    return failed

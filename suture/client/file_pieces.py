@@ -1,0 +1,99 @@
+"""Pieces of a file to store, one per block or block group, and the chunks of each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from merkle.checksum import window_checksums
+from merkle.replica import (
+    CHUNK_BYTES_DEFAULT,
+    WINDOW_BYTES_DEFAULT,
+    ChecksumType,
+    ChunkInfo,
+)
+from suture.client.put_metadata import PutMetadata, metadata_of
+from suture.errors import Code, RefusedError
+
+BLOCK_BYTES_DEFAULT: Final = 128 * 1024**2  # each block costs some calls to begin
+
+assert CHUNK_BYTES_DEFAULT <= BLOCK_BYTES_DEFAULT
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file to store under its key. If `data` is set it is the content, and `path` is only a
+    name."""
+
+    key: str
+    path: Path
+    size_bytes: int
+    data: bytes | None = field(default=None, repr=False)
+
+    def open(self) -> BinaryIO:
+        """Open the content for random access, because a block may have to be sent again."""
+        return self.path.open("rb") if self.data is None else BytesIO(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A part of a file, from `offset` on, that becomes one block or one block group."""
+
+    source: SourceFile
+    part: int
+    size_bytes: int
+    offset: int = 0
+    note: PutMetadata | None = None
+    scheme: str = ""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Return the metadata to store with the block."""
+        return metadata_of(self.source.key, self.part, self.note, self.scheme)
+
+
+def pieces_of(
+    source: SourceFile, block_bytes: int = BLOCK_BYTES_DEFAULT, *, scheme: str = ""
+) -> list[FilePart]:
+    """Return the pieces of a file; an empty file is one empty piece."""
+    whole, rest = divmod(source.size_bytes, block_bytes)
+    sizes_bytes = [block_bytes] * whole + ([rest] if rest or not whole else [])
+    return [
+        FilePart(source, part, size_bytes, part * block_bytes, scheme=scheme)
+        for part, size_bytes in enumerate(sizes_bytes)
+    ]
+
+
+def piece_count(source: SourceFile, block_bytes: int) -> int:
+    """Return the number of pieces that `pieces_of` makes of a file."""
+    return max(1, -(-source.size_bytes // block_bytes))
+
+
+def chunks_of(piece: FilePart, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
+    """Yield a piece's bytes chunk by chunk. Raise RefusedError if the file has become shorter."""
+    with piece.source.open() as file:
+        file.seek(piece.offset)
+        left_bytes = piece.size_bytes
+        while left_bytes:
+            data = file.read(min(left_bytes, chunk_bytes))
+            if not data:
+                raise RefusedError(
+                    Code.INVALID_WRITE_SIZE,
+                    f"{piece.source.path} is {left_bytes} bytes shorter than when it was listed",
+                )
+            left_bytes -= len(data)
+            yield data
+
+
+def describe(offset: int, data: bytes) -> ChunkInfo:
+    """Return the chunk's description with its window checksums."""
+    return ChunkInfo(
+        offset=offset,
+        length_bytes=len(data),
+        checksum_type=ChecksumType.CRC32C,
+        bytes_per_checksum=WINDOW_BYTES_DEFAULT,
+        window_checksums=window_checksums(ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, data),
+    )

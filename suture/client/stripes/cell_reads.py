@@ -1,0 +1,72 @@
+"""Reads of cells from one source: small cells many together, others one by one.
+
+A container may have a million small blocks, each with a small cell in each shard, and a call for
+each would cost more than the cell.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.wire.clients.replica_peer import BatchReplicaPeer, ReplicaPeer
+
+CellKey = tuple[BlockId, int]
+"""The block of a cell, and the offset of its chunk."""
+
+
+@dataclass(slots=True)
+class CellAnswers:
+    """Answers of one source about cells. Cells in neither dictionary were not requested, because
+    the source did not answer about one before them."""
+
+    cells: dict[CellKey, bytes] = field(default_factory=dict)
+    errors: dict[CellKey, SutureError] = field(default_factory=dict)
+    gives_several: bool = True  # in one call
+
+
+def read_cells(
+    peer: ReplicaPeer, container_id: ContainerId, asked: Sequence[tuple[BlockId, ChunkInfo]]
+) -> CellAnswers:
+    """Return the cells, each as its source listed it, or the errors.
+
+    Cells missing in the common answer are requested one by one, which shows the error of each.
+    """
+    answers = CellAnswers()
+    chunks = {(block_id, chunk.offset): chunk for block_id, chunk in asked}
+    if len(chunks) > 1 and isinstance(peer, BatchReplicaPeer):
+        try:
+            served = peer.read_chunks(container_id, list(chunks))
+            answers.cells = {
+                key: data for key, (chunk, data) in served.items() if chunk == chunks[key]
+            }
+        except UnavailableError as error:
+            answers.errors[next(iter(chunks))] = error
+            return answers
+        except RefusedError:  # it does not accept this datanode as a peer
+            answers.gives_several = False
+        except SutureError:  # single requests show which cells are affected
+            pass
+    for key, chunk in chunks.items():
+        if key in answers.cells:
+            continue
+        try:
+            answers.cells[key] = _read_alone(peer, container_id, key[0], chunk)
+        except UnavailableError as error:
+            answers.errors[key] = error
+            break
+        except SutureError as error:
+            answers.errors[key] = error
+    return answers
+
+
+def _read_alone(
+    peer: ReplicaPeer, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
+) -> bytes:
+    served, data = peer.read_chunk(container_id, block_id, chunk.offset)
+    if served != chunk:
+        raise RefusedError(
+            Code.CHECKSUM_MISMATCH,
+            f"block {block_id}, chunk at {chunk.offset}: what it serves is not what it listed",
+        )
+    return data

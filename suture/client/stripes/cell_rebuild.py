@@ -1,0 +1,126 @@
+"""Computation of lost shards' cells and blocks from the remaining shards.
+
+A stripe is proven three times: every cell read matches the checksums of its row; a cell that was
+read is reproduced from the computed ones; and all cells together fold to the stripe checksum that
+the writer recorded, if there is one. If only the last check fails, a source has wrong bytes that
+its own checksums confirm. Then the other cells are read, and the wrong shard is identified and left
+out, or the stripe is refused.
+"""
+
+from collections.abc import Collection, Mapping
+
+from merkle.replica import Bcsid, BlockData, ChunkInfo
+from suture.client.stripes.stripe_sources import RebuildSources
+from suture.ec.blockgroup import (
+    RebuildableGroup,
+    group_metadata,
+    is_stripe_checksum,
+    stripe_metadata,
+)
+from suture.ec.cell_codec import Cell, padded, rebuild_checked
+from suture.ec.cells import described, proof_of, style_of
+from suture.errors import Code, RefusedError
+
+Made = dict[int, tuple[ChunkInfo, memoryview]]
+
+
+class CellRebuilder:
+    """Computes the cells of the shards `wanted`, by index, from those of others."""
+
+    def __init__(self, sources: RebuildSources, wanted: Collection[int]) -> None:
+        self._sources = sources
+        self._wanted = frozenset(wanted)
+
+    def made(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]) -> Made:
+        """Return the wanted cells of a stripe, without those that the group does not have.
+
+        A wanted cell that was read is used as it is, because another datanode has the same shard.
+        Raise RefusedError if the wrong ones among the others cannot be identified.
+        """
+        cells, made = self.complete(agreed, stripe, cells)
+        style, offset = style_of(agreed, stripe), stripe * self._sources.scheme.cell_bytes
+        for i in self._wanted & set(cells):
+            made[i] = described(offset, cells[i], style), padded(cells[i], len(cells[i])).data
+        return {i: cell for i, cell in made.items() if i in self._wanted and len(cell[1])}
+
+    def complete(
+        self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]
+    ) -> tuple[Mapping[int, bytes], Made]:
+        """Return the cells that were read, without those proven wrong, and the computed ones.
+
+        Raise RefusedError if the wrong ones cannot be identified.
+        """
+        made = self._computed(agreed, stripe, cells)
+        if not _is_recorded(agreed, stripe, made):
+            verdict, cells = self._sources.judged(agreed, stripe, proof_of(agreed, stripe))
+            if not verdict.is_sure:
+                raise RefusedError(
+                    Code.CHECKSUM_MISMATCH,
+                    f"container {self._sources.container_id}, block {agreed.block_id}, stripe "
+                    f"{stripe}: the shards are not what their writer recorded, and it cannot be "
+                    "told which of them is wrong",
+                    hint="`suture scrub parity` reads every stripe of the container",
+                    container_id=self._sources.container_id,
+                )
+            made = self._computed(agreed, stripe, cells)
+        return cells, made
+
+    def _computed(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, Cell]) -> Made:
+        """Compute the missing wanted cells; and, if a record can be checked, the cells that no
+        source has. Cells whose chunk is known from its row need not be computed for the check."""
+        group, scheme = agreed.group, self._sources.scheme
+        computed = set(self._wanted)
+        if agreed.stripe_checksums:
+            computed |= set(scheme.indexes) - set(agreed.shards)
+        lost = sorted(computed - set(cells))
+        if not lost:
+            return {}
+        octets = rebuild_checked(scheme, cells, lost, group.cell_bytes_max(stripe))
+        style, offset = style_of(agreed, stripe), stripe * scheme.cell_bytes
+        cut = {i: octets[i][: group.cell_bytes(stripe, i)] for i in lost}
+        return {i: (described(offset, cell, style), cell.data) for i, cell in cut.items()}
+
+
+class BlockBuilder:
+    """A lost shard's block, which grows by its computed chunks."""
+
+    def __init__(self, agreed: RebuildableGroup, index: int) -> None:
+        self.chunks: list[ChunkInfo] = []
+        self._block_id = agreed.block_id
+        self._shard_bytes = agreed.group.shard_bytes(index)
+        self._bcsid = Bcsid(max(block.bcsid for block in agreed.shards.values()))
+        model = agreed.shards[min(agreed.shards)]
+        metadata = group_metadata(model.metadata, agreed.group)
+        if index == 1 or agreed.group.scheme.is_parity(index):
+            metadata += stripe_metadata(agreed.stripe_checksums) + agreed.notes
+        self._metadata = metadata
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all of its chunks are present."""
+        end = self.chunks[-1].end if self.chunks else 0
+        return end == self._shard_bytes
+
+    def block(self) -> BlockData:
+        """Return the block to commit with its last chunk."""
+        return BlockData(self._block_id, self._bcsid, tuple(self.chunks), self._metadata)
+
+
+def stripes_of(agreed: RebuildableGroup, indexes: Collection[int]) -> list[int]:
+    """Return the stripes of a group in which one of these shards has a cell."""
+    group = agreed.group
+    return [
+        stripe
+        for stripe in range(group.stripe_count)
+        if any(group.cell_bytes(stripe, index) for index in indexes)
+    ]
+
+
+def _is_recorded(agreed: RebuildableGroup, stripe: int, made: Made) -> bool:
+    """Return whether all cells match the writer's record; True where it cannot be checked."""
+    chunks = {
+        index: made[index][0] if index in made else agreed.chunk(index, stripe)
+        for index in agreed.group.indexes(stripe)
+        if index in made or index in agreed.shards
+    }
+    return is_stripe_checksum(agreed, stripe, chunks)

@@ -1,0 +1,456 @@
+"""The remaining shards as the sources of a reconstruction, read cell by cell.
+
+A cell that is damaged in one source is read, or computed, from others. A source with wrong cells is
+asked later from then on, but never dropped for that, because each of its cells may be the one that
+a stripe needs. Slow answers are not awaited as long as another source can answer: the first
+`data_count` cells are used. Two datanodes may have the same shard, each with cells that the other
+has lost. Small cells of consecutive stripes come together.
+"""
+
+import heapq
+import secrets
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, Final
+from weakref import WeakSet
+
+from agent.reconcile.witnesses import ChunkProver
+from merkle.possession_proof import NONCE_BYTES
+from merkle.replica import TREE_STATES, BlockData, BlockId, ContainerId, ReplicaState
+from suture.client.stripes.cell_reads import CellAnswers, read_cells
+from suture.ec.blockgroup import RebuildableGroup
+from suture.ec.rebuild_task import RebuildStats, ShardLocation
+from suture.ec.scheme import Scheme
+from suture.ec.wrong_shard import Proof, StripeVerdict, judge_stripe
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.ports import Executor
+from suture.wire.clients.message_groups import GROUP_BYTES_MAX, grouped
+from suture.wire.clients.replica_peer import BatchReplicaPeer, ReplicaPeer
+from suture.wire.mapping import codec
+
+SILENT_COUNT_MAX: Final = 3  # unanswered calls in a row until a source is dropped
+SLOW_S: Final = 5.0  # then another source is asked beside one without an answer
+AHEAD_BYTES_MAX: Final = 48 * 1024**2  # of cells requested ahead
+AHEAD_CALLS_MAX: Final = 8  # per source, each for a large cell or several small ones
+DEMERIT_SLOW: Final = 1  # added to the strikes when sources are ranked
+
+Listed = tuple[BlockId, Mapping[int, BlockData | None]]
+
+
+@dataclass(slots=True)
+class RebuildSource:
+    """A shard that may be read, and its conduct."""
+
+    shard: ShardLocation
+    peer: ReplicaPeer
+    is_healthy: bool = True  # as reported by its datanode
+    gives_several: bool = True  # cells in one call
+    strike_count: int = 0
+    slow_count: int = 0
+    silent_count: int = 0
+    dropped: SutureError | None = None
+
+    def rank(self, length_bytes: int) -> tuple[object, ...]:
+        """Return the sort key of sources: well-behaved ones first, then the cheaper cell."""
+        demerits = self.strike_count + DEMERIT_SLOW * self.slow_count
+        return (not self.is_healthy, demerits, length_bytes, self.shard.index)
+
+
+@dataclass(slots=True)
+class PendingStripe:
+    """Cells of one stripe of a block, in flight and received."""
+
+    agreed: RebuildableGroup
+    stripe: int
+    cells: dict[int, bytes]
+    wanted_count: int
+    pending: dict["Future[CellAnswers]", RebuildSource] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)  # datanodes
+    coming: set[int] = field(default_factory=set)  # indexes of requested shards
+
+
+class RebuildSources:
+    """The sources of one reconstruction. Used by the coordinating thread only."""
+
+    def __init__(
+        self,
+        container_id: ContainerId,
+        scheme: Scheme,
+        executor: Executor,
+        account: RebuildStats,
+        *,
+        slow_s: float = SLOW_S,
+    ) -> None:
+        self.container_id = container_id
+        self.scheme = scheme
+        self.bcsid = 0
+        self._executor = executor
+        self._account = account
+        self._slow_s = slow_s
+        self._sources: dict[int, list[RebuildSource]] = {}  # by index, best first
+        self._shared: WeakSet[Any] = WeakSet()  # calls in flight that several stripes wait for
+        self._late: WeakSet[Any] = WeakSet()  # calls that have been slow
+
+    def open(
+        self,
+        shards: Iterable[ShardLocation],
+        dial: Callable[[ShardLocation], ReplicaPeer],
+        *,
+        states: frozenset[ReplicaState] = TREE_STATES,
+    ) -> None:
+        """Ask every source for its replica. Raise if too few shards are left.
+
+        A shard of index 0 takes the index of its replica. An UNHEALTHY replica is the last choice;
+        only its cells that verify are used.
+        """
+        asked = [(shard, dial(shard)) for shard in shards]
+        answers = [
+            (shard, peer, self._executor.submit(peer.replica, self.container_id))
+            for shard, peer in asked
+        ]
+        for shard, peer, future in answers:
+            source = RebuildSource(shard, peer, gives_several=isinstance(peer, BatchReplicaPeer))
+            try:
+                self._admit(source, future.result(), states)
+            except SutureError as error:
+                self._account.replaced[shard.datanode_id] = str(error)
+        self.require()
+
+    def _admit(self, source: RebuildSource, report: Any, states: frozenset[ReplicaState]) -> None:
+        """Add a source whose replica is the expected shard, in one of `states`."""
+        state = codec.parse_state(report.state, "answer.replica.state")
+        [index] = self.scheme.checked([report.replica_index])
+        if source.shard.index not in {0, index}:
+            raise RefusedError(
+                Code.INELIGIBLE, f"its replica has index {index}, not {source.shard.index}"
+            )
+        source.shard = replace(source.shard, index=index)
+        if state not in states or report.load_error:
+            raise RefusedError(
+                Code.INELIGIBLE, f"its replica is {state} {report.load_error}".strip()
+            )
+        source.is_healthy = state is not ReplicaState.UNHEALTHY
+        known = self._sources.setdefault(index, [])
+        known.append(source)
+        known.sort(key=lambda one: not one.is_healthy)
+        self.bcsid = max(self.bcsid, report.bcsid)
+
+    @property
+    def living(self) -> dict[int, RebuildSource]:
+        """The best available source, by index."""
+        return {
+            index: next(one for one in sources if one.dropped is None)
+            for index, sources in self._sources.items()
+            if any(one.dropped is None for one in sources)
+        }
+
+    @property
+    def _askable(self) -> list[RebuildSource]:
+        """All available sources, also several of one index."""
+        return [one for many in self._sources.values() for one in many if one.dropped is None]
+
+    def require(self) -> None:
+        """Raise UnavailableError if fewer sources are left than data shards."""
+        if len(self.living) < self.scheme.data_count:
+            raise self._shortage(
+                f": {len(self.living)} of the {self.scheme.data_count} sources that {self.scheme} "
+                "needs are left"
+            )
+
+    def _shortage(self, what: str) -> UnavailableError:
+        """Return the error for a container of which too much cannot be read."""
+        reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
+        listing = f"`suture scm containers {self.container_id}`"
+        return UnavailableError(
+            Code.UNAVAILABLE,
+            f"container {self.container_id}{what}: {reasons}",
+            hint=f"bring a datanode back that has another shard: {listing} lists them",
+            container_id=self.container_id,
+        )
+
+    # Lists of blocks.
+
+    def blocks(self) -> Iterator[Listed]:
+        """Yield every block that any source knows, ascending, by index, from its best source.
+
+        Lists are read page by page, so that half a million blocks of ten sources are never held at
+        once.
+        """
+        streams = [self._blocks_of(source) for source in self._askable]
+        merged = heapq.merge(*streams, key=lambda item: item[0])  # of equal ids, best source first
+        for block_id, items in groupby(merged, key=lambda item: item[0]):
+            found: dict[int, BlockData] = {}
+            for _, index, block in items:
+                found.setdefault(index, block)
+            self.require()
+            yield block_id, {index: found.get(index) for index in self.living}
+
+    def _blocks_of(self, source: RebuildSource) -> Iterator[tuple[BlockId, int, BlockData]]:
+        try:
+            for block in source.peer.each_block(self.container_id):
+                yield block.block_id, source.shard.index, block
+        except SutureError as error:
+            self._drop(source, error)
+
+    def block(self, block_id: BlockId) -> dict[int, BlockData | None]:
+        """Return one block by index, from its best source; None where no source has it."""
+        known: dict[int, BlockData | None] = dict.fromkeys(self.living)
+        for source, answer in self._answers(block_id):
+            index = source.shard.index
+            if isinstance(answer, SutureError):
+                self._judge(source, answer)
+            else:
+                source.silent_count = 0
+                known[index] = known[index] or answer
+        return known
+
+    def _answers(
+        self, block_id: BlockId
+    ) -> Iterator[tuple[RebuildSource, BlockData | SutureError]]:
+        """Ask all sources for a block at once; yield each answer."""
+        asked = [
+            (source, self._executor.submit(source.peer.block, self.container_id, block_id))
+            for source in self._askable
+        ]
+        for source, future in asked:
+            try:
+                yield source, future.result()
+            except SutureError as error:
+                yield source, error
+
+    def why_gone(self, block_id: BlockId) -> str:
+        """Return which sources have deleted a block since it was listed, if the others are too few
+        to compute it even with those that do not answer; "" if it may be read later."""
+        lacking = {
+            source.shard.datanode_id
+            for source, answer in self._answers(block_id)
+            if isinstance(answer, SutureError) and answer.code is Code.NO_SUCH_BLOCK
+        }
+        having = [
+            index
+            for index, sources in self._sources.items()
+            if any(one.shard.datanode_id not in lacking for one in sources)
+        ]
+        if len(having) >= self.scheme.data_count:
+            return ""
+        return f"{', '.join(sorted(lacking))} have it no longer"
+
+    def doubt_who_lacks(self, block_id: BlockId) -> None:
+        """Ask the sources that do not know a block to prove it; a source whose tree has it then
+        scans its replica (`agent.services.proof_handlers`)."""
+        for index, block in self.block(block_id).items():
+            for source in self._sources[index] if block is None else ():
+                if isinstance(source.peer, ChunkProver):
+                    with suppress(SutureError):  # the call itself triggers the scan
+                        nonce = secrets.token_bytes(NONCE_BYTES)
+                        source.peer.prove_chunks(self.container_id, [(block_id, 0, nonce)])
+
+    # Cells.
+
+    def stripes(
+        self, agreed: RebuildableGroup, wanted: Iterable[int]
+    ) -> Iterator[tuple[int, dict[int, bytes]]]:
+        """Yield the wanted stripes of a block with enough cells to compute all others."""
+        for reading in self.ahead((agreed, stripe) for stripe in wanted):
+            yield reading.stripe, self.finish(reading)
+
+    def ahead(
+        self, wanted: Iterable[tuple[RebuildableGroup, int]], *, count: int = 0
+    ) -> Iterator[PendingStripe]:
+        """Yield stripes, of any blocks, in their order, to be finished one after the other; some
+        are requested ahead. `count` cells of each are requested, as in `begin`."""
+        under_way: deque[list[PendingStripe]] = deque()
+        bytes_max = AHEAD_BYTES_MAX // (count or self.scheme.data_count)  # per source
+        for together in grouped(wanted, self._room_for):
+            under_way.append(self._begin_all(together, count))
+            while len(under_way) > AHEAD_CALLS_MAX or _asked_bytes(under_way) > bytes_max:
+                yield from under_way.popleft()
+        while under_way:
+            yield from under_way.popleft()
+
+    def _room_for(self, wanted: tuple[RebuildableGroup, int]) -> int:
+        """Return the room that a stripe takes in one source's message. It is all of the room if a
+        source returns only single cells, because a call for each cell would wait in a thread of its
+        own."""
+        is_alone = not all(source.gives_several for source in self._askable)
+        return GROUP_BYTES_MAX if is_alone else _cell_bytes(wanted)
+
+    def begin(self, agreed: RebuildableGroup, stripe: int, *, count: int = 0) -> PendingStripe:
+        """Request the needed number (or `count`) of cells of a stripe, best sources first.
+
+        A cell that the group does not have is empty, without a request.
+        """
+        [reading] = self._begin_all([(agreed, stripe)], count)
+        return reading
+
+    def _begin_all(
+        self, stripes: Sequence[tuple[RebuildableGroup, int]], count: int
+    ) -> list[PendingStripe]:
+        """Begin several stripes; a source that supports it returns its cells of all of them in one
+        call."""
+        begun: list[PendingStripe] = []
+        asked: defaultdict[str, list[tuple[RebuildSource, PendingStripe]]] = defaultdict(list)
+        for agreed, stripe in stripes:
+            group = agreed.group
+            empty = {i: b"" for i in self.scheme.indexes if not group.cell_bytes(stripe, i)}
+            reading = PendingStripe(agreed, stripe, dict(empty), count or self.scheme.data_count)
+            for _ in range(reading.wanted_count - len(empty)):
+                source = self._chosen(reading)
+                if source is None:
+                    break
+                asked[source.shard.datanode_id].append((source, reading))
+            begun.append(reading)
+        for wishes in asked.values():
+            source = wishes[0][0]
+            wanted = [reading for _, reading in wishes]
+            for some in [wanted] if source.gives_several else [[one] for one in wanted]:
+                self._ask(source, some)
+        return begun
+
+    def finish(self, reading: PendingStripe) -> dict[int, bytes]:
+        """Return the verified cells; ask other sources instead of those that fail or are slow.
+
+        Raise UnavailableError if `wanted_count` cells cannot be read.
+        """
+        may_ask = True
+        while len(reading.cells) < reading.wanted_count:
+            if not reading.pending and not self._ask_another(reading):
+                raise self._shortage(
+                    f", block {reading.agreed.block_id}, stripe {reading.stripe}: "
+                    f"{len(reading.cells)} of {reading.wanted_count} cells can be read"
+                )
+            is_late = may_ask and self._late.issuperset(reading.pending)
+            done, _ = wait(reading.pending, 0 if is_late else self._slow_s, FIRST_COMPLETED)
+            if not done:
+                may_ask = self._note_slow(reading)
+            for future in done:
+                self._take(reading, future)
+        for future in reading.pending.keys() - self._shared:
+            future.cancel()
+        return reading.cells
+
+    def finish_all(self, reading: PendingStripe) -> dict[int, bytes]:
+        """Return all readable cells. Raise UnavailableError if they are fewer than `data_count`."""
+        reading.wanted_count = self.scheme.data_count
+        while reading.pending:
+            done, _ = wait(reading.pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                self._take(reading, future)
+        return self.finish(reading)
+
+    def _take(self, reading: PendingStripe, future: "Future[CellAnswers]") -> None:
+        source, agreed = reading.pending.pop(future), reading.agreed
+        index = source.shard.index
+        reading.coming.discard(index)
+        key = agreed.block_id, agreed.chunk(index, reading.stripe).offset
+        answers = future.result()
+        source.gives_several = source.gives_several and answers.gives_several
+        cell, error = answers.cells.get(key), answers.errors.get(key)
+        if cell is not None:
+            source.silent_count = 0
+            self._account.read_bytes += len(cell)
+            reading.cells[index] = cell
+            return
+        if error is None:  # not requested in that call; may be requested again
+            reading.asked.discard(source.shard.datanode_id)
+        else:
+            self._judge(source, error)
+        self._ask_another(reading)
+
+    def _ask_another(self, reading: PendingStripe) -> bool:
+        """Ask the best remaining source for this stripe; return whether there is one."""
+        source = self._chosen(reading)
+        if source is None:
+            return False
+        self._ask(source, [reading])
+        return True
+
+    def _chosen(self, reading: PendingStripe) -> RebuildSource | None:
+        """Return the best remaining source for this stripe, marked as asked."""
+        agreed, stripe = reading.agreed, reading.stripe
+        candidates = [
+            source
+            for source in self._askable
+            if source.shard.datanode_id not in reading.asked
+            and source.shard.index in agreed.shards
+            and source.shard.index not in reading.coming | set(reading.cells)
+        ]
+        if not candidates:
+            return None
+        source = min(
+            candidates, key=lambda one: one.rank(agreed.group.cell_bytes(stripe, one.shard.index))
+        )
+        reading.asked.add(source.shard.datanode_id)
+        reading.coming.add(source.shard.index)
+        return source
+
+    def _ask(self, source: RebuildSource, wanted: Sequence[PendingStripe]) -> None:
+        """Ask a source for its cells of these stripes; in one call if they are several."""
+        chunks = [
+            (one.agreed.block_id, one.agreed.chunk(source.shard.index, one.stripe))
+            for one in wanted
+        ]
+        future = self._executor.submit(read_cells, source.peer, self.container_id, chunks)
+        for reading in wanted:
+            reading.pending[future] = source  # type: ignore[index]  # a real Future, by its port
+        if len(wanted) > 1:
+            self._shared.add(future)
+
+    def _note_slow(self, reading: PendingStripe) -> bool:
+        """Ask another source beside each slow one, and ask the slow ones later from now on; return
+        whether there was another."""
+        asked_count = 0
+        for future, source in list(reading.pending.items()):
+            if not self._ask_another(reading):
+                break
+            asked_count += 1
+            if future not in self._late:
+                self._late.add(future)
+                source.slow_count += 1
+                self._account.replaced.setdefault(
+                    source.shard.datanode_id, f"slow: no answer in {self._slow_s:g} s"
+                )
+        return asked_count > 0
+
+    def judged(
+        self, agreed: RebuildableGroup, stripe: int, proof: Proof | None
+    ) -> tuple[StripeVerdict, dict[int, bytes]]:
+        """Read all readable cells of a stripe and judge them; return the verdict, and the cells
+        except those proven wrong although they match their checksums."""
+        reading = self.begin(agreed, stripe, count=self.scheme.shard_count)
+        cells = self.finish_all(reading)
+        verdict = judge_stripe(agreed.group, stripe, cells, proof)
+        where = f"block {agreed.block_id}, stripe {stripe}"
+        error = RefusedError(
+            Code.CHECKSUM_MISMATCH, f"{where}: its cell is wrong, its checksums fit it"
+        )
+        for index in verdict.wrong:
+            del cells[index]
+            for source in self._sources[index]:
+                self._judge(source, error)
+        return verdict, cells
+
+    def _judge(self, source: RebuildSource, error: SutureError) -> None:
+        source.strike_count += 1
+        self._account.replaced[source.shard.datanode_id] = str(error)
+        if isinstance(error, UnavailableError):
+            source.silent_count += 1
+            if source.silent_count >= SILENT_COUNT_MAX:
+                source.dropped = error
+
+    def _drop(self, source: RebuildSource, error: SutureError) -> None:
+        source.dropped = error
+        self._account.replaced[source.shard.datanode_id] = str(error)
+
+
+def _cell_bytes(wanted: tuple[RebuildableGroup, int]) -> int:
+    agreed, stripe = wanted
+    return agreed.group.cell_bytes_max(stripe)
+
+
+def _asked_bytes(under_way: Iterable[list[PendingStripe]]) -> int:
+    return sum(_cell_bytes((one.agreed, one.stripe)) for some in under_way for one in some)

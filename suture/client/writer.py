@@ -1,0 +1,381 @@
+"""Write files as blocks to all replicas at once, acknowledged when durable.
+
+    files ──► pieces, one block each ──► runs of blocks of one container ──► keys committed
+                                         each one stream to every replica at once
+
+A writer session has its own containers, so commits reach every replica in the order of their commit
+ids (BCSID). A replica that fails is left behind: the write goes on while a majority remains, the
+SCM is notified, and reconcile catches the replica up later. A busy datanode does not count as
+failed; it is called again.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from dataclasses import replace as with_other
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from merkle.replica import (
+    CHUNK_BYTES_DEFAULT,
+)
+from suture.client.block_messages import Placed, messages_of, runs_of
+from suture.client.fan_out import Open, ReplicaStream, broadcast, call_until_accepted
+from suture.client.file_pieces import BLOCK_BYTES_DEFAULT, SourceFile, pieces_of
+from suture.client.put_metadata import PutMetadata
+from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.clock import SystemClock
+from suture.wire.clients.channel import retry_while, start_call
+from suture.wire.clients.peer import NodeAddress
+from suture.wire.clients.scm import ScmClient
+from suture.wire.mapping.bounds import SIZES_MAX
+from suture.wire.mapping.errors import error_from
+from suture.wire.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
+
+WRITE_TIMEOUT_S: Final = 60.0
+LOOK_S: Final = 0.1  # until the control plane has given one
+ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
+PAUSE_S: Final = 0.1  # before the second attempt; twice as long before the third
+ALLOCATION_BLOCKS_MAX: Final = 4_096  # requested at once: other clients wait meanwhile
+assert ALLOCATION_BLOCKS_MAX <= SIZES_MAX
+
+Waits = Callable[[SutureError], None]  # receives why a writer waits for the control plane
+Stream = Callable[[NodeAddress], Open]
+Location = tuple[scm_pb2.BlockLocation, int]  # location, and number of durable replicas
+T = TypeVar("T")
+Name = TypeVar("Name")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A stored file, durable on at least `replicas_min` datanodes."""
+
+    key: str
+    size_bytes: int
+    blocks: tuple[scm_pb2.BlockLocation, ...]
+    replicas_min: int
+
+
+class TooFewWritableReplicas(Exception):
+    """Too few replicas of this container still take writes; try another container."""
+
+
+class WriterSession:
+    """Writes blocks one after the other, each to all its replicas at once."""
+
+    scheme = ""  # of the containers; `suture.client.ecwriter` sets the erasure code
+    block_bytes = BLOCK_BYTES_DEFAULT
+    unit_bytes = CHUNK_BYTES_DEFAULT  # block sizes are multiples of it if possible
+
+    def __init__(
+        self,
+        scm: ScmClient,
+        dial: Callable[[NodeAddress], datanode_pb2_grpc.DatanodeStub],
+        stream: Stream,
+        wrote: Callable[[int], None] = lambda _: None,
+        waits: Waits = lambda _: None,
+    ) -> None:
+        """Begin a session. `wrote` receives the bytes sent to all replicas, negative when they have
+        to be sent again. `waits` receives the control plane's errors while it starts. `stream`
+        opens a stream of block writes to a datanode."""
+        self.client_id = uuid.uuid4().hex
+        self.stopped = False  # set by the client: the session ends before its next chunk
+        self.failed: dict[tuple[int, str], str] = {}  # (container, datanode) -> why
+        self._created: set[tuple[int, str]] = set()
+        self._scm = scm
+        self._dial = dial
+        self._wrote = wrote
+        self._waits = waits
+        self._stream = stream
+        self._told_bytes = 0
+        self._put_count = 0
+        self.renew_s = LOOK_S
+        self._has_blocks = False
+        self._was_heard = False  # the control plane answered before; silence now means a restart
+
+    def put(self, sources: Sequence[SourceFile], *, replace: bool) -> list[StoredFile]:
+        """Store `sources` and commit their keys in one step: all of them, or raise an error."""
+        self._put_count += 1
+        put_id, at_ms = f"{self.client_id}-{self._put_count}", SystemClock().now_ms()
+        new = () if replace else tuple(source.key for source in sources)
+        placed = self._place(sources, put_id, at_ms, new)
+        written: dict[str, list[Location]] = {}
+        for (piece, _), location in zip(
+            placed, self._put_placed(placed, ATTEMPTS_MAX), strict=True
+        ):
+            written.setdefault(piece.source.key, []).append(location)
+        stored = [
+            StoredFile(
+                source.key,
+                source.size_bytes,
+                tuple(location for location, _ in written[source.key]),
+                min(living for _, living in written[source.key]),
+            )
+            for source in sources
+        ]
+        self._check_stopped(sources[0].key if sources else "")
+        self._commit(stored, replace=replace)
+        return stored
+
+    def finish(self, *, close: bool, is_patient: bool = False) -> None:
+        """End the session; with `close`, its containers are closed now. With `is_patient`, wait for
+        a control plane that is being restarted. Otherwise do nothing if it has never answered,
+        because it then has no known session to end."""
+        if not (self._was_heard or is_patient):
+            return
+        request = scm_pb2.FinishWritesRequest(client_id=self.client_id, close=close)
+        self._ask(lambda: self._scm.finish_writes(request), must_end=lambda: not is_patient)
+
+    def _place(
+        self, sources: Sequence[SourceFile], put_id: str, at_ms: int, new_keys: Sequence[str]
+    ) -> list[Placed]:
+        """Divide files into blocks with allocations; into smaller blocks where containers are
+        smaller."""
+        while True:
+            pieces = [
+                with_other(piece, note=PutMetadata(put_id, len(parts), source.size_bytes, at_ms))
+                for source in sources
+                for parts in [pieces_of(source, self.block_bytes, scheme=self.scheme)]
+                for piece in parts
+            ]
+            try:
+                blocks = self._allocate([piece.size_bytes for piece in pieces], new_keys)
+            except RefusedError as refused:
+                if not self._has_smaller_blocks(refused):
+                    raise
+            else:
+                return list(zip(pieces, blocks, strict=True))
+
+    def _has_smaller_blocks(self, refused: RefusedError) -> bool:
+        """Reduce the block size to what the control plane's containers allow, if its error states
+        it."""
+        told = refused.facts.get("block_bytes_max", "")
+        bytes_max = int(told) if told.isdecimal() else 0
+        if not 0 < bytes_max < self.block_bytes:
+            return False
+        self.block_bytes = bytes_max - bytes_max % self.unit_bytes or bytes_max
+        return True
+
+    def _allocate(
+        self, sizes: list[int], new_keys: Sequence[str] = ()
+    ) -> list[scm_pb2.BlockAllocation]:
+        """Allocate blocks, in several calls if there are many. A new key that exists already is
+        refused before any byte is sent."""
+        blocks: list[scm_pb2.BlockAllocation] = []
+        for start in range(0, len(sizes), ALLOCATION_BLOCKS_MAX):
+            request = scm_pb2.AllocateBlocksRequest(
+                client_id=self.client_id,
+                sizes=sizes[start : start + ALLOCATION_BLOCKS_MAX],
+                keys=() if start else new_keys,
+                scheme=self.scheme,
+            )
+            blocks += self._allocated(request)
+        return blocks
+
+    def _allocated(self, request: scm_pb2.AllocateBlocksRequest) -> list[scm_pb2.BlockAllocation]:
+        answer = self._ask(lambda: self._scm.allocate_blocks(request))
+        self.renew_s = answer.renew_ms / 1000
+        self._has_blocks = True
+        return list(answer.blocks)
+
+    def renew(self) -> None:
+        """Renew the session every `renew_s`; otherwise the control plane closes its containers as
+        abandoned. A control plane that does not answer has not closed them either."""
+        if not self._has_blocks:
+            return
+        with suppress(SutureError):
+            self._scm.commit_key(scm_pb2.CommitKeyRequest(client_id=self.client_id))
+
+    def _commit(self, stored: list[StoredFile], *, replace: bool) -> None:
+        keys = [
+            scm_pb2.KeyInfo(key=item.key, size=item.size_bytes, blocks=item.blocks)
+            for item in stored
+        ]
+        failed = [
+            scm_pb2.FailedReplica(container_id=container_id, datanode_id=datanode_id)
+            for container_id, datanode_id in self.failed
+        ]
+        request = scm_pb2.CommitKeyRequest(
+            client_id=self.client_id, keys=keys, replace=replace, failed=failed
+        )
+        self._ask(lambda: self._scm.commit_key(request))
+
+    def _ask(self, work: Callable[[], T], *, must_end: Callable[[], bool] | None = None) -> T:
+        """Call the control plane; wait while it starts or is busy, and, if it has answered before,
+        while it is away. `work` may run twice."""
+        codes = {Code.SAFE_MODE, Code.BUSY} | ({Code.UNAVAILABLE} if self._was_heard else set())
+        ends = must_end or (lambda: self.stopped)
+        answer = retry_while(work, codes=codes, must_end=ends, waits=self._waits)
+        self._was_heard = True
+        return answer
+
+    def _put_placed(self, placed: Sequence[Placed], attempts: int) -> list[Location]:
+        """Write blocks; if a run has too few replicas, retry it a few times in other containers."""
+        found: list[Location] = []
+        for run in self._runs(placed):
+            try:
+                with self._taken_back():
+                    living = self._write_run(run)
+            except TooFewWritableReplicas as left:
+                self._tell_failed()
+                if attempts == 1:
+                    raise UnavailableError(
+                        Code.NOT_ENOUGH_NODES, f"cannot store {run[0][0].source.key}: {left}"
+                    ) from left
+                pause(PAUSE_S * 2 ** (ATTEMPTS_MAX - attempts))
+                pieces = [piece for piece, _ in run]
+                fresh = self._allocate([piece.size_bytes for piece in pieces])
+                found += self._put_placed(list(zip(pieces, fresh, strict=True)), attempts - 1)
+            else:
+                for piece, allocation in run:
+                    at = scm_pb2.BlockLocation(
+                        block_id=allocation.block_id, length=piece.size_bytes
+                    )
+                    found.append((at, living))
+        return found
+
+    def _runs(self, placed: Sequence[Placed]) -> list[list[Placed]]:
+        """Return the blocks in runs that are written together, completely or not at all."""
+        return runs_of(placed)
+
+    def _write_run(self, run: Sequence[Placed]) -> int:
+        """Write blocks of one container in one stream to each remaining replica; return how many
+        hold them durably."""
+        allocation = run[0][1]
+        stubs = self._living(allocation)
+        before_bytes = self._told_bytes
+
+        def call(datanode_ids: Collection[str]) -> dict[str, SutureError]:
+            self._take_back(before_bytes)
+            return self._spread(run, datanode_ids)
+
+        failed = call_until_accepted(call, list(stubs), self._check_stopped)
+        self._leave_behind(allocation, stubs, failed)
+        self._check_majority(allocation, len(stubs))
+        return len(stubs)
+
+    def _spread(
+        self, run: Sequence[Placed], datanode_ids: Collection[str]
+    ) -> dict[str, SutureError]:
+        """Write blocks to some replicas; return those that failed, and why."""
+        replicas = {replica.datanode_id: replica for replica in run[0][1].replicas}
+        pieces = [piece for piece, _ in run]
+        lanes = {
+            datanode_id: ReplicaStream(
+                self._stream(replicas[datanode_id]),
+                message_timeout_s=WRITE_TIMEOUT_S,
+                message_count=sum(1 + piece.size_bytes // CHUNK_BYTES_DEFAULT for piece in pieces),
+            )
+            for datanode_id in datanode_ids
+        }
+        return broadcast(self._until_stopped(run), lanes)
+
+    def _leave_behind(
+        self,
+        allocation: scm_pb2.BlockAllocation,
+        stubs: dict[str, datanode_pb2_grpc.DatanodeStub],
+        failed: Mapping[str, SutureError],
+    ) -> None:
+        """Record which replicas failed, and why, and drop them from `stubs`."""
+        for datanode_id, error in failed.items():
+            self.failed[allocation.block_id.container_id, datanode_id] = str(error)
+            del stubs[datanode_id]
+
+    def _until_stopped(self, run: Sequence[Placed]) -> Iterator[bytes]:
+        for message, data_bytes in messages_of(run):
+            self._check_stopped(run[0][0].source.key)
+            yield message
+            self._tell(data_bytes)
+
+    def _check_stopped(self, key: str = "all") -> None:
+        if self.stopped:
+            raise UnavailableError(Code.CANCELLED, f"stopped before {key} was stored")
+
+    def _tell(self, data_bytes: int) -> None:
+        self._told_bytes += data_bytes
+        self._wrote(data_bytes)
+
+    @contextmanager
+    def _taken_back(self) -> Iterator[None]:
+        """Subtract the progress reported in the body if it has to be written again."""
+        before_bytes = self._told_bytes
+        try:
+            yield
+        except TooFewWritableReplicas:
+            self._take_back(before_bytes)
+            raise
+
+    def _take_back(self, before_bytes: int) -> None:
+        if self._told_bytes != before_bytes:
+            self._tell(before_bytes - self._told_bytes)
+
+    def _check_majority(self, allocation: scm_pb2.BlockAllocation, living: int) -> None:
+        """Raise LeftBehind unless most replicas of a container still take writes."""
+        container_id = allocation.block_id.container_id
+        if living < len(allocation.replicas) // 2 + 1:
+            reasons = [why for (c, _), why in self.failed.items() if c == container_id]
+            raise TooFewWritableReplicas("; ".join(reasons) or "no replica takes writes")
+
+    def _tell_failed(self) -> None:
+        """Report failed datanodes to the SCM at once, so that it allocates elsewhere."""
+        self._commit([], replace=False)
+
+    def _living(
+        self, allocation: scm_pb2.BlockAllocation
+    ) -> dict[str, datanode_pb2_grpc.DatanodeStub]:
+        """Return the stubs of the replicas not left behind; each has the container."""
+        container_id = allocation.block_id.container_id
+        stubs = {
+            replica.datanode_id: self._dial(replica)
+            for replica in allocation.replicas
+            if (container_id, replica.datanode_id) not in self.failed
+        }
+        fresh = {d: s for d, s in stubs.items() if (container_id, d) not in self._created}
+        if fresh:
+            create = datanode_pb2.CreateContainerRequest(container_id=container_id)
+            before = set(fresh)
+            self._fan_out(allocation, fresh, "CreateContainer", create)
+            self._created.update((container_id, datanode_id) for datanode_id in fresh)
+            for datanode_id in before - set(fresh):
+                del stubs[datanode_id]
+        self._check_majority(allocation, len(stubs))
+        return stubs
+
+    def _fan_out(
+        self,
+        allocation: scm_pb2.BlockAllocation,
+        stubs: dict[str, datanode_pb2_grpc.DatanodeStub],
+        method: str,
+        request: object,
+    ) -> None:
+        """Call every stub at once; drop those that fail from `stubs`."""
+
+        def call(datanode_ids: Collection[str]) -> dict[str, SutureError]:
+            return failures_of({d: (getattr(stubs[d], method), request) for d in datanode_ids})
+
+        failed = call_until_accepted(call, list(stubs), self._check_stopped)
+        self._leave_behind(allocation, stubs, failed)
+
+
+def failures_of(calls: Mapping[Name, tuple[Any, object]]) -> dict[Name, SutureError]:
+    """Call all methods at once, each with its request; return those that failed, and why."""
+    futures = {
+        name: start_call(method, request, timeout_s=WRITE_TIMEOUT_S)
+        for name, (method, request) in calls.items()
+    }
+    failed = {}
+    for name, future in futures.items():
+        try:
+            future.result()
+        except grpc.RpcError as error:
+            failed[name] = error_from(error)
+    return failed
+
+
+def pause(longest_s: float) -> None:
+    """Sleep for between half of `longest_s` and all of it."""
+    time.sleep(random.uniform(longest_s / 2, longest_s))  # noqa: S311 - jitter, not a secret

@@ -1,0 +1,166 @@
+"""TOML loading: a file with its drop-ins, and the line of every value.
+
+    agent.toml ─► conf.d/10-disks.toml ─► conf.d/20-site.toml      the later one wins, key by key
+
+Python's TOML parser returns values without places. A statement of TOML ends where the text since
+the last statement parses, so each is parsed alone to find its line. The values are those of the
+whole file.
+"""
+
+import os
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from suture.config.bounded_read import decoded, open_regular
+from suture.errors import Code, RefusedError
+
+DROP_INS: Final = "conf.d"
+FILE_BYTES_MAX: Final = 1024**2  # a larger file is not a config
+DROP_IN_COUNT_MAX: Final = 100
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """File and line of a value."""
+
+    path: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(slots=True)
+class ParsedConfig:
+    """Merged content of all files; `places` has every written key and table."""
+
+    paths: list[Path] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[Key, SourceLocation] = field(default_factory=dict)
+
+    def place_of(self, key: Key) -> SourceLocation | None:
+        """Return where `key`, or else the table that would hold it, was written."""
+        for length in range(len(key), 0, -1):
+            if key[:length] in self.places:
+                return self.places[key[:length]]
+        return None
+
+    def located(self, *keys: Key) -> str:
+        """Return a text with the options' names and places."""
+        texts = []
+        for key in keys:
+            place = self.places.get(key)
+            texts.append(f"{place} {'.'.join(key)}" if place else f"{'.'.join(key)} (default)")
+        return ", ".join(texts)
+
+
+def read(path: Path) -> ParsedConfig:
+    """Read `path` and its drop-ins. Raise RefusedError(INVALID_CONFIG) naming file and line."""
+    return read_each([path, *drop_ins(path)])
+
+
+def read_each(paths: Sequence[Path]) -> ParsedConfig:
+    """Read these files; later files override earlier ones. Raise RefusedError naming file and
+    line.
+    """
+    written = ParsedConfig()
+    for each in paths:
+        text = _text(each)
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise RefusedError(Code.INVALID_CONFIG, f"config file {each}: {error}") from error
+        written.paths.append(each)
+        written.places.update((key, SourceLocation(each, line)) for key, line in places(text))
+        _merge(written.values, values)
+    return written
+
+
+def drop_ins(path: Path) -> list[Path]:
+    """Return the drop-ins of a config file, in the order in which they are read."""
+    files = (path.parent / DROP_INS).glob("*.toml")
+    found = sorted(file for file in files if not file.name.startswith("."))  # skips editors' locks
+    if len(found) > DROP_IN_COUNT_MAX:
+        raise RefusedError(
+            Code.INVALID_CONFIG,
+            f"{path.parent / DROP_INS} has {len(found)} files; at most {DROP_IN_COUNT_MAX}",
+        )
+    return found
+
+
+def places(text: str) -> Iterator[tuple[Key, int]]:
+    """Yield every table and key of a valid TOML text with the line on which it begins."""
+    table: Key = ()
+    statement, begins = "", 1
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not statement:
+            begins = number
+        statement += line + "\n"
+        try:
+            found = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            continue  # a value of several lines ends further down
+        if statement.lstrip().startswith("["):
+            table = _only_path(found)
+            yield table, begins
+        else:
+            for key in _paths(found):
+                yield (*table, *key), begins
+        statement = ""
+
+
+def _only_path(header: Mapping[str, Any]) -> Key:
+    path: Key = ()
+    inner: Any = header
+    while isinstance(inner, dict) and inner:
+        [(name, inner)] = inner.items()
+        path = (*path, name)
+    return path
+
+
+def _paths(values: Mapping[str, Any]) -> Iterator[Key]:
+    for name, value in values.items():
+        yield (name,)
+        if isinstance(value, dict):
+            for inner in _paths(value):
+                yield (name, *inner)
+
+
+def _merge(values: dict[str, Any], later: Mapping[str, Any]) -> None:
+    for name, value in later.items():
+        mine = values.get(name)
+        if isinstance(mine, dict) and isinstance(value, dict):
+            _merge(mine, value)
+        else:
+            values[name] = value
+
+
+def _text(path: Path) -> str:
+    try:
+        with open_regular(path) as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise RefusedError(
+            Code.INVALID_CONFIG, f"cannot read config file {path}: {error.strerror}"
+        ) from error
+    if mode & stat.S_IWOTH:
+        raise RefusedError(
+            Code.INVALID_CONFIG,
+            f"config file {path} has mode {mode:04o}: every user may change it",
+            hint=f"chmod o-w {path}",
+        )
+    if len(content) > FILE_BYTES_MAX:
+        raise RefusedError(
+            Code.INVALID_CONFIG, f"config file {path} has over {FILE_BYTES_MAX} bytes"
+        )
+    try:
+        return decoded(content)
+    except UnicodeDecodeError as error:
+        raise RefusedError(Code.INVALID_CONFIG, f"config file {path}: {error}") from error

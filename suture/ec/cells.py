@@ -1,0 +1,44 @@
+"""Cells as chunks: described in their writer's style, and verified against its record."""
+
+from collections.abc import Mapping
+
+from merkle.checksum import window_checksums
+from merkle.replica import WINDOW_BYTES_DEFAULT, ChecksumType, ChunkInfo
+from suture.ec.blockgroup import RebuildableGroup, stripe_checksum
+from suture.ec.cell_codec import Cell, padded
+from suture.ec.wrong_shard import Proof
+
+Style = tuple[ChecksumType, int]
+"""The type of window checksums, and the window size in bytes."""
+
+
+def style_of(agreed: RebuildableGroup, stripe: int) -> Style:
+    """Return the style of checksums that the writer gave the stripe's cells."""
+    for index in agreed.group.indexes(stripe):
+        if index in agreed.shards:
+            chunk = agreed.chunk(index, stripe)
+            if chunk.checksum_type is not ChecksumType.NONE:
+                return chunk.checksum_type, chunk.bytes_per_checksum
+    return ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT
+
+
+def described(offset: int, cell: Cell, style: Style) -> ChunkInfo:
+    """Return a cell's chunk with the checksums of its bytes."""
+    checksum_type, window_bytes = style
+    data = padded(cell, len(cell)).data
+    sums = window_checksums(checksum_type, window_bytes, data)
+    return ChunkInfo(offset, len(cell), checksum_type, window_bytes, sums)
+
+
+def proof_of(agreed: RebuildableGroup, stripe: int) -> Proof | None:
+    """Return a check whether all cells of a stripe match their writer's record; None without a
+    record."""
+    if not agreed.stripe_checksums:
+        return None
+    style = style_of(agreed, stripe)
+
+    def proof(cells: Mapping[int, Cell]) -> bool:
+        chunks = [described(0, cells[index], style) for index in sorted(cells)]
+        return stripe_checksum(chunks) == agreed.stripe_checksums[stripe]
+
+    return proof

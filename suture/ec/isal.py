@@ -1,0 +1,126 @@
+"""Bindings to Intel's ISA-L for the arithmetic in GF(2^8) modulo x^8+x^4+x^3+x^2+1.
+
+Hadoop's Reed-Solomon is ISA-L's: its Java and native coders use this field and this Cauchy matrix,
+so a cell encoded there decodes here. `merkle.isal_library` locates the library. pyeclib's interface
+would put a header of 80 bytes in front of every cell, which costs a copy of each and three quarters
+of the speed.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from merkle.isal_library import isal_library
+from suture.errors import Code, RefusedError
+
+Octets = npt.NDArray[np.uint8]
+
+TABLE_BYTES: Final = 32  # per coefficient: the products of each half octet
+
+
+def cauchy_matrix(shard_count: int, data_count: int) -> Octets:
+    """Return `shard_count` rows of `data_count`: identity, then 1/(i xor j) (ISA-L, Hadoop)."""
+    matrix = np.zeros((shard_count, data_count), np.uint8)
+    _library().gf_gen_cauchy1_matrix(matrix.ctypes.data, shard_count, data_count)
+    return matrix
+
+
+def inverse(matrix: Octets) -> Octets | None:
+    """Return the inverse of a square matrix, None when it is singular."""
+    source = np.array(matrix, np.uint8, order="C")  # a copy, because ISA-L works in place
+    target = np.zeros_like(source)
+    failed = _library().gf_invert_matrix(source.ctypes.data, target.ctypes.data, len(source))
+    return None if failed else target
+
+
+def product(left: Octets, right: Octets) -> Octets:
+    """Return the product of two matrices."""
+    rows = [np.ascontiguousarray(row) for row in right]
+    return np.stack(multiply(tables(left), rows, right.shape[1], len(left)))
+
+
+def tables(matrix: Octets) -> Octets:
+    """Return the multiplication tables of a matrix for `multiply`."""
+    rows, columns = matrix.shape
+    source = np.ascontiguousarray(matrix)
+    found = np.zeros(rows * columns * TABLE_BYTES, np.uint8)
+    _library().ec_init_tables(columns, rows, source.ctypes.data, found.ctypes.data)
+    return found
+
+
+def multiply(
+    matrix_tables: Octets, inputs: Sequence[Octets], length_bytes: int, output_count: int
+) -> list[Octets]:
+    """Return the matrix times the inputs, octet by octet. The GIL is released meanwhile.
+
+    Every input has `length_bytes` contiguous octets.
+    """
+    outputs = [np.empty(length_bytes, np.uint8) for _ in range(output_count)]
+    multiply_into(matrix_tables, inputs, outputs)
+    return outputs
+
+
+def multiply_into(
+    matrix_tables: Octets, inputs: Sequence[Octets], outputs: Sequence[Octets]
+) -> None:
+    """Write the matrix times the inputs into `outputs`; all are contiguous and of equal length."""
+    assert {len(outputs[0])} == {len(item) for item in (*inputs, *outputs)}
+    multiply_at(matrix_tables, addresses(inputs), addresses(outputs), 0, len(outputs[0]))
+
+
+def addresses(arrays: Sequence[Octets]) -> list[int]:
+    """Return the memory addresses of arrays, which the caller must keep alive."""
+    return [array.ctypes.data for array in arrays]
+
+
+def multiply_at(
+    matrix_tables: Octets,
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    offset: int,
+    length_bytes: int,
+) -> None:
+    """Multiply `length_bytes` octets, from `offset` on, of the arrays at the given addresses."""
+    assert len(matrix_tables) == len(outputs) * len(inputs) * TABLE_BYTES
+    if length_bytes:
+        _library().ec_encode_data(
+            length_bytes,
+            len(inputs),
+            len(outputs),
+            matrix_tables.ctypes.data,
+            _pointers(inputs, offset),
+            _pointers(outputs, offset),
+        )
+
+
+def _pointers(places: Sequence[int], offset: int) -> "ctypes.Array[ctypes.c_void_p]":
+    return (ctypes.c_void_p * len(places))(*(place + offset for place in places))
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = isal_library()
+    if library is None:
+        raise RefusedError(
+            Code.NO_SUCH_ALGORITHM,
+            "erasure coding needs the library ISA-L, and none is here",
+            hint="reinstall pyeclib from its wheel, or: apt-get install libisal2",
+        )
+    _declare(library)
+    return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    number, pointer = ctypes.c_int, ctypes.c_void_p
+    library.gf_gen_cauchy1_matrix.argtypes = [pointer, number, number]
+    library.gf_gen_cauchy1_matrix.restype = None
+    library.gf_invert_matrix.argtypes = [pointer, pointer, number]
+    library.gf_invert_matrix.restype = number
+    library.ec_init_tables.argtypes = [number, number, pointer, pointer]
+    library.ec_init_tables.restype = None
+    library.ec_encode_data.argtypes = [number, number, number, pointer, pointer, pointer]
+    library.ec_encode_data.restype = None

@@ -1,0 +1,123 @@
+"""Audit log of actions: caller, action, container and result, as one JSON object per line.
+
+    {"event": "audit", "at": "...", "action": "DeleteReplicas", "result": "OK", "who": "ann", ...}
+
+It goes to a file of its own, or to stderr beside the process log, whatever the log level. A full
+file is rotated and the oldest removed: audit.jsonl, audit.jsonl.1, ...; it may also be rotated from
+outside, by renaming it. Only refusals may be dropped, because callers without permission must not
+be able to push relevant entries out of the files.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Final
+
+import structlog
+from structlog.typing import EventDict
+
+from suture.errors import Code, RefusedError
+from suture.observe.logs import RateLimitProcessor
+
+FILE_MODE: Final = 0o640
+FILE_BYTES_MAX: Final = 64 * 1024**2  # about 200,000 actions
+KEPT_COUNT: Final = 15  # 1 GiB with the current one
+TEXT_CHARACTERS_MAX: Final = 1_000  # of one fact, which may come from another host
+REFUSALS: Final = frozenset({Code.PERMISSION_DENIED.value, Code.UNAUTHENTICATED.value})
+
+log = structlog.get_logger("suture.audit")
+
+
+class AuditLog:
+    """Writes the audit log. Thread-safe."""
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        now_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        file_bytes_max: int = FILE_BYTES_MAX,
+    ) -> None:
+        """Open the file, if there is one. Raise RefusedError(INVALID_CONFIG) if it cannot be
+        written.
+        """
+        self._now_s = now_s
+        self._bounded = RateLimitProcessor(monotonic_s)
+        self._handler: logging.Handler = (
+            logging.StreamHandler() if path is None else _opened(path, file_bytes_max)
+        )
+
+    def record(self, action: str, result: str, **facts: object) -> None:
+        """Record one action and its result."""
+        at = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
+        event: EventDict = {"event": "audit", "at": at, "action": action, "result": result}
+        event.update({name: _cut(value) for name, value in facts.items()})
+        if result in REFUSALS:
+            try:
+                event = self._bounded(None, "", event)
+            except structlog.DropEvent:
+                return
+        line = json.dumps(event, default=str)
+        self._handler.handle(
+            logging.LogRecord("suture.audit", logging.INFO, "", 0, line, None, None)
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._handler.close()
+
+
+class _Handler(RotatingFileHandler):
+    """Appends lines; reopens the file if it was renamed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line to the file that has the name now."""
+        try:
+            if self._is_renamed():
+                former, self.stream = self.stream, self._open()
+                if former is not None:
+                    former.close()
+        except OSError:
+            self.handleError(record)
+            return
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Log what could not be written, and continue."""
+        log.error("audit_write_failed", path=self.baseFilename, line=record.getMessage())
+
+    def _is_renamed(self) -> bool:
+        if self.stream is None:  # the rotation failed; the next line opens the file again
+            return False
+        ours = os.fstat(self.stream.fileno())
+        try:
+            named = Path(self.baseFilename).stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return True
+        return (ours.st_dev, ours.st_ino) != (named.st_dev, named.st_ino)
+
+    def _open(self) -> TextIOWrapper:
+        """Open the file with access for its owner and group only, and never through a link."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.fdopen(os.open(self.baseFilename, flags, FILE_MODE), "a", encoding="utf-8")
+
+
+def _opened(path: Path, file_bytes_max: int) -> _Handler:
+    try:
+        return _Handler(path, maxBytes=file_bytes_max, backupCount=KEPT_COUNT, encoding="utf-8")
+    except OSError as error:
+        raise RefusedError(
+            Code.INVALID_CONFIG, f"cannot write the audit log {path}: {error.strerror}"
+        ) from error
+
+
+def _cut(value: object) -> object:
+    is_long = isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX
+    return f"{str(value)[:TEXT_CHARACTERS_MAX]}..." if is_long else value

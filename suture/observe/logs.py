@@ -1,0 +1,169 @@
+"""Logging of all processes: one JSON object per line on stderr, which journald collects.
+
+Uncaught exceptions of any thread, and messages of libraries, are logged the same way. Only a crash
+of the interpreter itself is not. The events are in `suture.observe.events`.
+"""
+
+import errno
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final
+
+import structlog
+from structlog.typing import EventDict
+
+# gRPC reads this when it is imported, which is after this module. It writes plain text, and by
+# default a line for each connection without a certificate, so a port scan would fill the journal.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+WINDOW_S: Final = 10.0
+EVENT_COUNT_MAX: Final = 100  # per event and window
+NAME_COUNT_MAX: Final = 1_000
+EVENT_CHARACTERS_MAX: Final = 100
+MESSAGE_CHARACTERS_MAX: Final = 2_000
+
+LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+class RateLimitProcessor:
+    """Rate limit per event; the next line of the event reports how many were dropped.
+
+    A failing disk logs an error in each of a million reads, and a journal that overflows is
+    useless. Threads may race for the end of the allowance, which then is exceeded by one.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
+        """Return the event, or raise DropEvent."""
+        name = str(event.get("event"))[:EVENT_CHARACTERS_MAX]
+        now_s = self._now_s()
+        since_s, count = self._seen.get(name, (now_s, 0))
+        if now_s - since_s >= WINDOW_S:
+            if count > EVENT_COUNT_MAX:
+                event["dropped_before_count"] = count - EVENT_COUNT_MAX
+            since_s, count = now_s, 0
+        if name not in self._seen and len(self._seen) >= NAME_COUNT_MAX:
+            self._seen.clear()
+        self._seen[name] = (since_s, count + 1)
+        if count >= EVENT_COUNT_MAX:
+            raise structlog.DropEvent
+        return event
+
+
+class _StderrSink:
+    """Stderr at the time of logging. A line that fails is counted, and the next line that succeeds
+    reports the count, because a full disk, or a reader that has gone, must not end the call or the
+    worker that logs. Threads may race for the count, which is approximate."""
+
+    def __init__(self) -> None:
+        self._lost_count = 0
+        self._why = ""
+
+    def write(self, line: str) -> None:
+        """Write a line, or count the failure."""
+        try:
+            if self._lost_count:
+                _put(self._told())
+                self._lost_count = 0
+            _put(line)
+        except (OSError, ValueError) as error:  # ValueError: it was closed
+            self._lost_count += 1
+            number = error.errno if isinstance(error, OSError) else None
+            self._why = errno.errorcode.get(number or 0, str(error))
+
+    def flush(self) -> None:
+        """Do nothing, because each line was flushed when it was written."""
+
+    def _told(self) -> str:
+        told = {
+            "event": "log_lines_lost",
+            "level": "warning",
+            "line_count": self._lost_count,
+            "error": self._why,
+            "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        }
+        return f"{json.dumps(told)}\n"
+
+
+def _put(line: str) -> None:
+    sys.stderr.write(line)
+    sys.stderr.flush()
+
+
+def configure(level: str = "info") -> None:
+    """Send events at `level` and above to stderr; called once, at the start of a process."""
+    outlet = _StderrSink()
+    structlog.configure(
+        processors=[
+            RateLimitProcessor(time.monotonic),
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.dict_tracebacks,
+            structlog.processors.JSONRenderer(default=str),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=lambda *_: structlog.WriteLogger(outlet),  # type: ignore[arg-type]
+        cache_logger_on_first_use=False,
+    )
+
+
+def take_over() -> None:
+    """Redirect everything else that would write to stderr to the log; for daemons."""
+    sys.excepthook = _died
+    threading.excepthook = lambda facts: _died(
+        facts.exc_type, facts.exc_value, facts.exc_traceback, facts.thread
+    )
+    sys.unraisablehook = lambda facts: _died(
+        facts.exc_type, facts.exc_value, facts.exc_traceback, where=str(facts.object)
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[_FromLibraries()], force=True)
+    logging.captureWarnings(True)
+
+
+def _died(
+    kind: type[BaseException],
+    error: BaseException | None,
+    trace: TracebackType | None,
+    thread: threading.Thread | None = None,
+    *,
+    where: str = "",
+) -> None:
+    """Log an uncaught exception. A Ctrl-C, or an exit, is no defect."""
+    if issubclass(kind, KeyboardInterrupt | SystemExit):
+        return
+    structlog.get_logger().error(
+        "uncaught_exception",
+        thread=thread.name if thread else "main",
+        where=where,
+        exc_info=(kind, error or kind(), trace),
+    )
+
+
+class _FromLibraries(logging.Handler):
+    """Forwards records of the standard library's logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log one record."""
+        structlog.get_logger().log(
+            record.levelno,
+            "library_message",
+            library=record.name,
+            message=record.getMessage()[:MESSAGE_CHARACTERS_MAX],
+            exc_info=record.exc_info,
+        )

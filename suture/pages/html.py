@@ -1,0 +1,71 @@
+"""Renders the pages of agents and of the control plane from their templates.
+
+Jinja2 escapes every value that a template shows, and invisible characters are written as their
+codes at the same place. So a name that a datanode chose can be shown and cannot do harm.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import jinja2
+from markupsafe import Markup
+
+from suture.config.quantity import format_duration
+from suture.errors import size_text
+from suture.observe.terminal_escape import printable
+from suture.pages.status_headline import volume_word
+
+
+def templates(*packages: str) -> jinja2.Environment:
+    """Return the templates of `packages`, with those that all pages share."""
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader(package) for package in (*packages, "agent.observe")]
+        ),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters.update(
+        age=age, ago=ago, duration=format_duration, moment=moment, number=number, size=size_text
+    )
+    environment.globals.update(volume_word=volume_word)
+    return environment
+
+
+def render(environment: jinja2.Environment, name: str, facts: Mapping[str, object]) -> bytes:
+    """Return the page of a template that shows `facts`."""
+    return environment.get_template(name).render(facts).encode(errors="replace")
+
+
+def shown(value: object) -> str:
+    """Return a value as the text of a page; what is HTML already stays."""
+    return value if isinstance(value, Markup) else printable(str(value))
+
+
+def number(value: int) -> str:
+    """Return a count with separators: 1,234,567."""
+    return f"{value:,}"
+
+
+def age(at_ms: int, now_ms: int) -> str:
+    """Return the time since `at_ms` in words."""
+    return "never" if not at_ms else format_duration(max(0, now_ms - at_ms) / 1000)
+
+
+def ago(at_ms: int, now_ms: int) -> str:
+    """Return how long ago something was; "-" if it cannot be, because there is nothing."""
+    if at_ms < 0:
+        return "-"
+    return f"{age(at_ms, now_ms)} ago" if at_ms else "never"
+
+
+def moment(at_ms: int) -> str:
+    """Return a time in readable form."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):
+        return "-"

@@ -1,0 +1,375 @@
+"""Durable replacement, creation and removal of files: a crash leaves the old or the new one.
+
+    temporary file in the same directory ─ write ─ fsync ─ rename ─ fsync of the directory
+
+The only module that replaces files. A rename without the last step may be undone by a power cut
+(litestream's and Garage's persisters omit it). It also classifies every `OSError` as a full disk, a
+busy host or a failing volume.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from suture.errors import BlockFailed, Code, SutureError, UnavailableError, VolumeFailed
+from suture.runtime.file_kinds import no_file
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
+PUNCH_HOLE: Final = 0x03  # punch a hole, keep the size (linux/falloc.h)
+NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENOTDIR})  # link, socket, no directory
+HEAD_BYTES: Final = 128
+SYNC_FILE_WRITE: Final = 2  # linux/fs.h
+
+OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+CANNOT_ALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
+SHORT_OF_RESOURCES: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR}
+)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether the process or the machine is short of descriptors, memory or threads.
+
+    Such an error is temporary and says nothing about the disk or its contents.
+    """
+    return isinstance(error, MemoryError) or getattr(error, "errno", None) in SHORT_OF_RESOURCES
+
+
+def is_out_of_space(error: Exception) -> bool:
+    """Return whether an operation failed because the volume has no space, inodes or quota left."""
+    if isinstance(error, SutureError):
+        return error.code is Code.DISK_OUT_OF_SPACE
+    return getattr(error, "errno", None) in OUT_OF_SPACE
+
+
+def raise_shortage(error: BaseException, path: Path) -> None:
+    """Raise `UnavailableError(BUSY)` if `error` is a shortage; the caller attributes other errors
+    to the disk."""
+    if is_shortage(error):
+        raise _busy(error, path) from error
+
+
+def _busy(error: BaseException, path: Path) -> UnavailableError:
+    name = errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
+    message = f"{path}: {name}: {getattr(error, 'strerror', None) or error}"
+    return UnavailableError(Code.BUSY, message, hint="raise the limits of the agent's unit")
+
+
+def error_of(error: OSError, path: Path) -> SutureError:
+    """Return the store's error for `error` on `path`: wait for space, retry, or fence."""
+    if is_shortage(error):
+        return _busy(error, path)
+    name = errno.errorcode.get(error.errno or 0, "unknown")
+    message = f"{path}: {name}: {error.strerror or error}"
+    if error.errno in OUT_OF_SPACE:
+        return UnavailableError(
+            Code.DISK_OUT_OF_SPACE, message, hint="free space on the volume or add a volume"
+        )
+    return VolumeFailed(Code.IO_EXCEPTION, message, hint="check the disk and the kernel's log")
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Convert every `OSError` of the body to the store's error, naming `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise error_of(error, path) from error
+
+
+@contextmanager
+def block_errors(path: Path) -> Iterator[None]:
+    """Do the same for the files of one block; errors of these files alone become `BlockFailed`."""
+    try:
+        yield
+    except OSError as error:
+        known = error_of(error, path)
+        if isinstance(known, VolumeFailed):
+            raise BlockFailed(known.code, str(known), hint=known.hint) from error
+        raise known from error
+
+
+def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all of `data` at `offset`; short writes are continued."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written
+
+
+def open_file(path: Path) -> int:
+    """Open a file of the store for reading; return its descriptor. Raise OSError.
+
+    An object other than a regular file, such as a link or a pipe put in its place, is
+    FileNotFoundError, and its target is not read.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        raise no_file(path) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise no_file(path)
+    return fd
+
+
+class TooLarge(OSError):
+    """A file claims an impossible size; nothing of it is read."""
+
+
+def read_file(
+    path: Path,
+    *,
+    bytes_max: int,
+    expected_bytes: Callable[[bytes], int] | None = None,
+    read: Callable[[Path, int, int], bytes] | None = None,
+) -> bytes:
+    """Return the content of a file of the store; see `open_file`.
+
+    `expected_bytes` returns the required length from the first HEAD_BYTES. `read` replaces the read
+    through the page cache. Raise OSError; `TooLarge` before more than the limit is in memory.
+    """
+    fd = open_file(path)
+    try:
+        size = os.fstat(fd).st_size
+        limit = bytes_max
+        if expected_bytes is not None:
+            limit = min(limit, expected_bytes(os.pread(fd, HEAD_BYTES, 0)))
+        if size > limit:
+            raise TooLarge(errno.EBADMSG, f"{size} bytes, {limit} are possible", str(path))
+        if read is not None:
+            return read(path, 0, size)
+        with os.fdopen(os.dup(fd), "rb") as file:
+            return file.read(size)
+    finally:
+        os.close(fd)
+
+
+def read_head(path: Path, bytes_max: int) -> bytes:
+    """Return the first bytes, at most `bytes_max`, of a small file, so that a huge file in its
+    place costs no memory. Raise OSError; see `open_file`."""
+    fd = open_file(path)
+    try:
+        return os.pread(fd, bytes_max, 0)
+    finally:
+        os.close(fd)
+
+
+def open_new(path: Path, flags: int = 0, *, refused: Collection[int] = ()) -> int:
+    """Open an empty file under a name that only the store uses; return its descriptor. Raise
+    OSError.
+
+    Any object of that name is removed first, so that no link is followed. If the file system
+    refuses `flags` with one of the errors `refused`, they are omitted.
+    """
+    remove(path)
+    create = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, create | flags, FILE_MODE)
+    except OSError as error:
+        if error.errno not in refused:
+            raise
+    remove_file(path)  # some file systems create the file before they refuse the flags
+    return os.open(path, create, FILE_MODE)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_path(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file_system(fd: int) -> None:
+    """Make everything written to the file system of `fd` durable, including names (syncfs(2)).
+
+    For many files at once: a journal commit for each of 100,000 would take an hour. Raise OSError.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def sync_all(directory: Path) -> None:
+    """Make everything written to the file system of a directory durable. Raise OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_file_system(fd)
+    finally:
+        os.close(fd)
+
+
+def allocate(fd: int, size_bytes: int) -> bool:
+    """Allocate the size and the space of a new file (fallocate(2)), which reads as zeros; return
+    whether the file system supports it. Raise OSError, for instance if there is no room.
+
+    glibc's posix_fallocate is not used, because it writes where the file system lacks support.
+    """
+    return _fallocate(fd, 0, 0, size_bytes)
+
+
+def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
+    """Return whole pages of a file to the file system, after which they read as zeros; return
+    whether it did: some cannot, and a full one may need room for it. Raise OSError."""
+    try:
+        return length_bytes == 0 or _fallocate(fd, PUNCH_HOLE, offset, length_bytes)
+    except OSError as error:
+        if error.errno in OUT_OF_SPACE:
+            return False
+        raise
+
+
+def begin_writing(fd: int) -> None:
+    """Start writing a file to the disk without waiting (sync_file_range(2)).
+
+    Best effort: if many files are synced one after the other, the first sync finds the others in
+    progress. It makes nothing durable.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), SYNC_FILE_WRITE)
+
+
+def _fallocate(fd: int, mode: int, offset: int, length_bytes: int) -> bool:
+    library = ctypes.CDLL(None, use_errno=True)
+    start, length = ctypes.c_long(offset), ctypes.c_long(length_bytes)
+    while library.fallocate(fd, mode, start, length) != 0:
+        code = ctypes.get_errno()
+        if code in CANNOT_ALLOCATE:
+            return False
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+    return True
+
+
+def make_directories(path: Path, *, below: Path) -> None:
+    """Create `path` and its missing parents below `below`, each durable in its parent.
+
+    An existing directory is synced, too: its creator may not have synced its name yet, or may have
+    been killed before, and a power cut would take everything in it.
+    """
+    chain = []
+    while path != below:
+        chain.append(path)
+        path = path.parent
+    for directory in reversed(chain):
+        with suppress(FileExistsError):
+            directory.mkdir(DIRECTORY_MODE)
+        sync_directory(directory.parent)
+
+
+@dataclass(slots=True)
+class StagedFile:
+    """New file content that is durable under a temporary name and not yet visible.
+
+    Exactly one of `publish` and `discard` ends it. Both may be called again without effect, because
+    a transaction that publishes may run twice.
+    """
+
+    path: Path
+    temporary: Path
+    ended: bool = False
+
+    def publish(self) -> None:
+        """Replace the old content durably."""
+        if not self.ended:
+            self.temporary.replace(self.path)
+            self.ended = True
+            sync_directory(self.path.parent)
+
+    def discard(self) -> None:
+        """Drop the content; the old one stays."""
+        if not self.ended:
+            self.ended = True
+            with suppress(OSError):  # the next stage of the same file overwrites it
+                self.temporary.unlink()
+
+
+def stage(path: Path, data: bytes) -> StagedFile:
+    """Write `data` durably next to `path`. Raise OSError; then nothing remains."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    staged = StagedFile(path, temporary)
+    try:
+        fd = open_new(temporary)
+        try:
+            write_all(fd, data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        staged.discard()
+        raise
+    return staged
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace the content of `path`, or create it: afterwards it is durable, or unchanged. Raise
+    the store's errors; `BlockFailed` if only this file fails."""
+    with block_errors(path):
+        staged = stage(path, data)
+        try:
+            staged.publish()
+        finally:
+            staged.discard()
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename within one volume; the new name is durable before the old one is gone."""
+    source.rename(target)
+    sync_directory(target.parent)
+    if source.parent != target.parent:
+        sync_directory(source.parent)
+
+
+def remove_file(path: Path) -> bool:
+    """Unlink a file; return whether it existed. The caller syncs the directory."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with its contents, including links, without following any."""
+    with suppress(FileNotFoundError):
+        if path.is_symlink():
+            path.unlink()
+            return
+        with os.scandir(path) as entries:
+            for entry in list(entries):
+                if entry.is_dir(follow_symlinks=False):
+                    remove_tree(Path(entry.path))
+                else:
+                    Path(entry.path).unlink()
+        path.rmdir()
+
+
+def remove(path: Path) -> None:
+    """Remove an object of any kind, a directory with its contents. Raise OSError."""
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        remove_file(path)

@@ -1,0 +1,316 @@
+"""The loop around a worker: sleeping, errors, stopping, and status.
+
+A worker does one unit of work per `step` and returns when to continue. The loop does the rest, so
+that no worker dies unnoticed: an exception is counted, kept as `last_error`, logged and followed by
+a growing pause, and the loop goes on. Loops are the only places with `except Exception`
+(docs/ARCHITECTURE.md).
+
+    step() -> Busy        again at once
+              Throttled   again after `delay_s`, or when woken
+              Resting     again after `delay_s`, even if woken
+              Idle        again when woken, at the latest after `idle_s`
+              Done        never again
+"""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+import structlog
+
+from suture.runtime.clock import Clock, SystemClock
+
+IDLE_S_DEFAULT: Final = 5.0
+BACKOFF_MIN_S: Final = 1.0
+BACKOFF_MAX_S: Final = 60.0
+QUIET_MAX_S: Final = 300.0  # without progress for longer, it hangs or lists a huge directory
+ERROR_TEXT_MAX: Final = 500  # characters of `last_error`, which is sent in status messages
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """There is more to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAfter:
+    """There is more to do, but not before `delay_s` has passed."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """There is more to do, but not before `delay_s` has passed, even if woken."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """There is nothing to do now."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoMoreWork:
+    """There will never be anything to do again."""
+
+
+Step = Busy | RetryAfter | Backoff | Idle | NoMoreWork
+
+
+class Worker(Protocol):
+    """A worker does one unit of work per `step`, which must return within a bounded time after a
+    stop."""
+
+    @property
+    def name(self) -> str:
+        """A short, unique, stable name for the thread, the metric and the status line."""
+        ...
+
+    def step(self) -> Step:
+        """Do one unit of work."""
+        ...
+
+
+class WorkerState(StrEnum):
+    """State of a loop."""
+
+    CREATED = "created"
+    WORKING = "working"
+    WAITING = "waiting"
+    BACKING_OFF = "backing off"
+    DONE = "done"
+    STOPPED = "stopped"
+    DEAD = "dead"  # its thread ended without a request
+
+
+ENDED: Final = frozenset({WorkerState.DONE, WorkerState.STOPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """Status of a loop for operators. `quiet_s` is the time since its last progress."""
+
+    name: str
+    state: WorkerState
+    step_count: int
+    error_count: int
+    last_error: str
+    quiet_s: float
+
+    def is_stalled(self, quiet_max_s: float) -> bool:
+        """Return whether it should make progress and does not."""
+        if self.state is WorkerState.DEAD:
+            return True
+        return self.state not in {*ENDED, WorkerState.CREATED} and self.quiet_s > quiet_max_s
+
+
+class ProgressMarker:
+    """Progress signal of a long step, which calls `beat()` after every read."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._beat_at_s = self._clock.monotonic_s()
+
+    def beat(self) -> None:
+        """Record progress."""
+        self._beat_at_s = self._clock.monotonic_s()
+
+    def quiet_s(self) -> float:
+        """Return seconds since the last beat."""
+        return self._clock.monotonic_s() - self._beat_at_s
+
+
+class WakeEvent:
+    """Ends a worker's wait. It is made before the worker and its loop, and given to both and to all
+    producers of work."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._is_rung = False
+
+    def ring(self) -> None:
+        """End the current wait, or the next one, because there is work."""
+        if self._is_rung:
+            return  # the waiting thread will see it; a burst rings thousands of times
+        with self._condition:
+            self._is_rung = True
+            self._condition.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a ring; return whether there was one, and clear it."""
+        with self._condition:
+            rung = self._condition.wait_for(lambda: self._is_rung, timeout=timeout_s)
+            self._is_rung = False
+        return rung
+
+
+class WorkerLoop:
+    """Runs one worker in one thread until it is done or stopped."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        clock: Clock | None = None,
+        pulse: ProgressMarker | None = None,
+        bell: WakeEvent | None = None,
+        idle_s: float = IDLE_S_DEFAULT,
+    ) -> None:
+        self._worker = worker
+        self._clock = clock or SystemClock()
+        self._pulse = pulse or ProgressMarker(self._clock)
+        self._idle_s = idle_s
+        self._bell = bell or WakeEvent()
+        self._stopping = threading.Event()
+        self._is_resting = False
+        self._state = WorkerState.CREATED
+        self._step_count = 0
+        self._error_count = 0
+        self._errors_in_a_row = 0
+        self._last_error = ""
+        self._thread = threading.Thread(target=self._run, name=worker.name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Call it once."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """End the worker's wait, because there is work."""
+        self._bell.ring()
+
+    def request_stop(self) -> None:
+        """Ask the loop to end after the current step; return at once."""
+        self._stopping.set()
+        self._bell.ring()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread; return whether it ended in time."""
+        if self._thread.ident is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def status(self) -> WorkerStatus:
+        """Return the status for operators."""
+        state = self._state
+        if self._thread.ident is not None and not self._thread.is_alive() and state not in ENDED:
+            state = WorkerState.DEAD
+        return WorkerStatus(
+            self._worker.name,
+            state,
+            self._step_count,
+            self._error_count,
+            self._last_error,
+            self._pulse.quiet_s(),
+        )
+
+    def run_step(self) -> float | None:
+        """Do one step; return the seconds to wait before the next, None when there is none.
+
+        Public so that tests can drive a worker through its loop without a thread.
+        """
+        self._state = WorkerState.WORKING
+        self._is_resting = False  # a failed worker may be woken again
+        self._pulse.beat()
+        try:
+            wish = self._worker.step()
+        except Exception as error:  # noqa: BLE001 - the one place; counted, kept, logged, backed off
+            return self._failed(error)
+        self._step_count += 1
+        self._errors_in_a_row = 0
+        self._pulse.beat()
+        self._is_resting = isinstance(wish, Backoff)
+        match wish:
+            case Busy():
+                return 0.0
+            case RetryAfter(delay_s) | Backoff(delay_s):
+                self._state = WorkerState.WAITING
+                return delay_s
+            case Idle():
+                self._state = WorkerState.WAITING
+                return self._idle_s
+            case NoMoreWork():
+                self._state = WorkerState.DONE
+                return None
+
+    def _failed(self, error: Exception) -> float:
+        self._error_count += 1
+        self._errors_in_a_row += 1
+        self._last_error = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
+        self._state = WorkerState.BACKING_OFF
+        exponent = min(self._errors_in_a_row - 1, 16)
+        delay_s = min(BACKOFF_MIN_S * 2.0**exponent, BACKOFF_MAX_S)
+        log.error(
+            "worker_step_failed",
+            worker=self._worker.name,
+            error=self._last_error,
+            error_count=self._error_count,
+            retry_in_s=delay_s,
+            exc_info=error if self._errors_in_a_row == 1 else None,  # one trace per row of errors
+        )
+        return delay_s
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            delay_s = self.run_step()
+            if delay_s is None:
+                return
+            if delay_s > 0:
+                self._wait(delay_s)
+        self._state = WorkerState.STOPPED
+
+    def _wait(self, delay_s: float) -> None:
+        """Wait in pieces, so that the watchdog sees progress during a long wait."""
+        deadline_s = self._clock.monotonic_s() + delay_s
+        while True:
+            self._pulse.beat()
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return
+            piece_s = min(left_s, IDLE_S_DEFAULT)
+            what_ends_it = self._stopping if self._is_resting else self._bell
+            if what_ends_it.wait(piece_s) or self._stopping.is_set():
+                return
+
+
+class WorkerLoops:
+    """All loops of the process, which are started, watched and stopped together."""
+
+    def __init__(self, loops: Iterable[WorkerLoop] = ()) -> None:
+        self._loops = list(loops)
+
+    def add(self, loop: WorkerLoop) -> None:
+        """Add a loop that is not started yet."""
+        self._loops.append(loop)
+
+    def start(self) -> None:
+        """Start all loops."""
+        for loop in self._loops:
+            loop.start()
+
+    def stop(self, deadline_s: float, clock: Clock | None = None) -> tuple[str, ...]:
+        """Ask all to stop and wait until `deadline_s` from now; return the names of those still
+        running."""
+        clock = clock or SystemClock()
+        for loop in self._loops:
+            loop.request_stop()
+        end_s = clock.monotonic_s() + deadline_s
+        return tuple(
+            loop.status().name
+            for loop in self._loops
+            if not loop.join(max(0.0, end_s - clock.monotonic_s()))
+        )
+
+    def status(self) -> tuple[WorkerStatus, ...]:
+        """Return the status of every loop."""
+        return tuple(loop.status() for loop in self._loops)
+
+    def stalled(self, quiet_max_s: float) -> tuple[str, ...]:
+        """Return the names of stalled loops, which keep the watchdog from being fed."""
+        return tuple(status.name for status in self.status() if status.is_stalled(quiet_max_s))

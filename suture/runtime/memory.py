@@ -1,0 +1,199 @@
+"""Memory settings and limits of this process.
+
+Iterating over 100,000 replicas takes tens of megabytes for a moment, in any thread: glibc keeps
+them per thread, and every page of a mapped index that was read stays mapped. Data transfers are the
+opposite: with glibc's defaults, each message of a megabyte is new memory from the kernel, page by
+page, and is freed at once, which took half of the processor time of a gRPC stream (`make bench
+NAME=replicate`). Other C libraries may lack these calls; then nothing is changed.
+"""
+
+import ctypes
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from mmap import MADV_DONTNEED
+from pathlib import Path
+from typing import Final
+
+from suture.errors import Code, UnavailableError
+
+ARENAS_MAX: Final = 2  # most allocations hold the GIL; glibc's default: eight per core
+KEPT_BYTES: Final = 32 * 1024**2  # kept free at the end of a heap: the messages of a few streams
+MAPPED_BYTES_MIN: Final = 32 * 1024**2  # glibc's maximum: above any message, a chunk and more
+M_TRIM_THRESHOLD: Final = -1  # these three are from malloc.h
+M_MMAP_THRESHOLD: Final = -3
+M_ARENA_MAX: Final = -8
+MAPS: Final = Path("/proc/self/maps")
+OWN_BYTES: Final = 128 * 1024**2  # an idle process, and its data about replicas
+IN_FLIGHT_BYTES_MIN: Final = 128 * 1024**2  # two writes of the largest chunk
+WAIT_S: Final = 30.0  # for memory in use by others
+LOOK_S: Final = 0.25
+
+
+def share_heaps() -> None:
+    """Let all threads share a few heaps, which keep memory that streams use repeatedly. Call it
+    before any thread is started."""
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_ARENA_MAX, ARENAS_MAX)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
+
+
+def trim_heap() -> None:
+    """Return freed memory to the system, after work on all replicas or on a whole one."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def let_go_of_pages(file: Path) -> None:
+    """Unmap the resident pages of a shared file mapping; they stay in the page cache, and return
+    when read.
+
+    The caller must keep the file mapped meanwhile, because its addresses might be reused otherwise.
+    """
+    with suppress(OSError, AttributeError):
+        madvise = ctypes.CDLL(None).madvise
+        for start, end in _mapped_at(os.fsencode(file)):
+            madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_DONTNEED)
+
+
+def _mapped_at(file: bytes) -> list[tuple[int, int]]:
+    """Return the addresses of a file's shared mappings. Private mappings are left out, because
+    their pages may be the only copy of written data."""
+    places = []
+    for line in MAPS.read_bytes().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5] == file and fields[1].endswith(b"s"):
+            start, _, end = fields[0].partition(b"-")
+            places.append((int(start, 16), int(end, 16)))
+    return places
+
+
+def limit_bytes(root: Path = Path("/")) -> int:
+    """Return the memory limit of this process: the machine's memory, or the lowest limit of its
+    control groups (cgroups v2 and v1)."""
+    found = [_kilobytes(root / "proc/meminfo", "MemTotal:")]
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers not in {"", "memory"}:
+                continue
+            top = root / "sys/fs/cgroup" / controllers
+            name = "memory.limit_in_bytes" if controllers else "memory.max"
+            group = top / path.lstrip("/")
+            found += [_limit(place / name) for place in (group, *group.parents)]
+    return min(size for size in found if size)
+
+
+def in_flight_bytes(configured: int, memory_bytes: int) -> int:
+    """Return the in-flight limit: as configured, or half of the memory beside the process's own."""
+    return configured or max((memory_bytes - OWN_BYTES) // 2, IN_FLIGHT_BYTES_MIN)
+
+
+def _kilobytes(file: Path, name: str) -> int:
+    with suppress(OSError, ValueError):
+        for line in file.read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) * 1024
+    return 2**63
+
+
+def _limit(file: Path) -> int:
+    """Return the limit in a file; 0 if it has none. A group without a limit has "max" or a huge
+    number."""
+    with suppress(OSError, ValueError):
+        return int(file.read_text())
+    return 0
+
+
+class MemoryBudget:
+    """Bytes that may be in flight at once. Among waiting owners the one that has least is next; of
+    several such owners, the one whose last turn was first."""
+
+    def __init__(
+        self, total_bytes: int, *, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.total_bytes = total_bytes
+        self._monotonic_s = monotonic_s
+        self._used_bytes = 0
+        self._used_by: Counter[str] = Counter()
+        self._waiting: dict[object, str] = {}  # owner by ticket; oldest first
+        self._next: object = None
+        self._turns = count(1)
+        self._last_turn: dict[str, int] = {}  # of waiting owners
+        self._changed = threading.Condition()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in flight."""
+        return self._used_bytes
+
+    def waiting_count(self, owner: str) -> int:
+        """Return how many requests of this owner wait for memory."""
+        with self._changed:
+            return sum(waiting == owner for waiting in self._waiting.values())
+
+    @contextmanager
+    def hold(
+        self,
+        size_bytes: int,
+        *,
+        owner: str = "",
+        timeout_s: float = WAIT_S,
+        stop: Callable[[], bool] = lambda: False,
+        while_short: Callable[[], object] = lambda: None,
+    ) -> Iterator[None]:
+        """Reserve the bytes for the body, at most the whole budget. `while_short` is called from
+        time to time while it waits. Raise `UnavailableError(BUSY)` after `timeout_s`, or when
+        `stop` returns True."""
+        size_bytes = min(size_bytes, self.total_bytes)
+        ticket = object()
+        ends_at_s = self._monotonic_s() + timeout_s
+        with self._changed:
+            self._waiting[ticket] = owner
+            self._choose()
+            try:
+                while self._next is not ticket or self._lacks(size_bytes):
+                    if stop() or self._monotonic_s() >= ends_at_s:
+                        raise UnavailableError(
+                            Code.BUSY,
+                            f"{size_bytes} bytes of memory are not free: {self._used_bytes} of "
+                            f"{self.total_bytes} are in use, {len(self._waiting)} wait",
+                            hint="node.in_flight_bytes, or more memory",
+                        )
+                    while_short()
+                    self._changed.wait(LOOK_S)
+                self._used_bytes += size_bytes
+                self._used_by[owner] += size_bytes
+                self._last_turn[owner] = next(self._turns)
+            finally:
+                del self._waiting[ticket]
+                self._choose()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used_bytes -= size_bytes
+                self._used_by[owner] -= size_bytes
+                if not self._used_by[owner]:
+                    del self._used_by[owner]
+                self._choose()
+
+    def _choose(self) -> None:
+        """Choose the next ticket; of one owner the one that has waited longest."""
+        first = {owner: ticket for ticket, owner in reversed(self._waiting.items())}
+        last_turn = {owner: self._last_turn.get(owner, 0) for owner in first}
+        chosen = min(first, key=lambda owner: (self._used_by[owner], last_turn[owner]), default="")
+        self._last_turn, self._next = last_turn, first.get(chosen)
+        self._changed.notify_all()
+
+    def _lacks(self, size_bytes: int) -> bool:
+        return self._used_bytes + size_bytes > self.total_bytes
+
+
+UNLIMITED: Final = MemoryBudget(2**62)

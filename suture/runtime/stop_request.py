@@ -1,0 +1,109 @@
+"""The request to stop, or to reload: set by a signal or a thread, awaited by the main thread.
+
+A `threading.Event` is not suitable. CPython runs a signal's handler between two bytecodes of the
+main thread, so a signal after the last of them and before the thread sleeps on a lock wakes no
+thread. And a handler that calls `Event.set` while the main thread is inside `Event.wait` deadlocks
+on its own lock. Here the interpreter's C handler writes to a pipe (the "self-pipe trick", D. J.
+Bernstein; `signal.set_wakeup_fd`), which loses nothing.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+from suture.runtime.exit_codes import exit_code_of
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+DRAIN_BYTES: Final = 4096
+
+
+class StopRequest:
+    """The request to stop, with an optional wait. Once set, it stays set."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._is_reload_wanted = False
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._writing, False)
+        self._poll = select.poll()
+        self._poll.register(self._reading, select.POLLIN)
+
+    def on_signals(self, *, force_after: int = 2) -> None:
+        """Let SIGTERM and SIGINT set it; the `force_after`-th one ends the process at once. SIGHUP
+        requests a reload.
+
+        Call it from the main thread. A signal that the parent process ignored stays ignored, as
+        nohup needs.
+        """
+        seen = 0
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            nonlocal seen
+            seen += 1
+            self.set()
+            if seen >= force_after:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+
+        def handle_reload(_number: int, _frame: FrameType | None) -> None:
+            self._is_reload_wanted = True
+
+        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        for number in (*STOP_SIGNALS, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, handle if number in STOP_SIGNALS else handle_reload)
+
+    def set(self) -> None:
+        """Request a stop. Safe in a signal handler and in every thread."""
+        self._is_set = True
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the reader, too
+            os.write(self._writing, b"\0")
+
+    def is_set(self) -> bool:
+        """Return whether a stop was requested."""
+        return self._is_set
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for a stop request, or for `timeout_s`; return whether it came. Only one thread may
+        wait."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._is_set:
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                break
+            if self._poll.poll(None if left_s is None else left_s * 1000):
+                os.read(self._reading, DRAIN_BYTES)  # perhaps from another signal
+        return self._is_set
+
+    def wait_or_reload(self) -> bool:
+        """Wait for a stop or a reload. Return True for a stop, False once per wake-up for a
+        reload."""
+        while not self._is_set:
+            if self._is_reload_wanted:
+                self._is_reload_wanted = False
+                return False
+            self._poll.poll()
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._reading, DRAIN_BYTES)
+        return True
+
+
+def run_server(app: Callable[..., object], stop: StopRequest | None) -> None:
+    """Run the command line of a server until `stop` is set, and exit with its code.
+
+    Without `stop`, signals request the stop.
+    """
+    if stop is None:
+        stop = StopRequest()
+        stop.on_signals()
+    try:
+        app(obj=stop)
+    except SystemExit as end:
+        sys.exit(exit_code_of(end.code))

@@ -1,0 +1,65 @@
+"""Wire messages as JSON, with 64-bit numbers as numbers."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+from suture.terminal.output import print_json, print_rows
+
+LONG = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
+
+
+def print_messages(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    messages: Sequence[Message],
+    *,
+    as_json: bool,
+) -> None:
+    """Print messages with all their fields as a JSON list, or what `rows` has of them as a
+    table."""
+    if as_json:
+        print_json([facts(message) for message in messages])
+    else:
+        print_rows(columns, rows)
+
+
+def facts(message: Message) -> dict[str, object]:
+    """Return a message as JSON.
+
+    The JSON of protobuf has 64-bit numbers as strings, for readers whose numbers are floats. Sizes,
+    times and ids are far below 2^53; checksums are not, but are exact in every reader that keeps
+    integers, such as Python and jq.
+    """
+    document: dict[str, object] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    _mend(document, message.DESCRIPTOR)
+    return document
+
+
+def _mend(document: dict[str, Any], descriptor: Any) -> None:  # of either implementation
+    for field in descriptor.fields:
+        if field.name not in document:
+            continue
+        kind = field.message_type
+        if kind is not None and kind.GetOptions().map_entry:
+            value = kind.fields_by_name["value"]
+            items = document[field.name]
+            for key in items:
+                items[key] = _mended(items[key], value)
+        else:
+            document[field.name] = _mended(document[field.name], field)
+
+
+def _mended(value: Any, field: FieldDescriptor) -> Any:
+    if isinstance(value, list):
+        return [_mended(item, field) for item in value]
+    if field.cpp_type in LONG:
+        return int(value)
+    if field.message_type is not None and isinstance(value, dict):
+        _mend(value, field.message_type)
+    return value

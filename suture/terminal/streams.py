@@ -1,0 +1,44 @@
+"""Streams stdout and stderr of a command: they accept any text, and are named in errors.
+
+This module is imported first, so it imports little.
+"""
+
+import io
+import sys
+from typing import Any
+
+from suture.runtime.standard_streams import open_standard_streams
+
+STDOUT = "stdout"  # its name in errors
+
+
+class Output(io.FileIO):
+    """stdout with its name in errors, because a full disk may be another one."""
+
+    def write(self, data: Any) -> int:  # a buffer
+        """Write some of the data. Raise OSError of `stdout`."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = STDOUT
+            raise
+
+
+def open_outputs() -> None:
+    """Make stdout and stderr accept any text.
+
+    A closed stream becomes /dev/null. A character that the terminal's encoding lacks is shown as
+    its code. stdout writes each text completely even under `PYTHONUNBUFFERED`, where Python's own
+    stream would lose the end of a file.
+    """
+    open_standard_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.name == "<stdout>":
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(Output(sys.stdout.fileno(), "w", closefd=False)),
+            encoding=sys.stdout.encoding,
+            errors=sys.stdout.errors,
+            line_buffering=sys.stdout.line_buffering,
+        )

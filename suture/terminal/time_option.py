@@ -1,0 +1,33 @@
+"""Time options in readable form: 90s, 5m, 12h, 7d, 1d12h; a bare number is seconds."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import typer
+
+from suture.config.quantity import parse_typed_duration_s
+
+METAVAR: Final = "TIME"
+DAYS_MAX: Final = 36_500  # a century, which in milliseconds fits every field of the wire
+DAY_S: Final = 86_400
+
+
+def duration(
+    *names: str, text: str, min_s: float = 0.0, shown: str | bool = True
+) -> Any:  # a typer option
+    """Return an option that is a time; its value is in seconds. The last names are older ones;
+    `shown` is the default in readable form."""
+
+    def parsed(given: object) -> float:
+        try:
+            value = parse_typed_duration_s(str(given))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        if value < min_s:
+            raise typer.BadParameter(f"{given} is less than {min_s:g}s")
+        if value > DAYS_MAX * DAY_S:
+            raise typer.BadParameter(f"{given} is more than {DAYS_MAX}d")
+        return value
+
+    parse: Callable[[str], float] = parsed
+    return typer.Option(*names, metavar=METAVAR, help=text, parser=parse, show_default=shown)

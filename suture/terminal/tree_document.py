@@ -1,0 +1,24 @@
+"""Trees as JSON, with checksums in hex."""
+
+from merkle.tree import Leaf, Tree
+from suture.terminal.output import checksum
+
+
+def block_facts(tree: Tree, index: int) -> dict[str, object]:
+    """Return a block of a tree, or its tombstone, as JSON."""
+    return {
+        "block_id": int(tree.block_ids[index]),
+        "checksum": checksum(int(tree.block_checksums[index])),
+        "deleted": bool(tree.deleted[index]),
+        "chunks": [leaf_facts(leaf) for leaf in tree.leaves_at(index)],
+    }
+
+
+def leaf_facts(leaf: Leaf) -> dict[str, object]:
+    """Return a leaf as JSON."""
+    return {
+        "offset": leaf.offset,
+        "length_bytes": leaf.length_bytes,
+        "checksum": checksum(leaf.checksum),
+        "healthy": leaf.healthy,
+    }

@@ -1,0 +1,138 @@
+"""The methods of a datanode that its peers need, whatever protocol it speaks.
+
+Suture's datanodes (`suture.wire.clients.peer.Peer`) have all of them. Ozone's
+(`ozone.clients.peer.OzonePeer`) have no calls for several items. Each method raises SutureError.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from merkle.checksum import U64s
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from merkle.tree import Tree, TreeSummary
+from merkle.tree_descent import BlockRange
+from suture.ec.rebuild_task import ShardLocation
+from suture.wire.clients.peer import TransferCost
+from suture.wire.clients.shard_writer import WholeBlock
+from suture.wire.mapping.tree_pages import BlockRows
+from suture.wire.v1 import container_pb2
+
+
+class ReplicaPeer(Protocol):
+    """A datanode with a replica, or with a shard of one, that can be read."""
+
+    @property
+    def address(self) -> str:
+        """Address of the datanode."""
+        ...
+
+    def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
+        """Return the summary of its tree."""
+        ...
+
+    def ranges(
+        self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, U64s]:
+        """Return the summary, and the checksum of each range that begins at `starts`."""
+        ...
+
+    def blocks(
+        self,
+        container_id: ContainerId,
+        ranges: Sequence[BlockRange] = (),
+        meter: TransferCost | None = None,
+    ) -> BlockRows:
+        """Return a row per block and tombstone in `ranges`; all rows without `ranges`."""
+        ...
+
+    def chunks(
+        self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, Tree]:
+        """Return the summary, and the tree of the named blocks."""
+        ...
+
+    def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
+        """Return its whole tree."""
+        ...
+
+    def block(
+        self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
+    ) -> BlockData:
+        """Return the metadata of one committed block."""
+        ...
+
+    def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
+        """Yield the metadata of all blocks, by id, however slowly the caller draws them."""
+        ...
+
+    def read_chunk(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        meter: TransferCost | None = None,
+    ) -> tuple[ChunkInfo, bytes]:
+        """Return one chunk and its bytes, verified against the window checksums it came with."""
+        ...
+
+    def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        """Return the report of its replica: state, index, and the commit id that it claims."""
+        ...
+
+
+@runtime_checkable
+class BatchReplicaPeer(Protocol):
+    """A datanode that serves several blocks or chunks in one call."""
+
+    def named_blocks(
+        self, container_id: ContainerId, block_ids: Sequence[BlockId]
+    ) -> Mapping[BlockId, BlockData]:
+        """Return the metadata of the blocks that it can return in one call."""
+        ...
+
+    def read_chunks(
+        self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
+    ) -> Mapping[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
+        """Return the chunks that it can return in one call, by block and offset, with bytes
+        verified against the window checksums they came with."""
+        ...
+
+
+class ShardPeer(ReplicaPeer, Protocol):
+    """A datanode to which a shard can be written, too."""
+
+    def create_shard(self, container_id: ContainerId, index: int) -> None:
+        """Create a shard, RECOVERING. Raise RefusedError if there is a replica of this
+        container.
+        """
+        ...
+
+    def write_cell(
+        self,
+        container_id: ContainerId,
+        index: int,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        data: memoryview,
+        commit: BlockData | None,
+    ) -> None:
+        """Write a cell, and commit its block if it is then complete."""
+        ...
+
+    def write_blocks(
+        self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
+    ) -> None:
+        """Write and commit complete small blocks of which nothing exists there."""
+        ...
+
+    def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
+        """Close a shard, which then counts as a replica; return its state."""
+        ...
+
+    def delete_shard(self, container_id: ContainerId) -> None:
+        """Delete an abandoned shard."""
+        ...
+
+
+DialShard: TypeAlias = Callable[[ShardLocation], ShardPeer]
+"""Returns a datanode of a reconstruction by its address."""

@@ -1,0 +1,150 @@
+"""Verification of received blocks before their use.
+
+Each function raises RefusedError(CHECKSUM_MISMATCH) for bytes that do not match the window
+checksums that came with them, and RefusedError(MALFORMED_REQUEST) for messages that do not match
+each other.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from itertools import chain
+from typing import Final
+
+from merkle.checksum import (
+    checksum_width_bytes,
+    fits,
+    window_count,
+)
+from merkle.replica import BlockId, ChecksumType, ChunkInfo
+from suture.errors import Code, RefusedError
+from suture.wire.mapping import codec
+from suture.wire.mapping.blockpieces import BlockPiece, Data
+from suture.wire.v1 import container_pb2
+from suture.wire.v1 import datanode_pb2 as pb
+
+SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message, as datanodes send it
+
+
+def assemble_chunk(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkInfo, bytes]:
+    """Return the chunk at `offset` and its bytes, which have exactly the chunk's length and
+    checksums."""
+    first = next(pieces, None)
+    if first is None or not first.HasField("chunk"):
+        raise codec.malformed("answer", "does not begin with the chunk")
+    chunk = codec.parse_chunk(first.chunk, "answer.chunk")
+    if chunk.offset != offset:
+        raise codec.malformed("answer.chunk.offset", f"{chunk.offset}, {offset} was asked for")
+    parts: list[bytes] = []
+    received_bytes = 0
+    for piece in chain([first], pieces):
+        received_bytes += len(piece.data)
+        if received_bytes > chunk.length_bytes:
+            raise codec.malformed("answer.data", f"more than {chunk.length_bytes} bytes")
+        parts.append(piece.data)
+    if received_bytes != chunk.length_bytes:
+        raise codec.malformed("answer.data", f"{received_bytes} of {chunk.length_bytes} bytes")
+    data = b"".join(parts)
+    _verify(chunk, data, each=True)
+    return chunk, data
+
+
+def parse_chunks(
+    answer: pb.ReadChunksResponse, asked: Collection[tuple[BlockId, int]]
+) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
+    """Return the requested chunks that arrived intact, by block and offset. The caller requests the
+    others one by one, which shows their errors."""
+    found: dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]] = {}
+    for served in answer.chunks:
+        with suppress(RefusedError):
+            chunk = codec.parse_chunk(served.chunk, "answer.chunks.chunk")
+            key = BlockId(served.local_id), chunk.offset
+            if key in asked and len(served.data) == chunk.length_bytes:
+                _verify(chunk, served.data, each=True)
+                found[key] = chunk, served.data
+    return found
+
+
+def parts_of(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, Data]]:
+    """Yield the chunks of one complete message, with their offsets; none extends beyond `end`."""
+    chunks, expected_bytes = [], 0
+    for item in answer.chunks:
+        chunk = _due(item, end)
+        chunks.append(chunk)
+        expected_bytes += chunk.length_bytes
+    data = answer.data
+    if expected_bytes != len(data):
+        raise codec.malformed("answer.data", f"{len(data)} of {expected_bytes} bytes")
+    start = 0
+    for chunk in chunks:
+        part = data if len(chunks) == 1 else data[start : start + chunk.length_bytes]
+        _verify(chunk, part)
+        yield chunk.offset, part
+        start += chunk.length_bytes
+
+
+def parts_as_they_come(answers: Iterator[BlockPiece], end: int) -> Iterator[tuple[int, Data]]:
+    """Yield the data of messages, with its offsets, as soon as whole windows of a chunk have
+    arrived; no chunk extends beyond `end`."""
+    chunk: ChunkInfo | None = None
+    waiting: list[Data] = []  # data that waits for the rest of its window
+    at, waiting_bytes = 0, 0  # offset and size of the waiting data
+    for answer in answers:
+        if answer.chunk is not None:
+            if chunk is not None and at < chunk.end:
+                raise codec.malformed("answer.data", f"{chunk.end - at} bytes are missing")
+            chunk = _due(answer.chunk, end)
+            if chunk.offset < at:
+                raise codec.malformed("answer.chunk.offset", f"{chunk.offset} after {at}")
+            at = chunk.offset
+        left_bytes = 0 if chunk is None else chunk.end - at - waiting_bytes
+        if chunk is None or not 0 < len(answer.data) <= left_bytes:
+            raise codec.malformed(
+                "answer.data", f"{len(answer.data)} bytes, at most {left_bytes} are due"
+            )
+        waiting.append(answer.data)
+        waiting_bytes += len(answer.data)
+        window_bytes = max(chunk.bytes_per_checksum, 1)
+        if (at + waiting_bytes - chunk.offset) % window_bytes and waiting_bytes < chunk.end - at:
+            continue
+        part = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+        _verify(chunk, part, at - chunk.offset)
+        yield at, part
+        at += waiting_bytes
+        waiting, waiting_bytes = [], 0
+    if chunk is not None and at < chunk.end:
+        raise codec.malformed("answer.data", f"{chunk.end - at} bytes are missing")
+
+
+def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
+    """Return a received chunk. Raise RefusedError if the block extends beyond its end."""
+    chunk = codec.parse_chunk(message, "answer.chunk")
+    if chunk.end > end:
+        raise RefusedError(
+            Code.UNABLE_TO_FIND_CHUNK,
+            f"has a chunk of the bytes {chunk.offset} to {chunk.end}, of a block of {end}",
+        )
+    return chunk
+
+
+def _verify(chunk: ChunkInfo, data: Data, start: int = 0, *, each: bool = False) -> None:
+    """Raise RefusedError if a chunk's bytes, from the window at `start` on, do not match their
+    checksums.
+
+    A reader checks many windows at once, as scans do (ADR 0011); `each` checks them singly, for
+    data that will be written.
+    """
+    if chunk.checksum_type is ChecksumType.NONE:
+        return
+    if len(data) != chunk.length_bytes:
+        width_bytes = checksum_width_bytes(chunk.checksum_type)
+        first = start // chunk.bytes_per_checksum * width_bytes
+        last = first + window_count(len(data), chunk.bytes_per_checksum) * width_bytes
+        sums = chunk.window_checksums[first:last]
+        chunk = chunk._replace(length_bytes=len(data), window_checksums=sums)
+    if not fits(chunk, data, each=each):
+        raise RefusedError(
+            Code.CHECKSUM_MISMATCH,
+            f"chunk at {chunk.offset}: the bytes do not have the checksums they came with",
+            hint="the peer's medium or memory is damaged; scan its replica",
+            offset=chunk.offset,
+        )

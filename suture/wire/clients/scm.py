@@ -1,0 +1,217 @@
+"""Client of the SCM, for datanodes, clients and operators.
+
+Messages pass unchanged: callers read the fields that they need, and a second model would only be
+more to maintain.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Generic, Self, TypeVar, overload
+
+from suture.errors import Code, SutureError
+from suture.wire.clients.channel import call, call_again, open_channel, retry_while
+from suture.wire.security.tls import LOOPBACK_ONLY, Security
+from suture.wire.v1 import scm_pb2 as pb
+from suture.wire.v1 import scm_pb2_grpc
+
+CALL_TIMEOUT_S: Final = 15.0
+RECOVERY_TIMEOUT_S: Final = 600.0  # the SCM visits all containers and keys
+JUDGING_TIMEOUT_S: Final = 600.0  # the SCM visits all replicas
+EXPORT_TIMEOUT_S: Final = 600.0  # a snapshot of a large cluster takes minutes
+
+
+Rpcs: Final = scm_pb2_grpc.ScmServicer
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+
+class ScmCall(Generic[Request, Answer]):
+    """A call of the SCM that is not retried."""
+
+    _call = staticmethod(call)
+
+    def __init__(self, rpc: Callable[..., object], timeout_s: float = 0.0) -> None:
+        """`rpc` is the method of the service. `timeout_s` 0 = that of the client."""
+        self._rpc = rpc.__name__
+        self._timeout_s = timeout_s
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, client: "ScmClient", owner: type) -> Callable[[Request], Answer]: ...
+    def __get__(
+        self, client: "ScmClient | None", owner: type
+    ) -> Self | Callable[[Request], Answer]:
+        if client is None:
+            return self
+        return partial(
+            self._call,
+            getattr(client.stub, self._rpc),
+            timeout_s=self._timeout_s or client.timeout_s,
+            party=client.party,
+        )
+
+
+class RetriedCall(ScmCall[Request, Answer]):
+    """A call of the SCM that is retried, because it may have effect twice."""
+
+    _call = staticmethod(call_again)
+
+
+class ScmClient:
+    """An SCM, dialled on first use. Thread-safe."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        security: Security = LOOPBACK_ONLY,
+    ) -> None:
+        self.address = address
+        self.party = f"the SCM at {address}"
+        self.timeout_s = timeout_s
+        self._channel = open_channel(address, security)
+        self.stub = scm_pb2_grpc.ScmStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def export_snapshot(
+        self,
+        request: pb.ExportSnapshotRequest,
+        *,
+        waits: Callable[[SutureError], None] = lambda _: None,
+    ) -> pb.ExportSnapshotResponse:
+        """Write a snapshot of the state; ask again while another one is being written. `waits`
+        receives the first refusal."""
+
+        def once() -> pb.ExportSnapshotResponse:
+            answer: pb.ExportSnapshotResponse = call(
+                self.stub.ExportSnapshot, request, timeout_s=EXPORT_TIMEOUT_S, party=self.party
+            )
+            return answer
+
+        return retry_while(once, codes={Code.BUSY}, must_end=lambda: False, waits=waits)
+
+    def show_deletions(self, request: pb.DeleteKeysRequest) -> pb.DeleteKeysResponse:
+        """Return the keys that would be deleted, without deleting them."""
+        assert request.dry_run, "a delete is not repeated"
+        answer: pb.DeleteKeysResponse = call_again(
+            self.stub.DeleteKeys, request, timeout_s=self.timeout_s, party=self.party
+        )
+        return answer
+
+    # For datanodes, whose loop retries at its own pace: no retries here.
+
+    # Join the cluster, or join it again.
+    register = ScmCall[pb.RegisterRequest, pb.RegisterResponse](Rpcs.Register)
+    # Send a report, and return the SCM's commands.
+    heartbeat = ScmCall[pb.HeartbeatRequest, pb.HeartbeatResponse](Rpcs.Heartbeat)
+    # Ask which deletes claimed by a peer were ordered.
+    confirm_deletes = RetriedCall[pb.ConfirmDeletesRequest, pb.ConfirmDeletesResponse](
+        Rpcs.ConfirmDeletes
+    )
+
+    # For clients.
+
+    # Allocate blocks to write to.
+    allocate_blocks = ScmCall[pb.AllocateBlocksRequest, pb.AllocateBlocksResponse](
+        Rpcs.AllocateBlocks
+    )
+    # Commit written blocks under their keys; a repeated commit has no effect.
+    commit_key = RetriedCall[pb.CommitKeyRequest, pb.CommitKeyResponse](Rpcs.CommitKey)
+    # Return the blocks of a key, and their datanodes.
+    lookup_key = RetriedCall[pb.LookupKeyRequest, pb.LookupKeyResponse](Rpcs.LookupKey)
+    # Return a page of keys.
+    list_keys = RetriedCall[pb.ListKeysRequest, pb.ListKeysResponse](Rpcs.ListKeys)
+    # End a writer's session.
+    finish_writes = ScmCall[pb.FinishWritesRequest, pb.FinishWritesResponse](Rpcs.FinishWrites)
+
+    # For operators.
+
+    # Return all datanodes.
+    list_nodes = RetriedCall[pb.ListNodesRequest, pb.ListNodesResponse](Rpcs.ListNodes)
+    # Return a page of containers.
+    list_container_infos = RetriedCall[pb.ListContainerInfosRequest, pb.ListContainerInfosResponse](
+        Rpcs.ListContainerInfos
+    )
+    # Return one container and its replicas.
+    get_container_info = RetriedCall[pb.GetContainerInfoRequest, pb.GetContainerInfoResponse](
+        Rpcs.GetContainerInfo
+    )
+    # Return the numbers of containers by state.
+    count_containers = RetriedCall[pb.CountContainersRequest, pb.CountContainersResponse](
+        Rpcs.CountContainers
+    )
+    # Order containers to close.
+    close_containers = ScmCall[pb.CloseContainersRequest, pb.ContainerDecisions](
+        Rpcs.CloseContainers
+    )
+    # Order the replicas of containers to reconcile.
+    reconcile_containers = ScmCall[pb.ReconcileContainersRequest, pb.ContainerDecisions](
+        Rpcs.ReconcileContainers
+    )
+    # Check a plan against the present state, and carry it out.
+    apply_plan = ScmCall[pb.ApplyPlanRequest, pb.ContainerDecisions](Rpcs.ApplyPlan)
+    # Return the outcomes of commands.
+    list_outcomes = RetriedCall[pb.ListOutcomesRequest, pb.ListOutcomesResponse](Rpcs.ListOutcomes)
+    # Delete keys; return which were deleted and which did not exist.
+    delete_keys = ScmCall[pb.DeleteKeysRequest, pb.DeleteKeysResponse](Rpcs.DeleteKeys)
+    # Order one more copy of each container.
+    replicate_containers = ScmCall[pb.ReplicateContainersRequest, pb.ContainerDecisions](
+        Rpcs.ReplicateContainers
+    )
+    # Order the deletion of a datanode's replicas of containers.
+    delete_replicas = ScmCall[pb.DeleteReplicasRequest, pb.ContainerDecisions](Rpcs.DeleteReplicas)
+    # Order datanodes to measure their volumes or to register again.
+    order_nodes = ScmCall[pb.OrderNodesRequest, pb.NodeDecisions](Rpcs.OrderNodes)
+    # Return the queued commands of each datanode.
+    get_queues = RetriedCall[pb.GetQueuesRequest, pb.GetQueuesResponse](Rpcs.GetQueues)
+    # Return whether the SCM is in safe mode, or end it.
+    safe_mode = ScmCall[pb.SafeModeRequest, pb.SafeModeResponse](Rpcs.SafeMode)
+    # Remove dead datanodes and their replica records.
+    remove_nodes = ScmCall[pb.RemoveNodesRequest, pb.NodeDecisions](
+        Rpcs.RemoveNodes, JUDGING_TIMEOUT_S
+    )
+    # Mark missing containers as lost, or undo it.
+    forget_containers = ScmCall[pb.ForgetContainersRequest, pb.ForgetContainersResponse](
+        Rpcs.ForgetContainers
+    )
+    # Change datanodes' operational states: decommission, maintenance, in service.
+    set_operational_states = ScmCall[pb.SetOperationalStatesRequest, pb.NodeDecisions](
+        Rpcs.SetOperationalStates, JUDGING_TIMEOUT_S
+    )
+    # Return the replication manager's report.
+    get_report = RetriedCall[pb.GetReportRequest, pb.GetReportResponse](Rpcs.GetReport)
+    # Return the datanodes that are not in service.
+    list_departures = RetriedCall[pb.ListDeparturesRequest, pb.ListDeparturesResponse](
+        Rpcs.ListDepartures
+    )
+    # Return the state that would follow if datanodes or volumes were off.
+    foresee = RetriedCall[pb.ForeseeRequest, pb.ForeseeResponse](Rpcs.Foresee)
+    # Suppress containers, exclude replicas, or release them.
+    hold_containers = ScmCall[pb.HoldContainersRequest, pb.ContainerDecisions](Rpcs.HoldContainers)
+    # Return the suppressed containers and excluded replicas.
+    list_holds = RetriedCall[pb.ListHoldsRequest, pb.ListHoldsResponse](Rpcs.ListHolds)
+    # Return the stored heads of verification logs.
+    list_anchors = RetriedCall[pb.ListAnchorsRequest, pb.ListAnchorsResponse](Rpcs.ListAnchors)
+    # Start, stop or show the balancing of replicas from full datanodes to empty ones.
+    balance = ScmCall[pb.BalanceRequest, pb.BalanceResponse](Rpcs.Balance)
+    # Return a page of keys that have blocks in some containers.
+    list_container_keys = RetriedCall[pb.ListContainerKeysRequest, pb.ListContainerKeysResponse](
+        Rpcs.ListContainerKeys
+    )
+    # Return what to investigate after a restore.
+    get_recovery = ScmCall[pb.GetRecoveryRequest, pb.GetRecoveryResponse](
+        Rpcs.GetRecovery, RECOVERY_TIMEOUT_S
+    )
+    # Restore containers and keys that a restored control plane does not know.
+    recover = ScmCall[pb.RecoverRequest, pb.RecoverResponse](Rpcs.Recover, RECOVERY_TIMEOUT_S)

@@ -1,0 +1,91 @@
+"""Writes of a shard to a datanode by the coordinator of a reconstruction.
+
+The shard is RECOVERING, filled cell by cell, then closed. Nothing here is retried: the coordinator
+handles writes whose answers were lost.
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from suture.wire.clients.channel import Method, call
+from suture.wire.mapping import codec, new_blocks_message
+from suture.wire.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc
+
+WRITE_TIMEOUT_S: Final = 60.0
+CLOSE_TIMEOUT_S: Final = 300.0  # a tree of half a million blocks is built before the answer
+
+WholeBlock: TypeAlias = tuple[BlockData, bytes]
+"""A block, and the concatenated data of its chunks from byte 0 on."""
+
+
+class ShardWriter:
+    """The part of a peer that writes shards. `stub` is its service; `WriteBlocks` has a method of
+    its own, because its messages are already encoded."""
+
+    stub: datanode_pb2_grpc.DatanodeStub
+    _write_blocks: Method
+
+    def create_shard(self, container_id: ContainerId, index: int) -> None:
+        """Create a shard, RECOVERING. Raise RefusedError if there is a replica of this
+        container.
+        """
+        request = datanode_pb2.CreateContainerRequest(
+            container_id=container_id, replica_index=index, state=container_pb2.RECOVERING
+        )
+        call(self.stub.CreateContainer, request, timeout_s=WRITE_TIMEOUT_S)
+
+    def write_cell(
+        self,
+        container_id: ContainerId,
+        index: int,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        data: memoryview,
+        commit: BlockData | None,
+    ) -> None:
+        """Write a cell, and commit its block if it is then complete."""
+        request = datanode_pb2.WriteChunkRequest(
+            block_id=container_pb2.BlockId(
+                container_id=container_id, local_id=block_id, replica_index=index
+            ),
+            chunk=codec.chunk_message(chunk),
+            data=bytes(data),
+        )
+        if commit is not None:
+            request.commit.CopyFrom(codec.block_message(container_id, commit))
+        call(self.stub.WriteChunk, request, timeout_s=WRITE_TIMEOUT_S)
+
+    def write_blocks(
+        self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
+    ) -> None:
+        """Write and commit complete small blocks of which nothing exists there."""
+        new = [
+            new_blocks_message.new_block_message(
+                container_pb2.BlockId(
+                    container_id=container_id,
+                    local_id=block.block_id,
+                    bcsid=block.bcsid,
+                    replica_index=index,
+                ),
+                block.chunks,
+                is_whole=True,
+                metadata=block.metadata,
+            )
+            for block, _ in blocks
+        ]
+        message = new_blocks_message.encode(new, [data for _, data in blocks])
+        call(self._write_blocks, iter([message]), timeout_s=WRITE_TIMEOUT_S)
+
+    def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
+        """Close a shard, which then counts as a replica; return its state."""
+        request = datanode_pb2.CloseContainerRequest(
+            container_id=container_id, bcsid=bcsid, force=True
+        )
+        answer = call(self.stub.CloseContainer, request, timeout_s=CLOSE_TIMEOUT_S)
+        return codec.parse_state(answer.replica.state, "answer.replica.state")
+
+    def delete_shard(self, container_id: ContainerId) -> None:
+        """Delete an abandoned shard."""
+        request = datanode_pb2.DeleteContainerRequest(container_id=container_id, force=True)
+        call(self.stub.DeleteContainer, request, timeout_s=WRITE_TIMEOUT_S)

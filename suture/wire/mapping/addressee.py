@@ -1,0 +1,47 @@
+"""The addressee of a call: the datanode's id, named by the caller and checked by the datanode.
+
+An address is not an identity: after a reinstallation, behind NAT, or with one `advertise` copied to
+two hosts, another datanode answers there (issue 49). A caller that knows the datanode's id sends it
+in a header, and another datanode refuses the call before its handler runs.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import grpc
+
+from suture.errors import Code, RefusedError
+from suture.wire.mapping.errors import to_status
+
+ADDRESSEE_HEADER: Final = "suture-datanode-id"
+
+Metadata = Iterable[tuple[str, str | bytes]] | None
+
+
+def refusal_by(own_id: str) -> Callable[[Metadata], Any]:
+    """Return a function from the headers of a call to the handler that refuses it, or None."""
+
+    def refusal(metadata: Metadata) -> Any:
+        for name, value in metadata or ():
+            if name == ADDRESSEE_HEADER and value != own_id:
+                return _refusing(own_id, str(value))
+        return None
+
+    return refusal
+
+
+def _refusing(own_id: str, wanted_id: str) -> Any:
+    """Return a handler for calls of every shape; it reads none of their messages."""
+    from grpc_status import rpc_status  # clients need only the header's name
+
+    def refuse(_requests: object, context: grpc.ServicerContext) -> None:
+        error = RefusedError(
+            Code.WRONG_DATANODE,
+            f"this is datanode {own_id}, and the call is for datanode {wanted_id}",
+            hint="two datanodes have one address, or the host was reinstalled: compare "
+            "`suture scm nodes` with node.advertise of both",
+            datanode_id=own_id,
+        )
+        context.abort_with_status(rpc_status.to_status(to_status(error)))
+
+    return grpc.stream_stream_rpc_method_handler(refuse)

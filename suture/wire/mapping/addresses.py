@@ -1,0 +1,36 @@
+"""Addresses of files outside this machine's disks, checked before use."""
+
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from suture.errors import Code, RefusedError
+
+
+def check_address(address: str) -> None:
+    """Raise RefusedError for an invalid file system address, or one with credentials, because
+    addresses are printed and logged."""
+    parts = urlsplit(address)
+    if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
+        raise RefusedError(
+            Code.INVALID_CONFIG,
+            f"{address!r} is no address of a file system",
+            hint="for instance s3://bucket/snapshots or file:///data/snapshots",
+        )
+    opened(address)
+
+
+def below(address: str, name: str) -> str:
+    """Return the address of an entry of a directory."""
+    parts = urlsplit(address)
+    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+
+
+def opened(address: str) -> Any:
+    """Return the `Place` of an address or a path. Raise RefusedError(INVALID_CONFIG) if it is
+    invalid, has credentials, or cannot be opened."""
+    # Only where files are read or written: other commands start without Arrow.
+    from suture.wire.mapping.file_systems import FsPath
+
+    place = FsPath.of(address)
+    assert place.files is not None
+    return place

@@ -1,0 +1,50 @@
+"""Messages of a block that is read (`ReadBlockResponse`), with the data copied once.
+
+Protobuf copies a field of bytes twice at either end. So the data is placed after the encoded rest,
+and found there. The result is an ordinary message, and a message with another order of fields is
+decoded in the ordinary way.
+"""
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from suture.wire.mapping.varint import field_tag, read_varint, varint
+from suture.wire.v1 import container_pb2
+from suture.wire.v1 import datanode_pb2 as pb
+
+CHUNK_TAG: Final = field_tag(pb.ReadBlockResponse.CHUNK_FIELD_NUMBER)
+DATA_TAG: Final = field_tag(pb.ReadBlockResponse.DATA_FIELD_NUMBER)
+
+Data: TypeAlias = "bytes | memoryview"  # of a block; a view of its message
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPiece:
+    """A piece of a chunk; the first piece of a chunk describes it."""
+
+    chunk: container_pb2.ChunkInfo | None
+    data: Data
+
+
+def encode_piece(piece: BlockPiece) -> bytes:
+    """Return the encoded message."""
+    described = b""
+    if piece.chunk is not None:
+        described = pb.ReadBlockResponse(chunk=piece.chunk).SerializeToString()
+    return b"".join([described, DATA_TAG, varint(len(piece.data)), piece.data])
+
+
+def decode_piece(encoded: bytes) -> BlockPiece:
+    """Decode a message. Raise protobuf's DecodeError, as its own decoder does."""
+    view = memoryview(encoded)
+    chunk, start = None, 0
+    if encoded[:1] == CHUNK_TAG:
+        size_bytes, begin = read_varint(view, 1)
+        start = begin + size_bytes
+        chunk = container_pb2.ChunkInfo.FromString(encoded[begin:start])
+    if encoded[start : start + 1] == DATA_TAG:
+        size_bytes, begin = read_varint(view, start + 1)
+        if begin + size_bytes == len(view):
+            return BlockPiece(chunk, view[begin:])
+    message = pb.ReadBlockResponse.FromString(encoded)
+    return BlockPiece(message.chunk if message.HasField("chunk") else None, message.data)

@@ -1,0 +1,338 @@
+"""Errors on the wire: a `SutureError` becomes a `google.rpc.Status` and the same error again.
+
+    handler raises RefusedError(CONTAINER_NOT_FOUND, ...)
+      -> gRPC NOT_FOUND + ErrorInfo{domain "suture", reason "CONTAINER_NOT_FOUND", metadata facts}
+        -> client raises RefusedError(CONTAINER_NOT_FOUND, ...)
+
+A status without our ErrorInfo comes from gRPC itself (no connection, deadline, message too large)
+and is translated by its gRPC code. An unexpected exception of a handler becomes INTERNAL without
+any details: paths and values stay in this process's log.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NoReturn, TypeAlias
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
+
+DOMAIN: Final = "suture"
+SERVICE_PREFIX: Final = "/suture.v1."
+HINT_KEY: Final = "hint"
+PAGE_HINT: Final = (
+    "something else answers there: pages for browsers have ports of their own, 9861 and 9862 "
+    "usually; or it speaks TLS and was called without"
+)
+REFUSED_STREAM: Final = re.compile(r"RST_STREAM with error code 7\b")  # RFC 9113, section 7
+
+# A status is sent in HTTP/2 trailers, which peers limit to 8 KiB: the sum must stay below. The
+# message is in them twice (percent-encoded, and in the base64 of the details).
+MESSAGE_BYTES_MAX: Final = 512
+FACT_BYTES_MAX: Final = 256
+FACTS_MAX: Final = 12
+assert 3 * MESSAGE_BYTES_MAX + (MESSAGE_BYTES_MAX + FACTS_MAX * FACT_BYTES_MAX) * 4 // 3 < 7 * 1024
+
+GRPC_CODES: Final[Mapping[Code, grpc.StatusCode]] = {
+    Code.MALFORMED_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.INVALID_WRITE_SIZE: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.CHECKSUM_MISMATCH: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.NO_SUCH_ALGORITHM: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.CONTAINER_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Code.NO_SUCH_BLOCK: grpc.StatusCode.NOT_FOUND,
+    Code.UNABLE_TO_FIND_CHUNK: grpc.StatusCode.NOT_FOUND,
+    Code.KEY_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Code.KEY_LOST: grpc.StatusCode.DATA_LOSS,
+    Code.KEY_REPLACED: grpc.StatusCode.ABORTED,
+    Code.CONTAINER_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    Code.KEY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    Code.CONTAINER_NOT_OPEN: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.UNCLOSED_CONTAINER_IO: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.INVALID_CONTAINER_STATE: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.DELETE_ON_OPEN_CONTAINER: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.DELETE_ON_NON_EMPTY_CONTAINER: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.BCSID_MISMATCH: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.UNKNOWN_BCSID: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.OVERLAPPING_CHUNK: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.CHUNK_GAP: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.BLOCK_NOT_COMMITTED: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.WRONG_DATANODE: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.WRONG_CLUSTER: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.DEADLINE_PASSED: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.INELIGIBLE: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.INVALID_CONFIG: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Code.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
+    Code.VOLUME_IN_USE: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.INCONSISTENT_VOLUME: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.STALE_TERM: grpc.StatusCode.ABORTED,  # get the new term, then try again
+    Code.STALE_PLAN: grpc.StatusCode.ABORTED,
+    Code.NOT_PROVEN: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.CONTAINER_INTERNAL_ERROR: grpc.StatusCode.INTERNAL,
+    Code.DISK_OUT_OF_SPACE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Code.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Code.NOT_ENOUGH_NODES: grpc.StatusCode.UNAVAILABLE,
+    Code.NOT_LEADER: grpc.StatusCode.UNAVAILABLE,
+    Code.SAFE_MODE: grpc.StatusCode.UNAVAILABLE,
+    Code.CANCELLED: grpc.StatusCode.CANCELLED,
+    Code.IO_EXCEPTION: grpc.StatusCode.INTERNAL,
+    Code.UNABLE_TO_READ_METADATA_DB: grpc.StatusCode.INTERNAL,
+}
+assert set(GRPC_CODES) == set(Code), "every code has its gRPC status"
+
+_UNAVAILABLE_CODES: Final = frozenset(
+    {
+        Code.DISK_OUT_OF_SPACE,
+        Code.BUSY,
+        Code.UNAVAILABLE,
+        Code.NOT_ENOUGH_NODES,
+        Code.NOT_LEADER,
+        Code.SAFE_MODE,
+        Code.CANCELLED,
+    }
+)
+_VOLUME_CODES: Final = frozenset({Code.IO_EXCEPTION, Code.UNABLE_TO_READ_METADATA_DB})
+
+_RETRY_GRPC_CODES: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+    }
+)
+
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+
+
+def error_class(code: Code) -> type[SutureError]:
+    """Return the error class for `code`."""
+    if code in _UNAVAILABLE_CODES:
+        return UnavailableError
+    if code in _VOLUME_CODES:
+        return VolumeFailed
+    return RefusedError
+
+
+def to_status(error: SutureError) -> status_pb2.Status:
+    """Return the wire form of `error`; long texts are cut."""
+    facts = dict(list(error.facts.items())[:FACTS_MAX])
+    if error.hint:
+        facts[HINT_KEY] = error.hint
+    info = error_details_pb2.ErrorInfo(
+        reason=error.code.value,
+        domain=DOMAIN,
+        metadata={name: _cut(value, FACT_BYTES_MAX) for name, value in facts.items()},
+    )
+    detail = any_pb2.Any()
+    detail.Pack(info, deterministic=True)
+    return status_pb2.Status(
+        code=GRPC_CODES[error.code].value[0],
+        message=_cut(str(error), MESSAGE_BYTES_MAX),
+        details=[detail],
+    )
+
+
+def error_from(rpc_error: grpc.RpcError, party: str = "") -> SutureError:
+    """Return the error for the caller of a failed call; use `raise error_from(e) from e`.
+
+    `party` is the called process, for messages made by gRPC itself.
+    """
+    code, details, info = _parts(rpc_error)
+    if info is not None:
+        error = error_of(info.reason, message=details, hint=info.metadata.get(HINT_KEY, ""))
+        error.facts = {name: value for name, value in info.metadata.items() if name != HINT_KEY}
+        return error
+    return _foreign(code, details, party)
+
+
+def error_of(reason: str, *, message: str, hint: str = "") -> SutureError:
+    """Return the error for a code on the wire, of a call or of one item of an answer."""
+    code = Code(reason) if reason in Code.__members__ else Code.CONTAINER_INTERNAL_ERROR
+    return error_class(code)(code, message, hint=hint)
+
+
+def _parts(
+    rpc_error: grpc.RpcError,
+) -> tuple[grpc.StatusCode, str, error_details_pb2.ErrorInfo | None]:
+    if not isinstance(rpc_error, grpc.Call):
+        return grpc.StatusCode.UNKNOWN, str(rpc_error), None
+    code, details = rpc_error.code(), rpc_error.details() or ""
+    from grpc_status import rpc_status  # not needed by a call that succeeds
+
+    try:
+        status = rpc_status.from_call(rpc_error)
+    except (ValueError, DecodeError):  # inconsistent trailers, not from a Suture server
+        return code, details, None
+    for detail in status.details if status is not None else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == DOMAIN:
+            return code, details, info
+    return code, details, None
+
+
+def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
+    """Translate a status made by gRPC itself."""
+    if code is grpc.StatusCode.UNAVAILABLE and REFUSED_STREAM.search(details):
+        message = f"busy: {_cut(details, MESSAGE_BYTES_MAX)}"
+        return UnavailableError(Code.BUSY, f"{party} is {message}" if party else message)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and party:
+        return UnavailableError(Code.UNAVAILABLE, f"{party} gave no answer in time")
+    prefix = f"{party} is " if party and code is grpc.StatusCode.UNAVAILABLE else ""
+    message = f"{prefix}{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
+    if code in _RETRY_GRPC_CODES:
+        hint = PAGE_HINT if "HTTP/2" in details else ""
+        return UnavailableError(Code.UNAVAILABLE, message, hint=hint)
+    if code is grpc.StatusCode.UNIMPLEMENTED and party:
+        return RefusedError(
+            Code.MALFORMED_REQUEST,
+            f"whoever answers for {party} does not know this call",
+            hint="is it the right address? An SCM listens on port 9860 usually, a datanode on 9859",
+        )
+    if code is grpc.StatusCode.CANCELLED:
+        return UnavailableError(Code.CANCELLED, message)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if "larger than max" in details:  # gRPC's only sign of a too large message
+            return RefusedError(Code.MALFORMED_REQUEST, message)
+        return UnavailableError(Code.BUSY, message)
+    if code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED}:
+        return RefusedError(Code.MALFORMED_REQUEST, message)
+    return RefusedError(Code.CONTAINER_INTERNAL_ERROR, message)
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    """Cut a text to a length in UTF-8; invalid Unicode (in a file name, say) becomes question
+    marks."""
+    encoded = text.encode("utf-8", "replace")
+    return encoded[:bytes_max].decode("utf-8", "ignore")
+
+
+class ErrorStatusMiddleware:
+    """Converts every error of a Suture service to a status; a layer of both servers.
+
+    It also answers invalid messages: gRPC itself would log a traceback for each, and a stranger
+    must not be able to fill the log.
+    """
+
+    def __init__(
+        self,
+        parsers: Mapping[str, Callable[[bytes], Any]] | None = None,
+        serializers: Mapping[str, Callable[[Any], bytes]] | None = None,
+    ) -> None:
+        """`parsers` and `serializers` replace the generated classes for the requests and answers of
+        some methods."""
+        self._parsers = dict(parsers or {})
+        self._serializers = dict(serializers or {})
+
+    def wrap(self, method: str, handler: Any) -> Any:
+        """Guard a method of Suture's services; health and others pass unchanged."""
+        if not method.startswith(SERVICE_PREFIX):
+            return handler
+        deserialize = self._parsers.get(method, handler.request_deserializer)
+        serialize = self._serializers.get(method, handler.response_serializer)
+        if handler.request_streaming:
+            assert not handler.response_streaming, "no method of ours streams both ways"
+            return grpc.stream_unary_rpc_method_handler(
+                _guard_upload(method, handler.stream_unary), _parser(deserialize), serialize
+            )
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                _guard_stream(method, handler.unary_stream, deserialize), None, serialize
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            _guard_unary(method, handler.unary_unary, deserialize), None, serialize
+        )
+
+
+class _InvalidMessage:
+    """Placeholder for an invalid message of an upload."""
+
+
+def _parser(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def parse(data: bytes) -> Any:  # a message of the method's type, or _Malformed
+        try:
+            return deserializer(data)
+        except DecodeError:
+            return _InvalidMessage()
+
+    return parse
+
+
+def _guard_unary(
+    method: str, behavior: Callable[..., Any], deserialize: Callable[[bytes], Any]
+) -> Callable[..., Any]:
+    def guarded(data: bytes, context: grpc.ServicerContext) -> Any:
+        try:
+            try:
+                request = deserialize(data)
+            except DecodeError:
+                _refuse_malformed()
+            return behavior(request, context)
+        except Exception as error:
+            _abort(method, context, error)
+            raise AssertionError("to abort always raises") from error
+
+    return guarded
+
+
+def _guard_stream(
+    method: str, behavior: Callable[..., Iterator[Any]], deserialize: Callable[[bytes], Any]
+) -> Callable[..., Any]:
+    def guarded(data: bytes, context: grpc.ServicerContext) -> Iterator[Any]:
+        try:
+            try:
+                request = deserialize(data)
+            except DecodeError:
+                _refuse_malformed()
+            yield from behavior(request, context)
+        except Exception as error:
+            _abort(method, context, error)
+            raise AssertionError("to abort always raises") from error
+
+    return guarded
+
+
+def _guard_upload(method: str, behavior: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        try:
+            return behavior(_arriving(requests), context)
+        except Exception as error:
+            _abort(method, context, error)
+            raise AssertionError("to abort always raises") from error
+
+    return guarded
+
+
+def _arriving(requests: Iterator[Any]) -> Iterator[Any]:
+    """Yield the messages of a stream; an interrupted stream is not logged as an error."""
+    try:
+        for request in requests:
+            if type(request) is _InvalidMessage:
+                _refuse_malformed()
+            yield request
+    except grpc.RpcError as error:
+        raise UnavailableError(Code.CANCELLED, "the sender has gone") from error
+
+
+def _refuse_malformed() -> NoReturn:
+    raise RefusedError(Code.MALFORMED_REQUEST, "request: not a message of this method's type")
+
+
+def _abort(method: str, context: grpc.ServicerContext, error: Exception) -> None:
+    """Abort the call with the status of an error; the details of an unexpected one are only
+    logged."""
+    from grpc_status import rpc_status
+
+    if not isinstance(error, SutureError):
+        import structlog  # a client logs nothing, and starts faster without it
+
+        structlog.get_logger().error("rpc_failed", method=method, exc_info=error)
+        error = RefusedError(
+            Code.CONTAINER_INTERNAL_ERROR,
+            "internal error",
+            hint="the log of the datanode has the details",
+        )
+    context.abort_with_status(rpc_status.to_status(to_status(error)))

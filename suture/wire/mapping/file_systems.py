@@ -1,0 +1,232 @@
+"""Files and directories of any file system, named by a path or an address.
+
+    /var/lib/x   file:///var/lib/x   s3://bucket/x   s3a://bucket/x
+    hdfs://name:8020/x
+
+A place is passed to other processes as text and opened there. Credentials come from each machine's
+environment; an address with credentials is refused, because addresses are printed. Other options
+are in the address's query: `s3://bucket/x?endpoint_override=host:9000&scheme=http`.
+
+A file appears complete or not at all: on a disk and in HDFS, where growing files are visible, by
+renaming; in an object store because an object appears with its last byte.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from suture.errors import Code, RefusedError
+
+SAME: Final = {"s3a": "s3", "s3n": "s3"}
+"""Hadoop's schemes, with their names here."""
+
+LOCAL: Final = "file"
+
+HDFS: Final = frozenset({"hdfs", "viewfs"})
+"""Schemes served by libhdfs, which comes with Hadoop and needs its jars."""
+
+UNUSABLE: Final = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    OSError,  # without libhdfs
+    ImportError,  # without fsspec
+    ValueError,  # a port that is no number, a token after a name
+    TypeError,  # an option in the query that Arrow does not know
+)
+"""Errors of a file system that cannot be used with the given address."""
+
+HINTS: Final = {
+    "hdfs": "it needs Hadoop's libhdfs and jars (HADOOP_HOME, CLASSPATH)",
+    "viewfs": "it needs Hadoop's libhdfs and jars (HADOOP_HOME, CLASSPATH)",
+    "s3": "for instance s3://bucket/x?endpoint_override=host:9000&scheme=http",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FsPath:
+    """A file or a directory."""
+
+    scheme: str
+    """`file` for a local path."""
+    host: str
+    """Host of the file system, if it has one; an object store's bucket is part of the path."""
+    path: str
+    query: str = ""
+
+    @classmethod
+    def of(cls, address: str | Path) -> "FsPath":
+        """Return the place of a path or an address. Raise RefusedError(INVALID_CONFIG) if it is
+        invalid."""
+        text = str(address)
+        if "://" not in text:
+            return cls(LOCAL, "", str(Path(text).absolute()))
+        parts = urlsplit(text)
+        if "@" in parts.netloc:
+            raise RefusedError(
+                Code.INVALID_CONFIG,
+                f"an address of {parts.scheme}:// holds credentials",
+                hint="give them by the environment: addresses are printed and remembered",
+            )
+        if "#" in text:
+            raise RefusedError(
+                Code.INVALID_CONFIG,
+                f"{text}: an address has no part behind #",
+                hint="name the directory otherwise",
+            )
+        scheme = SAME.get(parts.scheme, parts.scheme)
+        if scheme == LOCAL:
+            _check_local(text)
+            return cls(LOCAL, "", str(Path(unquote(parts.path))))  # RFC 8089
+        if scheme in HDFS:
+            return cls(scheme, parts.netloc, parts.path.rstrip("/"), parts.query)
+        return cls(scheme, "", (parts.netloc + parts.path).rstrip("/"), parts.query)
+
+    def __str__(self) -> str:
+        """Return the path of a local place, or the address of another one; `of` parses both."""
+        if self.is_local:
+            return self.path
+        query = f"?{self.query}" if self.query else ""
+        return f"{self.scheme}://{self.host}{self.path}{query}"
+
+    def __truediv__(self, name: str) -> "FsPath":
+        """Return the place of an entry of this directory."""
+        return replace(self, path=f"{self.path}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def parent(self) -> "FsPath":
+        """The parent directory."""
+        return replace(self, path=self.path.rpartition("/")[0])
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether it is on a disk of this machine, or on a mounted file system."""
+        return self.scheme == LOCAL
+
+    @property
+    def is_renaming(self) -> bool:
+        """Return whether growing files are visible there, so that a complete file is renamed."""
+        return self.is_local or self.scheme in HDFS
+
+    @property
+    def files(self) -> Any:
+        """Its file system. Raise OSError if that cannot be reached."""
+        bucket = self.path.partition("/")[0]
+        return _files(self.scheme, host=self.host, bucket=bucket, query=self.query)
+
+    def is_file(self) -> bool:
+        """Return whether a file exists there."""
+        found: bool = self.files.get_file_info(self.path).type == pafs.FileType.File
+        return found
+
+    def listed(self, *, recursive: bool = False) -> list["FsEntry"]:
+        """Return the entries below, in the order of names; an empty list if there are none."""
+        selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
+        found = [
+            FsEntry(replace(self, path=info.path), info.type == pafs.FileType.File)
+            for info in self.files.get_file_info(selector)
+        ]
+        return sorted(found, key=lambda one: one.place.path)
+
+    @contextmanager
+    def created(self) -> Iterator[Any]:
+        """Yield a file to write; it exists if the body succeeds, and otherwise does not."""
+        target = self
+        if self.is_renaming:
+            target = self.parent / f".{self.name}.{uuid.uuid4().hex}"
+        if self.is_local:
+            self.parent.create()
+        stream = self.files.open_output_stream(target.path)
+        try:
+            yield stream
+        except BaseException:
+            with suppress(OSError):
+                stream.abort() if hasattr(stream, "abort") else stream.close()
+                target.remove()
+            raise
+        stream.close()
+        if self.is_local:
+            _sync(target.path)
+        elif target is not self:
+            self.remove()  # HDFS cannot rename onto a file
+        if target is not self:
+            target.move(self)
+
+    def create(self) -> None:
+        """Create a local directory with its parents; an existing one stays."""
+        self.files.create_dir(self.path, recursive=True)
+
+    def move(self, target: "FsPath") -> None:
+        """Rename a file or directory durably, on file systems that can do so atomically."""
+        self.files.move(self.path, target.path)
+        if self.is_local:
+            _sync(target.parent.path)
+
+    def remove(self) -> None:
+        """Remove a file, or a directory with its contents; a missing one is no error."""
+        with suppress(FileNotFoundError):
+            kind = self.files.get_file_info(self.path).type
+            if kind == pafs.FileType.Directory:
+                self.files.delete_dir(self.path)
+            elif kind == pafs.FileType.File:
+                self.files.delete_file(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class FsEntry:
+    """An entry of a directory."""
+
+    place: FsPath
+    is_file: bool
+
+
+def _check_local(text: str) -> None:
+    """Raise RefusedError for a local address with more than a path, because it would mean another
+    place."""
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost") or not parts.path or "?" in text:
+        raise RefusedError(
+            Code.INVALID_CONFIG,
+            f"{text} is no address of a local disk",
+            hint="it is file:///data/x, with three slashes; %23 is a # in it, and %3F a ?",
+        )
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@cache
+def _files(scheme: str, *, host: str, bucket: str, query: str) -> Any:
+    if scheme == LOCAL:
+        return pafs.LocalFileSystem()
+    try:
+        return _arrows(scheme, host=host or bucket, query=query)
+    except UNUSABLE as error:
+        raise RefusedError(
+            Code.INVALID_CONFIG,
+            f"{scheme}://{host or bucket}/ cannot be opened: {str(error).splitlines()[0]}",
+            hint=HINTS.get(scheme, f"known are file, s3, s3a and {', '.join(sorted(HDFS))}"),
+        ) from error
+
+
+def _arrows(scheme: str, *, host: str, query: str) -> Any:
+    files, _ = pafs.FileSystem.from_uri(f"{scheme}://{host}/{f'?{query}' if query else ''}")
+    return files

@@ -1,0 +1,254 @@
+"""Reads the plan of the Spark verification for the SCM."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from suture.config.bounded_read import read_up_to
+from suture.errors import Code, RefusedError
+from suture.wire.mapping import addresses
+from suture.wire.v1 import scm_pb2
+
+UINT64 = 2**64
+
+PLAN_ORDER: Final = [(name, "ascending") for name in ("priority", "container_id", "action")]
+"""Order of the rows: most urgent first; equal plans have equal orders."""
+
+ROWS_PER_PAGE: Final = 5_000  # in one message; a row takes kilobytes, twice
+
+SCAN: Final = "scan"  # rows without an SCM command: the applying process calls the datanode
+
+
+TABLES_BESIDE: Final = 3
+"""First version of the result whose tables are beside the run, not in it."""
+
+TEXT_BYTES_MAX: Final = 64 * 1024**2
+"""Limit of a run's JSON, which has about 100 bytes per datanode."""
+
+MANIFEST: Final = "manifest.json"
+
+SUCCESS: Final = "_SUCCESS"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A finished run at a path, or at an address of any file system."""
+
+    name: str
+    """The name as given."""
+    files: Any
+    path: str
+    manifest: dict[str, Any]
+    attempt: str = ""
+    """The attempt with the rows of the run: its directory in those of the tables."""
+
+    @classmethod
+    def opened(cls, name: str) -> "FinishedRun":
+        """Return the run of this name. Raise RefusedError if there is none, or it is unfinished or
+        unreadable."""
+        place = addresses.opened(name)
+        try:
+            is_whole = (place / SUCCESS).is_file()
+        except OSError as error:
+            raise unreadable(name, error) from error
+        if not is_whole:
+            raise RefusedError(
+                Code.STALE_PLAN,
+                f"{name} is no finished verification run: it has no _SUCCESS file",
+                hint="give the directory that suture-verify printed",
+            )
+        run = cls(name, place.files, place.path, {})
+        attempt = run._read(SUCCESS).decode(errors="replace").strip()
+        manifest = run.said(MANIFEST)
+        if attempt != manifest.get("attempt", ""):
+            told = ValueError(f"{SUCCESS} and {MANIFEST} are of two attempts")
+            raise unreadable(name, told)
+        return replace(run, manifest=manifest, attempt=attempt)
+
+    def said(self, file: str) -> dict[str, Any]:
+        """Return the content of a JSON file. Raise RefusedError."""
+        text = self._read(file)
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise unreadable(self.name, error) from error
+        if not isinstance(found, dict):
+            raise unreadable(self.name, ValueError(f"{file} is no JSON object"))
+        return found
+
+    def _read(self, file: str) -> bytes:
+        try:
+            with self.files.open_input_stream(f"{self.path}/{file}") as stream:
+                found = read_up_to(stream, TEXT_BYTES_MAX + 1)
+        except OSError as error:
+            raise unreadable(self.name, error) from error
+        if len(found) > TEXT_BYTES_MAX:
+            told = ValueError(f"{file} has more than {TEXT_BYTES_MAX} bytes")
+            raise unreadable(self.name, told)
+        return found
+
+    def rows(self, table: str, columns: Collection[str]) -> list[dict[str, Any]]:
+        """Return columns of a table's rows, the most urgent first. Raise OSError,
+        ArrowException."""
+        found: list[dict[str, Any]] = self.table(table, columns).to_pylist()
+        return found
+
+    def table(
+        self, table: str, columns: Collection[str] = (), *, only: str = "", but: str = ""
+    ) -> Any:
+        """Return a table's rows from Arrow, the most urgent first: those with the action `only`, or
+        without the action `but`; all columns if none is named. Raise OSError, ArrowException."""
+        import pyarrow.parquet  # only where a plan is read: other commands start without it
+
+        above, _, own = self.path.rpartition("/")
+        is_beside = self.manifest.get("result_version", 0) >= TABLES_BESIDE
+        directory = f"{above}/{table}/{own}" if is_beside else f"{self.path}/{table}"
+        if self.attempt:
+            directory = f"{directory}/attempt={self.attempt}"
+        wanted = [("action", *rule) for rule in (("==", only), ("!=", but)) if rule[1]]
+        read = pyarrow.parquet.read_table(
+            directory,
+            filesystem=self.files,
+            partitioning=None,
+            columns=[*{*columns, *dict(PLAN_ORDER)}] if columns else None,
+            page_checksum_verification=True,
+            filters=wanted or None,
+        )
+        return read.sort_by(PLAN_ORDER)  # each file is sorted, but there may be several
+
+    def request(self, rows: Iterable[scm_pb2.PlanRow] = ()) -> scm_pb2.ApplyPlanRequest:
+        """Return rows of the plan as a request. Raise RefusedError."""
+        try:
+            snapshot_id, run_id = self.manifest["snapshot_id"], self.manifest["run_id"]
+        except KeyError as error:
+            raise unreadable(self.name, error) from error
+        return scm_pb2.ApplyPlanRequest(snapshot_id=snapshot_id, run_id=run_id, rows=rows)
+
+    @property
+    def scope(self) -> str:
+        """Limits of a partial run, as text; empty for a run of all containers."""
+        nodes = self.manifest.get("changed_nodes", [])
+        if not nodes:
+            return ""
+        return (
+            f"partial plan: only containers with a replica on {', '.join(nodes)} were verified; "
+            "nothing is said of the others"
+        )
+
+
+def unreadable(name: str, error: Exception) -> RefusedError:
+    """Return the error for a run with a missing or damaged file."""
+    return RefusedError(Code.MALFORMED_REQUEST, f"plan in {name} cannot be read: {error}")
+
+
+def read_plan(run: FinishedRun, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRequest:
+    """Read `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
+
+    `only` selects the rows of an action, `but` excludes those of one; empty = all. Raise
+    RefusedError.
+    """
+    request = run.request()
+    for page in plan_pages(run, only=only, but=but):
+        request.rows.extend(page.rows)
+    return request
+
+
+def plan_pages(
+    run: FinishedRun, *, only: str = "", but: str = ""
+) -> Iterator[scm_pb2.ApplyPlanRequest]:
+    """Yield the rows of `read_plan` with the same selection, a page at a time. All files are read
+    before the first page. Raise RefusedError.
+
+    Roots are signed in Parquet, because Spark has no unsigned 64-bit type; here they become
+    unsigned again. A run without `_SUCCESS` is unfinished and refused.
+    """
+    import pyarrow
+
+    try:
+        tables = [
+            (made_of, run.table(name, only=only, but=but))
+            for name, made_of in (("reconcile_plan", plan_row), ("plan", action_row))
+        ]
+        for made_of, table in tables:
+            for first in range(0, table.num_rows, ROWS_PER_PAGE):
+                rows = map(made_of, table.slice(first, ROWS_PER_PAGE).to_pylist())
+                yield run.request(rows)
+    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:
+        raise unreadable(run.name, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedScans:
+    """The rows of a plan that request a scan, in order. There may be a million, so they are kept in
+    Arrow and converted a few at a time."""
+
+    table: Any
+
+    @classmethod
+    def of(cls, run: FinishedRun) -> "PlannedScans":
+        """Read the rows of a run. Raise RefusedError now rather than later."""
+        import pyarrow
+
+        try:
+            table = run.table("plan", ("container_id", "targets"), only=SCAN)
+            table.validate(full=True)
+        except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
+            raise unreadable(run.name, error) from error
+        return cls(table)
+
+    def __iter__(self) -> Iterator[scm_pb2.PlanRow]:
+        for first in range(0, len(self), ROWS_PER_PAGE):
+            for row in self.table.slice(first, ROWS_PER_PAGE).to_pylist():
+                yield scm_pb2.PlanRow(
+                    container_id=row["container_id"], action=SCAN, targets=row["targets"]
+                )
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def only(self, wanted: Sequence[bool]) -> "PlannedScans":
+        """Return the selected rows."""
+        import pyarrow
+
+        return PlannedScans(self.table.filter(pyarrow.array(wanted, pyarrow.bool_())))
+
+
+def plan_row(row: dict[str, object]) -> scm_pb2.PlanRow:
+    """Return one row of the plan as the wire carries it."""
+    replicas = row["replicas"]
+    if not isinstance(replicas, list):
+        raise TypeError(f"replicas of container {row['container_id']} is not a list")
+    return scm_pb2.PlanRow(
+        container_id=row["container_id"],  # type: ignore[arg-type]
+        action=str(row["action"]),
+        reason=str(row["reason"]),
+        replicas=[plan_replica(replica) for replica in replicas],
+        expires_at_ms=row["expires_at_ms"],  # type: ignore[arg-type]
+    )
+
+
+def action_row(row: dict[str, Any]) -> scm_pb2.PlanRow:
+    """Return one row of `plan/` as the wire carries it."""
+    return scm_pb2.PlanRow(
+        container_id=row["container_id"],
+        action=row["action"],
+        reason=row["reason"],
+        sources=row["sources"],
+        targets=row["targets"],
+        copies=row["copies"],
+        forced=row["is_forced"],
+        expires_at_ms=row["expires_at_ms"],
+    )
+
+
+def plan_replica(replica: dict[str, object]) -> scm_pb2.PlanReplica:
+    """Return one replica as recorded in the plan."""
+    result = scm_pb2.PlanReplica(
+        datanode_id=str(replica["datanode_id"]),
+        state=str(replica["state"]),
+    )
+    root = replica["root"]
+    if isinstance(root, int):
+        result.root = root % UINT64
+    return result

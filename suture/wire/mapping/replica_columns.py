@@ -1,0 +1,316 @@
+"""Replicas as columns: each field of a report is declared once, with its width, bounds and place.
+
+    ReplicaReport messages ──columns_of──┐
+                                         ├──► Columns ──message_of──► ReplicaColumns
+    ReplicaColumns ─────────columns_from─┘
+
+After that a replica is a row of numbers, and no object is made of it until something about it is
+new. The control plane keeps the fields of `COLUMNS` in this order, too.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from health.tables.replica_numbers import NUMBERS
+from merkle.checksum import Algorithm
+from merkle.replica import ID_MAX, ReplicaState
+from merkle.tree import TreeSummary
+from suture.errors import Code, RefusedError
+from suture.wire.mapping.codec import ALGORITHMS, STATES, malformed, summary_message
+from suture.wire.v1 import container_pb2 as pb
+from suture.wire.v1 import scm_pb2
+
+EMPTY: Final = 1
+HAS_TREE: Final = 2
+CONTRADICTORY: Final = 4
+FLAGS: Final = EMPTY | HAS_TREE | CONTRADICTORY
+WORD_TYPE: Final = "<u4"
+REPLICAS_MAX: Final = 100_000  # in one message
+_UNKNOWN: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaColumn:
+    """A number of a replica: its name in `ReplicaColumns`, its numpy type there, its field in
+    `ReplicaReport` (after a dot: in its tree), and its bounds; no upper bound without `high`."""
+
+    name: str
+    type: str
+    field: str
+    high: int | None = None
+    low: int = 0
+
+
+def _told(name: str) -> ReplicaColumn:
+    number = NUMBERS[name]
+    return ReplicaColumn(name, number.reported, name, number.high)
+
+
+ID: Final = ReplicaColumn("container_id", "<u8", "container_id", ID_MAX, 1)
+COLUMNS: Final = (
+    ReplicaColumn("state", "|u1", "state"),
+    _told("replica_index"),
+    ReplicaColumn("flags", "|u1", "", FLAGS),
+    ReplicaColumn("algorithm", "|u1", "tree.algorithm"),
+    *map(_told, ("finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms")),
+    ReplicaColumn("root", "<u8", "tree.root"),
+    ReplicaColumn("generation", "<u8", "tree.generation", ID_MAX),
+    ReplicaColumn("tree_block_count", "<u8", "tree.block_count", ID_MAX),
+    ReplicaColumn("tombstone_count", "<u8", "tree.tombstone_count", ID_MAX),
+    ReplicaColumn("tombstones_checksum", "<u8", "tree.tombstones_checksum"),
+)
+"""Numbers besides the id. In `Columns` a state and an algorithm are indexes of their words."""
+
+WORDS: Final = ("origin", "volume", "error")
+"""Columns of indexes into a list of words, whose first is empty."""
+_WORD_FIELDS: Final = ("origin_datanode_id", "volume_id", "load_error")
+
+_PLAIN: Final = tuple(c for c in (ID, *COLUMNS) if c.field and "." not in c.field)
+_OF_TREE: Final = tuple(c for c in COLUMNS if c.field.startswith("tree."))
+_PLAIN_OF: Final[Callable[[Any], tuple[int, ...]]] = attrgetter(*(c.field for c in _PLAIN))
+_TREE_OF: Final[Callable[[Any], tuple[int, ...]]] = attrgetter(
+    *(c.field.removeprefix("tree.") for c in _OF_TREE)
+)
+_FLAGS_OF: Final[Callable[[Any], tuple[bool, int]]] = attrgetter("is_empty", "contradiction_count")
+_WORDS_OF: Final[Callable[[Any], tuple[str, ...]]] = attrgetter(*_WORD_FIELDS)
+_NUMBER_FIELDS: Final = tuple(c.field for c in _PLAIN if c.name != "state")
+_NUMBERS_OF: Final[Callable[[Any], tuple[int, ...]]] = attrgetter(*_NUMBER_FIELDS)
+_NO_TREE: Final = (0,) * len(_OF_TREE)
+
+
+def _codes(words: Sequence[Any], numbers: Mapping[int, Any]) -> NDArray[np.uint8]:
+    """Return the index of each word by its number on the wire."""
+    found = np.full(256, _UNKNOWN, np.uint8)
+    for number, word in numbers.items():
+        found[number] = words.index(word)
+    return found
+
+
+_STATE_CODES: Final = _codes(tuple(ReplicaState), STATES)
+_ALGORITHM_CODES: Final = _codes(tuple(Algorithm), ALGORITHMS)
+_UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Replicas of one datanode; value i of each array belongs to replica i."""
+
+    numbers: Mapping[str, NDArray[Any]]  # by name: `ID`, `COLUMNS` and `WORDS`
+    words: Sequence[str]  # words that `WORDS` index, the first one empty
+    refused_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Containers of replicas that were left out because they break a rule."""
+    refused: str = ""
+    """The first field that breaks a rule, and how; "" = none."""
+
+    def __len__(self) -> int:
+        return len(self.numbers[ID.name])
+
+    def without(self, is_out: NDArray[np.bool_], why: str) -> "Columns":
+        """Return these without the replicas that break a rule; the others stay valid."""
+        if not is_out.any():
+            return self
+        ids = self.numbers[ID.name][is_out]
+        known = ids[(ids >= ID.low) & (ids <= ID_MAX)].astype(np.int64)
+        return Columns(
+            {name: values[~is_out] for name, values in self.numbers.items()},
+            self.words,
+            np.concatenate((self.refused_ids, known)),
+            self.refused or why,
+        )
+
+
+def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
+    """Return reports as columns, without those that break a rule."""
+    numbers: dict[str, NDArray[Any]] = {}
+    for column, values in zip(_PLAIN, _turned(map(_PLAIN_OF, messages), _PLAIN), strict=True):
+        kind = np.int64 if column.name == "state" else np.uint64  # enums may be negative
+        numbers[column.name] = np.array(values, kind)
+    has_tree = [message.HasField("tree") for message in messages]
+    trees = (
+        _TREE_OF(message.tree) if there else _NO_TREE
+        for message, there in zip(messages, has_tree, strict=True)
+    )
+    for column, values in zip(_OF_TREE, _turned(trees, _OF_TREE), strict=True):
+        kind = np.int64 if column.name == "algorithm" else np.uint64
+        numbers[column.name] = np.array(values, kind)
+    numbers["flags"] = np.array(has_tree, np.uint8) * HAS_TREE
+    empty, contradictions = _turned(map(_FLAGS_OF, messages), ("", ""))
+    numbers["flags"] |= np.array(empty, np.uint8) * EMPTY
+    numbers["flags"] |= (np.array(contradictions, np.int64) > 0).astype(np.uint8) * CONTRADICTORY
+    places = {"": 0}
+    for name, words in zip(WORDS, _turned(map(_WORDS_OF, messages), WORDS), strict=True):
+        numbers[name] = np.array([places.setdefault(w, len(places)) for w in words], np.uint32)
+    return _checked(numbers, list(places), lambda i, field: f"{where}[{i}].{field}")
+
+
+def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
+    """Return received columns without the replicas that break a rule.
+
+    Raise RefusedError naming a column that is invalid as a whole.
+    """
+    count = message.count
+    if count > REPLICAS_MAX:
+        raise malformed(f"{where}.count", f"{count} are more than {REPLICAS_MAX} in one call")
+    numbers: dict[str, NDArray[Any]] = {}
+    for name, kind in (*((c.name, c.type) for c in (ID, *COLUMNS)), *_WORD_TYPES):
+        data, width = getattr(message, name), np.dtype(kind).itemsize
+        if data and len(data) != count * width:
+            raise malformed(f"{where}.{name}", f"{len(data)} bytes are not {count} of {width}")
+        numbers[name] = np.frombuffer(data, kind) if data else np.zeros(count, kind)
+    if "" in message.words:
+        raise malformed(f"{where}.words", "one is empty")
+    words = ["", *message.words]
+    for name in WORDS:
+        last = int(numbers[name].max(initial=0))
+        if last >= len(words):
+            raise malformed(f"{where}.{name}", f"word {last} of {len(words) - 1}")
+    return _checked(numbers, words, lambda i, field: f"{where}.{field}[{i}]")
+
+
+def message_of(columns: Columns) -> scm_pb2.ReplicaColumns:
+    """Return columns as a message."""
+    message = scm_pb2.ReplicaColumns(count=len(columns), words=columns.words[1:])
+    for name, kind in (*((c.name, c.type) for c in (ID, *COLUMNS)), *_WORD_TYPES):
+        values = columns.numbers[name]
+        if name in _WIRE_CODES:
+            values = _WIRE_CODES[name][values]
+            if name == "algorithm":
+                values = np.where(columns.numbers["flags"] & HAS_TREE, values, 0)
+        if values.any():
+            setattr(message, name, values.astype(kind).tobytes())
+    return message
+
+
+class ReportableReplica(Protocol):
+    """A known replica, with an attribute for each field of `COLUMNS`."""
+
+    @property
+    def state(self) -> ReplicaState:
+        """State reported by its datanode."""
+        ...
+
+    @property
+    def tree(self) -> TreeSummary | None:
+        """Summary of its tree; None without a tree."""
+        ...
+
+    @property
+    def origin_datanode_id(self) -> str:
+        """The datanode that made it."""
+        ...
+
+    @property
+    def volume_id(self) -> str:
+        """The volume it is on."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it certainly holds nothing."""
+        ...
+
+
+def report_of(
+    known: ReportableReplica, *, contradiction_count: int, load_error: str = ""
+) -> pb.ReplicaReport:
+    """Return the report of one replica; without a tree the field is absent."""
+    return pb.ReplicaReport(
+        state=known.state,
+        origin_datanode_id=known.origin_datanode_id,
+        volume_id=known.volume_id,
+        is_empty=known.is_empty,
+        tree=None if known.tree is None else summary_message(known.tree),
+        load_error=load_error,
+        contradiction_count=contradiction_count,
+        **dict(zip(_NUMBER_FIELDS, _NUMBERS_OF(known), strict=True)),
+    )
+
+
+def column_report(page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport:
+    """Return a page of a full report by columns.
+
+    Raise RefusedError if a replica breaks a rule, because it may not fit into columns.
+    """
+    columns = columns_of(page.replicas, "replicas")
+    if columns.refused:
+        raise RefusedError(Code.MALFORMED_REQUEST, columns.refused)
+    return scm_pb2.ColumnReport(
+        report_id=page.report_id,
+        page=page.page,
+        last=page.last,
+        replicas=message_of(columns),
+    )
+
+
+_WORD_TYPES: Final = tuple((name, WORD_TYPE) for name in WORDS)
+_WIRE_CODES: Final = {
+    "state": np.array([_STATE_CODES.tolist().index(i) for i in range(len(ReplicaState))], np.uint8),
+    "algorithm": np.array(
+        [_ALGORITHM_CODES.tolist().index(i) for i in range(len(Algorithm))], np.uint8
+    ),
+}
+"""The number of each word on the wire, by its index."""
+
+
+def _turned(rows: Any, names: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return rows as columns, even if there are no rows."""
+    return list(zip(*rows, strict=True)) or [()] * len(names)
+
+
+class _RowFilter:
+    """Collects the replicas that break a rule, and the first error; `path` names a field of a
+    replica."""
+
+    def __init__(self, count: int, path: Callable[[int, str], str]) -> None:
+        self.is_out = np.zeros(count, np.bool_)
+        self.first = ""
+        self._path = path
+
+    def refuse(
+        self, is_out: NDArray[np.bool_], field: str, values: NDArray[Any], what: str
+    ) -> None:
+        """Exclude these replicas; `what` describes the fault of a value."""
+        if not is_out.any():
+            return
+        i = int(is_out.argmax())
+        self.first = self.first or f"{self._path(i, field)}: {what.format(int(values[i]))}"
+        self.is_out |= is_out
+
+
+def _checked(
+    numbers: dict[str, NDArray[Any]], words: Sequence[str], path: Callable[[int, str], str]
+) -> Columns:
+    """Return columns within their bounds, with states and algorithms as indexes of words; `path`
+    names a field of a replica."""
+    sieve = _RowFilter(len(numbers[ID.name]), path)
+    for column in (ID, *COLUMNS):
+        values = numbers[column.name]
+        is_out = values < column.low if column.low else np.zeros(len(values), np.bool_)
+        if column.high is not None:
+            is_out |= values > column.high
+        bounds = f"{{}} is not within {column.low}..{column.high}"
+        sieve.refuse(is_out, column.field or column.name, values, bounds)
+    is_loaded = numbers["error"] == 0
+    # The state of a replica that cannot be loaded is unknown.
+    state = np.where(is_loaded, _coded(numbers["state"], _STATE_CODES), _UNHEALTHY)
+    sieve.refuse(state == _UNKNOWN, "state", numbers["state"], "replica state {} is unknown")
+    has_tree = (numbers["flags"] & HAS_TREE).astype(np.bool_)
+    algorithm = np.where(has_tree, _coded(numbers["algorithm"], _ALGORITHM_CODES), 0)
+    unknown = "tree algorithm {} is unknown"
+    sieve.refuse(algorithm == _UNKNOWN, "tree.algorithm", numbers["algorithm"], unknown)
+    numbers["state"], numbers["algorithm"] = state, algorithm
+    if not has_tree.all():
+        for column in _OF_TREE:
+            numbers[column.name] = np.where(has_tree, numbers[column.name], 0)
+    return Columns(numbers, words).without(sieve.is_out, sieve.first)
+
+
+def _coded(numbers: NDArray[Any], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the indexes of words by their numbers. Enums are open: any number may arrive."""
+    is_small = (numbers >= 0) & (numbers < len(codes))
+    return np.where(is_small, codes[np.where(is_small, numbers, 0)], _UNKNOWN)

@@ -1,0 +1,167 @@
+"""A channel that always uses the present certificate.
+
+gRPC's client credentials are fixed when a channel is opened. Here each call goes over a channel
+with the present material. When the material changes, a new channel is opened for new calls, and the
+old one is closed after its last call. No lock is needed: a call registers in its line before it
+checks whether the line is still current, and a line is replaced before it is checked for calls. So
+whichever is second sees the other (as in Dekker's algorithm), and operations on a Python set and
+dictionary are atomic.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from suture.wire.security.tls import Certificates, TlsMaterial
+
+OpenChannel = Callable[[TlsMaterial], grpc.Channel]
+
+
+class ActiveChannel:
+    """A channel, and its running calls."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.calls: set[object] = set()
+        self._methods: dict[tuple[str, str], Any] = {}
+
+    def method(self, kind: str, path: str, options: dict[str, Any]) -> Any:
+        """Return gRPC's callable for a method of this channel."""
+        key = (kind, path)
+        if key not in self._methods:
+            self._methods[key] = getattr(self.channel, kind)(path, **options)
+        return self._methods[key]
+
+
+class RenewingChannel(grpc.Channel):
+    """A channel with the present certificates. Thread-safe."""
+
+    def __init__(self, certificates: Certificates, open_one: OpenChannel) -> None:
+        """`open_one` opens a channel with the given material."""
+        self._certificates = certificates
+        self._open = open_one
+        self._lines: dict[TlsMaterial, ActiveChannel] = {}
+        self._material = certificates.material
+        self._lines[self._material] = ActiveChannel(open_one(self._material))
+        self._is_closed = False
+
+    def begin(self, call: object) -> ActiveChannel:
+        """Return the line for `call`; the caller must remove `call` from its calls at the end."""
+        while not self._is_closed:
+            material = self._certificates.material
+            line = self._lines.get(self._material)
+            if line is None or material is not self._material:
+                self._renew(material)
+                continue
+            line.calls.add(call)
+            if self._lines.get(self._material) is line:
+                return line
+            line.calls.discard(call)
+        raise ValueError("Cannot invoke RPC on closed channel!")  # gRPC's message
+
+    def _renew(self, material: TlsMaterial) -> None:
+        """Switch to a new line, and close lines without calls."""
+        fresh = ActiveChannel(self._open(material))
+        if self._lines.setdefault(material, fresh) is not fresh:
+            fresh.channel.close()  # another thread was faster
+        self._material = material
+        for old, line in list(self._lines.items()):
+            if old != self._material and not line.calls:
+                self._lines.pop(old, None)
+                line.channel.close()
+
+    def close(self) -> None:
+        """Close every line; running calls are cancelled."""
+        self._is_closed = True
+        while self._lines:
+            self._lines.popitem()[1].channel.close()
+
+    def unary_unary(self, method: str, *_: Any, **options: Any) -> Any:
+        """Return gRPC's method on the present line."""
+        return _Unary(self, "unary_unary", method, options)
+
+    def unary_stream(self, method: str, *_: Any, **options: Any) -> Any:
+        """Return gRPC's method on the present line."""
+        return _StreamMethod(self, "unary_stream", method, options)
+
+    def stream_unary(self, method: str, *_: Any, **options: Any) -> Any:
+        """Return gRPC's method on the present line."""
+        return _Unary(self, "stream_unary", method, options)
+
+    def stream_stream(self, method: str, *_: Any, **options: Any) -> Any:
+        """Return gRPC's method on the present line."""
+        return _StreamMethod(self, "stream_stream", method, options)
+
+    def subscribe(self, callback: Callable[..., None], try_to_connect: bool = False) -> None:
+        """Watch the present line."""
+        self._lines[self._material].channel.subscribe(callback, try_to_connect)
+
+    def unsubscribe(self, callback: Callable[..., None]) -> None:
+        """Stop watching."""
+        for line in list(self._lines.values()):
+            line.channel.unsubscribe(callback)
+
+    def __enter__(self) -> "RenewingChannel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Method:
+    """A method of a renewing channel; each call uses the line present at its start."""
+
+    def __init__(
+        self, channel: RenewingChannel, kind: str, path: str, options: dict[str, Any]
+    ) -> None:
+        self._channel = channel
+        self._kind = kind
+        self._path = path
+        self._options = options
+
+    def _begun(self, call: object) -> tuple[ActiveChannel, Any]:
+        line = self._channel.begin(call)
+        return line, line.method(self._kind, self._path, self._options)
+
+    def _until_it_ends(self, start: Callable[[Any], Any]) -> Any:
+        """Start a call that continues after this returns; its line stays in use until it ends."""
+        token = object()
+        line, method = self._begun(token)
+        try:
+            call = start(method)
+        except BaseException:
+            line.calls.discard(token)
+            raise
+        if not call.add_callback(lambda: line.calls.discard(token)):
+            line.calls.discard(token)  # ended already
+        return call
+
+
+class _Unary(_Method):
+    """A method with one answer."""
+
+    def __call__(self, request: Any, **options: Any) -> Any:
+        with self._under_way() as method:
+            return method(request, **options)
+
+    @contextmanager
+    def _under_way(self) -> Iterator[Any]:
+        token = object()
+        line, method = self._begun(token)
+        try:
+            yield method
+        finally:
+            line.calls.discard(token)
+
+    def future(self, request: Any, **options: Any) -> Any:
+        """Start gRPC's method on the present line."""
+        return self._until_it_ends(lambda method: method.future(request, **options))
+
+
+class _StreamMethod(_Method):
+    """A method with a stream of answers."""
+
+    def __call__(self, request: Any, **options: Any) -> Any:
+        return self._until_it_ends(lambda method: method(request, **options))

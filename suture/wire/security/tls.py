@@ -1,0 +1,294 @@
+"""Mutual TLS: the certificate files of one process, reloaded when they change.
+
+    certificate + key    our identity, for callers and callees
+    ca                   authorities whose certificates are trusted
+
+Each handshake and each call uses the present files, so a renewed certificate, and a new certificate
+authority, need no restart. Inconsistent files (a renewal that is half written, a key that all may
+read) change nothing: the former material stays in use and the fault is logged once. They are read
+again until they are valid, because for instance a certificate may become valid later. Without
+certificates a process uses plaintext: on loopback, elsewhere only if allowed.
+"""
+
+import os
+import ssl
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from suture.errors import Code, RefusedError
+from suture.runtime.loopback import is_loopback
+
+PEM_BYTES_MAX: Final = 1024**2
+LOOK_INTERVAL_S: Final = 1.0  # interval at which calls check the files for changes
+KEY_MODES_REFUSED: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
+FILE_MODES_REFUSED: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+Signature = tuple[tuple[int, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The PEM files of one process: its certificate and issuers, its key, its trusted
+    authorities."""
+
+    certificate: Path
+    key: Path
+    ca: Path
+
+    def signature(self) -> Signature:
+        """Return a value that changes when a file does. Raise RefusedError naming a missing
+        file.
+        """
+        found = []
+        for path in (self.certificate, self.key, self.ca):
+            try:
+                facts = path.stat()
+            except OSError as error:
+                raise _refused(f"cannot read {path}: {error.strerror}") from error
+            found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsMaterial:
+    """Content of the files at one time, checked: the key belongs to the certificate."""
+
+    certificate: bytes
+    key: bytes
+    ca: bytes
+
+    def __repr__(self) -> str:
+        """Return no content, because a key must not be logged."""
+        return "Material(...)"
+
+
+def read_files(files: TlsFiles) -> TlsMaterial:
+    """Read and check the files. Raise RefusedError(INVALID_CONFIG) naming the file and its
+    fault.
+    """
+    material = TlsMaterial(
+        certificate=_content(files.certificate, FILE_MODES_REFUSED),
+        key=_content(files.key, KEY_MODES_REFUSED),
+        ca=_content(files.ca, FILE_MODES_REFUSED),
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=material.ca.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise _refused(f"{files.ca} holds no certificates in PEM") from error
+    try:
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise _refused(f"{files.key} is not the key of {files.certificate}") from error
+        raise _refused(
+            f"{files.certificate} and {files.key}: not a certificate and an unencrypted key in PEM"
+        ) from error
+    except OSError as error:
+        raise _refused(f"{files.certificate}, {files.key}: {error.strerror}") from error
+    return material
+
+
+def _content(path: Path, modes_refused: int) -> bytes:
+    """Read a file that only its owner may change, and, if it is a key, read."""
+    try:
+        with path.open("rb") as file:
+            facts = os.fstat(file.fileno())
+            content = file.read(PEM_BYTES_MAX + 1)
+    except OSError as error:
+        raise _refused(f"cannot read {path}: {error.strerror}") from error
+    if not stat.S_ISREG(facts.st_mode) or len(content) > PEM_BYTES_MAX:
+        raise _refused(f"{path} is no PEM file")
+    if facts.st_mode & modes_refused:
+        others = "write" if modes_refused == FILE_MODES_REFUSED else "read"
+        raise RefusedError(
+            Code.INVALID_CONFIG,
+            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: others may {others} it",
+            hint=f"chmod {'go-w' if others == 'write' else 'u=rw,g=,o='} {path}",
+        )
+    if facts.st_uid not in {0, os.geteuid()}:
+        raise _refused(f"{path} belongs to user {facts.st_uid}, neither to root nor to us")
+    return content
+
+
+def _refused(message: str) -> RefusedError:
+    return RefusedError(
+        Code.INVALID_CONFIG, message, hint="suture tls show FILE says what a file holds"
+    )
+
+
+class Certificates:
+    """The present material of one process. Thread-safe."""
+
+    def __init__(
+        self,
+        files: TlsFiles,
+        *,
+        inspect: Callable[[TlsMaterial], None] = lambda _: None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read the files. Raise RefusedError. `inspect` may refuse material for other reasons."""
+        self.files = files
+        self._inspect = inspect
+        self._monotonic_s = monotonic_s
+        self._signature = files.signature()
+        self._material = self._read()
+        self._looked_at_s = monotonic_s()
+        self._told = ""  # the fault of the files that was logged last
+
+    def _read(self) -> TlsMaterial:
+        material = read_files(self.files)
+        self._inspect(material)
+        return material
+
+    @property
+    def material(self) -> TlsMaterial:
+        """The present material. A fault of new files is logged, and the former material stays in
+        use."""
+        now_s = self._monotonic_s()
+        if now_s - self._looked_at_s >= LOOK_INTERVAL_S:
+            self.look()
+        return self._material
+
+    def look(self, *, is_asked: bool = False) -> None:
+        """Reload changed files. A fault is logged, once unless `is_asked`; the former material
+        stays in use."""
+        self._looked_at_s = self._monotonic_s()
+        try:
+            self.reload()
+            self._told = ""
+        except RefusedError as error:
+            if is_asked or str(error) != self._told:
+                _log().warning("certificate_reload_failed", error=str(error), hint=error.hint)
+            self._told = str(error)
+
+    def reload(self) -> bool:
+        """Reload changed files; return whether they changed. Raise RefusedError, with nothing
+        changed.
+
+        RefusedError files are read again each time, because a clock that was behind, or a failed
+        read, is corrected without a change of the files.
+        """
+        signature = self.files.signature()
+        if signature == self._signature:
+            return False
+        material = self._read()
+        self._signature = signature  # from before the read: later changes are seen next time
+        if material == self._material:
+            return False
+        self._material = material
+        _log().info("certificate_reloaded", certificate=str(self.files.certificate))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Credentials of a process, and whether it may use plaintext."""
+
+    certificates: Certificates | None = None
+    allow_plaintext: bool = False
+
+    def server_credentials(self, address: str) -> grpc.ServerCredentials | None:
+        """Return the TLS credentials of a server on `address`; None for plaintext.
+
+        Raise RefusedError if plaintext is not allowed.
+        """
+        if self.certificates is None:
+            self.check_plaintext(address, "listen on")
+            return None
+        source = _Configuration(self.certificates)
+        return grpc.dynamic_ssl_server_credentials(
+            source.first(),
+            source.changed,  # type: ignore[arg-type]  # None: no change, as grpc documents it
+            require_client_authentication=True,
+        )
+
+    def reload(self) -> None:
+        """Reload the certificates now. A fault is logged; the former material stays in use."""
+        if self.certificates is not None:
+            self.certificates.look(is_asked=True)
+
+    def check_plaintext(self, address: str, what: str) -> None:
+        """Raise RefusedError for `what` (listen on, call) with an address of another machine."""
+        if not self.allow_plaintext and not is_loopback(address):
+            raise RefusedError(
+                Code.INVALID_CONFIG,
+                f"refusing to {what} {address} without TLS: anybody on the network could read "
+                "and change what is there",
+                hint="set certificate, key and ca (suture tls init makes them), "
+                "or allow_plaintext on a network that only the cluster can reach",
+            )
+
+
+class _Configuration:
+    """A server's certificates in a handshake; gRPC calls it before each."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        self._certificates = certificates
+        self._shown = certificates.material
+
+    def first(self) -> grpc.ServerCertificateConfiguration:
+        """Return the configuration at the start."""
+        return self._of(self._shown)
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return a new configuration; None if it is unchanged."""
+        material = self._certificates.material
+        if material is self._shown:
+            return None
+        self._shown = material
+        return self._of(material)
+
+    @staticmethod
+    def _of(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration(
+            [(material.key, material.certificate)], root_certificates=material.ca
+        )
+
+
+LOOPBACK_ONLY: Final = Security()
+
+
+def files_of(*, certificate: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
+    """Return the files of a process; None if there are none. Raise RefusedError if only some are
+    named."""
+    if certificate is not None and key is not None and ca is not None:
+        return TlsFiles(certificate, key, ca)
+    named = {"certificate": certificate, "key": key, "ca": ca}
+    missing = [name for name, path in named.items() if path is None]
+    if len(missing) < len(named):
+        raise RefusedError(
+            Code.INVALID_CONFIG,
+            f"tls {' and '.join(missing)} must be set, too",
+            hint="the certificate, its key and the ca go together",
+        )
+    return None
+
+
+def load_security(
+    files: TlsFiles | None,
+    *,
+    allow_plaintext: bool = False,
+    inspect: Callable[[TlsMaterial], None] = lambda _: None,
+) -> Security:
+    """Return the security that `files` give, or that of plaintext. Raise RefusedError."""
+    certificates = None if files is None else Certificates(files, inspect=inspect)
+    return Security(certificates, allow_plaintext)
+
+
+def channel_credentials(material: TlsMaterial) -> grpc.ChannelCredentials:
+    """Return a client's credentials and trusted authorities."""
+    return grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
+
+
+def _log() -> Any:  # structlog has no better type
+    import structlog  # a command with a single call logs nothing, and starts faster
+
+    return structlog.get_logger("suture.tls")

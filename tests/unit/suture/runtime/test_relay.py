@@ -1,0 +1,27 @@
+"""What happens in one place reaches those who listen."""
+
+from agent.host.event_dispatcher import EventDispatcher
+
+
+def test_relay_listeners_are_called_in_their_order() -> None:
+    """The first listener is called first."""
+    heard: list[tuple[str, int]] = []
+    relay = EventDispatcher[[int]]()
+    relay.listen(lambda number: heard.append(("first", number)))
+    relay.listen(lambda number: heard.append(("second", number)))
+
+    relay.tell(7)
+
+    assert [("first", 7), ("second", 7)] == heard
+
+
+def test_before_anybody_listens_nothing_is_lost_but_the_news() -> None:
+    """A call without listeners is no error. A later listener receives later events only."""
+    heard: list[int] = []
+    relay = EventDispatcher[[int]]()
+
+    relay.tell(1)
+    relay.listen(heard.append)
+    relay.tell(2)
+
+    assert [2] == heard
