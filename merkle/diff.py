@@ -142,8 +142,8 @@ def compare(mine: HasRoot, theirs: HasRoot) -> SummaryComparison:
 def diff(mine: Tree, theirs: Tree, *, scope: Sequence[BlockRange] | None = None) -> Divergence:
     """Return the differences in `scope`, or all.
 
-    `theirs` may be partial (`merkle.tree_descent.partial_tree`): it needs every block of the scope, and
-    the chunks of those that differ. Raise ValueError for trees of different algorithms, whose
+    `theirs` may be partial (`merkle.tree_descent.partial_tree`): it needs every block of the scope,
+    and the chunks of those that differ. Raise ValueError for trees of different algorithms, whose
     equality is unknown (see `compare`).
     """
     if mine.algorithm != theirs.algorithm:

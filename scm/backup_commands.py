@@ -12,14 +12,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from agent.cli.change import balance as balance  # with all other commands of the group
-from agent.cli.inspect.scm_commands import app as app
 from scm.backup.backup_writer import list_backups, take_backup
 from scm.backup.manifest import BackupManifest
 from scm.backup.restore import restore_backup
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.output import pluralize, print_json, print_line, print_note, print_rows, size
 from suture.terminal.typer_options import JsonFlag
+
+app = typer.Typer()
 
 DATA_DEFAULT: Final = Path("/var/lib/suture-scm")
 KEEP_DEFAULT: Final = 48

@@ -1,4 +1,5 @@
-"""Escapes text from a snapshot for a terminal, as `suture.observe.terminal_escape` does in the agent.
+"""Escapes text from a snapshot for a terminal, as `suture.observe.terminal_escape` does in the
+agent.
 
 A name may hold escape sequences that move the cursor, change the title or paste text; characters
 that reverse the reading order; and line ends that forge a line of output. All are shown as codes

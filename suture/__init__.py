@@ -1,17 +1,25 @@
-"""The client of a cluster: `from suture import Client`; docs/CLIENT.md has examples."""
+"""The client of a cluster: `from suture import Client`; docs/CLIENT.md has examples.
 
-from suture.client.aio import AsyncClient
-from suture.client.blocking import Client, Content, KeyInfo, PutResult
-from suture.errors import (
-    Code,
-    KeyExists,
-    KeyLost,
-    KeyNotFound,
-    KeyReplaced,
-    RefusedError,
-    SutureError,
-    UnavailableError,
-)
+Only the names of `__all__` are for other programs. The packages below are the library that the
+programs of Suture share; importing one of them does not load the client.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from suture.client.aio import AsyncClient
+    from suture.client.blocking import Client, Content, KeyInfo, PutResult
+    from suture.errors import (
+        Code,
+        KeyExists,
+        KeyLost,
+        KeyNotFound,
+        KeyReplaced,
+        RefusedError,
+        SutureError,
+        UnavailableError,
+    )
 
 __all__ = [
     "AsyncClient",
@@ -28,3 +36,17 @@ __all__ = [
     "SutureError",
     "UnavailableError",
 ]
+
+_ELSEWHERE: Final = {
+    "AsyncClient": "suture.client.aio",
+    **dict.fromkeys(("Client", "Content", "KeyInfo", "PutResult"), "suture.client.blocking"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, importing its module when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_ELSEWHERE.get(name, "suture.errors")), name)
+    globals()[name] = value
+    return value

@@ -3,6 +3,10 @@
     SutureError
     ├─ UnavailableError  try again later; conditions may change   -> UNAVAILABLE and its kin
     ├─ RefusedError      do not retry unchanged; invalid request  -> INVALID_ARGUMENT and its kin
+    │  ├─ KeyNotFound    there is no such key
+    │  ├─ KeyExists      it was to be stored without `replace`
+    │  ├─ KeyLost        a container of it was given up
+    │  └─ KeyReplaced    while it was read: discard what was read
     └─ VolumeFailed      stop touching this volume                -> INTERNAL
        └─ BlockFailed    leave this block's files alone, go on with the others
 
@@ -11,8 +15,13 @@ the agent's job. A broken invariant is an `assert`: the task fails with a trace 
 
 `code` is stable: the wire's `ErrorInfo.reason`, the CLI's JSON, a metric's label. Messages are
 lower case, name the facts with units, and have no full stop; `hint` tells an operator what to do.
+
+In the client, an argument that can never be valid raises ValueError or TypeError before any
+request, and a local file that cannot be read raises OSError.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -74,23 +75,27 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
 """Commands of each module, with the first sentence of their help, so that listing them imports
 nothing. The function has the name of the command."""
 
-GROUPS: Final[dict[str, tuple[str, str]]] = {
+GROUPS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "volume": (
-        "agent.cli.change.volume_commands",
+        ("agent.cli.change.volume_commands",),
         "Add and retire volumes: replace a disk step by step.",
     ),
     "scrub": (
-        "agent.cli.change.scrub",
+        ("agent.cli.change.scrub",),
         "See and hold the background scans; read a container, its parity, a sample.",
     ),
-    "ozone": ("ozone.commands", "Read the volumes of an Apache Ozone datanode."),
+    "ozone": (("ozone.commands",), "Read the volumes of an Apache Ozone datanode."),
     "tls": (
-        "agent.cli.setup.tls_commands",
+        ("agent.cli.setup.tls_commands",),
         "Make, issue and show certificates: mutual TLS for the cluster.",
     ),
-    "config": ("agent.cli.setup.config", "Check, show and explain the agent's options."),
-    "scm": ("scm.backup_commands", "Ask the control plane, or give it a plan or an order."),
+    "config": (("agent.cli.setup.config",), "Check, show and explain the agent's options."),
+    "scm": (
+        ("agent.cli.change.balance", "scm.backup_commands"),
+        "Ask the control plane, or give it a plan or an order.",
+    ),
 }
+"""Modules with the commands of each group, and the group's help."""
 
 
 def print_version(wanted: bool) -> None:
@@ -176,12 +181,20 @@ def program(arguments: Sequence[str] | None) -> typer.Typer:
                 app.command(name)(getattr(import_module(module), name.replace("-", "_")))
             else:
                 app.command(name, help=text)(_not_imported)
-    for name, (module, text) in GROUPS.items():
+    for name, (modules, text) in GROUPS.items():
         if name in wanted:
-            app.add_typer(import_module(module).app, name=name, help=text, cls=TaskGroup)
+            app.add_typer(_group(modules), name=name, help=text, cls=TaskGroup)
         else:
             app.command(name, help=text)(_not_imported)
     return app
+
+
+def _group(modules: Sequence[str]) -> typer.Typer:
+    """Return the commands of a group's modules."""
+    apps = [import_module(module).app for module in modules]
+    group: typer.Typer = copy(apps[0])
+    group.registered_commands = [command for app in apps for command in app.registered_commands]
+    return group
 
 
 def _not_imported() -> None:

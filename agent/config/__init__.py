@@ -1,1 +1,1 @@
-"""The agent's options: declaration, loading, reference documentation, and units."""
+"""The agent's options: declaration, loading, and reference documentation."""

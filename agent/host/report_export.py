@@ -1,8 +1,8 @@
 """Worker that writes this datanode's replica reports to a Parquet file for the Spark job.
 
 Control planes get the same reports by heartbeat. These files reach `suture-verify --reports`
-without a control plane. A separate process writes them (`suture.wire.mapping.report_file`), so that a
-hung or full target fails only this worker.
+without a control plane. A separate process writes them (`suture.wire.mapping.report_file`), so that
+a hung or full target fails only this worker.
 """
 
 import json

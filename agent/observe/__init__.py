@@ -1,1 +1,1 @@
-"""Observability: log events, metrics, status, health and pages."""
+"""Metrics, status, health and the page of an agent."""

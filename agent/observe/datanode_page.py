@@ -17,7 +17,7 @@ from suture.pages.html import render, templates
 from suture.pages.status_headline import answer_of, headline, percent
 from suture.wire.v1 import datanode_pb2 as pb
 
-TEMPLATES: Final = templates()
+TEMPLATES: Final = templates("agent.observe")
 FINDINGS_SHOWN_MAX: Final = 100
 CHANGES_SHOWN_MAX: Final = 50
 CHANGES_SINCE_MS: Final = 14 * DAY_S * 1000

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 from agent.plan.actions import PeerId, RepairBlock, Trim, WantedChunk
 from agent.reconcile.witnesses import (
     NO_WORD,
-    ChunkProver,
     ProofAnswer,
     ask_for_chunks,
 )
@@ -28,7 +27,7 @@ from merkle.tree import Leaf
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.ports import Executor, Future
 from suture.wire.clients.peer import TransferCost
-from suture.wire.clients.replica_peer import BatchReplicaPeer, ReplicaPeer
+from suture.wire.clients.replica_peer import BatchReplicaPeer, ChunkProver, ReplicaPeer
 
 BAD_CHUNKS_MAX: Final = 2  # one may be bit rot since its scan; more mean a bad peer
 

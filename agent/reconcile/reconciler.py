@@ -41,7 +41,6 @@ from agent.reconcile.survey import (
     split_block_ids,
 )
 from agent.reconcile.trust_preview import TrustedChange, changes_of
-from agent.reconcile.witnesses import ChunkProver
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.damaged_data import DamagedData
@@ -54,7 +53,7 @@ from scanner.finding import ScanFinding
 from scanner.resume import Doubt
 from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from suture.runtime.ports import Executor, Leases
-from suture.wire.clients.replica_peer import ReplicaPeer
+from suture.wire.clients.replica_peer import ChunkProver, ReplicaPeer
 
 FRUITLESS_MAX: Final = 2  # repairs of one divergence without effect
 FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day it is tried again

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import numpy as np
 import structlog
@@ -27,23 +27,13 @@ from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.clock import Clock
 from suture.wire.clients.message_groups import grouped
 from suture.wire.clients.peer import Peer
+from suture.wire.clients.replica_peer import ChunkProver
 from suture.wire.v1 import datanode_pb2 as pb
 
 SAMPLES: Final = 16  # chunks of a replica that are proven separately
 CLOCKS_S: Final = 1.0  # allowed difference between two clocks
 
 log = structlog.get_logger()
-
-
-@runtime_checkable
-class ChunkProver(Protocol):
-    """The method of a peer that proves chunks."""
-
-    def prove_chunks(
-        self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
-    ) -> list[bytes | SutureError]:
-        """Return the keyed hash of each chunk and its nonce, or an error. Raise SutureError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

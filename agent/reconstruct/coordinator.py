@@ -6,9 +6,10 @@
                                                                              many together
                        ─► close all ─► each target scans what it has
 
-`suture.client.stripes.cell_rebuild` describes how a stripe is proven before a byte of it is written. A
-block that too few sources know is left out only if no key names it, because its client abandoned
-it. Otherwise sources have lost it, and a shard made without it would pass for a complete one.
+`suture.client.stripes.cell_rebuild` describes how a stripe is proven before a byte of it is
+written. A block that too few sources know is left out only if no key names it, because its client
+abandoned it. Otherwise sources have lost it, and a shard made without it would pass for a complete
+one.
 
 A failure ends the run: the new shards are removed, and no existing replica is touched.
 """

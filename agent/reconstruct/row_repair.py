@@ -6,9 +6,9 @@
     if the file ends early, too      ─► all chunks and the row at once, in one batch
 
 No row shows what was written here, so stripes are proven as for a lost shard
-(`suture.client.stripes.cell_rebuild`). Correct local bytes stay; others go to quarantine. A half recorded
-block lacks the length of its group and has bytes behind its last chunk. A block whose file ends
-early would look complete, so it is recorded all at once or not at all.
+(`suture.client.stripes.cell_rebuild`). Correct local bytes stay; others go to quarantine. A half
+recorded block lacks the length of its group and has bytes behind its last chunk. A block whose file
+ends early would look complete, so it is recorded all at once or not at all.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The pace of a scan for its reader: a call after each read, which returns when it may go on.
 
-`scanner.scan_rate_control` decides; this module has the clock, the waiting, and the kernel's pressure
-counters. Copies of replicas to other datanodes share one pace among their threads.
+`scanner.scan_rate_control` decides; this module has the clock, the waiting, and the kernel's
+pressure counters. Copies of replicas to other datanodes share one pace among their threads.
 """
 
 from collections.abc import Callable

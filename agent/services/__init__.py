@@ -1,1 +1,1 @@
-"""suture.v1.Datanode: the service of one storage host."""
+"""The gRPC services of the agent: suture.v1.Datanode."""

@@ -11,9 +11,9 @@
 
 The product side is a control plane, three agents and the client, each in its own process, with
 their other work: heartbeats, containers, keys. Processor seconds are those of all processes of a
-side. The floors use no product code (`bench.clients.put_baseline`). Before each round the file systems
-are synced, so that no side pays for the other's writes; ratios are medians over pairs, whose order
-alternates.
+side. The floors use no product code (`bench.clients.put_baseline`). Before each round the file
+systems are synced, so that no side pays for the other's writes; ratios are medians over pairs,
+whose order alternates.
 
 BENCH_PUT_MIB is the size of the large file (256), BENCH_PUT_FILES the number of small ones (600),
 BENCH_PUT_ROUNDS the number of pairs (5), BENCH_PUT_FOLDER the place (the temporary folder).

@@ -1,7 +1,7 @@
 """The floor for reading: gRPC without product code, controlled by lines.
 
     python -m bench.clients.get_baseline serve LARGE            answers with bytes of that file
-    python -m bench.clients.get_baseline read SCM DATANODE...   asks, as `bench.clients.get_suture` does
+    python -m bench.clients.get_baseline read SCM DATANODE...   asks, as `get_suture` does
 
 Messages are byte strings, because the cost of protobuf is part of the comparison.
 """

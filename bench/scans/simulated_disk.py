@@ -3,8 +3,8 @@
 The disk has one head, serves in order of arrival, and takes a seek and then a rate of bytes. Time
 is simulated, so the result is the same on every machine and shows the closed loop's behaviour, not
 this machine's disk. Clients read 64 KiB at random moments. The scan reads 4 MiB at a time, or the
-pieces that the pacer requests, paced by the real `scanner.scan_rate_control.Pacer`. Both latencies are of the
-same requests, with and without the scan; the worst of several seeds counts.
+pieces that the pacer requests, paced by the real `scanner.scan_rate_control.Pacer`. Both latencies
+are of the same requests, with and without the scan; the worst of several seeds counts.
 """
 
 from dataclasses import dataclass, field

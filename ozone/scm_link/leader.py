@@ -1,4 +1,4 @@
-"""An SCM of Ozone as the control plane of an agent (`agent.host.external_control_plane.ExternalControlPlane`)."""
+"""An SCM of Ozone as the control plane of an agent (`agent.host.external_control_plane`)."""
 
 import socket
 from collections.abc import Callable

@@ -6,7 +6,8 @@
         a datanode saw a start that is not in the history of this state
 
 In both cases keys may have been stored that this state does not know. So nothing is deleted, copied
-or stored until the recovery (`scm.administration.restore_recovery`), as after a restore of a backup.
+or stored until the recovery (`scm.administration.restore_recovery`), as after a restore of a
+backup.
 """
 
 from collections.abc import Sequence

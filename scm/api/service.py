@@ -17,7 +17,9 @@ ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
 
 
 class ScmService(scm_pb2_grpc.ScmServicer):
-    """The RPCs. `suture.wire.mapping.errors.ErrorStatusMiddleware` converts SutureErrors to statuses."""
+    """The RPCs. `suture.wire.mapping.errors.ErrorStatusMiddleware` converts SutureErrors to
+    statuses.
+    """
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control

@@ -1,1 +1,1 @@
-"""Client library: store files and read them back; callers use `client` and `writer`."""
+"""Client: stores files and reads them back; programs call `cluster_client` and `writer`."""

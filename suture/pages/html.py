@@ -20,7 +20,7 @@ def templates(*packages: str) -> jinja2.Environment:
     """Return the templates of `packages`, with those that all pages share."""
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader(
-            [jinja2.PackageLoader(package) for package in (*packages, "agent.observe")]
+            [jinja2.PackageLoader(package) for package in (*packages, "suture.pages")]
         ),
         autoescape=True,
         undefined=jinja2.StrictUndefined,

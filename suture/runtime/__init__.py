@@ -1,1 +1,1 @@
-"""Runtime of every process: worker loops, leases, clocks, threads, HTTP listener."""
+"""Runtime of every process: worker loops, clocks, threads, durable files, HTTP listener."""

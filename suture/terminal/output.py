@@ -1,8 +1,8 @@
 """Output of commands: tables and progress for people, one JSON document for machines.
 
 Results go to stdout, progress and errors to stderr. Text for people goes through
-`suture.observe.terminal_escape`, and is never parsed as markup, because names come from disks and from the
-wire.
+`suture.observe.terminal_escape`, and is never parsed as markup, because names come from disks and
+from the wire.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""The wire: conversion of protobuf messages, servers and clients."""
+"""The wire between processes: messages, their conversion, clients, servers and certificates."""

@@ -25,7 +25,7 @@ class Said:
 
 def places() -> Iterator[Said]:
     """Yield every call of a logger in the product, those that wait for a commit among them."""
-    for folder in ("agent", "ozone", "scanner", "scm"):
+    for folder in ("agent", "ozone", "scanner", "scm", "suture"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and (called := called_log(node)) is not None:

@@ -26,8 +26,12 @@ PLANTED = {
     ),
     "the agent is built in floors": ("agent/config/planted_upward.py", "import agent.store.files"),
     "the command line is built in floors": (
-        "suture/terminal/planted_upward.py",
-        "import agent.cli.inspect",
+        "agent/cli/inspect/planted_upward.py",
+        "import agent.cli.change",
+    ),
+    "the shared library is built in floors": (
+        "suture/ec/planted_upward.py",
+        "import suture.client",
     ),
     "the wire is built in floors": (
         "suture/wire/mapping/planted_upward.py",
@@ -41,8 +45,6 @@ PLANTED = {
         "agent/cli/planted_reader.py",
         "import suture.client.ecreader",
     ),
-    "the library is a face of the client": ("suture/planted_store.py", "import agent.store"),
-    "the library is for others": ("agent/planted_library.py", "import suture.client"),
     "nobody needs Ozone": ("agent/planted_ozone.py", "import ozone.disk.layout"),
     "Ozone is served from the agent's store, by nothing that reads Ozone's disks": (
         "ozone/datanode_server/planted_volume.py",

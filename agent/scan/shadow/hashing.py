@@ -61,7 +61,8 @@ class ShadowHashing:
         on_difference: Callable[[], None] = lambda: None,
     ) -> None:
         """`upgraded_at_ms` returns when this version first ran here; 0 = no version ran before.
-        `sums` computes the second checksums; by default `agent.scan.shadow.reference_checksums` does."""
+        `sums` computes the second checksums; by default `agent.scan.shadow.reference_checksums`
+        does."""
         self._upgraded_at_ms = upgraded_at_ms
         self._clock = clock
         self._hasher = ReferenceChecksums()

@@ -6,9 +6,9 @@ The orders are those that the judge writes into a plan of Spark's, but without S
 until the reports behind them have settled, because replicas differ for a moment while they carry
 out the same command one after the other. Replicas that differ only in tombstones wait longer,
 because a pending delete explains that. The guard against loops is shared
-(`scm.replication.reconcile.reconcile_scheduler`): after a few commands that changed nothing, only an
-operator can retry. A contradiction alone also needs an operator; other damage of the same container
-is repaired.
+(`scm.replication.reconcile.reconcile_scheduler`): after a few commands that changed nothing, only
+an operator can retry. A contradiction alone also needs an operator; other damage of the same
+container is repaired.
 """
 
 from collections.abc import Iterable

@@ -18,7 +18,6 @@ from itertools import groupby
 from typing import Any, Final
 from weakref import WeakSet
 
-from agent.reconcile.witnesses import ChunkProver
 from merkle.possession_proof import NONCE_BYTES
 from merkle.replica import TREE_STATES, BlockData, BlockId, ContainerId, ReplicaState
 from suture.client.stripes.cell_reads import CellAnswers, read_cells
@@ -29,7 +28,7 @@ from suture.ec.wrong_shard import Proof, StripeVerdict, judge_stripe
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.ports import Executor
 from suture.wire.clients.message_groups import GROUP_BYTES_MAX, grouped
-from suture.wire.clients.replica_peer import BatchReplicaPeer, ReplicaPeer
+from suture.wire.clients.replica_peer import BatchReplicaPeer, ChunkProver, ReplicaPeer
 from suture.wire.mapping import codec
 
 SILENT_COUNT_MAX: Final = 3  # unanswered calls in a row until a source is dropped

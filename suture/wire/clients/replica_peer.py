@@ -12,6 +12,7 @@ from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaSt
 from merkle.tree import Tree, TreeSummary
 from merkle.tree_descent import BlockRange
 from suture.ec.rebuild_task import ShardLocation
+from suture.errors import SutureError
 from suture.wire.clients.peer import TransferCost
 from suture.wire.clients.shard_writer import WholeBlock
 from suture.wire.mapping.tree_pages import BlockRows
@@ -136,3 +137,14 @@ class ShardPeer(ReplicaPeer, Protocol):
 
 DialShard: TypeAlias = Callable[[ShardLocation], ShardPeer]
 """Returns a datanode of a reconstruction by its address."""
+
+
+@runtime_checkable
+class ChunkProver(Protocol):
+    """The method of a peer that proves chunks."""
+
+    def prove_chunks(
+        self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
+    ) -> list[bytes | SutureError]:
+        """Return the keyed hash of each chunk and its nonce, or an error. Raise SutureError."""
+        ...

@@ -12,9 +12,9 @@ few slots for working calls, and are bounded:
     memory is short   those that waited for `SLOW_S` are ended (`suture.wire.server.budgeted`)
 
 gRPC looks up the handler of a call before it gets a thread, even if it gets none: calls are ended
-there (`Waits.sweep`, by `suture.runtime.middleware`). A single request is received as a stream of one
-message, which is the same on the wire, because gRPC reports other calls only once their request is
-complete.
+there (`Waits.sweep`, by `suture.runtime.middleware`). A single request is received as a stream of
+one message, which is the same on the wire, because gRPC reports other calls only once their request
+is complete.
 """
 
 import time

@@ -1,5 +1,5 @@
-from agent.rpc.v1 import container_pb2 as _container_pb2
-from agent.rpc.v1 import datanode_pb2 as _datanode_pb2
+from suture.wire.v1 import container_pb2 as _container_pb2
+from suture.wire.v1 import datanode_pb2 as _datanode_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

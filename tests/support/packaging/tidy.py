@@ -41,13 +41,13 @@ PRODUCT_PACKAGES = (
     "spark_verify",
     "suture",
 )
-FACE = "suture/__init__.py"  # what others import; nobody here imports it
+FACE = "suture/__init__.py"  # the names for other programs, imported when they are used
 GENERATED_FOLDER = "suture/wire/v1/"
 BANNED_MODULES = frozenset({"utils", "helpers", "common", "misc", "base", "manager"})
 SHARED_NAMES = frozenset(
     # where each process begins, and what it may be told
     {"client", "clock", "commands", "errors", "exits", "main", "metrics", "options", "ports"}
-    | {"printable", "server", "service", "start", "http_pages", "heartbeat", "leader"}
+    | {"printable", "server", "service", "start", "http_pages", "heartbeat", "leader", "wiring"}
     # the same thing, ours and Ozone's
     | {"blockrow", "database", "descriptor", "incoming", "layout", "messages", "outgoing"}
     | {"parts", "peer", "repair", "reports", "rows", "scm", "scrub", "tables", "trees", "damage"}
@@ -197,16 +197,17 @@ def packages_are_docstrings(tree: Tree) -> Iterator[str]:
         if PurePosixPath(path).name != "__init__.py":
             continue
         module = ast.parse(text, path)
-        rest = [one for one in module.body[1:] if not (path == FACE and is_export(one))]
-        if rest or ast.get_docstring(module) is None:
+        imports = [one for one in module.body[1:] if imports_product(one)]
+        if (imports if path == FACE else module.body[1:]) or ast.get_docstring(module) is None:
             yield f"{path}:1: holds something else than one docstring"
 
 
-def is_export(node: ast.stmt) -> bool:
-    """Whether it is what the face of a library has: imports from elsewhere, and their list."""
-    return isinstance(node, ast.ImportFrom) or (
-        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    )
+def imports_product(node: ast.stmt) -> bool:
+    """Return whether a statement of a module imports a package of the product."""
+    modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    if isinstance(node, ast.Import):
+        modules = [alias.name for alias in node.names]
+    return any(is_product(module.replace(".", "/")) for module in modules)
 
 
 def proto_is_no_package(tree: Tree) -> Iterator[str]:

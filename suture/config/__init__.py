@@ -1,0 +1,1 @@
+"""Options of all programs: sections, units, and TOML files."""

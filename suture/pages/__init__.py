@@ -1,0 +1,1 @@
+"""Web pages of all programs: the templates that they share, and the words for a state."""
