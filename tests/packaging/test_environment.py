@@ -117,7 +117,7 @@ class TestMaking:
     def test_a_damaged_one_is_made_again(self, package: Package) -> None:
         """The right wheels and the right Python are not enough: the programs must start."""
         first = package.made()
-        shutil.rmtree(first / f"lib/python{VERSION}/site-packages/agent")
+        shutil.rmtree(first / f"lib/python{VERSION}/site-packages/suture")
 
         second = package.made()
 

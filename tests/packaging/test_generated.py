@@ -54,7 +54,7 @@ def inputs_checksum() -> int:
         ROOT / "pyproject.toml",
         ROOT / "tools" / "gen_proto.py",
         *sorted((ROOT / "proto").rglob("*.proto")),
-        *sorted((ROOT / "agent" / "rpc" / "v1").glob("*_pb2*")),
+        *sorted((ROOT / "suture" / "wire" / "v1").glob("*_pb2*")),
         *sorted((ROOT / "ozone" / "messages").glob("*_pb2*")),
     ]
     checksum = 0

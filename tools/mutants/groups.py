@@ -61,14 +61,36 @@ ASKED_BY_SCM = (
 """They ask the judge what the control plane's own rules were asked before."""
 
 SCM_RULES = (
-    *("case", "delete_safety", "origins", "shard_guard", "close_rules", "copy_targets"),
-    *("decommission_rules", "lifecycle", "emptying", "eligibility", "command_limits", "loads"),
+    *(
+        "container_context",
+        "delete_safety",
+        "quasi_closed_guard",
+        "shard_guard",
+        "close_rules",
+        "copy_targets",
+    ),
+    *(
+        "decommission_rules",
+        "lifecycle",
+        "empty_container_rules",
+        "eligibility",
+        "command_limits",
+        "loads",
+    ),
     *("balance_moves", "allocate", "plan_check", "nodes", "safemode"),
 )
 SCANNER_RULES = (
-    *("rows/alike", "growth"),
-    *("chunk_verdict", "forensics", "breaker", "schedule", "pacing", "finding", "resume"),
-    *("rows/spans", "failure_window", "notebook", "rows/small_blocks", "replica_scan"),
+    *("rows/uniform_chunks", "scan_tree"),
+    *(
+        "chunk_verdict",
+        "forensics",
+        "breaker",
+        "schedule",
+        "scan_rate_control",
+        "finding",
+        "resume",
+    ),
+    *("rows/spans", "failure_window", "finding_collector", "rows/small_blocks", "replica_scan"),
     *("scan_outcome", "unreadable_verdict"),
 )
 

@@ -27,7 +27,7 @@ from tools.demo.cluster import Cluster
 pytestmark = pytest.mark.slow
 
 WAIT_S = 30.0
-SCM_METRICS = Path(__file__).resolve().parents[3] / "scm" / "edge" / "metrics.py"
+SCM_METRICS = Path(__file__).resolve().parents[3] / "scm" / "api" / "metrics.py"
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ def test_a_scrape_counts_what_is_there(world: ScmWorld) -> None:
 
 def test_every_metric_that_is_declared_is_there(world: ScmWorld) -> None:
     """A metric that is declared but not exported could not be queried."""
-    text = (ROOT / "scm" / "edge" / "metrics.py").read_text()
+    text = (ROOT / "scm" / "api" / "metrics.py").read_text()
     declared = {without_suffix(name) for name in re.findall(r"\"(suture_\w+)\"", text)}
 
     with CallThreadPool(2, 4) as calls:
@@ -100,7 +100,7 @@ def test_every_metric_that_is_declared_is_there(world: ScmWorld) -> None:
 
 def test_everything_that_alerts_and_dashboard_ask_for_is_told(world: ScmWorld) -> None:
     """A panel of a metric that is not exported stays empty, and an alert never fires."""
-    text = (ROOT / "scm" / "edge" / "metrics.py").read_text()
+    text = (ROOT / "scm" / "api" / "metrics.py").read_text()
     declared = {without_suffix(name) for name in METRIC.findall(text)}
     asked = {without_suffix(name) for text in expressions() for name in METRIC.findall(text)}
 
