@@ -33,7 +33,7 @@ def page(program: str, python: Path) -> str:
         title = "DESCRIPTION" if not words else " ".join([program, *words])
         lines += [f'.SH "{title}"', ".nf", *map(escaped, text.splitlines()), ".fi"]
     lines += [".SH FILES", "/etc/suture/agent.toml", ".SH SEE ALSO"]
-    lines += ["/usr/share/doc/suture/OPERATIONS.md"]
+    lines += ["/usr/share/doc/suture/operations/README.md"]
     return "\n".join(lines) + "\n"
 
 

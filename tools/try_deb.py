@@ -4,9 +4,9 @@
 
 A host is a Debian root: created once by debootstrap below --base, with an overlay for each host. No
 systemd runs in a root, so the commands of the units are started by hand, as the user and with the
-folders that the units name; each host has its own loopback address. The commands come from the
-operations manual in the package, `## Three hosts` and `## The first hour`. Needs root, debootstrap,
-and a minute. Exit code 1, with the reason, if something is not as documented.
+folders that the units name; each host has its own loopback address. The commands come from the page
+operations/three-hosts.md in the package. Needs root, debootstrap, and a minute. Exit code 1, with
+the reason, if something is not as documented.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tools.packages.hosts import Fault, Host, a_host, made, this_suite  # noqa: 
 
 HOST_COUNT = 3
 README = "usr/share/doc/suture/README.md"
-MANUAL = "usr/share/doc/suture/OPERATIONS.md"
+MANUAL = "usr/share/doc/suture/operations/three-hosts.md"
 SCM = "--scm scm.example.org:9860"
 STEP = re.compile(  # a file and its content, or commands and their output
     r"^`(/[^`]+)`[^\n]*:\n\n```(sh|toml)\n(.*?)```|^```console\n(.*?)```", re.DOTALL | re.MULTILINE
@@ -88,22 +88,22 @@ def tried(hosts: Sequence[Host], package: Path) -> None:
 
 
 def installed(hosts: Sequence[Host], package: Path) -> None:
-    """Install everywhere, and follow `## Three hosts`. Raise Fault."""
+    """Install everywhere, and follow the page of the three hosts. Raise Fault."""
     for host in hosts:
         shutil.copy(package, host.root / "suture.deb")
         shown(host, "dpkg --install /suture.deb")
         with (host.root / "etc/hosts").open("a") as names:
             names.write(f"{hosts[0].address} scm.example.org\n")
             names.writelines(f"{h.address} {h.name}\n" for h in hosts)
-    follow(hosts[0], part("### On the first host", hosts[0]))
+    follow(hosts[0], part("## On the first host", hosts[0]))
     for host in hosts:
         own = host.root / "etc/suture/conf.d/try.toml"  # they share one machine's ports
         own.parent.mkdir()
         own.write_text(f'[observe]\nlisten = "{host.address}:9861"\n')
         if host is not hosts[0]:
             shutil.copytree(hosts[0].root / "root/authority", host.root / "root/authority")
-        follow(host, part("### On each host", host).replace("datanode1.example.org", host.name))
-    follow(hosts[0], part("### The operator", hosts[0]))
+        follow(host, part("## On each host", host).replace("datanode1.example.org", host.name))
+    follow(hosts[0], part("## The operator", hosts[0]))
 
 
 def follow(host: Host, text: str) -> None:
@@ -130,8 +130,7 @@ def part(heading: str, host: Host) -> str:
     text = (host.root / MANUAL).read_text().partition(f"\n{heading}\n")[2]
     if not text:
         raise Fault(f"the manual has no {heading}")
-    end = r"^##+ " if heading.startswith("###") else r"^## "
-    return re.split(end, text, flags=re.MULTILINE)[0]
+    return text.partition("\n## ")[0]
 
 
 def started(hosts: Sequence[Host]) -> None:

@@ -4,7 +4,8 @@ Fifty runs at random moments, on clusters of five agents, all in separate proces
 (`restore_drill.py` has the steps and the definition of a loss). Each restore is on the cluster that
 the one before left, ten per cluster; one of five is from an older backup, which may have been
 restored before. The seed of each run is printed. A key that was deleted after the backup, with its
-whole container, exists again and cannot be read: that is counted, and documented in OPERATIONS.
+whole container, exists again and cannot be read: that is counted, and documented in
+docs/operations/restore.md.
 
     BENCH_RESTORE_COUNT=5 make bench NAME=restore     fewer of them
     BENCH_RESTORE_SEED=7 make bench NAME=restore      other ones

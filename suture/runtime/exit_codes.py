@@ -1,4 +1,4 @@
-"""Exit codes, the same for every program; docs/OPERATIONS.md has the same table.
+"""Exit codes, the same for every program; docs/operations/exit-codes.md has the same table.
 
 0   done, and nothing is wrong 1   refused or failed; the message says why 2   done, and there is
 something to do: damage, differences, replicas not repaired 3   not possible now, or unknown; try

@@ -1,5 +1,6 @@
 """What the package gives an operator besides the programs: man pages, completion, its own files."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer._completion_shared import get_completion_script
 
+from tests.support.manual.reading import MANUAL, pages
 from tools import make_deb, try_deb
 from tools.man import escaped, page
 from tools.packages import stage
@@ -65,7 +67,22 @@ def test_the_package_has_units_options_and_documents(tmp_path: Path) -> None:
     assert units < ours
     assert 0o640 == (tmp_path / "etc/suture/agent.toml").stat().st_mode & 0o777
     for name in stage.DOCUMENTS:
-        assert (tmp_path / "usr/share/doc/suture" / Path(name).name).exists()
+        assert (tmp_path / "usr/share/doc/suture" / name.removeprefix("docs/")).exists()
+
+
+def test_links_of_the_packaged_manual_resolve(tmp_path: Path) -> None:
+    """The package has every document that a page of the manual links to."""
+    stage.place_files(tmp_path, stage.DEBIAN)
+
+    packaged = sorted((tmp_path / "usr/share/doc/suture/operations").iterdir())
+    missing = [
+        (page.name, target)
+        for page in packaged
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text())
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert [page.name for page in packaged] == sorted(page.name for page in pages())
+    assert [] == missing
 
 
 def test_the_package_of_the_job_has_its_unit_timer_and_program(tmp_path: Path) -> None:
@@ -125,7 +142,7 @@ def test_any_python_that_there_are_wheels_for_will_do() -> None:
 
 def test_the_manual_can_be_followed_by_a_program() -> None:
     """The manual has every file and step that `tools/try_deb.py` types on three hosts."""
-    steps = try_deb.STEP.findall((ROOT / "docs" / "OPERATIONS.md").read_text())
+    steps = try_deb.STEP.findall((MANUAL / Path(try_deb.MANUAL).name).read_text())
 
     files = [path for path, *_ in steps if path]
     typed = [command for *_, block in steps for command in block.splitlines()]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.manual.reading import CONTENTS, MANUAL, pages
 from tests.support.packaging.commands import faults_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +19,16 @@ HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 FILE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*/?")
+PAGE_LINES_MAX = 250
+TASKS = (
+    "throttle",
+    "bandwidth",
+    "add a datanode",
+    "replace a disk",
+    "upgrade",
+    "back up",
+    "restore",
+)
 MADE_BY_RUNNING = ("bench/out", "suture/wire/v1/__pycache__")
 
 
@@ -91,6 +102,27 @@ def test_named_commands_exist(document: Path) -> None:
     faults = [fault for command in commands(document) for fault in faults_of(command)]
 
     assert [] == faults
+
+
+def test_table_of_contents_lists_every_page_of_the_manual() -> None:
+    """The pages in the folder are those that the table of contents links to."""
+    assert sorted(MANUAL.rglob("*.*")) == sorted(pages())
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_page_of_the_manual_is_short_and_has_one_title(page: Path) -> None:
+    """A page begins with its only title, and has a bounded number of lines."""
+    text = prose(page)
+
+    assert text.startswith("# ")
+    assert 1 == len(re.findall("^# ", text, re.MULTILINE))
+    assert PAGE_LINES_MAX >= page.read_text().count("\n")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_table_of_contents_names_the_task(task: str) -> None:
+    """An operator who searches the table of contents for the usual word finds the page."""
+    assert task in CONTENTS.read_text().lower()
 
 
 def test_decisions_are_numbered_without_gaps() -> None:

@@ -13,10 +13,13 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from tests.support.manual.reading import MANUAL
 from tests.support.packaging.monitoring import FOLDER, METRIC, expressions, rules, without_suffix
+from tools.packages import stage
 
 ROOT = Path(__file__).resolve().parents[2]
-OPERATIONS = (ROOT / "docs" / "OPERATIONS.md").read_text()
+INSTALLED = "file:///usr/share/doc/suture/"
+LISTED = re.compile(r"^\| \[(\w+)\]\((\S+)\) \|", re.MULTILINE)
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed"
@@ -43,14 +46,25 @@ def test_every_metric_that_is_asked_for_exists() -> None:
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
 def test_an_alert_leads_to_its_first_three_commands(rule: dict[str, Any]) -> None:
     """
-    The link of each alert is a heading of the operations manual with three commands below it.
+    The link of each alert is a heading of an installed page with three commands below it.
     """
-    anchor = rule["annotations"]["runbook_url"].partition("#")[2]
-    (section,) = re.findall(rf"^### {anchor}\n(.*?)(?=^##|\Z)", OPERATIONS.replace("\r", ""),
+    name, _, anchor = rule["annotations"]["runbook_url"].removeprefix(INSTALLED).partition("#")
+    text = (ROOT / "docs" / name).read_text()
+    (section,) = re.findall(rf"^## {anchor}\n(.*?)(?=^##|\Z)", text,
                             re.MULTILINE | re.DOTALL | re.IGNORECASE)  # fmt: skip
 
+    assert f"docs/{name}" in stage.DOCUMENTS
     assert 3 == section.count("\n$ ")
     assert rule["labels"]["severity"] in {"critical", "warning"}
+
+
+def test_list_of_alerts_is_complete() -> None:
+    """The page docs/operations/alerts.md links to the section of each alert."""
+    listed = LISTED.findall((MANUAL / "alerts.md").read_text())
+
+    urls = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules()}
+    assert urls == {alert: f"{INSTALLED}operations/{link}" for alert, link in listed}
+    assert len(urls) == len(listed)
 
 
 @needs_promtool

@@ -11,7 +11,10 @@ from tools import make_rpm
 from tools.packages import stage
 from tools.packages.wheels import PYTHONS
 
-FOLDERS = {"/opt/suture", "/opt/suture/wheels", "/usr/share/doc/suture", "/usr/share/suture"}
+FOLDERS = {
+    *("/opt/suture", "/opt/suture/wheels", "/usr/share/suture"),
+    *("/usr/share/doc/suture", "/usr/share/doc/suture/operations"),
+}
 
 needs_rpm = pytest.mark.skipif(shutil.which("rpmbuild") is None, reason="rpmbuild is not installed")
 

@@ -23,9 +23,11 @@ HOME: Final = Path("opt/suture")
 PROGRAMS: Final = ("suture", "suture-agent", "suture-scm")
 VERIFY: Final = "suture-verify"
 VERIFY_DESCRIPTION: Final = "Compares the replicas of a whole cluster of Suture or Ozone, on Spark"
-DOCUMENTS: Final = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "docs/OPERATIONS.md",
-                    "docs/CONFIGURATION.md", "docs/EVENTS.md", "docs/OZONE.md",
-                    "docs/OZONE_REFERENCE.md", "docs/BENCHMARKS.md")  # fmt: skip
+MANUAL: Final = sorted(f"docs/operations/{p.name}" for p in (ROOT / "docs/operations").glob("*.md"))
+DOCUMENTS: Final = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", *MANUAL,
+                    "docs/CONFIGURATION.md", "docs/EVENTS.md", "docs/VOCABULARY.md",
+                    "docs/OZONE.md", "docs/OZONE_REFERENCE.md", "docs/BENCHMARKS.md",
+                    "docs/PROOFS.md", "docs/WIRE.md")  # fmt: skip
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DESCRIPTION: Final = PROJECT["description"].rstrip(".")
 OPTIONS: Final = Path("etc/suture/agent.toml")
@@ -85,7 +87,7 @@ def place_files(root: Path, layout: Layout) -> None:
         ROOT / "monitoring/alerts.yaml": "usr/share/suture/alerts.yaml",
         ROOT / "monitoring/dashboard.json": "usr/share/suture/dashboard.json",
         ROOT / "tools/packages/make-environment": HOME / "make-environment",
-        **{ROOT / name: f"usr/share/doc/suture/{Path(name).name}" for name in DOCUMENTS},
+        **{ROOT / n: f"usr/share/doc/suture/{n.removeprefix('docs/')}" for n in DOCUMENTS},
     }
     for source, target in copies.items():
         place(root / target, source.read_bytes())

@@ -1,4 +1,4 @@
-"""docs/OPERATIONS.md is followed from its first page to its last, on hosts that are processes."""
+"""docs/operations is followed from its first page to its last, on hosts that are processes."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ from suture.observe.events import EVENTS
 from suture.runtime.exit_codes import ExitCode
 from tests.support.manual.hosts import Host, Site
 from tests.support.manual.reader import LISTED, Reader
-from tests.support.manual.reading import Step, steps
+from tests.support.manual.reading import MANUAL, Step, manual_text, steps
 from tests.support.manual.stand_ins import STAND_INS
 from tests.support.ozone.ozone_volumes import golden
 from tests.support.waiting import wait_until
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-STEPS: Final = steps((ROOT / "docs" / "OPERATIONS.md").read_text())
+STEPS: Final = steps(manual_text())
 
 QUICKLY: Final = """heartbeat_interval_ms = 200
 close_retry_ms = 250
@@ -193,7 +193,7 @@ def the_first_hour(reader: Reader, own: Own) -> None:
 
 
 def certificates(reader: Reader, own: Own) -> None:
-    """Secure another site from nothing, then renew a certificate, as the text says."""
+    """Secure another site from nothing, renew a certificate, and replace the authority."""
     site = Site(reader.root / "secured", hosts=1)
     [host] = site.hosts
     host.directory = folder = host.home / "private"
@@ -206,17 +206,23 @@ def certificates(reader: Reader, own: Own) -> None:
                 reader.typed.append(step.command)
                 edited(host, step.command.split()[1])
                 control_plane_is_secured(reader, host)
-            elif step.command == "suture tls init NEW":
-                reader.registered(1, host)
-                renewed(reader, host, own)
-                reader.words |= {"NEW": str(host.home / "new"), "ID": only_node(reader, host)}
-                reader.follow(step, host)
             else:
+                reader.follow(step, host)
+        reader.registered(1, host)
+        renewed(reader, host, own)
+        reader.words |= {"NEW": str(host.home / "new"), "ID": only_node(reader, host)}
+        for step in STEPS:
+            if step.chapter == "Replace the certificate authority":
                 reader.follow(step, host)
         exchanged(reader, host, host.home / "new")
     finally:
         site.stop()
         reader.words = kept
+
+
+def authority_is_replaced(reader: Reader, own: Own) -> None:
+    """Check that `certificates` has typed the chapter, on the site that it secured."""
+    assert {step.command for step in own} <= set(reader.typed)
 
 
 def edited(host: Host, path: str) -> None:
@@ -230,7 +236,7 @@ def edited(host: Host, path: str) -> None:
     mine.mkdir(parents=True)
     for file_name in ("ada.pem", "ada.key", "ca.pem"):
         shutil.copy(host.directory / file_name, mine)
-    text = (ROOT / "docs" / "OPERATIONS.md").read_text().partition("\n## Certificates\n")[2]
+    text = (MANUAL / "certificates.md").read_text()
     (mine / "client.toml").write_text(text.partition("```toml\n")[2].partition("```")[0])
 
 
@@ -403,6 +409,7 @@ CHAPTERS: Final[dict[str, Callable[[Reader, Own], None]]] = {
     "The operator": the_operator,
     "The first hour": the_first_hour,
     "Certificates": certificates,
+    "Replace the certificate authority": authority_is_replaced,
     "Restore the control plane's state": control_plane_is_lost,
     "Recover files from volumes": off_the_volumes_alone,
     "Replace a disk": disk_is_replaced,
@@ -417,6 +424,7 @@ CHAPTERS: Final[dict[str, Callable[[Reader, Own], None]]] = {
     "Is my data whole?": damaged,
     "Collect evidence for a bug report.": evidence,
     "SutureShadowHashMismatch": evidence,
+    "SutureVolumeSlow": evidence,
     "Make a volume read-only.": emptied,
 }
 """Chapters for which something must be there first, or be done between two commands."""

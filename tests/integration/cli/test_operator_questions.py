@@ -1,4 +1,4 @@
-"""docs/OPERATIONS.md: each question is answered by its one command."""
+"""docs/operations/questions-*.md: each question is answered by its one command."""
 
 import os
 import re
@@ -12,17 +12,15 @@ from agent.cli.main import run
 from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
-from tests.support.manual.reading import header, words_of
+from tests.support.manual.reading import header, pages, words_of
 from tests.support.storage.blocks_on_disk import newest_block
 from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
-QUESTION = re.compile(
-    r"^### (.+[.?])\n\n```console\n\$ (suture .+)\n((?:.|\n)*?)^```", re.MULTILINE
-)
-QUESTIONS = QUESTION.findall((ROOT / "docs" / "OPERATIONS.md").read_text())
+QUESTION = re.compile(r"^## (.+[.?])\n\n```console\n\$ (suture .+)\n((?:.|\n)*?)^```", re.MULTILINE)
+PAGES = "\n".join(page.read_text() for page in pages() if page.name.startswith("questions-"))
+QUESTIONS = QUESTION.findall(PAGES)
 SAYS = {
     "May I switch this datanode off?": r"\Ayes: ",
     "What if it never came back?": r"\Anothing would be lost",
@@ -61,11 +59,8 @@ def store_and_damage(cluster: Cluster, suture: CommandLine, path: Path) -> None:
 
 
 def test_every_question_in_the_manual_has_a_command() -> None:
-    """Every heading of the chapter has one command in the table of this test, and none is left
-    out.
-    """
-    chapter = (ROOT / "docs" / "OPERATIONS.md").read_text().partition("\n## Questions")[2]
-    headings = re.findall(r"^### (.+)$", chapter.partition("\n## ")[0], re.MULTILINE)
+    """Every heading of the pages has one command below it."""
+    headings = re.findall(r"^## (.+)$", PAGES, re.MULTILINE)
 
     assert headings == [question for question, _, _ in QUESTIONS]
     assert 20 < len(QUESTIONS)

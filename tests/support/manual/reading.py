@@ -3,9 +3,13 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-HEADING: Final = re.compile(r"^#{2,3} (.+)$")
+MANUAL: Final = Path(__file__).resolve().parents[3] / "docs" / "operations"
+CONTENTS: Final = MANUAL / "README.md"
+ENTRY: Final = re.compile(r"\]\(([\w-]+\.md)\)")
+HEADING: Final = re.compile(r"^#{1,2} (.+)$")
 FILE: Final = re.compile(r"^`(/[^`]+)`")  # begins the sentence above the block that is in it
 
 
@@ -18,6 +22,17 @@ class Step:
     shown: str = ""
     path: str = ""
     content: str = ""
+
+
+def pages() -> list[Path]:
+    """Return the table of contents, and the pages of the manual in its order."""
+    names = dict.fromkeys(ENTRY.findall(CONTENTS.read_text()))
+    return [CONTENTS, *(MANUAL / name for name in names)]
+
+
+def manual_text() -> str:
+    """Return the text of all pages."""
+    return "\n".join(page.read_text() for page in pages())
 
 
 def steps(manual: str) -> list[Step]:

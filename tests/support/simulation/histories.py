@@ -447,7 +447,7 @@ _REMEDIES: Final = {
     "MISSING": ("mark-lost",),
     "UNDER OR OVER_REPLICATED": ("reconcile",),
 }
-"""The commands that docs/OPERATIONS.md names for containers that do not come right by themselves,
+"""The commands that docs/operations names for containers that do not come right by themselves,
 in the order in which they are tried; for every other trouble there is none."""
 _REMEDY_ROUNDS: Final = 5
 
