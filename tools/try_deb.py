@@ -103,7 +103,7 @@ def installed(hosts: Sequence[Host], package: Path) -> None:
         if host is not hosts[0]:
             shutil.copytree(hosts[0].root / "root/authority", host.root / "root/authority")
         follow(host, part("## On each host", host).replace("datanode1.example.org", host.name))
-    follow(hosts[0], part("## The operator", hosts[0]))
+    follow(hosts[0], part("## On the operator's machine", hosts[0]))
 
 
 def follow(host: Host, text: str) -> None:

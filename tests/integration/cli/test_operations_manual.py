@@ -406,7 +406,7 @@ CHAPTERS: Final[dict[str, Callable[[Reader, Own], None]]] = {
     "Install": install,
     "On the first host": on_the_first_host,
     "On each host": on_each_host,
-    "The operator": the_operator,
+    "On the operator's machine": the_operator,
     "The first hour": the_first_hour,
     "Certificates": certificates,
     "Replace the certificate authority": authority_is_replaced,
