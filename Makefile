@@ -12,7 +12,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench mutants simulate replay shrink soak nightly interop format deb rpm clean python
+.PHONY: help demo test check lint bench mutants simulate replay shrink soak nightly interop format deb rpm site clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -82,6 +82,9 @@ deb: python ## Build dist/suture_*.deb and suture-verify_*.deb, for Debian's and
 
 rpm: python ## Build the same as dist/*.rpm; needs rpmbuild.
 	@$(BIN)/python tools/make_rpm.py
+
+site: python ## Build the documents as a web site in dist/site.
+	$(BIN)/mkdocs build --quiet
 
 clean: ## Remove everything that make created, .venv included.
 	rm -rf .venv dist build bench/out .mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis \
