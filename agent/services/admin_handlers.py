@@ -13,7 +13,7 @@ Status = Callable[[], pb.StatusResponse]
 
 
 class AdminHandlers:
-    """Handlers of Status, ScrubStatus, SteerScrub, SteerVolume, ListDisks."""
+    """Handlers of Status, ScrubStatus, ControlScrub, SetVolumeMode, ListDisks."""
 
     def __init__(
         self,
@@ -27,9 +27,9 @@ class AdminHandlers:
         self._scrub = scrub
         self._volumes = volumes
 
-    def SteerVolume(
-        self, request: pb.SteerVolumeRequest, context: grpc.ServicerContext
-    ) -> pb.SteerVolumeResponse:
+    def SetVolumeMode(
+        self, request: pb.SetVolumeModeRequest, context: grpc.ServicerContext
+    ) -> pb.SetVolumeModeResponse:
         """Change the service of a volume, or add one; return the state of all."""
         del context
         if self._volumes is None:
@@ -45,7 +45,7 @@ class AdminHandlers:
                 self._volumes.add(request.add_path)
             case _:
                 raise codec.malformed("wish", "is not set")
-        return pb.SteerVolumeResponse(volumes=self._volumes.status())
+        return pb.SetVolumeModeResponse(volumes=self._volumes.status())
 
     def ListDisks(
         self, request: pb.ListDisksRequest, context: grpc.ServicerContext
@@ -61,8 +61,8 @@ class AdminHandlers:
         del request, context
         return pb.ScrubStatusResponse() if self._scrub is None else self._scrub.status()
 
-    def SteerScrub(
-        self, request: pb.SteerScrubRequest, context: grpc.ServicerContext
+    def ControlScrub(
+        self, request: pb.ControlScrubRequest, context: grpc.ServicerContext
     ) -> pb.ScrubStatusResponse:
         """Pause, resume or cancel background scans; return their progress."""
         del context

@@ -47,11 +47,11 @@ class Agent:
 
     def pause(self) -> None:
         """Pause the scan."""
-        self._peer.steer_scrub(pb.SteerScrubRequest(pause_ms=PAUSE_MS))
+        self._peer.control_scrub(pb.ControlScrubRequest(pause_ms=PAUSE_MS))
 
     def resume(self) -> None:
         """Resume the scan."""
-        self._peer.steer_scrub(pb.SteerScrubRequest(resume=True))
+        self._peer.control_scrub(pb.ControlScrubRequest(resume=True))
 
     def start(self, disk: LimitedDisk | None = None) -> None:
         """Start it; on a limited disk if one is given."""

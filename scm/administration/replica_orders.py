@@ -177,7 +177,7 @@ class OperatorCommands(ControlComponent):
         return self._each(change, container_ids, worlds, decide, is_for_shards=True)
 
     @state_change
-    def order_nodes(
+    def command_nodes(
         self, change: StateChange, datanode_ids: Sequence[str], kind: CommandKind
     ) -> list[NodeDecision]:
         """Send datanodes a command that concerns themselves."""

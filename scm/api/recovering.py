@@ -19,7 +19,7 @@ DELETED_MAX: Final = 2_000_000  # blocks of all containers of one call
 RECOVERED_KEY: Final = MessageMap(scm_pb2.RecoveredKey, RecoveredPut, key="name")
 
 
-def found_from(request: scm_pb2.RecoverRequest) -> RecoveryCall:
+def found_from(request: scm_pb2.RecoverFromRestoreRequest) -> RecoveryCall:
     """Check the findings."""
     return RecoveryCall(
         _looked_from(request),
@@ -30,7 +30,7 @@ def found_from(request: scm_pb2.RecoverRequest) -> RecoveryCall:
     )
 
 
-def _looked_from(request: scm_pb2.RecoverRequest) -> list[InspectedContainer]:
+def _looked_from(request: scm_pb2.RecoverFromRestoreRequest) -> list[InspectedContainer]:
     _limit(len(request.containers), IDS_MAX, "containers")
     _limit(sum(len(c.deleted_local_ids) for c in request.containers), DELETED_MAX, "blocks")
     return [
@@ -46,16 +46,16 @@ def _looked_from(request: scm_pb2.RecoverRequest) -> list[InspectedContainer]:
     ]
 
 
-def _keys_from(request: scm_pb2.RecoverRequest) -> list[Key]:
+def _keys_from(request: scm_pb2.RecoverFromRestoreRequest) -> list[Key]:
     """Return the keys; a name may occur more than once."""
     _limit(len(request.keys), KEYS_MAX, "keys")
     return [key_from(message, f"keys[{i}]") for i, message in enumerate(request.keys)]
 
 
-def to_recover_message(found: RecoveryBacklog) -> scm_pb2.GetRecoveryResponse:
+def to_recover_message(found: RecoveryBacklog) -> scm_pb2.GetRestoreRecoveryResponse:
     """Return the containers to examine."""
     restored = found.restored
-    return scm_pb2.GetRecoveryResponse(
+    return scm_pb2.GetRestoreRecoveryResponse(
         restored=restored is not None,
         taken_at_ms=0 if restored is None else restored.taken_at_ms,
         restored_at_ms=0 if restored is None else restored.restored_at_ms,
@@ -64,9 +64,9 @@ def to_recover_message(found: RecoveryBacklog) -> scm_pb2.GetRecoveryResponse:
     )
 
 
-def recovered_message(made: RecoveryResult) -> scm_pb2.RecoverResponse:
+def recovered_message(made: RecoveryResult) -> scm_pb2.RecoverFromRestoreResponse:
     """Return the outcomes, or predicted outcomes, of the findings."""
-    return scm_pb2.RecoverResponse(
+    return scm_pb2.RecoverFromRestoreResponse(
         adopted_container_ids=made.adopted,
         deleted_keys=made.deleted,
         keys=RECOVERED_KEY.messages(made.brought),

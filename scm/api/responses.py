@@ -8,7 +8,7 @@ from typing import Final, assert_never
 from health.cluster_verdict import Judgement
 from scm.administration.affected_keys import AffectedKey, KeyPage
 from scm.administration.decommission import SHOWN_MAX, DepartureStatus
-from scm.administration.forget_containers import ForgetResult
+from scm.administration.mark_containers_lost import ForgetResult
 from scm.administration.replica_orders import DatanodeQueue, NodeDecision
 from scm.api import wire
 from scm.api.call_values import (
@@ -253,9 +253,9 @@ def decisions_message(decisions: Iterable[ContainerDecision]) -> scm_pb2.Contain
     return scm_pb2.ContainerDecisions(decisions=CONTAINER_DECISION.messages(decisions))
 
 
-def forgotten_message(fates: Iterable[ForgetResult]) -> scm_pb2.ForgetContainersResponse:
+def forgotten_message(fates: Iterable[ForgetResult]) -> scm_pb2.MarkContainersLostResponse:
     """Return the outcomes of forgetting containers."""
-    return scm_pb2.ForgetContainersResponse(containers=FORGOTTEN.messages(fates))
+    return scm_pb2.MarkContainersLostResponse(containers=FORGOTTEN.messages(fates))
 
 
 def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysResponse:
@@ -286,9 +286,9 @@ def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
 
 def departures_message(
     departures: Iterable[DepartureStatus], leaving_locked: int, resting_locked: int
-) -> scm_pb2.ListDeparturesResponse:
+) -> scm_pb2.ListDecommissionsResponse:
     """Return the progress of the nodes that are not in service."""
-    return scm_pb2.ListDeparturesResponse(
+    return scm_pb2.ListDecommissionsResponse(
         leaving_locked_count=leaving_locked,
         resting_locked_count=resting_locked,
         departures=DEPARTURE.messages(departures),

@@ -108,12 +108,12 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             next_start_after=next_start_after,
         )
 
-    def FinishWrites(
-        self, request: scm_pb2.FinishWritesRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.FinishWritesResponse:
+    def EndWriteSession(
+        self, request: scm_pb2.EndWriteSessionRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.EndWriteSessionResponse:
         """End a writer's session."""
         client_id = wire.client_id_from(request.client_id)
-        return scm_pb2.FinishWritesResponse(
+        return scm_pb2.EndWriteSessionResponse(
             container_ids=self._clients.finish(client_id, close=request.close)
         )
 
@@ -262,12 +262,12 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
         return responses.decisions_message(decisions)
 
-    def OrderNodes(
-        self, request: scm_pb2.OrderNodesRequest, _context: grpc.ServicerContext
+    def CommandNodes(
+        self, request: scm_pb2.CommandNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.NodeDecisions:
         """Order datanodes to measure their volumes, or to register again."""
         return responses.node_decisions_message(
-            self._control.admin.order_nodes(*wire.node_order_from(request))
+            self._control.admin.command_nodes(*wire.node_order_from(request))
         )
 
     def GetQueues(
@@ -310,9 +310,9 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             )
         )
 
-    def ForgetContainers(
-        self, request: scm_pb2.ForgetContainersRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ForgetContainersResponse:
+    def MarkContainersLost(
+        self, request: scm_pb2.MarkContainersLostRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.MarkContainersLostResponse:
         """Give up missing containers, or restore them."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
@@ -323,9 +323,9 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             forgetting.forget(ids, worlds=worlds, is_dry_run=request.dry_run)
         )
 
-    def Foresee(
-        self, request: scm_pb2.ForeseeRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ForeseeResponse:
+    def CheckStop(
+        self, request: scm_pb2.CheckStopRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.CheckStopResponse:
         """Return the effect of switching datanodes or volumes off."""
         return shutdown_impact_wire.IMPACT.message(
             self._control.impacts.ask(shutdown_impact_wire.question_from(request))
@@ -392,24 +392,24 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
         return responses.KEY_PAGE.message(page)
 
-    def GetRecovery(
-        self, _request: scm_pb2.GetRecoveryRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.GetRecoveryResponse:
+    def GetRestoreRecovery(
+        self, _request: scm_pb2.GetRestoreRecoveryRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetRestoreRecoveryResponse:
         """Return the containers to examine after a restore."""
         return recovering.to_recover_message(self._queries.to_recover())
 
-    def Recover(
-        self, request: scm_pb2.RecoverRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.RecoverResponse:
+    def RecoverFromRestore(
+        self, request: scm_pb2.RecoverFromRestoreRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.RecoverFromRestoreResponse:
         """Apply the findings of a recovery."""
         found = recovering.found_from(request)
         return recovering.recovered_message(
             self._control.recovery.recover(found, is_dry_run=request.dry_run)
         )
 
-    def ListDepartures(
-        self, _request: scm_pb2.ListDeparturesRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ListDeparturesResponse:
+    def ListDecommissions(
+        self, _request: scm_pb2.ListDecommissionsRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListDecommissionsResponse:
         """Return the datanodes that are not in service, and what they wait for."""
         departures = self._control.departures
         return responses.departures_message(

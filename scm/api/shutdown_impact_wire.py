@@ -1,4 +1,4 @@
-"""Converts `Foresee`: checks the request and describes the response."""
+"""Converts `CheckStop`: checks the request and describes the response."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from suture.wire.v1 import scm_pb2
 
 KEEP_MAX: Final = 32  # copies: more than any container has
 IMPACT: Final = MessageMap(
-    scm_pb2.ForeseeResponse,
+    scm_pb2.CheckStopResponse,
     StopImpact,
     within=["outlook"],
     already_unreadable_count="outlook.already_count",
@@ -22,7 +22,7 @@ IMPACT: Final = MessageMap(
 )
 
 
-def question_from(message: scm_pb2.ForeseeRequest) -> StopQuery:
+def question_from(message: scm_pb2.CheckStopRequest) -> StopQuery:
     """Check the targets that would be off. Raise RefusedError(MALFORMED_REQUEST)."""
     if len(message.volumes) > wire.IDS_MAX:
         raise malformed("volumes", f"has more than {wire.IDS_MAX}")

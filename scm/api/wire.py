@@ -180,7 +180,7 @@ def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
     return list(worlds)
 
 
-def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], CommandKind]:
+def node_order_from(message: scm_pb2.CommandNodesRequest) -> tuple[list[str], CommandKind]:
     """Check an order to datanodes themselves."""
     known = (CommandKind.REFRESH_VOLUME_USAGE, CommandKind.REREGISTER)
     if message.type not in known:

@@ -127,8 +127,8 @@ class WriterSession:
         because it then has no known session to end."""
         if not (self._was_heard or is_patient):
             return
-        request = scm_pb2.FinishWritesRequest(client_id=self.client_id, close=close)
-        self._ask(lambda: self._scm.finish_writes(request), must_end=lambda: not is_patient)
+        request = scm_pb2.EndWriteSessionRequest(client_id=self.client_id, close=close)
+        self._ask(lambda: self._scm.end_write_session(request), must_end=lambda: not is_patient)
 
     def _place(
         self, sources: Sequence[SourceFile], put_id: str, at_ms: int, new_keys: Sequence[str]

@@ -46,9 +46,9 @@ def mark_lost(
     """
     worlds = read_fingerprints(expect, ids)
     with connect(scm) as client:
-        request = scm_pb2.ForgetContainersRequest(container_ids=ids, worlds=worlds, undo=undo)
+        request = scm_pb2.MarkContainersLostRequest(container_ids=ids, worlds=worlds, undo=undo)
         order = Order(
-            client.scm.forget_containers,
+            client.scm.mark_containers_lost,
             request,
             "no longer mark them as lost?" if undo else "mark them and these keys as lost?",
             show_fates,
@@ -57,7 +57,7 @@ def mark_lost(
         return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-def show_fates(answer: scm_pb2.ForgetContainersResponse, *, as_json: bool) -> int:
+def show_fates(answer: scm_pb2.MarkContainersLostResponse, *, as_json: bool) -> int:
     """Print the result, or the preview, for each container and its keys; return 1 if any was
     refused."""
     rows = [(c.container_id, c.code, c.key_count, c.message) for c in answer.containers]

@@ -127,7 +127,7 @@ def decommission_status(
     Exit code 2: some are not ready to be switched off.
     """
     with connect(scm) as client:
-        answer = client.scm.list_departures(scm_pb2.ListDeparturesRequest())
+        answer = client.scm.list_decommissions(scm_pb2.ListDecommissionsRequest())
         is_selected = selected(client, on)
     shown = [departure for departure in answer.departures if is_selected(departure.datanode_id)]
     rows = [
@@ -165,7 +165,7 @@ def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
     return "\n".join(lines)
 
 
-def locked_text(answer: scm_pb2.ListDeparturesResponse) -> str:
+def locked_text(answer: scm_pb2.ListDecommissionsResponse) -> str:
     """Return what would be unreadable if all datanodes that are leaving, or in maintenance, were
     off."""
     return (
@@ -258,8 +258,8 @@ def refresh_volumes(
     """Make datanodes measure the used space of volumes now."""
     kind = "reregister" if register else "refresh_volume_usage"
     with connect(scm) as client:
-        request = scm_pb2.OrderNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)
-        answer = until_decided(client.scm.order_nodes, request)
+        request = scm_pb2.CommandNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)
+        answer = until_decided(client.scm.command_nodes, request)
     return show_node_decisions(answer, as_json=as_json)
 
 

@@ -50,7 +50,7 @@ class RecoverySummary:
     nameless_count: int = 0
     torn_count: int = 0
 
-    def take(self, answer: scm_pb2.RecoverResponse) -> None:
+    def take(self, answer: scm_pb2.RecoverFromRestoreResponse) -> None:
         """Add one answer."""
         self.adopted.update(answer.adopted_container_ids)
         self.deleted.update(answer.deleted_keys)
@@ -115,11 +115,11 @@ def recover(
         is_end = state.restored and not dry_run and (force or not result.silent)
         for request in _requests(seen, result):
             request.dry_run = dry_run
-            result.take(client.scm.recover(request))
+            result.take(client.scm.recover_from_restore(request))
         if is_end:
             last = max((one.last_local_id for one in seen), default=0)
-            end = scm_pb2.RecoverRequest(finish=True, force=force, last_local_id=last)
-            until_free(THE_SCM, lambda: client.scm.recover(end))
+            end = scm_pb2.RecoverFromRestoreRequest(finish=True, force=force, last_local_id=last)
+            until_free(THE_SCM, lambda: client.scm.recover_from_restore(end))
     if as_json:
         print_json(result.document(is_finished=is_end))
     else:
@@ -135,12 +135,12 @@ def recover(
     return ExitCode.TO_DO if any(to_do) or result.torn_count else ExitCode.OK
 
 
-def _backlog(client: ClusterClient, *, is_awaited: bool) -> scm_pb2.GetRecoveryResponse:
+def _backlog(client: ClusterClient, *, is_awaited: bool) -> scm_pb2.GetRestoreRecoveryResponse:
     """Return what is to be recovered; wait for datanodes that have not reported if `is_awaited`."""
-    found: list[scm_pb2.GetRecoveryResponse] = []
+    found: list[scm_pb2.GetRestoreRecoveryResponse] = []
 
     def once() -> None:
-        found.append(client.scm.get_recovery(scm_pb2.GetRecoveryRequest()))
+        found.append(client.scm.get_restore_recovery(scm_pb2.GetRestoreRecoveryRequest()))
         missing = ", ".join(found[-1].missing_datanode_ids)
         if is_awaited and missing:
             raise UnavailableError(Code.SAFE_MODE, f"not reported yet: {missing}")
@@ -153,7 +153,7 @@ def _backlog(client: ClusterClient, *, is_awaited: bool) -> scm_pb2.GetRecoveryR
     return found[-1]
 
 
-def _what(state: scm_pb2.GetRecoveryResponse) -> str:
+def _what(state: scm_pb2.GetRestoreRecoveryResponse) -> str:
     count = pluralize(len(state.container_ids), "container")
     if not state.restored:
         return f"not restored, or recovered already; {count} to look into"
@@ -180,7 +180,7 @@ def _looked_into(
 
 def _requests(
     seen: Sequence[DiscoveredContainer], result: RecoverySummary
-) -> Iterator[scm_pb2.RecoverRequest]:
+) -> Iterator[scm_pb2.RecoverFromRestoreRequest]:
     """Yield the requests: containers first, then keys, each call with the containers it needs.
 
     Deletes are sent once, because the control plane searches all keys for them.
@@ -190,7 +190,7 @@ def _requests(
     for some in in_groups(
         parts, lambda part: a_container + len(part.deleted_local_ids), DELETED_PER_CALL
     ):
-        yield scm_pb2.RecoverRequest(containers=some)
+        yield scm_pb2.RecoverFromRestoreRequest(containers=some)
     found = []
     for one in files_of(part for each in seen for part in each.parts):
         if not one.is_whole:
@@ -202,7 +202,7 @@ def _requests(
     schemes = {one.container_id: one.scheme for one in seen}
     for keys in in_groups(found, lambda key: 1 + len(key.blocks), BLOCKS_PER_CALL):
         needed = sorted({block.container_id for key in keys for block in key.blocks})
-        yield scm_pb2.RecoverRequest(
+        yield scm_pb2.RecoverFromRestoreRequest(
             containers=[
                 scm_pb2.RecoveredContainer(container_id=number, scheme=schemes[number])
                 for number in needed[:BLOCKS_PER_CALL]  # adopted before, except in a dry run

@@ -57,9 +57,9 @@ def pause(
     Requested scans still run. Exit code 2: a datanode does not answer; the others are paused.
     """
     if end:
-        wish = pb.SteerScrubRequest(volume_id=volume, resume=True)
+        wish = pb.ControlScrubRequest(volume_id=volume, resume=True)
     else:
-        wish = pb.SteerScrubRequest(volume_id=volume, pause_ms=max(1, int(duration_s * 1000)))
+        wish = pb.ControlScrubRequest(volume_id=volume, pause_ms=max(1, int(duration_s * 1000)))
     return print_answers(steered(scm, datanode, wish), as_json=as_json)
 
 
@@ -93,7 +93,7 @@ def scan(
             hint="--wait goes with --full-speed, and not with --cancel",
         )
     if cancel:
-        wish = pb.SteerScrubRequest(skip_container_id=container_id)
+        wish = pb.ControlScrubRequest(skip_container_id=container_id)
         return print_answers(steered(scm, datanode, wish), as_json=as_json)
     return scan_replicas(
         scm,
@@ -118,12 +118,12 @@ def ask(
     return answers
 
 
-def steered(scm: str, datanode: str | None, wish: pb.SteerScrubRequest) -> Answers:
+def steered(scm: str, datanode: str | None, wish: pb.ControlScrubRequest) -> Answers:
     """Change the scans of one datanode or of all. Raise SutureError if none does it.
 
     For a single volume, only its datanode succeeds, because the others do not have it.
     """
-    answers = ask(scm, datanode, lambda peer: peer.steer_scrub(wish))
+    answers = ask(scm, datanode, lambda peer: peer.control_scrub(wish))
     return [answer for answer in answers if answer.value is not None or not wish.volume_id]
 
 

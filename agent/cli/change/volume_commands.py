@@ -89,8 +89,8 @@ def add(
         return declare(paths, as_json=as_json)
     with connect(scm) as client:
         nodes = nodes_of(client, datanode)
-        wish = pb.SteerVolumeRequest(add_path=str(paths[0]))
-        [answered] = query_all(client, nodes, lambda peer: peer.steer_volume(wish))
+        wish = pb.SetVolumeModeRequest(add_path=str(paths[0]))
+        [answered] = query_all(client, nodes, lambda peer: peer.set_volume_mode(wish))
     if answered.value is None:
         assert answered.cause is not None
         raise answered.cause
@@ -185,11 +185,11 @@ def set_volume_mode(
     client: ClusterClient, place: VolumeRef, service: str, target_id: str = ""
 ) -> Sequence[pb.VolumeStatus]:
     """Change the service of a volume; return all volumes of its datanode."""
-    wish = pb.SteerVolumeRequest(
+    wish = pb.SetVolumeModeRequest(
         volume_id=place.volume_id, service=service, target_volume_id=target_id
     )
     peer = client.peer(place)
-    return until_free(place.datanode_id, lambda: peer.steer_volume(wish)).volumes
+    return until_free(place.datanode_id, lambda: peer.set_volume_mode(wish)).volumes
 
 
 def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool) -> int:

@@ -51,7 +51,7 @@ def ok_to_stop(
     unreadable; with --for-good, something would be lost, or there is no room for new copies. 3
     unknown: safe mode, silent datanodes, missing reports, replicas in doubt.
     """
-    answer = foresee(scm, names, for_good=for_good, keep_count=0 if for_good else keep)
+    answer = check_stop(scm, names, for_good=for_good, keep_count=0 if for_good else keep)
     if as_json:
         print_json(facts(answer))
     else:
@@ -68,17 +68,17 @@ def ok_to_stop(
     return ExitCode.OK if for_good and answer.answer == "NO" else EXITS[answer.answer]
 
 
-def foresee(
+def check_stop(
     scm: str, names: list[str], *, for_good: bool = False, keep_count: int = 0
-) -> scm_pb2.ForeseeResponse:
+) -> scm_pb2.CheckStopResponse:
     """Query the control plane. Raise RefusedError for an unknown name."""
     with connect(scm) as client:
         ids, volumes = resolve_targets(client, names)
-        return client.scm.foresee(
-            scm_pb2.ForeseeRequest(
+        return client.scm.check_stop(
+            scm_pb2.CheckStopRequest(
                 datanode_ids=ids,
                 volumes=[
-                    scm_pb2.ForeseeRequest.Volume(datanode_id=node, volume_id=volume)
+                    scm_pb2.CheckStopRequest.Volume(datanode_id=node, volume_id=volume)
                     for node, volume in volumes
                 ],
                 for_good=for_good,
@@ -87,7 +87,7 @@ def foresee(
         )
 
 
-def show_lost(answer: scm_pb2.ForeseeResponse) -> None:
+def show_lost(answer: scm_pb2.CheckStopResponse) -> None:
     """Print what no other datanode has."""
     if answer.lost_count:
         states = ", ".join(
@@ -104,7 +104,7 @@ def show_lost(answer: scm_pb2.ForeseeResponse) -> None:
     print_line(f"health of the containers there, afterwards: {healths or 'all HEALTHY'}")
 
 
-def show_reading(answer: scm_pb2.ForeseeResponse) -> None:
+def show_reading(answer: scm_pb2.CheckStopResponse) -> None:
     """Print the readability of the containers with a replica there."""
     print_line(f"containers with a replica there: {answer.container_count}")
     print_line(f"could not be read any more: {answer.unreadable_count}")
@@ -117,7 +117,7 @@ def show_reading(answer: scm_pb2.ForeseeResponse) -> None:
     print_line(f"at their last copy: {answer.last_copy_count}")
 
 
-def show_lacking(answer: scm_pb2.ForeseeResponse) -> None:
+def show_lacking(answer: scm_pb2.CheckStopResponse) -> None:
     """Print the copies that would be made, and how long that takes."""
     if not answer.lacking_replica_count:
         print_line("no container would lack a replica")
@@ -141,7 +141,7 @@ def show_lacking(answer: scm_pb2.ForeseeResponse) -> None:
     )
 
 
-def show_writing(answer: scm_pb2.ForeseeResponse) -> None:
+def show_writing(answer: scm_pb2.CheckStopResponse) -> None:
     """Print the writers to it."""
     if answer.open_count:
         print_line(

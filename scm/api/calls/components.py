@@ -7,8 +7,8 @@ from scm.administration.close_requests import ContainerCloser
 from scm.administration.container_pages import ContainerPages
 from scm.administration.decommission import DatanodeAdminMonitor
 from scm.administration.departure_requests import DepartureRequests
-from scm.administration.forget_containers import ForgetContainers
 from scm.administration.holds import HoldManager
+from scm.administration.mark_containers_lost import MarkContainersLost
 from scm.administration.node_removal import NodeRemoval
 from scm.administration.older_states import OlderStates
 from scm.administration.plan_applier import PlanApplier
@@ -131,7 +131,7 @@ class ControlPlaneComponents:
             (self.departures, self.reports, self.refused_parts),
         )
         self.impacts = StopImpactAnalyzer(basis, pages, safe_mode)
-        self.forgetting = ForgetContainers(basis, self.reports, safe_mode, self.observer)
+        self.forgetting = MarkContainersLost(basis, self.reports, safe_mode, self.observer)
         self.older_states = OlderStates(basis, safe_mode, self.writers)
         self.recovery = RestoreRecovery(
             basis, self.reports, safe_mode, self.deletions, self.older_states, self.observer

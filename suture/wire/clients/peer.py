@@ -499,14 +499,14 @@ class Peer(ShardWriter):
         answer: pb.ScrubStatusResponse = self._ask(self.stub.ScrubStatus, pb.ScrubStatusRequest())
         return answer
 
-    def steer_scrub(self, request: pb.SteerScrubRequest) -> pb.ScrubStatusResponse:
+    def control_scrub(self, request: pb.ControlScrubRequest) -> pb.ScrubStatusResponse:
         """Pause, resume or cancel background scans; return their progress."""
-        answer: pb.ScrubStatusResponse = self._ask(self.stub.SteerScrub, request)
+        answer: pb.ScrubStatusResponse = self._ask(self.stub.ControlScrub, request)
         return answer
 
-    def steer_volume(self, request: pb.SteerVolumeRequest) -> pb.SteerVolumeResponse:
+    def set_volume_mode(self, request: pb.SetVolumeModeRequest) -> pb.SetVolumeModeResponse:
         """Change the service of a volume, or add one; return all volumes."""
-        answer: pb.SteerVolumeResponse = self._ask(self.stub.SteerVolume, request)
+        answer: pb.SetVolumeModeResponse = self._ask(self.stub.SetVolumeMode, request)
         return answer
 
     def list_disks(self) -> pb.ListDisksResponse:

@@ -133,7 +133,9 @@ class ScmClient:
     # Return a page of keys.
     list_keys = RetriedCall[pb.ListKeysRequest, pb.ListKeysResponse](Rpcs.ListKeys)
     # End a writer's session.
-    finish_writes = ScmCall[pb.FinishWritesRequest, pb.FinishWritesResponse](Rpcs.FinishWrites)
+    end_write_session = ScmCall[pb.EndWriteSessionRequest, pb.EndWriteSessionResponse](
+        Rpcs.EndWriteSession
+    )
 
     # For operators.
 
@@ -172,7 +174,7 @@ class ScmClient:
     # Order the deletion of a datanode's replicas of containers.
     delete_replicas = ScmCall[pb.DeleteReplicasRequest, pb.ContainerDecisions](Rpcs.DeleteReplicas)
     # Order datanodes to measure their volumes or to register again.
-    order_nodes = ScmCall[pb.OrderNodesRequest, pb.NodeDecisions](Rpcs.OrderNodes)
+    command_nodes = ScmCall[pb.CommandNodesRequest, pb.NodeDecisions](Rpcs.CommandNodes)
     # Return the queued commands of each datanode.
     get_queues = RetriedCall[pb.GetQueuesRequest, pb.GetQueuesResponse](Rpcs.GetQueues)
     # Return whether the SCM is in safe mode, or end it.
@@ -182,8 +184,8 @@ class ScmClient:
         Rpcs.RemoveNodes, JUDGING_TIMEOUT_S
     )
     # Mark missing containers as lost, or undo it.
-    forget_containers = ScmCall[pb.ForgetContainersRequest, pb.ForgetContainersResponse](
-        Rpcs.ForgetContainers
+    mark_containers_lost = ScmCall[pb.MarkContainersLostRequest, pb.MarkContainersLostResponse](
+        Rpcs.MarkContainersLost
     )
     # Change datanodes' operational states: decommission, maintenance, in service.
     set_operational_states = ScmCall[pb.SetOperationalStatesRequest, pb.NodeDecisions](
@@ -192,11 +194,11 @@ class ScmClient:
     # Return the replication manager's report.
     get_report = RetriedCall[pb.GetReportRequest, pb.GetReportResponse](Rpcs.GetReport)
     # Return the datanodes that are not in service.
-    list_departures = RetriedCall[pb.ListDeparturesRequest, pb.ListDeparturesResponse](
-        Rpcs.ListDepartures
+    list_decommissions = RetriedCall[pb.ListDecommissionsRequest, pb.ListDecommissionsResponse](
+        Rpcs.ListDecommissions
     )
     # Return the state that would follow if datanodes or volumes were off.
-    foresee = RetriedCall[pb.ForeseeRequest, pb.ForeseeResponse](Rpcs.Foresee)
+    check_stop = RetriedCall[pb.CheckStopRequest, pb.CheckStopResponse](Rpcs.CheckStop)
     # Suppress containers, exclude replicas, or release them.
     hold_containers = ScmCall[pb.HoldContainersRequest, pb.ContainerDecisions](Rpcs.HoldContainers)
     # Return the suppressed containers and excluded replicas.
@@ -210,8 +212,10 @@ class ScmClient:
         Rpcs.ListContainerKeys
     )
     # Return what to investigate after a restore.
-    get_recovery = ScmCall[pb.GetRecoveryRequest, pb.GetRecoveryResponse](
-        Rpcs.GetRecovery, RECOVERY_TIMEOUT_S
+    get_restore_recovery = ScmCall[pb.GetRestoreRecoveryRequest, pb.GetRestoreRecoveryResponse](
+        Rpcs.GetRestoreRecovery, RECOVERY_TIMEOUT_S
     )
     # Restore containers and keys that a restored control plane does not know.
-    recover = ScmCall[pb.RecoverRequest, pb.RecoverResponse](Rpcs.Recover, RECOVERY_TIMEOUT_S)
+    recover_from_restore = ScmCall[pb.RecoverFromRestoreRequest, pb.RecoverFromRestoreResponse](
+        Rpcs.RecoverFromRestore, RECOVERY_TIMEOUT_S
+    )

@@ -76,8 +76,8 @@ DATANODE: Final[Mapping[str, AccessRule]] = {
     "Status": AccessRule(ADMIN),
     "ScrubStatus": AccessRule(ADMIN),
     "ListDisks": AccessRule(ADMIN),
-    "SteerVolume": _audited(ADMIN, "volume_id", "service", "add_path", "target_volume_id"),
-    "SteerScrub": _audited(ADMIN, "volume_id", "pause_ms", "resume", "skip_container_id"),
+    "SetVolumeMode": _audited(ADMIN, "volume_id", "service", "add_path", "target_volume_id"),
+    "ControlScrub": _audited(ADMIN, "volume_id", "pause_ms", "resume", "skip_container_id"),
 }
 SCM: Final[Mapping[str, AccessRule]] = {
     "Register": AccessRule(
@@ -89,7 +89,7 @@ SCM: Final[Mapping[str, AccessRule]] = {
     "CommitKey": AccessRule(CLIENT),
     "LookupKey": AccessRule(CLIENT | ADMIN),
     "ListKeys": AccessRule(CLIENT | ADMIN),
-    "FinishWrites": AccessRule(CLIENT),
+    "EndWriteSession": AccessRule(CLIENT),
     "ListNodes": AccessRule(PEER | ADMIN),
     "ListContainerInfos": AccessRule(ADMIN),
     "GetContainerInfo": AccessRule(PEER | ADMIN),
@@ -102,7 +102,7 @@ SCM: Final[Mapping[str, AccessRule]] = {
     "DeleteKeys": _audited(CLIENT | ADMIN, "keys", "dry_run"),
     "ReplicateContainers": _audited(ADMIN, "container_ids", "target_datanode_id", "dry_run"),
     "DeleteReplicas": _audited(ADMIN, "container_ids", "datanode_id", "dry_run"),
-    "OrderNodes": _audited(ADMIN, "datanode_ids", "type"),
+    "CommandNodes": _audited(ADMIN, "datanode_ids", "type"),
     "GetQueues": AccessRule(ADMIN),
     "SafeMode": _audited(ADMIN, "leave"),
     "GetReport": AccessRule(ADMIN),
@@ -110,15 +110,15 @@ SCM: Final[Mapping[str, AccessRule]] = {
         ADMIN, "datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run"
     ),
     "RemoveNodes": _audited(ADMIN, "datanode_ids", "force", "dry_run"),
-    "ForgetContainers": _audited(ADMIN, "container_ids", "dry_run", "undo"),
-    "ListDepartures": AccessRule(ADMIN),
-    "Foresee": AccessRule(ADMIN),
+    "MarkContainersLost": _audited(ADMIN, "container_ids", "dry_run", "undo"),
+    "ListDecommissions": AccessRule(ADMIN),
+    "CheckStop": AccessRule(ADMIN),
     "HoldContainers": _audited(ADMIN, "container_ids", "datanode_id", "release"),
     "ListHolds": AccessRule(ADMIN),
     "ListAnchors": AccessRule(ADMIN),
     "ListContainerKeys": AccessRule(ADMIN),
-    "GetRecovery": AccessRule(ADMIN),
-    "Recover": _audited(ADMIN, "dry_run", "finish", "force"),
+    "GetRestoreRecovery": AccessRule(ADMIN),
+    "RecoverFromRestore": _audited(ADMIN, "dry_run", "finish", "force"),
     "Balance": _audited(ADMIN, "threshold_permille", "dry_run", "stop"),
 }
 HEALTH: Final[Mapping[str, AccessRule]] = {

@@ -164,15 +164,15 @@ class DatanodeStub(object):
                 request_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ScrubStatusRequest.SerializeToString,
                 response_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ScrubStatusResponse.FromString,
                 _registered_method=True)
-        self.SteerScrub = channel.unary_unary(
-                '/suture.v1.Datanode/SteerScrub',
-                request_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SteerScrubRequest.SerializeToString,
+        self.ControlScrub = channel.unary_unary(
+                '/suture.v1.Datanode/ControlScrub',
+                request_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ControlScrubRequest.SerializeToString,
                 response_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ScrubStatusResponse.FromString,
                 _registered_method=True)
-        self.SteerVolume = channel.unary_unary(
-                '/suture.v1.Datanode/SteerVolume',
-                request_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SteerVolumeRequest.SerializeToString,
-                response_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SteerVolumeResponse.FromString,
+        self.SetVolumeMode = channel.unary_unary(
+                '/suture.v1.Datanode/SetVolumeMode',
+                request_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeRequest.SerializeToString,
+                response_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeResponse.FromString,
                 _registered_method=True)
         self.ListDisks = channel.unary_unary(
                 '/suture.v1.Datanode/ListDisks',
@@ -361,13 +361,13 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SteerScrub(self, request, context):
+    def ControlScrub(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SteerVolume(self, request, context):
+    def SetVolumeMode(self, request, context):
         """What a volume is used for, and new ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -514,15 +514,15 @@ def add_DatanodeServicer_to_server(servicer, server):
                     request_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ScrubStatusRequest.FromString,
                     response_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ScrubStatusResponse.SerializeToString,
             ),
-            'SteerScrub': grpc.unary_unary_rpc_method_handler(
-                    servicer.SteerScrub,
-                    request_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SteerScrubRequest.FromString,
+            'ControlScrub': grpc.unary_unary_rpc_method_handler(
+                    servicer.ControlScrub,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ControlScrubRequest.FromString,
                     response_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ScrubStatusResponse.SerializeToString,
             ),
-            'SteerVolume': grpc.unary_unary_rpc_method_handler(
-                    servicer.SteerVolume,
-                    request_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SteerVolumeRequest.FromString,
-                    response_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SteerVolumeResponse.SerializeToString,
+            'SetVolumeMode': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetVolumeMode,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeRequest.FromString,
+                    response_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeResponse.SerializeToString,
             ),
             'ListDisks': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDisks,
@@ -1243,7 +1243,7 @@ class Datanode(object):
             _registered_method=True)
 
     @staticmethod
-    def SteerScrub(request,
+    def ControlScrub(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1256,8 +1256,8 @@ class Datanode(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/suture.v1.Datanode/SteerScrub',
-            suture_dot_wire_dot_v1_dot_datanode__pb2.SteerScrubRequest.SerializeToString,
+            '/suture.v1.Datanode/ControlScrub',
+            suture_dot_wire_dot_v1_dot_datanode__pb2.ControlScrubRequest.SerializeToString,
             suture_dot_wire_dot_v1_dot_datanode__pb2.ScrubStatusResponse.FromString,
             options,
             channel_credentials,
@@ -1270,7 +1270,7 @@ class Datanode(object):
             _registered_method=True)
 
     @staticmethod
-    def SteerVolume(request,
+    def SetVolumeMode(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1283,9 +1283,9 @@ class Datanode(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/suture.v1.Datanode/SteerVolume',
-            suture_dot_wire_dot_v1_dot_datanode__pb2.SteerVolumeRequest.SerializeToString,
-            suture_dot_wire_dot_v1_dot_datanode__pb2.SteerVolumeResponse.FromString,
+            '/suture.v1.Datanode/SetVolumeMode',
+            suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeRequest.SerializeToString,
+            suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -639,7 +639,7 @@ class ListKeysResponse(_message.Message):
     next_start_after: str
     def __init__(self, keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., next_start_after: _Optional[str] = ...) -> None: ...
 
-class FinishWritesRequest(_message.Message):
+class EndWriteSessionRequest(_message.Message):
     __slots__ = ("client_id", "close")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
@@ -647,7 +647,7 @@ class FinishWritesRequest(_message.Message):
     close: bool
     def __init__(self, client_id: _Optional[str] = ..., close: bool = ...) -> None: ...
 
-class FinishWritesResponse(_message.Message):
+class EndWriteSessionResponse(_message.Message):
     __slots__ = ("container_ids",)
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     container_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -1015,7 +1015,7 @@ class DeleteReplicasRequest(_message.Message):
     worlds: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, container_ids: _Optional[_Iterable[int]] = ..., datanode_id: _Optional[str] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class OrderNodesRequest(_message.Message):
+class CommandNodesRequest(_message.Message):
     __slots__ = ("datanode_ids", "type")
     DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -1125,7 +1125,7 @@ class SetOperationalStatesRequest(_message.Message):
     dry_run: bool
     def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., force: bool = ..., dry_run: bool = ...) -> None: ...
 
-class ListDeparturesRequest(_message.Message):
+class ListDecommissionsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
@@ -1157,7 +1157,7 @@ class Departure(_message.Message):
     locked_count: int
     def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., health: _Optional[str] = ..., container_count: _Optional[int] = ..., copying_count: _Optional[int] = ..., required_count: _Optional[int] = ..., unclosed_count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ..., switch_off: bool = ..., persisted: bool = ..., locked_count: _Optional[int] = ...) -> None: ...
 
-class ListDeparturesResponse(_message.Message):
+class ListDecommissionsResponse(_message.Message):
     __slots__ = ("departures", "leaving_locked_count", "resting_locked_count")
     DEPARTURES_FIELD_NUMBER: _ClassVar[int]
     LEAVING_LOCKED_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -1167,7 +1167,7 @@ class ListDeparturesResponse(_message.Message):
     resting_locked_count: int
     def __init__(self, departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., leaving_locked_count: _Optional[int] = ..., resting_locked_count: _Optional[int] = ...) -> None: ...
 
-class ForeseeRequest(_message.Message):
+class CheckStopRequest(_message.Message):
     __slots__ = ("datanode_ids", "volumes", "for_good", "keep_count")
     class Volume(_message.Message):
         __slots__ = ("datanode_id", "volume_id")
@@ -1181,12 +1181,12 @@ class ForeseeRequest(_message.Message):
     FOR_GOOD_FIELD_NUMBER: _ClassVar[int]
     KEEP_COUNT_FIELD_NUMBER: _ClassVar[int]
     datanode_ids: _containers.RepeatedScalarFieldContainer[str]
-    volumes: _containers.RepeatedCompositeFieldContainer[ForeseeRequest.Volume]
+    volumes: _containers.RepeatedCompositeFieldContainer[CheckStopRequest.Volume]
     for_good: bool
     keep_count: int
-    def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., volumes: _Optional[_Iterable[_Union[ForeseeRequest.Volume, _Mapping]]] = ..., for_good: bool = ..., keep_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., volumes: _Optional[_Iterable[_Union[CheckStopRequest.Volume, _Mapping]]] = ..., for_good: bool = ..., keep_count: _Optional[int] = ...) -> None: ...
 
-class ForeseeResponse(_message.Message):
+class CheckStopResponse(_message.Message):
     __slots__ = ("answer", "reasons", "container_count", "already_unreadable_count", "unreadable_count", "unreadable_container_ids", "doubtful_count", "doubtful_container_ids", "last_copy_count", "lacking", "lacking_replica_count", "healths", "open_count", "writer_count", "rebuild_bytes", "wait_ms", "rebuild_ms", "datanodes_left", "free_bytes", "has_room", "lost_count", "lost_container_ids", "lost_states")
     class LackingEntry(_message.Message):
         __slots__ = ("key", "value")
@@ -1397,7 +1397,7 @@ class RemoveNodesRequest(_message.Message):
     dry_run: bool
     def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., force: bool = ..., dry_run: bool = ...) -> None: ...
 
-class ForgetContainersRequest(_message.Message):
+class MarkContainersLostRequest(_message.Message):
     __slots__ = ("container_ids", "dry_run", "worlds", "undo")
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
@@ -1425,17 +1425,17 @@ class ForgottenContainer(_message.Message):
     keys: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, container_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., world: _Optional[int] = ..., key_count: _Optional[int] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
-class ForgetContainersResponse(_message.Message):
+class MarkContainersLostResponse(_message.Message):
     __slots__ = ("containers",)
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     containers: _containers.RepeatedCompositeFieldContainer[ForgottenContainer]
     def __init__(self, containers: _Optional[_Iterable[_Union[ForgottenContainer, _Mapping]]] = ...) -> None: ...
 
-class GetRecoveryRequest(_message.Message):
+class GetRestoreRecoveryRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class GetRecoveryResponse(_message.Message):
+class GetRestoreRecoveryResponse(_message.Message):
     __slots__ = ("restored", "taken_at_ms", "restored_at_ms", "missing_datanode_ids", "container_ids")
     RESTORED_FIELD_NUMBER: _ClassVar[int]
     TAKEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -1459,7 +1459,7 @@ class RecoveredContainer(_message.Message):
     deleted_local_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, container_id: _Optional[int] = ..., scheme: _Optional[str] = ..., deleted_local_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class RecoverRequest(_message.Message):
+class RecoverFromRestoreRequest(_message.Message):
     __slots__ = ("dry_run", "containers", "keys", "last_local_id", "finish", "force")
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
@@ -1485,7 +1485,7 @@ class RecoveredKey(_message.Message):
     kept_as: str
     def __init__(self, key: _Optional[str] = ..., code: _Optional[str] = ..., kept_as: _Optional[str] = ...) -> None: ...
 
-class RecoverResponse(_message.Message):
+class RecoverFromRestoreResponse(_message.Message):
     __slots__ = ("adopted_container_ids", "keys", "deleted_keys")
     ADOPTED_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]

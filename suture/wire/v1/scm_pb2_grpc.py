@@ -69,10 +69,10 @@ class ScmStub(object):
                 request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListKeysRequest.SerializeToString,
                 response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListKeysResponse.FromString,
                 _registered_method=True)
-        self.FinishWrites = channel.unary_unary(
-                '/suture.v1.Scm/FinishWrites',
-                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.FinishWritesRequest.SerializeToString,
-                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.FinishWritesResponse.FromString,
+        self.EndWriteSession = channel.unary_unary(
+                '/suture.v1.Scm/EndWriteSession',
+                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.EndWriteSessionRequest.SerializeToString,
+                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.EndWriteSessionResponse.FromString,
                 _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/suture.v1.Scm/ListNodes',
@@ -134,9 +134,9 @@ class ScmStub(object):
                 request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.DeleteReplicasRequest.SerializeToString,
                 response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ContainerDecisions.FromString,
                 _registered_method=True)
-        self.OrderNodes = channel.unary_unary(
-                '/suture.v1.Scm/OrderNodes',
-                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.OrderNodesRequest.SerializeToString,
+        self.CommandNodes = channel.unary_unary(
+                '/suture.v1.Scm/CommandNodes',
+                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.CommandNodesRequest.SerializeToString,
                 response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
                 _registered_method=True)
         self.GetQueues = channel.unary_unary(
@@ -164,20 +164,20 @@ class ScmStub(object):
                 request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.RemoveNodesRequest.SerializeToString,
                 response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
                 _registered_method=True)
-        self.ForgetContainers = channel.unary_unary(
-                '/suture.v1.Scm/ForgetContainers',
-                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ForgetContainersRequest.SerializeToString,
-                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ForgetContainersResponse.FromString,
+        self.MarkContainersLost = channel.unary_unary(
+                '/suture.v1.Scm/MarkContainersLost',
+                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.MarkContainersLostRequest.SerializeToString,
+                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.MarkContainersLostResponse.FromString,
                 _registered_method=True)
-        self.ListDepartures = channel.unary_unary(
-                '/suture.v1.Scm/ListDepartures',
-                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListDeparturesRequest.SerializeToString,
-                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListDeparturesResponse.FromString,
+        self.ListDecommissions = channel.unary_unary(
+                '/suture.v1.Scm/ListDecommissions',
+                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListDecommissionsRequest.SerializeToString,
+                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListDecommissionsResponse.FromString,
                 _registered_method=True)
-        self.Foresee = channel.unary_unary(
-                '/suture.v1.Scm/Foresee',
-                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ForeseeRequest.SerializeToString,
-                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ForeseeResponse.FromString,
+        self.CheckStop = channel.unary_unary(
+                '/suture.v1.Scm/CheckStop',
+                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.CheckStopRequest.SerializeToString,
+                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.CheckStopResponse.FromString,
                 _registered_method=True)
         self.Balance = channel.unary_unary(
                 '/suture.v1.Scm/Balance',
@@ -199,15 +199,15 @@ class ScmStub(object):
                 request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListContainerKeysRequest.SerializeToString,
                 response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListContainerKeysResponse.FromString,
                 _registered_method=True)
-        self.GetRecovery = channel.unary_unary(
-                '/suture.v1.Scm/GetRecovery',
-                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.GetRecoveryRequest.SerializeToString,
-                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.GetRecoveryResponse.FromString,
+        self.GetRestoreRecovery = channel.unary_unary(
+                '/suture.v1.Scm/GetRestoreRecovery',
+                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.GetRestoreRecoveryRequest.SerializeToString,
+                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.GetRestoreRecoveryResponse.FromString,
                 _registered_method=True)
-        self.Recover = channel.unary_unary(
-                '/suture.v1.Scm/Recover',
-                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.RecoverRequest.SerializeToString,
-                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.RecoverResponse.FromString,
+        self.RecoverFromRestore = channel.unary_unary(
+                '/suture.v1.Scm/RecoverFromRestore',
+                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.RecoverFromRestoreRequest.SerializeToString,
+                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.RecoverFromRestoreResponse.FromString,
                 _registered_method=True)
         self.ListAnchors = channel.unary_unary(
                 '/suture.v1.Scm/ListAnchors',
@@ -264,7 +264,7 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def FinishWrites(self, request, context):
+    def EndWriteSession(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -343,7 +343,7 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def OrderNodes(self, request, context):
+    def CommandNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -379,19 +379,19 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ForgetContainers(self, request, context):
+    def MarkContainersLost(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListDepartures(self, request, context):
+    def ListDecommissions(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Foresee(self, request, context):
+    def CheckStop(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -422,14 +422,14 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetRecovery(self, request, context):
+    def GetRestoreRecovery(self, request, context):
         """After a restore: what must be looked into, and what was found in it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Recover(self, request, context):
+    def RecoverFromRestore(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -480,10 +480,10 @@ def add_ScmServicer_to_server(servicer, server):
                     request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListKeysRequest.FromString,
                     response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListKeysResponse.SerializeToString,
             ),
-            'FinishWrites': grpc.unary_unary_rpc_method_handler(
-                    servicer.FinishWrites,
-                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.FinishWritesRequest.FromString,
-                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.FinishWritesResponse.SerializeToString,
+            'EndWriteSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndWriteSession,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.EndWriteSessionRequest.FromString,
+                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.EndWriteSessionResponse.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -545,9 +545,9 @@ def add_ScmServicer_to_server(servicer, server):
                     request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.DeleteReplicasRequest.FromString,
                     response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ContainerDecisions.SerializeToString,
             ),
-            'OrderNodes': grpc.unary_unary_rpc_method_handler(
-                    servicer.OrderNodes,
-                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.OrderNodesRequest.FromString,
+            'CommandNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommandNodes,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.CommandNodesRequest.FromString,
                     response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.NodeDecisions.SerializeToString,
             ),
             'GetQueues': grpc.unary_unary_rpc_method_handler(
@@ -575,20 +575,20 @@ def add_ScmServicer_to_server(servicer, server):
                     request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.RemoveNodesRequest.FromString,
                     response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.NodeDecisions.SerializeToString,
             ),
-            'ForgetContainers': grpc.unary_unary_rpc_method_handler(
-                    servicer.ForgetContainers,
-                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ForgetContainersRequest.FromString,
-                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ForgetContainersResponse.SerializeToString,
+            'MarkContainersLost': grpc.unary_unary_rpc_method_handler(
+                    servicer.MarkContainersLost,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.MarkContainersLostRequest.FromString,
+                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.MarkContainersLostResponse.SerializeToString,
             ),
-            'ListDepartures': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListDepartures,
-                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListDeparturesRequest.FromString,
-                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListDeparturesResponse.SerializeToString,
+            'ListDecommissions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDecommissions,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListDecommissionsRequest.FromString,
+                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListDecommissionsResponse.SerializeToString,
             ),
-            'Foresee': grpc.unary_unary_rpc_method_handler(
-                    servicer.Foresee,
-                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ForeseeRequest.FromString,
-                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ForeseeResponse.SerializeToString,
+            'CheckStop': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckStop,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.CheckStopRequest.FromString,
+                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.CheckStopResponse.SerializeToString,
             ),
             'Balance': grpc.unary_unary_rpc_method_handler(
                     servicer.Balance,
@@ -610,15 +610,15 @@ def add_ScmServicer_to_server(servicer, server):
                     request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListContainerKeysRequest.FromString,
                     response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListContainerKeysResponse.SerializeToString,
             ),
-            'GetRecovery': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetRecovery,
-                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.GetRecoveryRequest.FromString,
-                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.GetRecoveryResponse.SerializeToString,
+            'GetRestoreRecovery': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRestoreRecovery,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.GetRestoreRecoveryRequest.FromString,
+                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.GetRestoreRecoveryResponse.SerializeToString,
             ),
-            'Recover': grpc.unary_unary_rpc_method_handler(
-                    servicer.Recover,
-                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.RecoverRequest.FromString,
-                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.RecoverResponse.SerializeToString,
+            'RecoverFromRestore': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecoverFromRestore,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.RecoverFromRestoreRequest.FromString,
+                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.RecoverFromRestoreResponse.SerializeToString,
             ),
             'ListAnchors': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAnchors,
@@ -826,7 +826,7 @@ class Scm(object):
             _registered_method=True)
 
     @staticmethod
-    def FinishWrites(request,
+    def EndWriteSession(request,
             target,
             options=(),
             channel_credentials=None,
@@ -839,9 +839,9 @@ class Scm(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/suture.v1.Scm/FinishWrites',
-            suture_dot_wire_dot_v1_dot_scm__pb2.FinishWritesRequest.SerializeToString,
-            suture_dot_wire_dot_v1_dot_scm__pb2.FinishWritesResponse.FromString,
+            '/suture.v1.Scm/EndWriteSession',
+            suture_dot_wire_dot_v1_dot_scm__pb2.EndWriteSessionRequest.SerializeToString,
+            suture_dot_wire_dot_v1_dot_scm__pb2.EndWriteSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1177,7 +1177,7 @@ class Scm(object):
             _registered_method=True)
 
     @staticmethod
-    def OrderNodes(request,
+    def CommandNodes(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1190,8 +1190,8 @@ class Scm(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/suture.v1.Scm/OrderNodes',
-            suture_dot_wire_dot_v1_dot_scm__pb2.OrderNodesRequest.SerializeToString,
+            '/suture.v1.Scm/CommandNodes',
+            suture_dot_wire_dot_v1_dot_scm__pb2.CommandNodesRequest.SerializeToString,
             suture_dot_wire_dot_v1_dot_scm__pb2.NodeDecisions.FromString,
             options,
             channel_credentials,
@@ -1339,7 +1339,7 @@ class Scm(object):
             _registered_method=True)
 
     @staticmethod
-    def ForgetContainers(request,
+    def MarkContainersLost(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1352,9 +1352,9 @@ class Scm(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/suture.v1.Scm/ForgetContainers',
-            suture_dot_wire_dot_v1_dot_scm__pb2.ForgetContainersRequest.SerializeToString,
-            suture_dot_wire_dot_v1_dot_scm__pb2.ForgetContainersResponse.FromString,
+            '/suture.v1.Scm/MarkContainersLost',
+            suture_dot_wire_dot_v1_dot_scm__pb2.MarkContainersLostRequest.SerializeToString,
+            suture_dot_wire_dot_v1_dot_scm__pb2.MarkContainersLostResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1366,7 +1366,7 @@ class Scm(object):
             _registered_method=True)
 
     @staticmethod
-    def ListDepartures(request,
+    def ListDecommissions(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1379,9 +1379,9 @@ class Scm(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/suture.v1.Scm/ListDepartures',
-            suture_dot_wire_dot_v1_dot_scm__pb2.ListDeparturesRequest.SerializeToString,
-            suture_dot_wire_dot_v1_dot_scm__pb2.ListDeparturesResponse.FromString,
+            '/suture.v1.Scm/ListDecommissions',
+            suture_dot_wire_dot_v1_dot_scm__pb2.ListDecommissionsRequest.SerializeToString,
+            suture_dot_wire_dot_v1_dot_scm__pb2.ListDecommissionsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1393,7 +1393,7 @@ class Scm(object):
             _registered_method=True)
 
     @staticmethod
-    def Foresee(request,
+    def CheckStop(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1406,9 +1406,9 @@ class Scm(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/suture.v1.Scm/Foresee',
-            suture_dot_wire_dot_v1_dot_scm__pb2.ForeseeRequest.SerializeToString,
-            suture_dot_wire_dot_v1_dot_scm__pb2.ForeseeResponse.FromString,
+            '/suture.v1.Scm/CheckStop',
+            suture_dot_wire_dot_v1_dot_scm__pb2.CheckStopRequest.SerializeToString,
+            suture_dot_wire_dot_v1_dot_scm__pb2.CheckStopResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1528,7 +1528,7 @@ class Scm(object):
             _registered_method=True)
 
     @staticmethod
-    def GetRecovery(request,
+    def GetRestoreRecovery(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1541,9 +1541,9 @@ class Scm(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/suture.v1.Scm/GetRecovery',
-            suture_dot_wire_dot_v1_dot_scm__pb2.GetRecoveryRequest.SerializeToString,
-            suture_dot_wire_dot_v1_dot_scm__pb2.GetRecoveryResponse.FromString,
+            '/suture.v1.Scm/GetRestoreRecovery',
+            suture_dot_wire_dot_v1_dot_scm__pb2.GetRestoreRecoveryRequest.SerializeToString,
+            suture_dot_wire_dot_v1_dot_scm__pb2.GetRestoreRecoveryResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1555,7 +1555,7 @@ class Scm(object):
             _registered_method=True)
 
     @staticmethod
-    def Recover(request,
+    def RecoverFromRestore(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1568,9 +1568,9 @@ class Scm(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/suture.v1.Scm/Recover',
-            suture_dot_wire_dot_v1_dot_scm__pb2.RecoverRequest.SerializeToString,
-            suture_dot_wire_dot_v1_dot_scm__pb2.RecoverResponse.FromString,
+            '/suture.v1.Scm/RecoverFromRestore',
+            suture_dot_wire_dot_v1_dot_scm__pb2.RecoverFromRestoreRequest.SerializeToString,
+            suture_dot_wire_dot_v1_dot_scm__pb2.RecoverFromRestoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,7 +53,7 @@ class Nodes:
             blocks=[scm_pb2.BlockLocation(block_id=block.block_id, length=1_000)],
         )
         self.scm.CommitKey(scm_pb2.CommitKeyRequest(client_id="client", keys=[key]))
-        self.scm.FinishWrites(scm_pb2.FinishWritesRequest(client_id="client", close=True))
+        self.scm.EndWriteSession(scm_pb2.EndWriteSessionRequest(client_id="client", close=True))
 
         def is_closed() -> bool:
             for name in holders:

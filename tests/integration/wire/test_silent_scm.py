@@ -42,8 +42,8 @@ def test_silent_scm_is_not_asked_to_end_a_session() -> None:
     "call",
     [
         lambda scm: scm.export_snapshot(pb.ExportSnapshotRequest()),
-        lambda scm: scm.get_recovery(pb.GetRecoveryRequest()),
-        lambda scm: scm.recover(pb.RecoverRequest()),
+        lambda scm: scm.get_restore_recovery(pb.GetRestoreRecoveryRequest()),
+        lambda scm: scm.recover_from_restore(pb.RecoverFromRestoreRequest()),
     ],
     ids=["snapshot", "recovery", "recover"],
 )

@@ -111,8 +111,8 @@ class Histories(Days):
             self._store(client_id, list(blocks), is_coded=bool(scheme))
             draw = chance.randrange(100)
             if draw < 80:  # the others are left behind by their writers
-                request = scm_pb2.FinishWritesRequest(client_id=client_id, close=draw < 60)
-                self.world.stub.FinishWrites(request)
+                request = scm_pb2.EndWriteSessionRequest(client_id=client_id, close=draw < 60)
+                self.world.stub.EndWriteSession(request)
 
     def _store(
         self, client_id: str, blocks: list[scm_pb2.BlockAllocation], *, is_coded: bool
@@ -348,7 +348,7 @@ class Histories(Days):
                     request = scm_pb2.CloseContainersRequest(container_ids=ids, force=True)
                     stub.CloseContainers(request)
                 case "mark-lost":
-                    stub.ForgetContainers(scm_pb2.ForgetContainersRequest(container_ids=ids))
+                    stub.MarkContainersLost(scm_pb2.MarkContainersLostRequest(container_ids=ids))
                 case "delete":
                     for name in self._needless(container_id):
                         stub.DeleteReplicas(

@@ -225,12 +225,12 @@ class Days:
 
     def departures(self) -> dict[str, str]:
         """Return the nodes that are not in service, and their states."""
-        answer = self.world.stub.ListDepartures(scm_pb2.ListDeparturesRequest())
+        answer = self.world.stub.ListDecommissions(scm_pb2.ListDecommissionsRequest())
         return {d.datanode_id: d.op_state for d in answer.departures}
 
     def switch_off_ready(self) -> set[str]:
         """Return the nodes that may be switched off now."""
-        answer = self.world.stub.ListDepartures(scm_pb2.ListDeparturesRequest())
+        answer = self.world.stub.ListDecommissions(scm_pb2.ListDecommissionsRequest())
         return {d.datanode_id for d in answer.departures if d.switch_off}
 
     def health(self) -> Counter[str]:

@@ -161,13 +161,15 @@ class LedRun(ScheduleRun):
         for _ in range(LOOKS_MAX):
             self.scheduler.sleep(LOOK_S)
             with self.judged("recovery"):
-                state = scm.get_recovery(scm_pb2.GetRecoveryRequest())
+                state = scm.get_restore_recovery(scm_pb2.GetRestoreRecoveryRequest())
                 if not state.restored:
                     return
                 if state.missing_datanode_ids:
                     continue
                 last = max((self._adopt(scm, one) for one in state.container_ids), default=0)
-                scm.recover(scm_pb2.RecoverRequest(finish=True, last_local_id=last))
+                scm.recover_from_restore(
+                    scm_pb2.RecoverFromRestoreRequest(finish=True, last_local_id=last)
+                )
                 self.count("recoveries")
                 return
 
@@ -181,7 +183,7 @@ class LedRun(ScheduleRun):
         part = scm_pb2.RecoveredContainer(
             container_id=container_id, scheme=found.scheme, deleted_local_ids=found.deleted
         )
-        scm.recover(scm_pb2.RecoverRequest(containers=[part]))
+        scm.recover_from_restore(scm_pb2.RecoverFromRestoreRequest(containers=[part]))
         return found.last_local_id
 
     def _depart(self, event: Event) -> None:
@@ -237,7 +239,7 @@ class LedRun(ScheduleRun):
             self.count("keys")
         is_last = event.block % PUTS_A_CLIENT == PUTS_A_CLIENT - 1  # others close when idle
         if is_last:
-            scm.finish_writes(scm_pb2.FinishWritesRequest(client_id=client, close=True))
+            scm.end_write_session(scm_pb2.EndWriteSessionRequest(client_id=client, close=True))
 
     def _write(
         self,

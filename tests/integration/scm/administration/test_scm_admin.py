@@ -297,7 +297,7 @@ class TestPlanRows:
 
 def test_datanodes_are_told_to_measure_or_register_again(world: ScmWorld) -> None:
     """Those that can be reached; the others are named."""
-    answers = world.control.admin.order_nodes(["dn1", "dn9"], CommandKind.REFRESH_VOLUME_USAGE)
+    answers = world.control.admin.command_nodes(["dn1", "dn9"], CommandKind.REFRESH_VOLUME_USAGE)
 
     assert [("dn1", "OK"), ("dn9", "WRONG_DATANODE")] == [(d.datanode_id, d.code) for d in answers]
     ((command, _named),) = world.call("dn1").commands
@@ -326,7 +326,7 @@ def test_dead_datanode_is_not_one_that_may_call_soon(tmp_path: Path) -> None:
         codes = []
         for seconds in (0, 5, 20):
             world.clock.advance_s(seconds)
-            (answer,) = world.control.admin.order_nodes(["dn1"], CommandKind.REREGISTER)
+            (answer,) = world.control.admin.command_nodes(["dn1"], CommandKind.REREGISTER)
             codes.append(answer.code)
 
     assert ["OK", "UNAVAILABLE", "INELIGIBLE"] == codes
@@ -366,7 +366,7 @@ def test_queues_show_what_was_reported_sent_and_waits(world: ScmWorld) -> None:
     """With the limits, and who is at his."""
     world.queues["dn1"] = (("replicate", 20),)
     world.call("dn1")
-    world.control.admin.order_nodes(["dn2"], CommandKind.REREGISTER)
+    world.control.admin.command_nodes(["dn2"], CommandKind.REREGISTER)
 
     queues = world.control.queries.queues()
 

@@ -87,7 +87,7 @@ def test_read_only_node_gets_no_replica_commands(world: ScmWorld) -> None:
     world.control.admin.reconcile([made.container_id])
     world.write("open", "key", 1)
     upgrade(world, strange)
-    world.control.admin.order_nodes([strange], CommandKind.REFRESH_VOLUME_USAGE)
+    world.control.admin.command_nodes([strange], CommandKind.REFRESH_VOLUME_USAGE)
 
     sent = {c.kind for _ in range(3) for c, _ in world.call(strange, boot_id=2).commands}
     (given,) = world.control.admin.reconcile([made.container_id])

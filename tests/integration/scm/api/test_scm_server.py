@@ -77,7 +77,7 @@ class Cluster:
 
     def finish(self) -> None:
         """End the client's session and close what it wrote."""
-        self.scm.FinishWrites(scm_pb2.FinishWritesRequest(client_id="client", close=True))
+        self.scm.EndWriteSession(scm_pb2.EndWriteSessionRequest(client_id="client", close=True))
 
     def settle(self, *, root: int = 7) -> None:
         """Let every datanode fetch and obey its close commands."""

@@ -49,7 +49,7 @@ class BusyOnce:
 
         return SimpleNamespace(
             **dict.fromkeys(("tree", "findings", "history"), answer),
-            **dict.fromkeys(("status", "steer_volume"), statuses),
+            **dict.fromkeys(("status", "set_volume_mode"), statuses),
         )
 
 

@@ -38,9 +38,12 @@ class BusyScm:
 
     def __getattr__(self, name: str) -> Callable[[Any], Any]:
         kinds = {
-            "forget_containers": (scm_pb2.ForgetContainersResponse, scm_pb2.ForgottenContainer),
+            "mark_containers_lost": (
+                scm_pb2.MarkContainersLostResponse,
+                scm_pb2.ForgottenContainer,
+            ),
             "remove_nodes": (scm_pb2.NodeDecisions, scm_pb2.NodeDecision),
-            "order_nodes": (scm_pb2.NodeDecisions, scm_pb2.NodeDecision),
+            "command_nodes": (scm_pb2.NodeDecisions, scm_pb2.NodeDecision),
             "set_operational_states": (scm_pb2.NodeDecisions, scm_pb2.NodeDecision),
         }
         answer_of, decision_of = kinds.get(
@@ -59,7 +62,7 @@ class BusyScm:
                 key = {"container_id" if isinstance(item, int) else "datanode_id": item}
                 code = self.code if is_busy else "OK"
                 decisions.append(decision_of(code=code, message="later", **key))
-            field = "containers" if name == "forget_containers" else "decisions"
+            field = "containers" if name == "mark_containers_lost" else "decisions"
             return answer_of(**{field: decisions})
 
         return submit
@@ -321,18 +324,18 @@ def test_results_are_awaited_over_a_restart_of_the_scm(code: Code) -> None:
 def recovering_scm(missing: list[list[str]]) -> SimpleNamespace:
     """Return a restored SCM with these missing datanodes at each look, the last one for ever."""
 
-    def get_recovery(_request: object) -> scm_pb2.GetRecoveryResponse:
+    def get_restore_recovery(_request: object) -> scm_pb2.GetRestoreRecoveryResponse:
         names = missing.pop(0) if len(missing) > 1 else missing[0]
-        return scm_pb2.GetRecoveryResponse(restored=True, missing_datanode_ids=names)
+        return scm_pb2.GetRestoreRecoveryResponse(restored=True, missing_datanode_ids=names)
 
     ends = [UnavailableError(Code.SAFE_MODE, "dn3 has not named all it has")]
 
-    def end(_request: object) -> scm_pb2.RecoverResponse:
+    def end(_request: object) -> scm_pb2.RecoverFromRestoreResponse:
         if ends:
             raise ends.pop()
-        return scm_pb2.RecoverResponse()
+        return scm_pb2.RecoverFromRestoreResponse()
 
-    return SimpleNamespace(get_recovery=get_recovery, recover=end)
+    return SimpleNamespace(get_restore_recovery=get_restore_recovery, recover_from_restore=end)
 
 
 def test_recovery_waits_until_all_datanodes_have_reported(

@@ -126,7 +126,7 @@ class TestRefusals:
             (lambda: wire.doomed_keys_from(scm_pb2.DeleteKeysRequest()), "keys: is empty"),
             (lambda: wire.worlds_from([1], [1, 2]), "worlds: 1 for 2"),
             (
-                lambda: wire.node_order_from(scm_pb2.OrderNodesRequest(type="dance")),
+                lambda: wire.node_order_from(scm_pb2.CommandNodesRequest(type="dance")),
                 "type: 'dance'",
             ),
             (plan(container_id=0), "rows[0].container_id"),

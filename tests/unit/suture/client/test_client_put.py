@@ -37,7 +37,7 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[SutureError], None]:
         def finish(_scm: ScmClient, _request: object) -> None:
             raise error
 
-        monkeypatch.setattr(ScmClient, "finish_writes", finish)
+        monkeypatch.setattr(ScmClient, "end_write_session", finish)
 
     return failing
 

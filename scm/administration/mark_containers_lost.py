@@ -52,7 +52,7 @@ class ForgetResult:
     keys: tuple[str, ...] = ()  # the first ones by name
 
 
-class ForgetContainers(ControlComponent):
+class MarkContainersLost(ControlComponent):
     """Forgets and recalls containers."""
 
     def __init__(
