@@ -78,9 +78,9 @@ class Breaker:
                 outcome.disagreement_count,
             )
         )
-        return self.held_because(now_s)
+        return self.tripped_reason(now_s)
 
-    def held_because(self, now_s: float) -> str:
+    def tripped_reason(self, now_s: float) -> str:
         """Return the reason why the breaker holds; "" if it does not."""
         while self._seen and self._seen[0].at_s <= now_s - self._limits.window_s:
             self._seen.popleft()

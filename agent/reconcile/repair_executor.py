@@ -279,7 +279,7 @@ class RepairExecutor:
         for block_id, known in of_block.items():
             with suppress(SutureError):  # an error would occur again at the next change
                 repair = self.store.repair(self.container_id)
-                held = repair.held_of(block_id, [chunk for _, chunk in known])
+                held = repair.read_medium_many(block_id, [chunk for _, chunk in known])
                 for (job, chunk), data in zip(known, held, strict=True):
                     seen[job] = None if verifies(chunk, data) else checksum_of(data)
         return seen

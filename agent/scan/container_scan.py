@@ -53,8 +53,8 @@ class ScanReport:
     """Result of the scan of one container.
 
     `findings` is bounded as `scanner.replica_scan` describes; `finding_count` counts all of them.
-    When `committed` is False no tree was stored, and `held_because` gives the reason. Damage found
-    before a scan was stopped is marked even so.
+    When `committed` is False no tree was stored, and `tripped_reason` gives the reason. Damage
+    found before a scan was stopped is marked even so.
     """
 
     container_id: ContainerId
@@ -62,7 +62,7 @@ class ScanReport:
     bytes_read: int
     finding_count: int
     findings: tuple[ScanFinding, ...]
-    held_because: str = ""
+    tripped_reason: str = ""
 
     @property
     def committed(self) -> bool:
@@ -89,10 +89,10 @@ class VerdictBreaker:
             now_s = self._clock.monotonic_s()
             return self._breaker.observe(now_s, volume_id, container_id, outcome)
 
-    def held_because(self) -> str:
+    def tripped_reason(self) -> str:
         """Return why damage is not marked now; "" if it is."""
         with self._lock:
-            return self._breaker.held_because(self._clock.monotonic_s())
+            return self._breaker.tripped_reason(self._clock.monotonic_s())
 
 
 def _no_suspicion(_volume_id: str, _reason: str) -> None:
@@ -251,7 +251,7 @@ def scan_container(
         with tools.memory.hold(SCAN_BYTES, stop=stop):
             report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
             for _ in range(SCAN_ATTEMPTS_MAX - 1):
-                if report.held_because == CHANGED:
+                if report.tripped_reason == CHANGED:
                     report = _scan_once(
                         tools, container_id, hooks, buffers, holds_lease, resumable_s
                     )
@@ -261,7 +261,7 @@ def scan_container(
     if not is_drill:
         _log_scanned(report, tools.store.volume_id(container_id))
     damage = [finding for finding in report.findings if finding.is_damage]
-    if damage and not report.held_because.startswith((BREAKER, SHADOW)):
+    if damage and not report.tripped_reason.startswith((BREAKER, SHADOW)):
         tools.on_damage(tools.store.volume_id(container_id), damage)
     return report
 
@@ -272,7 +272,7 @@ def _log_scanned(report: ScanReport, volume_id: str) -> None:
         container_id=report.container_id,
         volume_id=volume_id,
         committed=report.committed,
-        held_because=report.held_because,
+        tripped_reason=report.tripped_reason,
         state_before=report.commit.state_before.value,
         state_after=report.commit.state_after.value,
         bytes_read=report.bytes_read,
@@ -371,20 +371,20 @@ def _scan_once(
         keeper.keep_last()
     _note_doubts(tools, base, outcome)
     difference = "" if shadowed is None else shadowed.difference(outcome)
-    held_because = f"{SHADOW}{difference}" if difference else _held_because(tools, base, outcome)
-    tools.store.log_verdict(base, outcome, why=held_because)
-    if held_because:
-        return _held(base.facts, outcome, held_because)
+    tripped_reason = f"{SHADOW}{difference}" if difference else _held_because(tools, base, outcome)
+    tools.store.log_verdict(base, outcome, why=tripped_reason)
+    if tripped_reason:
+        return _held(base.facts, outcome, tripped_reason)
     with lease():
         commit = tools.store.commit_scan(base, outcome)
-    held_because = outcome.stopped_because if commit.committed else CHANGED
+    tripped_reason = outcome.stopped_because if commit.committed else CHANGED
     return ScanReport(
         container_id,
-        replace(commit, committed=not held_because),
+        replace(commit, committed=not tripped_reason),
         outcome.bytes_read,
         outcome.finding_count,
         outcome.findings,
-        held_because,
+        tripped_reason,
     )
 
 

@@ -159,7 +159,7 @@ class InteractiveScans:
         if not end.committed:
             raise UnavailableError(
                 Code.BUSY,
-                f"the scan of container {end.container_id} was not kept: {end.held_because}",
+                f"the scan of container {end.container_id} was not kept: {end.tripped_reason}",
                 hint="try again",
             )
         return ScanStep(end.bytes_read, total_bytes, end.commit)

@@ -152,7 +152,7 @@ class OnDemandScans:
                 raise
             return Busy()
         if not report.committed and not self._stop.is_set():
-            if report.held_because.startswith((BREAKER, SHADOW)):
+            if report.tripped_reason.startswith((BREAKER, SHADOW)):
                 self._retry_held(container_id, request)
             else:
                 self._retry(container_id, request)

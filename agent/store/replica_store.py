@@ -250,7 +250,7 @@ class ReplicaStore:
         """Delete a replica; an open or non-empty one only with force. `proof` goes to the log. If
         files are left, the volume is checked. A replica on two volumes is BUSY."""
         volume = self._volume(container_id)
-        self.services.check_alone(container_id)
+        self.services.require_no_second(container_id)
         left = with_ballast(
             volume.layout,
             self._options.reserve_bytes,

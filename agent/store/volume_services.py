@@ -204,7 +204,7 @@ class VolumeModes:
                 container_id=container_id,
             )
         delete_replica(left, container_id, force=True)
-        self._set.has_gone(container_id, left)
+        self._set.stop_serving(container_id, left)
 
     def take_back_move(self, volume_id: str, container_id: ContainerId) -> None:
         """Serve the original on `volume_id` again, and delete its copy. Refuse it after the delete
@@ -215,11 +215,11 @@ class VolumeModes:
         self._set.places[container_id] = left
         self._set.forget_second(container_id, left)
         self._on_change(container_id)
-        self._set.leave_second(container_id, copy)
+        self._set.record_second(container_id, copy)
         delete_replica(copy, container_id, force=True)
-        self._set.has_gone(container_id, copy)
+        self._set.stop_serving(container_id, copy)
 
-    def check_alone(self, container_id: ContainerId) -> None:
+    def require_no_second(self, container_id: ContainerId) -> None:
         """Refuse to delete a replica while another volume has one, too, because a start would serve
         that one, and it may be the better. Another shard does not count. Raise UnavailableError."""
         served = self._volume_of(container_id)
@@ -321,7 +321,7 @@ class VolumeModes:
         """Report the remains of moves on a volume; a continuing move may end meanwhile."""
         for left in self.left_on(volume.volume_id):
             if not left.is_served:
-                self._set.leave_second(left.container_id, volume)
+                self._set.record_second(left.container_id, volume)
                 if not self._is_second(volume, left.container_id):
                     self._set.forget_second(left.container_id, volume)
 

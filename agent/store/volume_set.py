@@ -61,7 +61,7 @@ class VolumeSet:
         """Replicas on a volume that are not served."""
         return tuple(self._unloadable)
 
-    def leave_second(self, container_id: ContainerId, volume: Volume) -> None:
+    def record_second(self, container_id: ContainerId, volume: Volume) -> None:
         """Report a replica in whose place another volume's is served."""
         self._unloadable[_second(container_id, volume)] = None
 
@@ -120,7 +120,7 @@ class VolumeSet:
                     found[container_id] = max(best, candidate, key=itemgetter(0))
         return {container_id: volume for container_id, (_, volume) in found.items()}
 
-    def has_gone(self, container_id: ContainerId, volume: Volume) -> None:
+    def stop_serving(self, container_id: ContainerId, volume: Volume) -> None:
         """Stop reporting and serving a second replica; a fence may have begun to serve it."""
         self.forget_second(container_id, volume)
         if self.places.get(container_id) is volume:
@@ -139,7 +139,7 @@ class VolumeSet:
                 self._unloadable.pop(one, None)
         self._unloadable |= dict.fromkeys(shelf.unloadable)
         for container_id in sorted(twice):
-            self.leave_second(container_id, volume)
+            self.record_second(container_id, volume)
 
     def is_lost(self, container_id: ContainerId) -> bool:
         """Return whether the replica was on a fenced volume, and is not served by another one: lost

@@ -67,6 +67,6 @@ def _round(tools: StoreScanDeps) -> tuple[float, float]:
         scan_s = time.thread_time() - begun_s
     finally:
         VerificationLog.append = append  # type: ignore[method-assign]
-    assert report.committed, report.held_because
+    assert report.committed, report.tripped_reason
     assert len(spent_s) == 1, "one entry for one scan"
     return spent_s[0], scan_s

@@ -351,7 +351,7 @@ class _VolumeScrub:
                 why = f"moved or deleted meanwhile: {error}" if is_gone else error_text(error)
                 return self._unread(item, why, is_open=is_gone)
             if not report.committed:
-                return self._unread(item, report.held_because, report.findings)
+                return self._unread(item, report.tripped_reason, report.findings)
         result = self._store.history.result(container_id)
         assert result is not None, "a committed scan is in the history"
         return result

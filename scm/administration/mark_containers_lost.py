@@ -196,7 +196,7 @@ class MarkContainersLost(ControlComponent):
             ForgottenContainer(container, self._clock.wall_ms(), fate.key_count),
         )
         change.remove(self._state.containers, container_id)
-        self._reports.note_stranger(change, container_id)
+        self._reports.mark_unknown(change, container_id)
         change.note(_note("container forgotten", container_id, fate.key_count))
         change.on_commit(
             _log.warning,

@@ -120,7 +120,7 @@ class PlanApplier(ControlComponent):
         commands = self._state.commands.of_container(row.container_id)
         ids = tuple(c.command_id for c in commands if c.kind is CommandKind.RECONSTRUCT)
         if not needed and not ids:
-            if self._cases.hopeful(row.container_id):
+            if self._cases.healable_holders(row.container_id):
                 return ContainerDecision(
                     row.container_id, AWAITS_REPAIR, "is to be mended in place first"
                 )
@@ -202,7 +202,7 @@ class PlanApplier(ControlComponent):
         if lost:
             return _stale(row, f"{', '.join(lost)} has no replica now")
         need = next((n for n in needed if set(n.sources) & set(row.sources)), None)
-        if need is None and case.hopeful:
+        if need is None and case.healable_holders:
             return ContainerDecision(
                 row.container_id, AWAITS_REPAIR, "is to be healed in place first"
             )

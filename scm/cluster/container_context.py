@@ -71,15 +71,15 @@ def is_bad(container: Container, replica: Replica) -> bool:
 class ContainerContext:
     """A container, its replicas and pending ops, and how many racks there are.
 
-    `adds` and `deletes` are the datanodes that are getting or losing a replica. `hopeful` are those
-    whose unhealthy replica a repair is expected to heal.
+    `adds` and `deletes` are the datanodes that are getting or losing a replica. `healable_holders`
+    are those whose unhealthy replica a repair is expected to heal.
     """
 
     container: Container
     placed: tuple[PlacedReplica, ...]
     adds: tuple[str, ...] = ()
     deletes: tuple[str, ...] = ()
-    hopeful: frozenset[str] = frozenset()
+    healable_holders: frozenset[str] = frozenset()
     cluster_rack_count: int = 1
     excluded: frozenset[str] = frozenset()  # no commands are sent for these datanodes' replicas
     owes_deletes: bool = False  # blocks are deleted that some holder does not know of yet

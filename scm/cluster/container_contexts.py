@@ -55,7 +55,7 @@ class ContainerContexts:
             placed,
             adds=tuple(adds),
             deletes=tuple(deletes),
-            hopeful=self._hopeful(container, replicas),
+            healable_holders=self._hopeful(container, replicas),
             cluster_rack_count=self._nodes.rack_count(),
             excluded=self._excluded(container_id, holders),
             owes_deletes=self.owes_deletes(container_id),
@@ -69,7 +69,7 @@ class ContainerContexts:
         """Return the places of the containers that had bad replicas at the last evaluation."""
         return [i for i, number in enumerate(container_ids) if number in self._bad_since_s]
 
-    def hopeful(self, container_id: int) -> frozenset[str]:
+    def healable_holders(self, container_id: int) -> frozenset[str]:
         """Return the holders of bad replicas that recently became bad and that a repair may
         heal.
         """
@@ -81,10 +81,12 @@ class ContainerContexts:
     def all_hopeful(self) -> frozenset[tuple[int, str]]:
         """Return the bad replicas that a repair may heal, by container and datanode."""
         return frozenset(
-            (number, node) for number in list(self._bad_since_s) for node in self.hopeful(number)
+            (number, node)
+            for number in list(self._bad_since_s)
+            for node in self.healable_holders(number)
         )
 
-    def owing(self) -> frozenset[int]:
+    def containers_with_unacknowledged_deletes(self) -> frozenset[int]:
         """Return the containers with deletes pending on a node that is not dead."""
         return frozenset(filter(self.owes_deletes, self._state.transactions.container_ids()))
 
@@ -118,7 +120,7 @@ class ContainerContexts:
         return strange | {hold.datanode_id for hold in self._state.holds.of(container_id)}
 
     @contextmanager
-    def one_turn(self) -> Iterator[None]:
+    def cached_candidates(self) -> Iterator[None]:
         """Evaluate the nodes at most once for many decisions of one moment; see `promise`."""
         self._is_one_turn = True
         try:

@@ -357,7 +357,7 @@ class NodeManager:
             return False
         return (self._clock.monotonic_s() - failed_at_s) * 1000 < self._options.stale_after_ms
 
-    def unnoted(self) -> list[str]:
+    def nodes_with_changed_health(self) -> list[str]:
         """Return the nodes whose health has changed since it was last recorded."""
         return [
             node.datanode_id

@@ -40,7 +40,7 @@ class RejectedReportParts:
             )
         self._last[datanode_id] = (self._clock.monotonic_s(), refused[0])
 
-    def note_stranger(self, datanode_id: str, why: str) -> None:
+    def mark_unknown(self, datanode_id: str, why: str) -> None:
         """Record a datanode that was not admitted; it is logged once while it goes on."""
         self._drop_old()
         if datanode_id not in self._strangers:

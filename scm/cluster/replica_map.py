@@ -110,7 +110,7 @@ class ReportProcessor:
         """Record that a container is now one of ours."""
         _take_out(change, self.unknown_container_ids, container_id)
 
-    def note_stranger(self, change: StateChange, container_id: int) -> None:
+    def mark_unknown(self, change: StateChange, container_id: int) -> None:
         """Record that a container is no longer one of ours."""
         _put_in(change, self.unknown_container_ids, container_id)
 
@@ -220,7 +220,7 @@ class ReportProcessor:
         """Log containers that this SCM did not make, once each."""
         for container_id in self._state.containers.missing(container_ids):
             if container_id not in self.unknown_container_ids:
-                self.note_stranger(change, container_id)
+                self.mark_unknown(change, container_id)
                 self._note_later(datanode_id, container_id)
                 change.on_commit(
                     _log.warning,

@@ -181,7 +181,7 @@ class BlockDeletion(ControlComponent):
                 )
             )
 
-    def tell_again(self, change: StateChange, container_ids: Collection[int]) -> None:
+    def resend_deletes(self, change: StateChange, container_ids: Collection[int]) -> None:
         """Begin the deletes of these containers again, once while their replicas stay the same.
 
         A datanode that was away, and whose replica was not recorded, while others acknowledged,

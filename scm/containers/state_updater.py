@@ -56,7 +56,7 @@ class ContainerStateUpdater(ControlComponent):
             container = self._state.containers.get(container_id)
             if container is None:
                 continue  # unknown: recorded, never acted on
-            self._commands.review(change, container_id)
+            self._commands.complete_visible(change, container_id)
             self._deletions.finish(change, container_id)
             self.move(change, container, self._seen(container, now_ms))
 

@@ -100,7 +100,7 @@ class ReplicationManager(ControlComponent):
         """Containers with missing replicas: priority of each, and number of tries."""
         return self._queue.found
 
-    def look_at(self, container_ids: Iterable[int]) -> None:
+    def enqueue(self, container_ids: Iterable[int]) -> None:
         """Schedule containers for the next check. A change of a row schedules its container by
         itself.
         """
@@ -111,7 +111,7 @@ class ReplicationManager(ControlComponent):
         all waiting ones, which after a start are all containers.
         """
         held = self._state.replicas.ids_on(datanode_id)
-        self._state.stir(held)
+        self._state.mark_dirty(held)
         self._due.add_all(held, is_urgent=is_urgent)
 
     def states(self) -> HealthStates:
@@ -150,7 +150,7 @@ class ReplicationManager(ControlComponent):
     def choose(self) -> None:
         """Choose the containers to order for in this step; see `serve`."""
         self._wake_if_more_are_able()
-        with self._commands.loads.one_turn():
+        with self._commands.loads.cached_candidates():
             self._waiting = self._queue.choose(ATTEMPTS_PER_TURN)
             self._removals.begin_turn()
         self._is_repeated = len(self._waiting) < ATTEMPTS_PER_TURN
@@ -166,7 +166,7 @@ class ReplicationManager(ControlComponent):
             self._waiting, self._unfinished = self._unfinished, []
         portion = self._waiting[:ASKED_AT_ONCE]
         del self._waiting[:ASKED_AT_ONCE]
-        with self._cases.one_turn(), self._commands.loads.one_turn():
+        with self._cases.cached_candidates(), self._commands.loads.cached_candidates():
             if not portion:
                 return self._removals.serve(change)
             self._serve_under(change, portion)

@@ -349,7 +349,7 @@ class StateDatabase:
         """Set the backup that this state is, or was, restored from."""
         self.restored, self.recovered = restored, recovered
 
-    def stir(self, container_ids: Ids | Iterable[int]) -> None:
+    def mark_dirty(self, container_ids: Ids | Iterable[int]) -> None:
         """Mark containers as changed because of something outside their rows: a node."""
         stirred = (
             container_ids

@@ -50,7 +50,7 @@ def test_no_descriptor_for_a_block_file_is_no_damage(replica: StoredReplica) -> 
     with free_descriptors(1):
         report = replica.scan()
 
-    assert (False, "TRANSIENT: EMFILE") == (report.committed, report.held_because)
+    assert (False, "TRANSIENT: EMFILE") == (report.committed, report.tripped_reason)
     assert () == report.findings
     assert before == replica.store.replica(CONTAINER)
 

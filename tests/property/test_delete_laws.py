@@ -53,7 +53,7 @@ def drawn(draw: random.Random) -> ContainerContext:
         replace(box, scheme=scheme),
         tuple(placed),
         deletes=tuple(_some(draw, names, odd / 4)),
-        hopeful=frozenset(_some(draw, names, odd)),
+        healable_holders=frozenset(_some(draw, names, odd)),
         cluster_rack_count=len({p.rack for p in placed}),
         excluded=frozenset(_some(draw, names, odd)),
         owes_deletes=draw.random() < odd,

@@ -122,7 +122,7 @@ def test_settled_cluster_is_unchanged_by_a_full_check(
             world.control.tick()
         before = cluster.known()
 
-        world.state.stir(made.container_id for made in cluster.made)
+        world.state.mark_dirty(made.container_id for made in cluster.made)
         for _ in range(3):
             world.control.tick()
 

@@ -232,9 +232,9 @@ class ReplicaRepair(ReplicaHandle):
 
     def held(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
         """Return the medium's bytes at the place of a chunk; empty if unreadable."""
-        return self.held_of(block_id, [chunk])[0]
+        return self.read_medium_many(block_id, [chunk])[0]
 
-    def held_of(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
+    def read_medium_many(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
         """Return the same for several chunks of a block, whose file is opened once."""
         with self.volume.index.read() as rows:
             place = place_of(rows, self.paths, self.container_id, block_id)

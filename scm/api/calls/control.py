@@ -90,7 +90,7 @@ class ControlPlane(ControlPlaneComponents):
             while self._portion(pause, serve):
                 pass
         with self.access.change() as change:
-            self.deletions.tell_again(change, self.manager.uneven)
+            self.deletions.resend_deletes(change, self.manager.uneven)
             empty = dict.fromkeys([*looked_at, *self.deletions.unfinished()])
             self.observer.observe(change, self.deletions.tidy(change, empty))
             self.parting.turn(change)

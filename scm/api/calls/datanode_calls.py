@@ -33,7 +33,7 @@ class DatanodeCalls:
             self._register(registration)
         except RefusedError as error:
             with self.access.lock:
-                self._parts.refused_parts.note_stranger(registration.datanode_id, str(error))
+                self._parts.refused_parts.mark_unknown(registration.datanode_id, str(error))
             raise
 
     @state_change
@@ -43,7 +43,7 @@ class DatanodeCalls:
         self._parts.reports.forget(registration.datanode_id)
         self._parts.refused_parts.admit(registration.datanode_id)
         self._parts.refused_parts.note(registration.datanode_id, registration.refused)
-        self._parts.state.stir(
+        self._parts.state.mark_dirty(
             self._parts.state.replicas.ids_on(registration.datanode_id)
         )  # a new rack?
         if is_new_process:
@@ -81,7 +81,7 @@ class DatanodeCalls:
             if is_open:
                 self._parts.deletions.offer(change, call.datanode_id)
             if call.datanode_id in self._parts.reports.cut_off:
-                self._parts.commands.ask_for_all(change, call.datanode_id)
+                self._parts.commands.request_full_report(change, call.datanode_id)
             self._parts.anchoring.note(change, call.datanode_id, call.volumes)
             self._parts.departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
             kinds = frozenset(CommandKind) if is_open else HARMLESS

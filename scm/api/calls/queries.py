@@ -271,10 +271,12 @@ class Queries:
                         h.container_id for h in parts.state.holds.values() if not h.datanode_id
                     ),
                     # A verdict made with an outdated health of a node is not known now.
-                    states=NOT_KNOWN if parts.nodes.unnoted() else parts.manager.states(),
+                    states=NOT_KNOWN
+                    if parts.nodes.nodes_with_changed_health()
+                    else parts.manager.states(),
                     acknowledged=parts.state.keys.last_bcsids(),
                     rules=parts.batches.rules(),
-                    owing=parts.cases.owing(),
+                    containers_with_unacknowledged_deletes=parts.cases.containers_with_unacknowledged_deletes(),
                     barred_nodes=frozenset(
                         node.datanode_id
                         for node in parts.state.nodes.values()
@@ -285,7 +287,7 @@ class Queries:
                         for h in parts.state.holds.values()
                         if h.datanode_id
                     ),
-                    hopeful=parts.cases.all_hopeful(),
+                    healable_holders=parts.cases.all_hopeful(),
                     keys=parts.state.keys.values() if at_risk else (),  # all keys may be millions
                     at_risk=at_risk,
                 )

@@ -70,13 +70,13 @@ class SnapshotData:
     """Health states as the control plane found them."""
     rules: Rules = field(default_factory=Rules)
     """By which they were found."""
-    owing: frozenset[int] = frozenset()
+    containers_with_unacknowledged_deletes: frozenset[int] = frozenset()
     """Containers with deletes that some holder has not received."""
     barred_nodes: frozenset[str] = frozenset()
     """Datanodes that are ordered nothing about replicas."""
     barred: frozenset[tuple[int, str]] = frozenset()
     """Replicas of which nothing is ordered, by container and datanode."""
-    hopeful: frozenset[tuple[int, str]] = frozenset()
+    healable_holders: frozenset[tuple[int, str]] = frozenset()
     """Bad replicas that a repair may still heal."""
     acknowledged: Mapping[int, int] = field(default_factory=dict)
     """Last acknowledged commit of each container, because a key needs it."""
@@ -177,7 +177,7 @@ def _container_rows(world: SnapshotData) -> Iterator[Row]:
             "used_bytes": used_bytes(container, mine),
             "pipeline_alive": is_alive,
             "suppressed": container.container_id in world.suppressed,
-            "owes_deletes": container.container_id in world.owing,
+            "owes_deletes": container.container_id in world.containers_with_unacknowledged_deletes,
             "health_state": world.states.of(container.container_id),
         }
         if container.scheme:
@@ -192,7 +192,7 @@ def _replica_row(world: SnapshotData, replica: Replica) -> Row:
     row["reported_at_ms"] = min(replica.reported_at_ms, world.as_of_ms)
     row["used_bytes"] = replica.bytes_used
     row["is_barred"] = key in world.barred or replica.datanode_id in world.barred_nodes
-    row["is_hopeful"] = key in world.hopeful
+    row["is_hopeful"] = key in world.healable_holders
     row["data_scan_at_ms"] = replica.data_scan_at_ms or None
     row["load_error"] = replica.load_error or None
     tree = replica.tree

@@ -66,7 +66,7 @@ class NodeLoads:
         return volume_limit(self._replication_limit, sum(not v.failed for v in volumes))
 
     @contextmanager
-    def one_turn(self) -> Iterator[None]:
+    def cached_candidates(self) -> Iterator[None]:
         """Count each datanode's load at most once for many decisions of one moment."""
         self._loads, self._delete_loads = {}, {}
         try:

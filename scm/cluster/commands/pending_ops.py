@@ -99,7 +99,7 @@ class PendingOps:
         self.loads.changed(datanode_id)
         return command.command_id
 
-    def ask_for_all(self, change: StateChange, datanode_id: str) -> None:
+    def request_full_report(self, change: StateChange, datanode_id: str) -> None:
         """Make a datanode register again and report all its replicas, unless that is already
         ordered.
         """
@@ -256,7 +256,7 @@ class PendingOps:
             if command.kind is CommandKind.REPLICATE and not command.is_answered
         )
 
-    def review(self, change: StateChange, container_id: int) -> None:
+    def complete_visible(self, change: StateChange, container_id: int) -> None:
         """Remove the answered commands of a container whose effect reports show."""
         for command in self._state.commands.of_container(container_id):
             if command.is_answered and self._is_shown(command):

@@ -180,7 +180,7 @@ class Balancer(ControlComponent):
             return
         self._moves.pop(number)
         self._manager.moving.discard(number)
-        self._manager.look_at([number])
+        self._manager.enqueue([number])
 
     def _is_well_without(self, move: Move) -> bool:
         left = self._judge.health_without(move.container_id, move.source_id)

@@ -117,7 +117,7 @@ def unblock_victim(case: ContainerContext) -> PlacedReplica | None:
         for p in here
         if is_bad(case.container, p.replica)
         and p.is_staying
-        and p.datanode_id not in case.hopeful | case.excluded
+        and p.datanode_id not in case.healable_holders | case.excluded
         and not has_more(p, matching)
         and (not is_quasi or is_kept_by_origin(case, p))
         and (

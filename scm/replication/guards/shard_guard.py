@@ -41,7 +41,7 @@ def replaceable_shard(case: ContainerContext) -> PlacedReplica | None:
             or equivalent_shards(case, p)
         )
         and is_bad(case.container, p.replica)
-        and p.datanode_id not in case.hopeful | case.excluded
+        and p.datanode_id not in case.healable_holders | case.excluded
         and not _is_beyond(case, p, whole.get(p.replica.replica_index, []))
     ]
     return min(

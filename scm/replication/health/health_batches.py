@@ -232,10 +232,10 @@ class HealthBatchBuilder(ControlComponent):
         state = _REPLICA_STATES[held["state"]]
         doubtful = np.unique(owner[(state == UNHEALTHY) | (state == SharedState.QUASI_CLOSED)])
         for place in {*doubtful.tolist(), *self._cases.places_in_grace(ids)}:
-            hopeful = self._cases.hopeful(ids[place])
+            healable_holders = self._cases.healable_holders(ids[place])
             first, end = np.searchsorted(owner, (place, place + 1)).tolist()
-            for row in range(first, end if hopeful else first):
-                found[row] = names[node[row]] in hopeful
+            for row in range(first, end if healable_holders else first):
+                found[row] = names[node[row]] in healable_holders
         return found
 
     def _is_word(self, word: str, numbers: NDArray[Any]) -> Bools:

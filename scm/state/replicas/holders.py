@@ -137,7 +137,7 @@ class NodeReplicas:
         slots[is_here] = self.slots[places[is_here]]
         return slots
 
-    def besides(self, container_ids: Ids) -> Ids:
+    def ids_except(self, container_ids: Ids) -> Ids:
         """Return the containers here that are not among these."""
         places, is_here = self._places(container_ids)
         return np.delete(self.ids, places[is_here])

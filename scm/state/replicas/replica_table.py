@@ -239,7 +239,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
 
     def ids_besides(self, datanode_id: str, container_ids: Ids) -> Ids:
         """Return the ids of the other containers that a datanode holds, ascending."""
-        return self._held_by(datanode_id).besides(container_ids)
+        return self._held_by(datanode_id).ids_except(container_ids)
 
     def count_on(self, datanode_id: str) -> int:
         """Return how many replicas a datanode holds."""

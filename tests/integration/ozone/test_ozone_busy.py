@@ -215,7 +215,7 @@ def test_search_for_swapped_files_is_paced_and_can_be_cancelled(
     assert read == paced
     assert (False, STOPPED, 2) == (
         ended.committed,
-        ended.held_because,
+        ended.tripped_reason,
         sum(item.is_damage for item in ended.findings),
     )
     assert seen < had

@@ -216,16 +216,16 @@ def test_chunk_that_cannot_be_read_here_is_fetched(
     """The first read of each block, to compare it with its peers, fails."""
     served_by(*cluster[1:])
 
-    held_of = ReplicaRepair.held_of
+    read_medium_many = ReplicaRepair.read_medium_many
 
     def fails(repair: ReplicaRepair, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
         if block_id not in failed_for:  # to compare it; it is read again to be overwritten
             failed_for.add(block_id)
             raise UnavailableError(Code.UNAVAILABLE, "the index has no free reader")
-        return held_of(repair, block_id, chunks)
+        return read_medium_many(repair, block_id, chunks)
 
     failed_for: set[BlockId] = set()
-    monkeypatch.setattr(ReplicaRepair, "held_of", fails)
+    monkeypatch.setattr(ReplicaRepair, "read_medium_many", fails)
     result = cluster[0].reconcile(cluster[1:])
 
     assert failed_for

@@ -77,7 +77,7 @@ class TestMeanwhile:
 
         report = scan_container(replica.tools, CONTAINER, progress=meddle)
 
-        assert (False, "changed") == (report.committed, report.held_because)
+        assert (False, "changed") == (report.committed, report.tripped_reason)
         assert 2 == replica.store.view(CONTAINER).tree().tombstone_count
 
     def test_a_deleted_container_is_refused(self, replica: StoredReplica) -> None:
@@ -114,7 +114,7 @@ class TestMeanwhile:
         )
 
         after = replica.store.replica(CONTAINER)
-        assert (False, "stopped") == (report.committed, report.held_because)
+        assert (False, "stopped") == (report.committed, report.tripped_reason)
         assert [1] == [finding.block_id for finding in replica.store.findings(CONTAINER)]
         assert (ReplicaState.UNHEALTHY, 1) == (after.state, after.finding_count)
         assert (before.tree, before.data_scan_at_ms) == (after.tree, after.data_scan_at_ms)
@@ -126,7 +126,7 @@ class TestMeanwhile:
 
         report = scan_container(replica.tools, CONTAINER, stop=lambda: True)
 
-        assert (False, "stopped") == (report.committed, report.held_because)
+        assert (False, "stopped") == (report.committed, report.tripped_reason)
         assert before == replica.store.replica(CONTAINER)
 
     def test_the_lease_is_free_while_a_scan_reads(self, replica: StoredReplica) -> None:
@@ -184,7 +184,7 @@ class TestBreaker:
 
         assert damaged.committed
         assert not report.committed
-        assert report.held_because.startswith("breaker: 3 of 3 replicas on ")
+        assert report.tripped_reason.startswith("breaker: 3 of 3 replicas on ")
         assert [Verdict.CORRUPT] == [item.verdict for item in report.findings]
         assert ReplicaState.CLOSED == replica.store.replica(CONTAINER).state
         assert [] == replica.store.findings(CONTAINER)

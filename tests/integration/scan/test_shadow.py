@@ -92,7 +92,9 @@ class TestScans:
         alone = scanned(replica, None)
 
         assert not held.committed
-        assert held.held_because.startswith("shadow: by the former code, block 2 at 0: it does not")
+        assert held.tripped_reason.startswith(
+            "shadow: by the former code, block 2 at 0: it does not"
+        )
         assert (True, 0) == (alone.committed, alone.finding_count)
         assert 1 == shadow.difference_count
 
@@ -107,7 +109,7 @@ class TestScans:
         held = scanned(replica, shadow)
 
         assert not held.committed
-        assert "it fits" in held.held_because
+        assert "it fits" in held.tripped_reason
         assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
 
     @pytest.mark.parametrize("meanwhile", ["repaired", "deleted"])
@@ -148,7 +150,7 @@ class TestScans:
 
         report = scanned(replica, shadow)
 
-        assert (0, "EMFILE") == (shadow.difference_count, report.held_because[-6:])
+        assert (0, "EMFILE") == (shadow.difference_count, report.tripped_reason[-6:])
 
     def test_a_right_chunk_that_is_taken_for_wrong_is_one_though_the_scan_ends(
         self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
@@ -164,7 +166,7 @@ class TestScans:
             progress=reads.append,
         )
 
-        assert "it fits" in report.held_because
+        assert "it fits" in report.tripped_reason
 
     def test_the_log_tells_why_it_is_held(
         self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch

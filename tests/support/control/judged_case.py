@@ -118,7 +118,7 @@ def _replicas(
         block_count=longs([t.block_count if t else 0 for t in trees]),
         tombstone_count=longs([t.tombstone_count if t else 0 for t in trees]),
         is_barred=flags([p.datanode_id in case.excluded for p in placed]),
-        is_hopeful=flags([p.datanode_id in case.hopeful for p in placed]),
+        is_hopeful=flags([p.datanode_id in case.healable_holders for p in placed]),
     )
 
 

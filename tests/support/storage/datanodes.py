@@ -140,7 +140,7 @@ class Datanode:
     def scan(self, container_id: ContainerId = CONTAINER) -> None:
         """Scan as the agent does."""
         report = self.replica.scan(container_id)
-        assert report.committed, report.held_because
+        assert report.committed, report.tripped_reason
 
     def reconciler(
         self,

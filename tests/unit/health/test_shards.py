@@ -224,7 +224,7 @@ def test_a_shard_that_may_be_healed_does_not_give_way() -> None:
     """A repair in place costs one stripe, and comes first; a copy under way, too."""
     given = shards("C#1 C#2 C#3 C#4 U#5")
 
-    assert replaceable_shard(replace(given, hopeful=frozenset({"dn5"}))) is None
+    assert replaceable_shard(replace(given, healable_holders=frozenset({"dn5"}))) is None
     assert replaceable_shard(replace(given, adds=("dn9",))) is None
 
 

@@ -97,8 +97,8 @@ class TestMassDamage:
         breaker = Breaker(LIMITS)
         assert observed(breaker, 4, DAMAGED)
 
-        assert breaker.held_because(99.9)
-        assert "" == breaker.held_because(100.0)
+        assert breaker.tripped_reason(99.9)
+        assert "" == breaker.tripped_reason(100.0)
 
     @pytest.mark.parametrize(("clean_count", "is_held"), [(0, True), (4, True), (5, False)])
     def test_half_of_what_was_scanned_is_too_much(self, clean_count: int, is_held: bool) -> None:
@@ -134,8 +134,8 @@ class TestLimits:
         assert "20 of 20" in observed(damaged, 1, DAMAGED, first_id=20)
         assert "" == observed(suspect, 2, wrong)
         assert "3 reads" in observed(suspect, 1, wrong, first_id=3)
-        assert damaged.held_because(599.0)
-        assert "" == damaged.held_because(600.0)
+        assert damaged.tripped_reason(599.0)
+        assert "" == damaged.tripped_reason(600.0)
 
     def test_the_strictest_limits_are_allowed(self) -> None:
         """Two replicas, one read, any time at all."""

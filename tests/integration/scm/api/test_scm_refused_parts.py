@@ -295,6 +295,6 @@ class TestOtherClusters:
     def test_refused_datanodes_are_counted_up_to_a_bound(self, served: Served) -> None:
         """A caller may name any number of them."""
         for number in range(1_005):
-            served.control.refused_parts.note_stranger(f"dn{number}", "why")
+            served.control.refused_parts.mark_unknown(f"dn{number}", "why")
 
         assert "1,000 datanodes call and are refused" in served.said()

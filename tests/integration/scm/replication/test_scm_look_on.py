@@ -186,7 +186,7 @@ def test_dead_nodes_containers_are_judged_before_those_due_from_a_start(world: S
     while world.control.look_on():
         pass
     fall_silent(world, "dn4")
-    world.control.manager.look_at(range(1, COUNT + 1))
+    world.control.manager.enqueue(range(1, COUNT + 1))
 
     world.control.tick()
 
@@ -204,7 +204,9 @@ def test_nodes_that_die_together_are_recorded_one_at_a_time(world: ScmWorld) -> 
     fall_silent(world, "dn2", "dn3")
     unnoted: list[int] = []
 
-    world.control.tick(lambda _took_s: unnoted.append(len(world.control.nodes.unnoted())))
+    world.control.tick(
+        lambda _took_s: unnoted.append(len(world.control.nodes.nodes_with_changed_health()))
+    )
 
     assert [1, 0, 0] == unnoted[:3]
 
@@ -212,7 +214,7 @@ def test_nodes_that_die_together_are_recorded_one_at_a_time(world: ScmWorld) -> 
 def test_in_safe_mode_nothing_is_looked_at(world: ScmWorld) -> None:
     """The state from before a restart justifies no action."""
     world.restart()
-    world.control.manager.look_at(range(1, COUNT + 1))
+    world.control.manager.enqueue(range(1, COUNT + 1))
 
     assert not world.control.look_on()
     assert world.control.manager.is_behind

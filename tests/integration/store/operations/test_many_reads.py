@@ -93,7 +93,7 @@ def test_a_bad_sector_costs_its_chunk_only(store: ReplicaStore) -> None:
     chunks = [entry.chunk for entry in entries()]
 
     assert [PIECES[0], None] == blockfile.read_each_past_cache(path, SPANS[:2])
-    assert [PIECES[0], b""] == store.repair(ONE).held_of(BLOCK, chunks)
+    assert [PIECES[0], b""] == store.repair(ONE).read_medium_many(BLOCK, chunks)
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -162,7 +162,7 @@ def test_containers_changed_since_their_last_look_are_counted(world: ScmWorld) -
         change.remove(world.state.containers, 3)
         change.put(world.state.forgotten, ForgottenContainer(given_up, 1, 0))
     wait(world, 700)
-    world.state.stir([1])
+    world.state.mark_dirty([1])
 
     assert 1 == manager.unlooked_count()
     world.state.close()

@@ -53,7 +53,7 @@ def test_case_has_no_pending_commands_by_default() -> None:
     plain = ContainerContext(container(), ())
 
     assert ((), ()) == (plain.adds, plain.deletes)
-    assert (frozenset(), frozenset()) == (plain.hopeful, plain.excluded)
+    assert (frozenset(), frozenset()) == (plain.healable_holders, plain.excluded)
     assert (1, False) == (plain.cluster_rack_count, plain.owes_deletes)
 
 

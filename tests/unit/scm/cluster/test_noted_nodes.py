@@ -32,7 +32,7 @@ class TestForget:
         assert not nodes.is_current("dn1", 1)
         assert not nodes.has_failed_lately("dn1")
         assert nodes.liveness("dn1") is None
-        assert ["dn1"] == nodes.unnoted()
+        assert ["dn1"] == nodes.nodes_with_changed_health()
 
     def test_a_node_nobody_heard_of_can_be_forgotten(self, cluster: Cluster) -> None:
         """The node may have failed to register. Other nodes are not affected."""
@@ -162,11 +162,13 @@ class TestNoteHealth:
         seen = []
         for health in (NodeHealthState.HEALTHY, NodeHealthState.STALE, NodeHealthState.DEAD):
             cluster.silence(health)
-            seen.append((cluster.nodes.unnoted(), cluster.note(), set(cluster.nodes.dead)))
-            assert ([], []) == (cluster.nodes.unnoted(), cluster.note())
+            seen.append(
+                (cluster.nodes.nodes_with_changed_health(), cluster.note(), set(cluster.nodes.dead))
+            )
+            assert ([], []) == (cluster.nodes.nodes_with_changed_health(), cluster.note())
         cluster.nodes.hear("dn1", (), ())
         is_dead = set(cluster.nodes.dead)
-        seen.append((cluster.nodes.unnoted(), cluster.note(), is_dead))
+        seen.append((cluster.nodes.nodes_with_changed_health(), cluster.note(), is_dead))
 
         new = ["dn1"]
         assert [(new, new, set()), (new, new, set()), (new, new, {"dn1"}), (new, new, set())] == (
@@ -180,7 +182,10 @@ class TestNoteHealth:
         cluster.silence(NodeHealthState.STALE)
         cluster.nodes.hear("a", (), ())
 
-        assert (["b", "c"], ["b", "c"]) == (cluster.nodes.unnoted(), cluster.note())
+        assert (["b", "c"], ["b", "c"]) == (
+            cluster.nodes.nodes_with_changed_health(),
+            cluster.note(),
+        )
 
     def test_health_of_many_nodes_is_checked_twice_at_most(
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
@@ -286,7 +291,7 @@ class TestNotesInVain:
         cluster.silence(NodeHealthState.DEAD)
         cluster.nodes.hear("dn2", (), ())
         cluster.note_in_vain()
-        dead, due = set(cluster.nodes.dead), cluster.nodes.unnoted()
+        dead, due = set(cluster.nodes.dead), cluster.nodes.nodes_with_changed_health()
 
         assert (set(), ["dn1"]) == (dead, due)
         assert ["dn1"] == cluster.note()
@@ -312,7 +317,7 @@ class TestNotesInVain:
         cluster.nodes.hear("dn1", (), ())
         cluster.note_in_vain()
 
-        assert (set(), ["dn1"]) == (cluster.nodes.dead, cluster.nodes.unnoted())
+        assert (set(), ["dn1"]) == (cluster.nodes.dead, cluster.nodes.nodes_with_changed_health())
         assert ["dn1"] == cluster.note()
 
     def test_a_first_note_that_failed_was_none(self, cluster: Cluster) -> None:
@@ -320,7 +325,7 @@ class TestNotesInVain:
         cluster.join("dn1")
         cluster.note_in_vain()
 
-        assert ["dn1"] == cluster.nodes.unnoted()
+        assert ["dn1"] == cluster.nodes.nodes_with_changed_health()
 
     def test_failed_note_logs_no_health_change(self, cluster: Cluster) -> None:
         """The next note logs it, once."""

@@ -187,7 +187,7 @@ class TestLeaving:
             with world.state.change() as change:
                 change.put(world.state.nodes, replace(node_5, op_state=OpState.DECOMMISSIONING))
 
-            world.control.manager.look_at([box.container_id])
+            world.control.manager.enqueue([box.container_id])
             for _ in range(3):
                 world.control.tick()
 
