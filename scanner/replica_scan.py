@@ -122,7 +122,7 @@ class _Scan:
     def walk(self) -> None:
         tombstones = self._reader.tombstones()
         for block_id, checksum in tombstones.items():
-            self._tree.bury(block_id, checksum)
+            self._tree.add_tombstone(block_id, checksum)
         seen: list[U64s] = []
         others: list[int] = []
         for item in runs_and_alike(self._reader.blocks(), self._algorithm, READ_BYTES_MAX):

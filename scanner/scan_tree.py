@@ -24,7 +24,7 @@ class ScanTreeBuilder:
         self.block_count = 0
         self.chunk_count = 0
 
-    def bury(self, block_id: BlockId, checksum: int) -> None:
+    def add_tombstone(self, block_id: BlockId, checksum: int) -> None:
         """Add a deleted block, at any time."""
         self._builder.add_tombstone(block_id, checksum)
 

@@ -119,7 +119,7 @@ class TickThread(threading.Thread):
         """
         began_s = time.monotonic()
         until_s = began_s + self._interval_s / 2
-        while began_s < until_s and self._control.look_on():
+        while began_s < until_s and self._control.continue_round():
             took_s = time.monotonic() - began_s
             if self._pause(took_s):
                 return

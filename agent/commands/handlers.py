@@ -300,7 +300,7 @@ class CommandHandlers:
         if command.scheme:
             scheme = parse_scheme(command.scheme)
             shards = {peer.datanode_id: self.peer(peer) for peer in command.peers}
-            result = self._mender.mend(container_id, scheme, shards, stop=stop)
+            result = self._mender.repair(container_id, scheme, shards, stop=stop)
         elif self._tools.store.replica(container_id).replica_index:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,

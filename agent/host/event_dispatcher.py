@@ -16,11 +16,11 @@ class EventDispatcher(Generic[P]):
     def __init__(self) -> None:
         self._listeners: tuple[Callable[P, object], ...] = ()
 
-    def listen(self, listener: Callable[P, object]) -> None:
+    def subscribe(self, listener: Callable[P, object]) -> None:
         """Register `listener` for future notifications."""
         self._listeners = (*self._listeners, listener)
 
-    def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def emit(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call all listeners; raise what a listener raises."""
         for listener in self._listeners:
             listener(*args, **kwargs)

@@ -233,7 +233,7 @@ class HeartbeatWorker:
             self._is_registered = False
             self._take_back(changed)
             return True
-        waiting = self.outbox.told(statuses)
+        waiting = self.outbox.acknowledge(statuses)
         leads = self._terms.leads(answer.term, answer.start_id, answer.state_number)
         if leads:
             self._on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])

@@ -97,7 +97,7 @@ class Outbox:
         with self._lock:
             return list(islice(self._statuses, count_max))
 
-    def told(self, statuses: Sequence[scm_pb2.CommandStatus]) -> bool:
+    def acknowledge(self, statuses: Sequence[scm_pb2.CommandStatus]) -> bool:
         """Remove answers that the SCM has; return whether more news is pending.
 
         A full outbox may have dropped some of them in the meantime.

@@ -128,8 +128,8 @@ class AgentComponents:
             datanode_id=who.datanode_id,
             options=replace(
                 store_options(config, self.clock, who.version),
-                on_change=self.changes.tell,
-                on_trouble=self.troubles.tell,
+                on_change=self.changes.emit,
+                on_trouble=self.troubles.emit,
             ),
             keeps_failed=True,
         )
@@ -190,10 +190,10 @@ class AgentComponents:
         )
         for loop in self._built_loops(self._built_heartbeats(), supervisor):
             self.loops.add(loop)
-        self.troubles.listen(self.scrub.trouble)
-        self.changes.listen(self.observer.note)
-        self.changes.listen(self.outboxes.notify)
-        self.failures.listen(self._volume_failed)
+        self.troubles.subscribe(self.scrub.trouble)
+        self.changes.subscribe(self.observer.note)
+        self.changes.subscribe(self.outboxes.notify)
+        self.failures.subscribe(self._volume_failed)
 
     def _volume_failed(self, _volume_id: str, container_ids: tuple[ContainerId, ...]) -> None:
         for container_id in container_ids:
@@ -232,7 +232,7 @@ class AgentComponents:
             tools,
             self.config.scan,
             self.stopping,
-            on_volume_failed=self.failures.tell,
+            on_volume_failed=self.failures.emit,
             on_shadow_difference=self.meters.shadow_differed,
         )
 

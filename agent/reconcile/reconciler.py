@@ -190,7 +190,7 @@ class Reconciler:
         has_news = False
         try:
             run.repair()
-            has_news = run.tell_contradictions(self._now_ms())
+            has_news = run.report_contradictions(self._now_ms())
         finally:
             if run.ledger.has_changed or has_news:
                 self._store.on_change(run.container_id)
@@ -409,7 +409,7 @@ class _ReconcileRun:
         }
         return self._confirm(self.container_id, sorted(claimed)) if claimed else ConfirmedDeletes()
 
-    def tell_contradictions(self, now_ms: int) -> bool:
+    def report_contradictions(self, now_ms: int) -> bool:
         """Keep the contradictions between replicas, with evidence; return whether any is new."""
         if self._mender.must_stop():
             return False

@@ -107,7 +107,7 @@ class ShardRepairer:
         self._now_ms = now_ms
         self._lease_timeout_s = lease_timeout_s
 
-    def mend(
+    def repair(
         self,
         container_id: ContainerId,
         scheme: Scheme,
@@ -144,7 +144,7 @@ class ShardRepairer:
             shards = [ShardLocation(name, peer.address, 0) for name, peer in peers.items()]
             sources.open(shards, lambda shard: peers[shard.datanode_id])
             repair = _ShardRepair(changes, rows, contradictions, self._now_ms)
-            for outcome in repair.mend_all(damaged) if damaged else missed.make(peers):
+            for outcome in repair.repair_chunks(damaged) if damaged else missed.make(peers):
                 outcomes.append(outcome)
                 if stop():
                     contradictions.is_complete = missed.is_complete = False
@@ -225,7 +225,7 @@ class _ShardRepair:
     contradictions: _Contradictions
     now_ms: Callable[[], int]
 
-    def mend_all(self, damaged: Sequence[ScanFinding]) -> Iterator[ChunkOutcome]:
+    def repair_chunks(self, damaged: Sequence[ScanFinding]) -> Iterator[ChunkOutcome]:
         """Repair chunk by chunk. If our own side is unable to change anything (a lease that stays
         taken, repeated failures), the rest is dropped, because further reads would only burden the
         peers."""

@@ -70,7 +70,7 @@ def matches(chunks: Sequence[ChunkInfo], data: bytes) -> bool:
 def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
     """Return the distinct versions in the rows: latest commit first, then the most frequent."""
 
-    def said(copy: BlockCopy) -> tuple[int, tuple[ChunkInfo, ...]]:
+    def version(copy: BlockCopy) -> tuple[int, tuple[ChunkInfo, ...]]:
         return copy.block.bcsid, copy.block.chunks
 
     def is_outgrown(bcsid: int, chunks: tuple[ChunkInfo, ...]) -> bool:
@@ -80,8 +80,8 @@ def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
             for block in later
         )
 
-    ordered = sorted(copies, key=lambda copy: repr(said(copy)))
-    counted = [(key, len(list(group))) for key, group in groupby(ordered, key=said)]
+    ordered = sorted(copies, key=lambda copy: repr(version(copy)))
+    counted = [(key, len(list(group))) for key, group in groupby(ordered, key=version)]
     counted.sort(key=lambda one: (one[0][0], one[1]), reverse=True)
     versions = dict.fromkeys(v for (bcsid, v), _count in counted if not is_outgrown(bcsid, v))
     return list(versions)

@@ -169,7 +169,7 @@ class Cluster:
     def look_on(self) -> None:
         """Check due containers for half the time between two ticks."""
         until_s = time.process_time() + OPTIONS.heartbeat_interval_ms / 2_000
-        while time.process_time() < until_s and self.control.look_on():
+        while time.process_time() < until_s and self.control.continue_round():
             pass
 
     def call(self, node: str, *reports: NodeReplicaReport) -> None:

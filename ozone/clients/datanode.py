@@ -206,7 +206,7 @@ class Datanode:
             key["replica_index"] = self._replica_index
         return key
 
-    def tell(
+    def execute(
         self,
         command: DatanodeCommand,
         container_id: ContainerId,

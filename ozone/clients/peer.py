@@ -189,7 +189,9 @@ class OzonePeer:
         container.
         """
         wish = {"replica_index": index, "state": RECOVERING}
-        self._datanode.tell(DatanodeCommand.CREATE_CONTAINER, container_id, create_container=wish)
+        self._datanode.execute(
+            DatanodeCommand.CREATE_CONTAINER, container_id, create_container=wish
+        )
 
     def write_cell(
         self,
@@ -206,7 +208,7 @@ class OzonePeer:
             "chunk": encode_chunk(block_id, chunk),
             "data": bytes(data),
         }
-        self._datanode.tell(
+        self._datanode.execute(
             DatanodeCommand.WRITE_CHUNK, container_id, data_bytes=len(data), write_chunk=wish
         )
         if commit is not None:
@@ -226,12 +228,12 @@ class OzonePeer:
 
     def _commit_block(self, container_id: ContainerId, index: int, block: BlockData) -> None:
         row = encode_row(container_id, _as_written(block), index)
-        self._datanode.tell(DatanodeCommand.PUT_BLOCK, container_id, put_block={"block": row})
+        self._datanode.execute(DatanodeCommand.PUT_BLOCK, container_id, put_block={"block": row})
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
         """Close a shard. Shards have no commit id, because no Ratis ordered their commits."""
         del bcsid
-        self._datanode.tell(
+        self._datanode.execute(
             DatanodeCommand.CLOSE_CONTAINER, container_id, wait_s=CLOSE_WAIT_S, close_container={}
         )
         return ReplicaState(self._datanode.container(container_id).state)
@@ -239,7 +241,9 @@ class OzonePeer:
     def delete_shard(self, container_id: ContainerId) -> None:
         """Delete an abandoned shard."""
         wish = {"force": True}
-        self._datanode.tell(DatanodeCommand.DELETE_CONTAINER, container_id, delete_container=wish)
+        self._datanode.execute(
+            DatanodeCommand.DELETE_CONTAINER, container_id, delete_container=wish
+        )
 
 
 def _recorded(block: BlockData) -> BlockData:

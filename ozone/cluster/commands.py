@@ -78,10 +78,10 @@ def export_command(
     try:
         with items_progress("containers", 0, quiet=as_json) as progress:
 
-            def told(count: int, total: int) -> None:
+            def show_progress(count: int, total: int) -> None:
                 progress.update(progress.task_ids[0], total=total or None, advance=count)
 
-            done = export(ExportOptions(client, to, scrubs), told)
+            done = export(ExportOptions(client, to, scrubs), show_progress)
     finally:
         client.close()
     if as_json:

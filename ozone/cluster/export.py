@@ -112,8 +112,8 @@ def export(wish: ExportOptions, progress: Callable[[int, int], None]) -> ExportR
     snapshot_id = f"{as_of_ms:013d}-ozone"
     cluster_id = cluster.cluster_id()
     is_safe_mode = cluster.is_in_safe_mode()
-    cluster.look_at_nodes()
-    cluster.look_at_pipelines()
+    cluster.list_nodes()
+    cluster.list_pipelines()
     with writing(wish.target, snapshot_id) as files:
         work = _Export(cluster, files, ExportContext(as_of_ms, not is_safe_mode), wish.scrubs)
         for page in cluster.pages():
@@ -155,7 +155,7 @@ class _Export:
         self.gone_count += page.gone_count
         known = self.cluster.open_pipelines
         if any(snapshot_rows.lacks_pipeline(info, known) for info, _ in page.containers):
-            self.cluster.look_at_pipelines()  # some are created and closed all the time
+            self.cluster.list_pipelines()  # some are created and closed all the time
         ids = [info.container_id for info, _ in page.containers] or [0]
         scrubbed = self.scrubs.between(ids[0], ids[-1])
         containers: list[Row] = []
@@ -184,7 +184,7 @@ class _Export:
 
     def add_nodes(self) -> None:
         """Write the nodes as they are now, and nodes known only from replicas."""
-        self.cluster.look_at_nodes()
+        self.cluster.list_nodes()
         usages = self.cluster.usages()
         try:
             rows = [

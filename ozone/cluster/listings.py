@@ -47,13 +47,13 @@ class OzoneClusterView:
         """Return True if the SCM still waits for datanodes' reports."""
         return bool(self.client.ask(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on)
 
-    def look_at_nodes(self) -> None:
+    def list_nodes(self) -> None:
         """Read the current nodes; nodes seen before stay known."""
         answer = self.client.ask(ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER)
         for node in answer.query_nodes.nodes:
             self.nodes[datanode_id(node.datanode)] = node
 
-    def look_at_pipelines(self) -> None:
+    def list_pipelines(self) -> None:
         """Read which pipelines are open now."""
         answer = self.client.ask(ScmRequestType.LIST_PIPELINES)
         self.open_pipelines = frozenset(

@@ -115,7 +115,7 @@ class ReconcileReport:
 def reconcile_plan(run: FinishedRun) -> Plan:
     """Return the reconcile rows of a run. Raise RefusedError."""
     request_read = read_plan(run, only="reconcile")
-    summary = run.said("summary.json")
+    summary = run.json_object("summary.json")
     try:
         told = run.rows("reconcile_plan", ("container_id", "checksum_class"))
         classes = {row["container_id"]: row["checksum_class"] for row in told}

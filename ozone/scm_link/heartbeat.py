@@ -204,7 +204,7 @@ class OzoneHeartbeat:
         if is_full_due:
             self._plan_full_report()
         self._forget(message.changed)
-        waiting = self.outbox.told(statuses)
+        waiting = self.outbox.acknowledge(statuses)
         self._obey(answer)
         return waiting or not self._is_registered
 

@@ -219,11 +219,11 @@ def _in_turns(watched: ScrubListener) -> ScrubListener:
     lock = threading.Lock()
 
     def one_at_a_time(tell: Callable[..., None]) -> Callable[..., None]:
-        def told(*facts: Any) -> None:
+        def report(*facts: Any) -> None:
             with lock:
                 tell(*facts)
 
-        return told
+        return report
 
     return ScrubListener(
         one_at_a_time(watched.begun),

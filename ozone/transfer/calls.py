@@ -53,13 +53,13 @@ class ArchivePeer:
         wish = WISH(container_id=container_id, offset=0, compression=compression)
         answers = stream(self._download, wish.SerializeToString(), timeout_s=timeout_s)
 
-        def told() -> Iterator[bytes]:
+        def pieces() -> Iterator[bytes]:
             try:
                 yield from joined(container_id, map(parse_part, answers))
             except SutureError as error:
                 raise self._named(error) from error
 
-        return told()
+        return pieces()
 
     def hang_up(self) -> None:
         """Cancel the running call; its waiting thread gets the error."""

@@ -61,7 +61,7 @@ class _ClosePlan:
         """Number of abandoned commits that a client was told are stored."""
         return len({lost.bcsid for lost in self.given_up if lost.key})
 
-    def told(self, decision: ContainerDecision) -> ContainerDecision:
+    def with_given_up(self, decision: ContainerDecision) -> ContainerDecision:
         """Return the decision with the abandoned commits added."""
         return replace(
             decision,
@@ -174,7 +174,7 @@ class ContainerCloser(ControlComponent):
             for order in self._due(way.after)
         )
         ids = tuple(command.command_id for command in pending if command is not None)
-        return way.told(ContainerDecision(container_id, "OK", message, ids))
+        return way.with_given_up(ContainerDecision(container_id, "OK", message, ids))
 
     def preview(self, container_id: int, *, force: bool = False) -> ContainerDecision:
         """Return what `close` would decide, without changing anything."""
@@ -184,8 +184,8 @@ class ContainerCloser(ControlComponent):
         commands = tuple(
             PlannedCommand(CommandKind.CLOSE, due.datanode_id) for due in self._due(way.after)
         )
-        shown = self._previews.shown(way.container, self._words(way), commands, len(commands))
-        return way.told(shown)
+        shown = self._previews.decision(way.container, self._words(way), commands, len(commands))
+        return way.with_given_up(shown)
 
     def due_on(self, container: Container) -> list[str]:
         """Return the datanodes on which an unforced close of a container would be ordered."""
@@ -217,7 +217,9 @@ class ContainerCloser(ControlComponent):
                 return self._plain_way(container)
             way = self._short_way(container, short)
             message = f"nothing is ordered: {short.obstacle}; --force closes it: {_given(way)}"
-            return way.told(replace(self._previews.shown(container, message, (), 0), code=STUCK))
+            return way.with_given_up(
+                replace(self._previews.decision(container, message, (), 0), code=STUCK)
+            )
         if self._safe_mode.is_on:
             message = "in safe mode no commits are given up: not all replicas are known yet"
             return ContainerDecision(container_id, Code.SAFE_MODE, message)

@@ -92,7 +92,7 @@ class DatanodeAdminMonitor(ControlComponent):
         self._told: dict[str, tuple[OpState | None, int]] = {}
         self._seen = self._state.settled()  # blocked containers that have not changed since
 
-    def hear(
+    def sync_op_state(
         self, change: StateChange, datanode_id: str, op_state: OpState | None, op_expiry_ms: int
     ) -> None:
         """Compare the operational state that a datanode keeps with ours; send it ours if they

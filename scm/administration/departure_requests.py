@@ -76,7 +76,7 @@ class DepartureRequests(ControlComponent):
             why = "one of its nodes is to leave"
             self._closures.end_writes_on(change, request.datanode_ids, why)
         for datanode_id in request.datanode_ids if is_done else ():
-            self._manager.look_at_node(datanode_id)
+            self._manager.enqueue_node(datanode_id)
             if is_leaving:
                 self._commands.node_leaves(change, datanode_id)
         return decisions

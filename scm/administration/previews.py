@@ -61,7 +61,7 @@ class Previews(ControlComponent):
             )
             for node in participants.targets
         )
-        return self.shown(container, "fetches what differs, no more", commands, len(commands))
+        return self.decision(container, "fetches what differs, no more", commands, len(commands))
 
     def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[ContainerDecision]:
         """Reject all rows of a plan if one fingerprint differs; return an empty list to go on.
@@ -134,7 +134,7 @@ class Previews(ControlComponent):
         container = self._state.containers.get(container_id)
         return 0 if container is None else self._world(container)
 
-    def shown(
+    def decision(
         self,
         container: Container,
         message: str,

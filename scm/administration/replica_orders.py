@@ -237,10 +237,12 @@ class OperatorCommands(ControlComponent):
         command_ids: tuple[int, ...] = ()
         if not dry_run:
             command_ids = tuple(
-                self._manager.order_copy(change, case, copy, why=why + row.told(copy.source_id))
+                self._manager.order_copy(
+                    change, case, copy, why=why + row.doubts_about(copy.source_id)
+                )
                 for copy in copies
             )
-        doubt = row.told(*sorted({copy.source_id for copy in copies})).removeprefix("; ")
+        doubt = row.doubts_about(*sorted({copy.source_id for copy in copies})).removeprefix("; ")
         decision = self._decision(case, "OK", doubt, commands=commands, command_ids=command_ids)
         return replace(decision, copies_after=decision.copies_before + len(copies))
 

@@ -158,7 +158,7 @@ class RestoreRecovery(ControlComponent):
         and those `lacking` blocks that keys need (normally none).
         """
         state, asked = self._state, {*self._reports.unknown_container_ids, *lacking}
-        missing = self._safe_mode.look().missing
+        missing = self._safe_mode.reevaluate().missing
         since = state.restored or state.recovered
         if since is not None:
             end_id = since.end_container_id or state.counters["next_container_id"]
@@ -261,7 +261,7 @@ class RestoreRecovery(ControlComponent):
             change.move_counter("next_local_id", last_local_id + 1)
         if state.restored is None:
             return
-        missing = self._safe_mode.look().missing
+        missing = self._safe_mode.reevaluate().missing
         if missing and not is_forced:
             raise UnavailableError(
                 Code.SAFE_MODE,

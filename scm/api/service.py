@@ -45,7 +45,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Apply reports and return commands."""
         call = datanode_wire.heartbeat_from(request, now_ms=self._control.clock.wall_ms())
         answer = self._datanodes.heartbeat(call, context.is_active)
-        return responses.heartbeat_response(answer, self._control.shown)
+        return responses.heartbeat_response(answer, self._control.reported_start)
 
     def ConfirmDeletes(
         self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext

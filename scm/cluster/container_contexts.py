@@ -58,7 +58,7 @@ class ContainerContexts:
             healable_holders=self._hopeful(container, replicas),
             cluster_rack_count=self._nodes.rack_count(),
             excluded=self._excluded(container_id, holders),
-            owes_deletes=self.owes_deletes(container_id),
+            owes_deletes=self.has_unacknowledged_deletes(container_id),
         )
 
     def is_confirmed(self, datanode_id: str) -> bool:
@@ -88,7 +88,9 @@ class ContainerContexts:
 
     def containers_with_unacknowledged_deletes(self) -> frozenset[int]:
         """Return the containers with deletes pending on a node that is not dead."""
-        return frozenset(filter(self.owes_deletes, self._state.transactions.container_ids()))
+        return frozenset(
+            filter(self.has_unacknowledged_deletes, self._state.transactions.container_ids())
+        )
 
     def living(self, container_id: int) -> list[Replica]:
         """Return the replicas of a container except those on dead nodes.
@@ -99,7 +101,7 @@ class ContainerContexts:
         held = map(self._placed, self._state.replicas.of(container_id))
         return [p.replica for p in present(held)]
 
-    def owes_deletes(self, container_id: int) -> bool:
+    def has_unacknowledged_deletes(self, container_id: int) -> bool:
         """Return True if a delete of blocks is pending on a node that is not dead."""
         if not self._state.transactions.has_any(container_id):
             return False

@@ -116,7 +116,7 @@ class NodeManager:
             change.on_undo(partial(self._registered.discard, node.datanode_id))
         self._rack_count = None
         self._failures.pop(node.datanode_id, None)
-        self.hear(node.datanode_id, registration.volumes, ())
+        self.record_heartbeat(node.datanode_id, registration.volumes, ())
         change.on_commit(
             lambda: _log.info(
                 "node_registered",
@@ -186,7 +186,7 @@ class NodeManager:
         node = self._state.nodes.get(datanode_id)
         return node is not None and node.boot_id == boot_id and datanode_id in self._registered
 
-    def hear(
+    def record_heartbeat(
         self,
         datanode_id: str,
         volumes: Iterable[ReportedVolume],
@@ -306,7 +306,7 @@ class NodeManager:
         live = self._live.get(datanode_id)
         return {} if live is None else dict(live.queues)
 
-    def heard_at_s(self, datanode_id: str) -> float:
+    def last_heartbeat_at_s(self, datanode_id: str) -> float:
         """Return when the node last called, on the monotonic clock; 0.0 if never."""
         live = self._live.get(datanode_id)
         return 0.0 if live is None else live.heard_at_s

@@ -156,9 +156,9 @@ class SafeMode(ControlComponent):
     @locked
     def status(self) -> SafeModeStatus:
         """Return the state of safe mode and the nodes it waits for."""
-        return self.look()
+        return self.reevaluate()
 
-    def look(self) -> SafeModeStatus:
+    def reevaluate(self) -> SafeModeStatus:
         """Return the status; evaluate it again unless safe mode has ended."""
         if not self._gate.is_open:
             counted = {

@@ -87,7 +87,7 @@ class BlockDeletion(ControlComponent):
         self._unsent: dict[tuple[int, bool], int] = {}
         """By container, and whether it is unproven: a transaction that was sent to no datanode."""
         self._resting = state.settled()  # containers with deletes pending on dead nodes only
-        self._stirred = state.stirred()
+        self._stirred = state.dirty_containers()
         self._to_tell: defaultdict[str, dict[int, None]] = defaultdict(dict)
         """Containers with deletes that may be pending on a datanode, by datanode, in
         sending order."""
@@ -380,7 +380,7 @@ class BlockDeletion(ControlComponent):
         container_id = container.container_id
         return not (
             self._state.keys.blocks_in(container_id)
-            or (container.state in _DONE and self._cases.owes_deletes(container_id))
+            or (container.state in _DONE and self._cases.has_unacknowledged_deletes(container_id))
             or self._state.allocations.has_any(container_id)
             or any(
                 c.kind is CommandKind.REPLICATE

@@ -76,7 +76,7 @@ class ReplicationManager(ControlComponent):
         self._judge = judge
         self._coding = coding
         self._due = PriorityContainerQueue()
-        self._stirred = self._state.stirred()  # changed rows; merged into the due ones
+        self._stirred = self._state.dirty_containers()  # changed rows; merged into the due ones
         self._round_at = 1  # of the round: the next container,
         self._round_stop = 1  # and the end of this step's part
         self._settled = self._state.settled()
@@ -106,7 +106,7 @@ class ReplicationManager(ControlComponent):
         """
         self._due.add(container_ids)
 
-    def look_at_node(self, datanode_id: str, *, is_urgent: bool = False) -> None:
+    def enqueue_node(self, datanode_id: str, *, is_urgent: bool = False) -> None:
         """Schedule all containers of a node that came, went, or is to leave. Urgent ones precede
         all waiting ones, which after a start are all containers.
         """
@@ -172,7 +172,7 @@ class ReplicationManager(ControlComponent):
             self._serve_under(change, portion)
             return True
 
-    def look_on(self) -> list[int]:
+    def check_next(self) -> list[int]:
         """Check some due containers, then this step's part of the round, without ordering anything;
         return those checked.
         """
@@ -274,7 +274,7 @@ class ReplicationManager(ControlComponent):
 
     def _look_at(self, container_ids: Sequence[int]) -> None:
         """Judge containers, and put each into the queues it belongs to."""
-        found, lacks = self._judge.look(container_ids)
+        found, lacks = self._judge.summarize_health(container_ids)
         self._healing.note(found)
         ids = found.view.batch.containers.container_id
         states = found.verdicts.state
@@ -384,7 +384,7 @@ class ReplicationManager(ControlComponent):
         """Order one copy, if it has a source and a target."""
         copies = self.pairs(row.sources, self._useful_targets(case, row))
         for copy in copies:
-            why = row.reason + row.told(copy.source_id)
+            why = row.reason + row.doubts_about(copy.source_id)
             command_id = self.order_copy(change, case, copy, why=why)
             change.on_commit(
                 _log.info,

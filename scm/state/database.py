@@ -178,7 +178,7 @@ class StateChange:
         """
         self._told.append(partial(action, *words, **facts))
 
-    def tell(self) -> None:
+    def run_after_commit(self) -> None:
         """Run the actions that wait for this change to be durable, in order."""
         for action in self._told:
             action()
@@ -329,7 +329,7 @@ class StateDatabase:
         except BaseException:
             change.undo()
             raise
-        change.tell()
+        change.run_after_commit()
 
     def settled(self) -> ContainerBitmap:
         """Return an empty set of containers from which a container is removed when it changes."""
@@ -338,7 +338,7 @@ class StateDatabase:
             table.settled.append(made)
         return made
 
-    def stirred(self) -> DirtyContainers:
+    def dirty_containers(self) -> DirtyContainers:
         """Return a collector of the containers that change or are marked as changed."""
         made = DirtyContainers()
         for table in self._tables():

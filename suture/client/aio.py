@@ -123,12 +123,12 @@ class AsyncClient:
         """Run work with a progress callback; it stops there when the task is cancelled."""
         cancelled = Event()
 
-        def heard(_: int) -> None:
+        def note_progress(_: int) -> None:
             if cancelled.is_set():
                 raise UnavailableError(Code.CANCELLED, "the task was cancelled")
 
         try:
-            return await self._run(lambda: work(heard))
+            return await self._run(lambda: work(note_progress))
         finally:
             cancelled.set()
 

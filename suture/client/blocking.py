@@ -153,12 +153,12 @@ class Client:
         `progress` receives the number of bytes written; an exception in it stops the call.
         """
 
-        def told() -> Iterator[bytes]:
+        def pieces() -> Iterator[bytes]:
             for piece in self.stream(key):
                 yield piece
                 progress(len(piece))
 
-        write_whole(Path(path), told())
+        write_whole(Path(path), pieces())
 
     def list(self, prefix: str = "") -> Iterator[KeyInfo]:
         """Yield the keys that begin with `prefix`, by name; fetches up to a thousand at a time."""

@@ -24,7 +24,7 @@ def templates(*packages: str) -> jinja2.Environment:
         ),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=shown,
+        finalize=escaped,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
@@ -41,7 +41,7 @@ def render(environment: jinja2.Environment, name: str, facts: Mapping[str, objec
     return environment.get_template(name).render(facts).encode(errors="replace")
 
 
-def shown(value: object) -> str:
+def escaped(value: object) -> str:
     """Return a value as the text of a page; what is HTML already stays."""
     return value if isinstance(value, Markup) else printable(str(value))
 

@@ -144,12 +144,12 @@ def print_waiting_once(whom: str = "the control plane") -> Callable[[SutureError
     """Return a callback that prints once on stderr why the command is waiting."""
     told: list[str] = []
 
-    def tell(error: SutureError) -> None:
+    def print_once(error: SutureError) -> None:
         if not told:
             print_note(f"waiting for {whom}: {error}")
         told.append(str(error))
 
-    return tell
+    return print_once
 
 
 def print_rows(

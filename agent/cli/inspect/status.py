@@ -150,7 +150,7 @@ def fetch_status(address: str, proof: Security, datanode_id: str = "") -> Told:
     try:
         stub = datanode_pb2_grpc.DatanodeStub(channel)  # type: ignore[no-untyped-call]
 
-        def asked(method: Method, request: object) -> Any:  # the method's answer
+        def ask(method: Method, request: object) -> Any:  # the method's answer
             party = f"the datanode at {address}"
             return call_with_retry(
                 lambda: call(method, request, timeout_s=TIMEOUT_S, party=party),
@@ -158,8 +158,8 @@ def fetch_status(address: str, proof: Security, datanode_id: str = "") -> Told:
             )
 
         return (
-            asked(stub.Status, datanode_pb2.StatusRequest()),
-            asked(stub.ScrubStatus, datanode_pb2.ScrubStatusRequest()),
+            ask(stub.Status, datanode_pb2.StatusRequest()),
+            ask(stub.ScrubStatus, datanode_pb2.ScrubStatusRequest()),
         )
     finally:
         channel.close()

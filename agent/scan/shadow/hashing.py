@@ -166,7 +166,7 @@ class ShadowedReader:
         self._shadow.differed(self._reader.container_id, wrong[:DIFFERENCES_KEPT])
         return f"by the former code, {wrong[0]}"
 
-    def look(self, block_id: BlockId, offset: int, view: memoryview) -> None:
+    def shadow_check(self, block_id: BlockId, offset: int, view: memoryview) -> None:
         """Hash the chunks of a read with the second code, if the draw selects it."""
         elapsed_s = self._clock.monotonic_s() - self._begun_at_s
         if not self._shadow.draw() or self._spent_s > TIME_SHARE_MAX * max(elapsed_s, 1.0):
@@ -207,7 +207,7 @@ class ShadowedReader:
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
         """Read a small block."""
         view = self._reader.read_whole(block_id, length_bytes)
-        self.look(block_id, 0, view)
+        self.shadow_check(block_id, 0, view)
         return view
 
 
@@ -227,7 +227,7 @@ class _ShadowedBlock:
     def read(self, offset: int, length_bytes: int) -> memoryview:
         """Read into a reused buffer."""
         view = self._file.read(offset, length_bytes)
-        self._shadowed.look(self._block_id, offset, view)
+        self._shadowed.shadow_check(self._block_id, offset, view)
         return view
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:

@@ -136,7 +136,7 @@ class ClientCalls:
         return self._parts.state.forgotten.lost_of(key)
 
     def _refuse_in_safe_mode(self, what: str) -> None:
-        gate = self._parts.safe_mode.look()
+        gate = self._parts.safe_mode.reevaluate()
         if not gate.is_open:
             raise UnavailableError(
                 Code.SAFE_MODE,

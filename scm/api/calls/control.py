@@ -63,7 +63,7 @@ class ControlPlane(ControlPlaneComponents):
         self.queries = Queries(self)
 
     @property
-    def shown(self) -> ReportedStart:
+    def reported_start(self) -> ReportedStart:
         """This start and its state number, as datanodes see them."""
         state = self.state
         return ReportedStart(state.lineage.start_id, state.term, state.number)
@@ -140,7 +140,7 @@ class ControlPlane(ControlPlaneComponents):
             self.totals.recount(held)
             self._node_changed(datanode_id)
             is_dead = self.nodes.health(datanode_id) is NodeHealthState.DEAD
-            self.manager.look_at_node(datanode_id, is_urgent=is_dead)
+            self.manager.enqueue_node(datanode_id, is_urgent=is_dead)
             self.observer.observe(change, self._unsettled_on(datanode_id))
             if is_dead:
                 self.commands.node_died(change, datanode_id)
@@ -153,14 +153,14 @@ class ControlPlane(ControlPlaneComponents):
         self.reconciles.forget_old()
         self.observer.observe(change, self.writers.end_idle(change))
         self.closes.close_due(change)
-        if not self.safe_mode.look().is_open:
+        if not self.safe_mode.reevaluate().is_open:
             return None
         for datanode_id in self.departures.turn(change):
             self._node_changed(datanode_id)
-            self.manager.look_at_node(datanode_id)
+            self.manager.enqueue_node(datanode_id)
         self.closures.turn(change, self.manager.short)
         self.manager.begin_turn()
-        return self.manager.look_on()
+        return self.manager.check_next()
 
     def _choose(self, _change: StateChange) -> None:
         """Select the containers to order for in this step."""
@@ -168,15 +168,15 @@ class ControlPlane(ControlPlaneComponents):
         self.healing.begin_turn()
 
     @state_change
-    def look_on(self, change: StateChange) -> bool:
+    def continue_round(self, change: StateChange) -> bool:
         """Check more of the containers that a tick left; return True if some are still left.
 
         After a node died all its containers are due. They are checked in portions, so that other
         calls get the lock in between.
         """
-        if not self.manager.is_behind or not self.safe_mode.look().is_open:
+        if not self.manager.is_behind or not self.safe_mode.reevaluate().is_open:
             return False
-        looked_at = dict.fromkeys(self.manager.look_on())
+        looked_at = dict.fromkeys(self.manager.check_next())
         self.observer.observe(change, self.deletions.tidy(change, looked_at))
         return self.manager.is_behind
 

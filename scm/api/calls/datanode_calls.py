@@ -83,7 +83,9 @@ class DatanodeCalls:
             if call.datanode_id in self._parts.reports.cut_off:
                 self._parts.commands.request_full_report(change, call.datanode_id)
             self._parts.anchoring.note(change, call.datanode_id, call.volumes)
-            self._parts.departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
+            self._parts.departures.sync_op_state(
+                change, call.datanode_id, call.op_state, call.op_expiry_ms
+            )
             kinds = frozenset(CommandKind) if is_open else HARMLESS
             if not self._parts.nodes.takes_commands(call.datanode_id):
                 kinds = OF_THE_NODE
@@ -105,7 +107,7 @@ class DatanodeCalls:
             raise UnavailableError(Code.CANCELLED, f"{call.datanode_id} has given up waiting")
         if not self._parts.nodes.is_current(call.datanode_id, call.boot_id):
             return False
-        self._parts.nodes.hear(call.datanode_id, call.volumes, call.queues)
+        self._parts.nodes.record_heartbeat(call.datanode_id, call.volumes, call.queues)
         return True
 
     def _take_in(
@@ -136,7 +138,7 @@ class DatanodeCalls:
             changed |= self._parts.reports.apply(change, call.datanode_id, within)
         self._parts.observer.observe_all(change, changed)
         self._parts.last_copies.recount(change, changed)
-        is_open = self._parts.safe_mode.look().is_open
+        is_open = self._parts.safe_mode.reevaluate().is_open
         if is_open and changed:
             self._parts.observer.observe(change, self._parts.deletions.tidy(change, changed))
         return is_open

@@ -74,7 +74,7 @@ class Queries:
 
     def judgement(self) -> tuple[Look, Judgement]:
         """Return the verdict on the cluster and the facts it is computed from."""
-        look, _nodes = self.look()
+        look, _nodes = self.cluster_facts()
         return look, judged(look, self.troubles())
 
     def to_recover(self) -> RecoveryBacklog:
@@ -130,7 +130,7 @@ class Queries:
     def figures(self) -> ClusterMetrics:
         """Return the control plane's figures; nothing is counted for it while calls wait."""
         parts = self._parts
-        look, views = self.look()
+        look, views = self.cluster_facts()
         judgement = judged(look, self.troubles())
         with self.access.lock:
             counts = look.counts
@@ -161,7 +161,7 @@ class Queries:
                 sums=look.sums,
             )
 
-    def look(self) -> tuple[Look, list[NodeView]]:
+    def cluster_facts(self) -> tuple[Look, list[NodeView]]:
         """Return the facts for the verdict, and all nodes by id; in portions."""
         parts = self._parts
         nodes = self.nodes()
@@ -173,7 +173,7 @@ class Queries:
             is_behind = parts.manager.is_behind or not parts.manager.round_at_ms
             look = Look(
                 now_ms=parts.clock.wall_ms(),
-                gate=parts.safe_mode.look(),
+                gate=parts.safe_mode.reevaluate(),
                 sums=NodeTotals(),
                 counts=parts.totals.counts(),
                 uncounted_count=parts.totals.due_count,
@@ -186,7 +186,7 @@ class Queries:
     def survey(self) -> ClusterOverview:
         """Return the facts of all pages; in portions, so that no call waits for long."""
         parts = self._parts
-        look, nodes = self.look()
+        look, nodes = self.cluster_facts()
         leaving = [n.node for n in nodes if n.node.op_state is not OpState.IN_SERVICE]
         departures = []
         for node in leaving[:DEPARTURES_SHOWN_MAX]:

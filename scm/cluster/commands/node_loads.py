@@ -89,5 +89,5 @@ class NodeLoads:
             kind,
             self._state.commands.of_node(datanode_id),
             reported_count=reported_count,
-            heard_at_s=self._nodes.heard_at_s(datanode_id),
+            heard_at_s=self._nodes.last_heartbeat_at_s(datanode_id),
         )

@@ -144,7 +144,7 @@ class PendingOps:
             pending,
             reported=self._nodes.reported_queues(datanode_id),
             op_state=node.op_state,
-            heard_at_s=self._nodes.heard_at_s(datanode_id),
+            heard_at_s=self._nodes.last_heartbeat_at_s(datanode_id),
             replications=self.loads.service_limit(datanode_id),
         )
         now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()

@@ -278,7 +278,9 @@ class HealthBatchBuilder(ControlComponent):
             used_bytes=np.where(used < 0, _longs(sizes), used),
             has_pipeline=has_pipeline,
             is_suppressed=self._those(ids, self._state.holds.is_suppressed, self._state.holds),
-            owes_deletes=self._those(ids, self._cases.owes_deletes, self._state.transactions)
+            owes_deletes=self._those(
+                ids, self._cases.has_unacknowledged_deletes, self._state.transactions
+            )
             & is_known,
             is_known=is_known,
         )

@@ -43,7 +43,7 @@ class HealthRow:
     is_forced: bool
     doubts: Mapping[str, str] = field(default_factory=dict)  # objections to sources
 
-    def told(self, *source_ids: str) -> str:
+    def doubts_about(self, *source_ids: str) -> str:
         """Return the objections to some of its sources; empty if there are none."""
         found = [f"{node}: {self.doubts[node]}" for node in source_ids if node in self.doubts]
         return f"; no better source than {'; '.join(found)}" if found else ""
@@ -143,7 +143,7 @@ class LiveHealthJudge:
         batch = self._batches.of(container_ids, without=without)
         return _planned(diagnose(batch, self._batches.rules()))
 
-    def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, ReplicationGaps]:
+    def summarize_health(self, container_ids: Collection[int]) -> tuple[Diagnosis, ReplicationGaps]:
         """Return the diagnosis of each container, ascending, and which have missing or surplus
         replicas.
         """

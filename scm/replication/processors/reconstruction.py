@@ -137,7 +137,7 @@ class Reconstructor(ControlComponent):
             CommandKind.RECONSTRUCT,
             container.container_id,
             min(targets, key=self._commands.loads.replication_load),
-            why=lost.reason + lost.told(*lost.sources),
+            why=lost.reason + lost.doubts_about(*lost.sources),
             shards=shards,
             size_bytes=size_bytes,
         )

@@ -88,7 +88,7 @@ class AutoReconcile(ControlComponent):
         A container that may not be reconciled has no targets. It is due again when a replica or the
         health of a node changes.
         """
-        if self._cases.owes_deletes(container_id):
+        if self._cases.has_unacknowledged_deletes(container_id):
             return False
         participants = self._reconciles.participants(container_id)
         why = "control plane: " + "; ".join(_words(self._reasons[container_id]))

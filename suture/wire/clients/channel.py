@@ -254,7 +254,7 @@ def retry_while(
 
     is_told = False
 
-    def tell(state: tenacity.RetryCallState) -> None:
+    def note_attempt(state: tenacity.RetryCallState) -> None:
         nonlocal is_told
         failure = state.outcome.exception() if state.outcome is not None else None
         if not is_told and isinstance(failure, SutureError):
@@ -265,7 +265,7 @@ def retry_while(
         stop=lambda state: must_end() or (state.seconds_since_start or 0.0) >= timeout_s,
         wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),
         retry=tenacity.retry_if_exception(lambda error: _may_end(error, codes)),
-        before_sleep=tell,
+        before_sleep=note_attempt,
         sleep=sleep or time.sleep,  # looked up now; a default would be bound at import
         reraise=True,
     )

@@ -60,13 +60,13 @@ class FinishedRun:
             )
         run = cls(name, place.files, place.path, {})
         attempt = run._read(SUCCESS).decode(errors="replace").strip()
-        manifest = run.said(MANIFEST)
+        manifest = run.json_object(MANIFEST)
         if attempt != manifest.get("attempt", ""):
             told = ValueError(f"{SUCCESS} and {MANIFEST} are of two attempts")
             raise unreadable(name, told)
         return replace(run, manifest=manifest, attempt=attempt)
 
-    def said(self, file: str) -> dict[str, Any]:
+    def json_object(self, file: str) -> dict[str, Any]:
         """Return the content of a JSON file. Raise RefusedError."""
         text = self._read(file)
         try:

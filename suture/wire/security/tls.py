@@ -154,10 +154,10 @@ class Certificates:
         use."""
         now_s = self._monotonic_s()
         if now_s - self._looked_at_s >= LOOK_INTERVAL_S:
-            self.look()
+            self.reload_if_changed()
         return self._material
 
-    def look(self, *, is_asked: bool = False) -> None:
+    def reload_if_changed(self, *, is_asked: bool = False) -> None:
         """Reload changed files. A fault is logged, once unless `is_asked`; the former material
         stays in use."""
         self._looked_at_s = self._monotonic_s()
@@ -213,7 +213,7 @@ class Security:
     def reload(self) -> None:
         """Reload the certificates now. A fault is logged; the former material stays in use."""
         if self.certificates is not None:
-            self.certificates.look(is_asked=True)
+            self.certificates.reload_if_changed(is_asked=True)
 
     def check_plaintext(self, address: str, what: str) -> None:
         """Raise RefusedError for `what` (listen on, call) with an address of another machine."""

@@ -204,7 +204,7 @@ class EcCluster:
             lease_timeout_s=lease_timeout_s,
         )
         others = {self.nodes[peer].datanode_id: self.peer(self.nodes[peer]) for peer in peers}
-        return mender.mend(CONTAINER, self.scheme, others, stop=stop)
+        return mender.repair(CONTAINER, self.scheme, others, stop=stop)
 
     def verify_parity(self) -> ParityReport:
         """Scrub the parity of the container."""

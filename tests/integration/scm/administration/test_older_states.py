@@ -31,7 +31,7 @@ class Remembering:
 
     def see(self, world: ScmWorld) -> None:
         """Look at a control plane."""
-        shown = world.control.shown
+        shown = world.control.reported_start
         self.seen[shown.start_id] = shown
 
     def join(self, world: ScmWorld, *nodes: str, boot_id: int = 2) -> None:
@@ -124,7 +124,7 @@ def test_state_that_was_put_back_deletes_nothing(world: ScmWorld, nodes: Remembe
     assert [] == deletes(world, nodes)
     assert world.state.restored is not None
     assert not world.control.safe_mode.status().is_open
-    (trouble,) = world.control.queries.look()[0].refused
+    (trouble,) = world.control.queries.cluster_facts()[0].refused
     assert "dn1 has seen this state to number" in trouble
     assert world.control.queries.figures().is_older
     with pytest.raises(UnavailableError) as refused:
@@ -147,7 +147,7 @@ def test_state_that_was_put_back_is_recovered(world: ScmWorld, nodes: Rememberin
     assert [] == deletes(world, nodes)
     assert world.state.restored is None
     assert world.control.safe_mode.status().is_open
-    assert () == world.control.queries.look()[0].refused
+    assert () == world.control.queries.cluster_facts()[0].refused
     assert world.state.term > max(start.term for start in nodes.seen.values())
     (again,) = world.control.clients.allocate(WRITER, [10])
     assert again.local_id not in ids
@@ -208,7 +208,7 @@ def test_two_control_planes_on_copies_of_one_state(world: ScmWorld, nodes: Remem
     for one in (other, world):
         assert [] == deletes(one, nodes)
         assert one.state.restored is not None
-        (trouble,) = one.control.queries.look()[0].refused
+        (trouble,) = one.control.queries.cluster_facts()[0].refused
         assert "another control plane" in trouble
     other.state.close()
 
@@ -236,7 +236,7 @@ def test_machine_that_was_reset_to_a_snapshot_is_recognised(
     world: ScmWorld, nodes: Remembering
 ) -> None:
     """The process goes on, with an older memory and disk: its start is the same."""
-    shown = world.control.shown
+    shown = world.control.reported_start
     nodes.seen = {shown.start_id: replace(shown, state_number=shown.state_number + 100)}
 
     nodes.join(world, *NODES)

@@ -41,7 +41,7 @@ class Served:
 
     def said(self) -> str:
         """Return why it is not known that all is whole."""
-        look, _nodes = self.control.queries.look()
+        look, _nodes = self.control.queries.cluster_facts()
         return "; ".join(reason.text for reason in judged(look).reasons)
 
 

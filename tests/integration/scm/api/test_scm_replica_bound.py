@@ -36,7 +36,7 @@ def held(world: ScmWorld) -> set[int]:
 
 def said(world: ScmWorld) -> str:
     """Return what an operator sees of it."""
-    return " ".join(world.control.queries.look()[0].refused)
+    return " ".join(world.control.queries.cluster_facts()[0].refused)
 
 
 @pytest.mark.parametrize("full", [True, False])

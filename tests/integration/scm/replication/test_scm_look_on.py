@@ -53,7 +53,7 @@ def filled(path: Path, options: ScmOptions) -> Iterator[ScmWorld]:
                 node, *(replica(node, container_id=n) for n in range(1, COUNT + 1)), full=True
             )
         made.control.tick()
-        while made.control.look_on():
+        while made.control.continue_round():
             pass
         yield made
 
@@ -95,13 +95,13 @@ def test_containers_left_by_a_tick_are_judged_before_the_next(world: ScmWorld) -
 
     let_die(world, "dn3")
     seen = [not_well(world)]
-    while world.control.look_on():
+    while world.control.continue_round():
         seen.append(not_well(world))
     seen.append(not_well(world))
 
     assert 0 == before
     assert [LOOKS_PER_TURN, 2 * LOOKS_PER_TURN, COUNT] == seen
-    assert not world.control.look_on()
+    assert not world.control.continue_round()
 
 
 def test_judging_between_ticks_sends_no_commands(world: ScmWorld) -> None:
@@ -111,7 +111,7 @@ def test_judging_between_ticks_sends_no_commands(world: ScmWorld) -> None:
         c.command_id for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE
     ]
 
-    world.control.look_on()
+    world.control.continue_round()
 
     now = [c.command_id for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
     assert ordered == now
@@ -144,7 +144,7 @@ def test_new_rack_makes_all_containers_judged_in_one_round(tmp_path: Path) -> No
         world.beat("dn4", full=True)
         world.control.tick()
         seen = [known(world)]
-        while world.control.look_on():
+        while world.control.continue_round():
             seen.append(known(world))
         seen.append(known(world))
 
@@ -162,7 +162,7 @@ def test_the_most_urgent_of_all_that_is_due_is_ordered_first(world: ScmWorld) ->
     fall_silent(world, "dn3", "dn4")
 
     def look_on() -> None:
-        while world.control.look_on():
+        while world.control.continue_round():
             pass
 
     world.control.tick(look_on=look_on)
@@ -183,7 +183,7 @@ def test_dead_nodes_containers_are_judged_before_those_due_from_a_start(world: S
     world.beat("dn5", full=True)
     world.beat("dn2", replica("dn2", ReplicaState.DELETED, container_id=COUNT))
     world.control.tick()
-    while world.control.look_on():
+    while world.control.continue_round():
         pass
     fall_silent(world, "dn4")
     world.control.manager.enqueue(range(1, COUNT + 1))
@@ -216,7 +216,7 @@ def test_in_safe_mode_nothing_is_looked_at(world: ScmWorld) -> None:
     world.restart()
     world.control.manager.enqueue(range(1, COUNT + 1))
 
-    assert not world.control.look_on()
+    assert not world.control.continue_round()
     assert world.control.manager.is_behind
 
 
@@ -231,7 +231,7 @@ class Behind:
         """Find something."""
         self.left = 3
 
-    def look_on(self) -> bool:
+    def continue_round(self) -> bool:
         """Look at one portion."""
         self.left -= 1
         if not self.left:

@@ -69,7 +69,7 @@ def turn(
     free = volume(available_bytes=free_bytes)
     world.control.datanodes.heartbeat(Heartbeat("full", 1, (free,), (), (), (), None, 0))
     world.control.tick()
-    while world.control.look_on():
+    while world.control.continue_round():
         pass
 
 

@@ -328,7 +328,7 @@ class TestStandings:
         assert (None, {}, 0.0) == (
             nodes.liveness("dn9"),
             nodes.reported_queues("dn9"),
-            nodes.heard_at_s("dn9"),
+            nodes.last_heartbeat_at_s("dn9"),
         )
         assert (False, False) == (nodes.is_avoided("dn9"), nodes.has_failed_lately("dn9"))
 
@@ -346,7 +346,7 @@ class TestStandings:
         """A stale node's word still holds."""
         cluster.join("dead", "stale")
         cluster.silence(NodeHealthState.DEAD)
-        cluster.nodes.hear("stale", (), ())
+        cluster.nodes.record_heartbeat("stale", (), ())
         cluster.silence(NodeHealthState.STALE)
         cluster.join("well")
         replicas = [replica(node) for node in ("well", "dead", "stale", "unknown")]
@@ -358,14 +358,14 @@ class TestStandings:
         cluster.join("dn1")
         cluster.clock.advance_s(2)
         said = volume(capacity_bytes=5, available_bytes=4)
-        cluster.nodes.hear("dn1", iter([said]), iter([("close", 3), ("delete", 1)]))
+        cluster.nodes.record_heartbeat("dn1", iter([said]), iter([("close", 3), ("delete", 1)]))
 
         nodes = cluster.nodes
         assert Liveness(102.0, 1_002_000, (said,), (("close", 3), ("delete", 1))) == (
             nodes.liveness("dn1")
         )
         assert {"close": 3, "delete": 1} == nodes.reported_queues("dn1")
-        assert (102.0, "/r1") == (nodes.heard_at_s("dn1"), nodes.rack("dn1"))
+        assert (102.0, "/r1") == (nodes.last_heartbeat_at_s("dn1"), nodes.rack("dn1"))
         assert (1_002_000, 1_000_000) == (
             nodes.heartbeat_at_ms(cluster.row()),
             cluster.row().last_heartbeat_at_ms,

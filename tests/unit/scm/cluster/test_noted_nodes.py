@@ -61,9 +61,9 @@ class TestRacks:
         cluster.register(registration("b", rack="/r2"))
         counts = [cluster.nodes.rack_count()]
         cluster.silence(NodeHealthState.DEAD)
-        cluster.nodes.hear("a", (), ())
+        cluster.nodes.record_heartbeat("a", (), ())
         counts.append(cluster.nodes.rack_count())  # b is dead
-        cluster.nodes.hear("b", (), ())
+        cluster.nodes.record_heartbeat("b", (), ())
         counts.append(cluster.nodes.rack_count())
         cluster.silence(NodeHealthState.DEAD)
         counts.append(cluster.nodes.rack_count())  # nobody has looked
@@ -166,7 +166,7 @@ class TestNoteHealth:
                 (cluster.nodes.nodes_with_changed_health(), cluster.note(), set(cluster.nodes.dead))
             )
             assert ([], []) == (cluster.nodes.nodes_with_changed_health(), cluster.note())
-        cluster.nodes.hear("dn1", (), ())
+        cluster.nodes.record_heartbeat("dn1", (), ())
         is_dead = set(cluster.nodes.dead)
         seen.append((cluster.nodes.nodes_with_changed_health(), cluster.note(), is_dead))
 
@@ -180,7 +180,7 @@ class TestNoteHealth:
         cluster.join("a", "b", "c")
         cluster.note()
         cluster.silence(NodeHealthState.STALE)
-        cluster.nodes.hear("a", (), ())
+        cluster.nodes.record_heartbeat("a", (), ())
 
         assert (["b", "c"], ["b", "c"]) == (
             cluster.nodes.nodes_with_changed_health(),
@@ -218,10 +218,10 @@ class TestNoteHealth:
         cluster.join("calls", "silent")
         cluster.restart()
         first = cluster.note()
-        cluster.nodes.hear("calls", (), ())
+        cluster.nodes.record_heartbeat("calls", (), ())
         second = cluster.note()
         cluster.silence(NodeHealthState.DEAD)
-        cluster.nodes.hear("calls", (), ())
+        cluster.nodes.record_heartbeat("calls", (), ())
         third = cluster.note()
 
         assert ([], ["calls"], ["silent"]) == (first, second, third)
@@ -247,7 +247,7 @@ class TestNoteHealth:
             (NodeHealthState.HEALTHY, True),
         ]:
             if calls:
-                cluster.nodes.hear("dn1", (), ())
+                cluster.nodes.record_heartbeat("dn1", (), ())
             cluster.silence(health)
             cluster.note()
             seen.append((cluster.row().was_online, "dn1" in cluster.nodes.dead))
@@ -259,7 +259,7 @@ class TestNoteHealth:
         cluster.join("dn1")
         cluster.note()
         cluster.clock.advance_s(4)
-        cluster.nodes.hear("dn1", (), ())
+        cluster.nodes.record_heartbeat("dn1", (), ())
         cluster.silence(NodeHealthState.STALE)
         cluster.note()
 
@@ -289,7 +289,7 @@ class TestNotesInVain:
         cluster.join("dn1", "dn2")
         cluster.note()
         cluster.silence(NodeHealthState.DEAD)
-        cluster.nodes.hear("dn2", (), ())
+        cluster.nodes.record_heartbeat("dn2", (), ())
         cluster.note_in_vain()
         dead, due = set(cluster.nodes.dead), cluster.nodes.nodes_with_changed_health()
 
@@ -302,7 +302,7 @@ class TestNotesInVain:
         cluster.join("dn1", "dn2")
         cluster.note()
         cluster.silence(NodeHealthState.DEAD)
-        cluster.nodes.hear("dn2", (), ())
+        cluster.nodes.record_heartbeat("dn2", (), ())
         cluster.note_in_vain(count_max=1)
 
         assert ["dn1"] == cluster.note(count_max=1)
@@ -314,7 +314,7 @@ class TestNotesInVain:
         cluster.join("dn1")
         cluster.silence(NodeHealthState.DEAD)
         cluster.note()
-        cluster.nodes.hear("dn1", (), ())
+        cluster.nodes.record_heartbeat("dn1", (), ())
         cluster.note_in_vain()
 
         assert (set(), ["dn1"]) == (cluster.nodes.dead, cluster.nodes.nodes_with_changed_health())

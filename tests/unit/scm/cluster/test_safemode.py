@@ -241,7 +241,7 @@ class Start:
         """Evaluate safe mode when these nodes have reported all their replicas."""
         self._confirmed.clear()
         self._confirmed.update(confirmed)
-        return self.mode.look()
+        return self.mode.reevaluate()
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ class TestWarmStart:
     def test_warm_start_waits_for_a_calling_node_until_the_deadline(self, warm: Start) -> None:
         warm.look(("a", "b"))
         warm.clock.advance_s(299)
-        warm.nodes.hear("c", (), ())
+        warm.nodes.record_heartbeat("c", (), ())
         early = warm.look(())
         warm.clock.advance_s(1)
 

@@ -80,4 +80,4 @@ def test_judge_of_no_containers_gives_an_empty_result(world: ScmWorld) -> None:
 
     assert {} == judge.healthy([])
     assert 0 == judge.diagnose([]).view.rows.count
-    assert {} == dict(judge.look([])[1].under)
+    assert {} == dict(judge.summarize_health([])[1].under)

@@ -71,12 +71,12 @@ def test_short_containers_are_remembered_until_the_next_look(world: ScmWorld) ->
     seen = []
 
     for number in (WHOLE, SHORT):
-        manager.look_on()
+        manager.check_next()
         seen.append((set(manager.short), manager.is_behind))
         with world.state.change() as change:
             change.put(world.state.replicas, replica("dn3", container_id=number, bcsid=LAST))
         assert manager.is_behind
-    manager.look_on()
+    manager.check_next()
 
     assert [({SHORT, CODED}, False)] * 2 == seen
     assert {CODED} == manager.short

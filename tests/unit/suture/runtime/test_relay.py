@@ -7,10 +7,10 @@ def test_relay_listeners_are_called_in_their_order() -> None:
     """The first listener is called first."""
     heard: list[tuple[str, int]] = []
     relay = EventDispatcher[[int]]()
-    relay.listen(lambda number: heard.append(("first", number)))
-    relay.listen(lambda number: heard.append(("second", number)))
+    relay.subscribe(lambda number: heard.append(("first", number)))
+    relay.subscribe(lambda number: heard.append(("second", number)))
 
-    relay.tell(7)
+    relay.emit(7)
 
     assert [("first", 7), ("second", 7)] == heard
 
@@ -20,8 +20,8 @@ def test_before_anybody_listens_nothing_is_lost_but_the_news() -> None:
     heard: list[int] = []
     relay = EventDispatcher[[int]]()
 
-    relay.tell(1)
-    relay.listen(heard.append)
-    relay.tell(2)
+    relay.emit(1)
+    relay.subscribe(heard.append)
+    relay.emit(2)
 
     assert [2] == heard
