@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 DEFECTS = """
 import gc, logging, threading, warnings
-from agent.observe import logs
+from suture.observe import logs
 logs.configure("info")
 logs.take_over()
 class Breaks:
@@ -62,7 +62,7 @@ def test_uncaught_exceptions_and_warnings_are_logged_as_json() -> None:
 
 UNHEARD = """
 import sys
-from agent.observe import logs
+from suture.observe import logs
 from suture.runtime.loop import Busy, NoMoreWork, WorkerLoop
 logs.configure("info")
 logs.take_over()
