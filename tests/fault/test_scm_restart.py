@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,21 +52,29 @@ class Holder:
 
 
 class Counted(ScmClient):
-    """A client that counts heartbeats that were answered, and those it could not deliver."""
+    """A client that counts heartbeats that were answered, and calls it could not deliver."""
 
     answers = 0
     failures = 0
     called = threading.Event()  # by any of them, with or without success
 
+    def register(self, request: scm_pb2.RegisterRequest) -> scm_pb2.RegisterResponse:
+        with self._counted():
+            return super().register(request)
+
     def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:
-        try:
+        with self._counted():
             answer = super().heartbeat(request)
+            self.answers += 1
+            return answer
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
         except UnavailableError:
             self.failures += 1
             raise
-        else:
-            self.answers += 1
-            return answer
         finally:
             self.called.set()
 
@@ -80,11 +89,11 @@ def beat_of(name: str, scm: ScmClient, cluster_id: str) -> HeartbeatWorker:
     )
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Ask after each call of a datanode, up to WAIT_S."""
+def wait_until(condition: Callable[[], bool], states: Callable[[], object] = str) -> None:
+    """Ask after each call of a datanode, up to WAIT_S; then show `states`."""
     deadline_s = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline_s, f"not within {WAIT_S} s"
+        assert time.monotonic() < deadline_s, f"not within {WAIT_S} s: {states()}"
         Counted.called.wait(INTERVAL_S)
         Counted.called.clear()
 
@@ -109,6 +118,9 @@ def test_safe_mode_ends_within_three_heartbeats_of_a_restart(
         except UnavailableError:  # not connected again
             return True
 
+    def counts() -> list[tuple[int, int]]:
+        return [(client.answers, client.failures) for client in clients]
+
     def online() -> int:
         nodes = operator.list_nodes(scm_pb2.ListNodesRequest()).nodes
         return sum(node.health == "HEALTHY" for node in nodes)
@@ -116,12 +128,12 @@ def test_safe_mode_ends_within_three_heartbeats_of_a_restart(
     try:
         for loop in loops:
             loop.start()
-        wait_until(lambda: online() == len(NODES))
+        wait_until(lambda: online() == len(NODES), counts)
         scm.kill() if is_killed else scm.terminate()
-        wait_until(lambda: min(client.failures for client in clients) >= FAILURES_MIN)
+        wait_until(lambda: min(client.failures for client in clients) >= FAILURES_MIN, counts)
         scm = ScmProcess.start(tmp_path, listen=address, **DEFAULTS)
         before = [client.answers for client in clients]
-        wait_until(lambda: not is_safe_mode_on())
+        wait_until(lambda: not is_safe_mode_on(), counts)
         answered = [client.answers - first for client, first in zip(clients, before, strict=True)]
         expected = operator.safe_mode(scm_pb2.SafeModeRequest()).expected_count
     finally:
