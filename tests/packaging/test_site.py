@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mkdocs")
-pytest.importorskip("material")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
