@@ -124,11 +124,11 @@ def test_replica_that_may_be_repaired_is_not_copied_too(
     """The unhealthy replica is expected to be repaired in place."""
     bad = frozenset({"dn2" if words == "C U" else "dn3"})
 
-    assert copies == needs(case(words, adds=adds, deletes=deletes, hopeful=bad)).copies
+    assert copies == needs(case(words, adds=adds, deletes=deletes, healable_holders=bad)).copies
 
 
 @pytest.mark.parametrize(
-    ("words", "hopeful", "deletes", "copies"),
+    ("words", "healable_holders", "deletes", "copies"),
     [
         ("C U U", ("dn2",), (), 1),
         ("C U U", ("dn2", "dn3"), (), 0),
@@ -138,10 +138,10 @@ def test_replica_that_may_be_repaired_is_not_copied_too(
     ],
 )
 def test_repairable_replica_is_copied_only_if_it_is_deleted(
-    words: str, hopeful: tuple[str, ...], deletes: tuple[str, ...], copies: int
+    words: str, healable_holders: tuple[str, ...], deletes: tuple[str, ...], copies: int
 ) -> None:
     """Three replicas are required."""
-    given = case(words, hopeful=frozenset(hopeful), deletes=deletes)
+    given = case(words, healable_holders=frozenset(healable_holders), deletes=deletes)
 
     assert copies == needs(given).copies
 

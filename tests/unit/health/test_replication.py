@@ -289,7 +289,7 @@ class TestUnblock:
             ("C C U", {}, "dn3"),  # W34
             ("C C U", {"deletes": ("dn1",)}, None),
             ("C C U", {"adds": ("dn9",)}, None),
-            ("C C U", {"hopeful": frozenset({"dn3"})}, None),
+            ("C C U", {"healable_holders": frozenset({"dn3"})}, None),
             ("C U", {}, None),
             ("U U U", {}, None),
             ("C U@4 U@3", {}, "dn3"),
@@ -308,8 +308,8 @@ class TestUnblock:
 
 def test_an_unhealthy_replica_that_may_be_healed_is_not_replaced_yet() -> None:
     """A repair in place moves a chunk; a copy moves a container."""
-    hoping = case("C C U", hopeful=frozenset({"dn3"}))
-    lost_one = case("C U", hopeful=frozenset({"dn2"}))
+    hoping = case("C C U", healable_holders=frozenset({"dn3"}))
+    lost_one = case("C U", healable_holders=frozenset({"dn2"}))
 
     assert (HealthState.UNDER_REPLICATED, 0) == (needs(hoping).health, needs(hoping).copies)
     assert 1 == needs(lost_one).copies

@@ -197,7 +197,7 @@ class TestUnblock:
         [
             {"adds": ("dn9",)},
             {"deletes": ("dn1",)},
-            {"hopeful": frozenset({"dn3"})},
+            {"healable_holders": frozenset({"dn3"})},
             {"excluded": frozenset({"dn3"})},
         ],
     )

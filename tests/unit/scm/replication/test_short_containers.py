@@ -52,7 +52,7 @@ def test_containers_short_of_their_last_commit_are_found(world: ScmWorld) -> Non
     """Before the close is decided, an earlier commit is normal, and a damaged replica that
     claims the commit may be repaired. Replicas of a dead node are not there.
     """
-    look = world.control.judge.look
+    look = world.control.judge.summarize_health
 
     alive = look(range(1, DAMAGED + 1))[1].short
     world.clock.advance_s(10 * world.options.dead_after_ms / 1000)
