@@ -86,12 +86,12 @@ class Scene:
         client.scm.hold_containers(scm_pb2.HoldContainersRequest(container_ids=[damaged]))
         node = self._hurt(client, damaged)
         wait_until(lambda: self._is_done(client, repaired), within_s=WAIT_S)
-        leaving = next(one for one in self._nodes(client) if one.datanode_id != node)
+        shards = [one.datanode.datanode_id for one in self._info(client, coded).replicas]
+        leaving = next(one for one in shards if one != node)
         client.scm.set_operational_states(
-            scm_pb2.SetOperationalStatesRequest(
-                datanode_ids=[leaving.datanode_id], op_state="DECOMMISSIONING"
-            )
+            scm_pb2.SetOperationalStatesRequest(datanode_ids=[leaving], op_state="DECOMMISSIONING")
         )
+        wait_until(lambda: self._is_shard_copied(client), within_s=WAIT_S)
         self.names = {
             "container": str(damaged),
             "repaired": str(repaired),
@@ -115,6 +115,11 @@ class Scene:
             and any(one.status.reconcile.bytes_fetched for one in answer.outcomes)
             and len({one.replica.tree.root for one in replicas}) == 1
         )
+
+    def _is_shard_copied(self, client: ClusterClient) -> bool:
+        """Return whether a shard of the datanode that leaves was copied, and reported."""
+        answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=100))
+        return any(one.status.replicate.replica.replica_index for one in answer.outcomes)
 
     def _store(self, client: ClusterClient, folder: Path, name: str, scheme: str = "") -> int:
         """Store files in a container of their own; wait until it is closed everywhere."""

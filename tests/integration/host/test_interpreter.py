@@ -82,7 +82,7 @@ def test_objects_are_frozen_only_after_a_full_collection() -> None:
 
     gc.collect(1)
 
-    assert frozen == gc.get_freeze_count()
+    assert gc.get_freeze_count() <= frozen  # some frozen objects may be freed meanwhile
     del circle
     assert gc.collect() > OBJECTS_MAX
 
