@@ -79,7 +79,7 @@ class PeerTree:
     def view(self, container_id: ContainerId, mine: Tree, window: BlockRange) -> PeerView:
         """Return the differences within `window`; ask the peer for the chunks of those blocks.
 
-        Raise Damaged if they do not match its rows: its tree has changed, or is false.
+        Raise DamagedData if they do not match its rows: its tree has changed, or is false.
         """
         scope = [
             (max(first, window[0]), min(last, window[1]))
@@ -199,7 +199,7 @@ def _differing_rows(
 
 
 def _same(first: TreeSummary, later: TreeSummary) -> None:
-    """Raise Damaged if an answer is about another tree than the compared one."""
+    """Raise DamagedData if an answer is about another tree than the compared one."""
     if (first.generation, first.root) != (later.generation, later.root):
         raise _changed()
 

@@ -163,8 +163,9 @@ class VolumeModes:
     def begin_arrival(
         self, announced: ImportSpec, targets: Sequence[Volume], submit: Submit | None = None
     ) -> ReplicaImport:
-        """Reserve room on one of `targets`. Raise as `Arrivals.begin`, and `UnavailableError(BUSY)`
-        if it no longer takes replicas: from then on only the reservation counts."""
+        """Reserve room on one of `targets`. Raise as `ReplicaImports.begin`, and
+        `UnavailableError(BUSY)` if it no longer takes replicas: from then on only the reservation
+        counts."""
         arrival = self._set.arrivals.begin(announced, targets, submit)
         if not self._service_of(arrival.volume).takes_replicas:
             arrival.discard()

@@ -85,7 +85,7 @@ class EcWriterSession(WriterSession):
     def _stream_group(
         self, piece: FilePart, allocation: scm_pb2.BlockAllocation, shards: "_Shards"
     ) -> None:
-        """Write the group in one stream to each shard. Raise LeftBehind."""
+        """Write the group in one stream to each shard. Raise TooFewWritableReplicas."""
         opens = {
             index: self._stream(replica)
             for index, replica in enumerate(allocation.replicas, start=1)
@@ -184,7 +184,7 @@ class _Shards:
         )
 
     def _each(self, method: str, requests: Mapping[int, object]) -> None:
-        """Call all datanodes at once. Raise LeftBehind when a call fails."""
+        """Call all datanodes at once. Raise TooFewWritableReplicas when a call fails."""
 
         def call(indexes: Collection[int]) -> dict[int, SutureError]:
             return failures_of({i: (getattr(self._stubs[i], method), requests[i]) for i in indexes})
@@ -192,7 +192,7 @@ class _Shards:
         self.check(call_until_accepted(call, list(requests), self._check_stopped))
 
     def check(self, failures: Mapping[int, SutureError]) -> None:
-        """Record which shards failed, and why. Raise LeftBehind if any did."""
+        """Record which shards failed, and why. Raise TooFewWritableReplicas if any did."""
         reasons = []
         for index, error in failures.items():
             self._failed[self._container_id, self._names[index]] = str(error)

@@ -314,7 +314,7 @@ class WriterSession:
             self._tell(before_bytes - self._told_bytes)
 
     def _check_majority(self, allocation: scm_pb2.BlockAllocation, living: int) -> None:
-        """Raise LeftBehind unless most replicas of a container still take writes."""
+        """Raise TooFewWritableReplicas unless most replicas of a container still take writes."""
         container_id = allocation.block_id.container_id
         if living < len(allocation.replicas) // 2 + 1:
             reasons = [why for (c, _), why in self.failed.items() if c == container_id]

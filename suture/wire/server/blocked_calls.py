@@ -12,9 +12,9 @@ few slots for working calls, and are bounded:
     memory is short   those that waited for `SLOW_S` are ended (`suture.wire.server.budgeted`)
 
 gRPC looks up the handler of a call before it gets a thread, even if it gets none: calls are ended
-there (`Waits.sweep`, by `suture.runtime.middleware`). A single request is received as a stream of
-one message, which is the same on the wire, because gRPC reports other calls only once their request
-is complete.
+there (`BlockedCalls.sweep`, by `suture.runtime.middleware`). A single request is received as a
+stream of one message, which is the same on the wire, because gRPC reports other calls only once
+their request is complete.
 """
 
 import time
@@ -117,7 +117,7 @@ class BlockedCalls:
     ) -> bytes | None:
         """Return a call's request, recording the wait; None if there is none.
 
-        Raise Crowded if this caller has too many waiting calls.
+        Raise TooManyBlockedCalls if this caller has too many waiting calls.
         """
         if len(self._waits) >= self._share and self._count(caller) >= self._share:
             raise TooManyBlockedCalls
