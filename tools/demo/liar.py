@@ -13,7 +13,7 @@ from typing import Final
 from merkle.replica import ContainerId
 from suture.client.cluster_client import ClusterClient
 from suture.client.file_pieces import SourceFile
-from suture.terminal.datanode_queries import until_decided
+from suture.terminal.transient_refusals import until_decided
 from suture.wire.v1 import scm_pb2
 from tools.demo.damage import Target, flip_bit_under_warm_cache, rewrite_with_row
 from tools.demo.damage_choice import BLOCK_BYTES_MIN, Harm, target_of

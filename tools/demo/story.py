@@ -21,7 +21,7 @@ from suture.client.cluster_client import LANES_DEFAULT
 from suture.client.file_pieces import SourceFile
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.exit_codes import ExitCode
-from suture.terminal.datanode_queries import until_decided
+from suture.terminal.transient_refusals import until_decided
 from suture.wire.mapping.plan_file import FinishedRun, read_plan
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tools.demo import coded, death, liar, selfheal

@@ -27,8 +27,8 @@ from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
-from suture.terminal.datanode_queries import until_decided
 from suture.terminal.output import pluralize, print_note
+from suture.terminal.transient_refusals import until_decided
 from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, PlanArgument, ScmOption
 from suture.wire.mapping.plan_file import SCAN, FinishedRun, PlannedScans, read_plan
 from suture.wire.v1 import scm_pb2

@@ -12,7 +12,7 @@ import typer
 from suture.config.bounded_read import ANSWER_BYTES_MAX, read_file_bounded
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
-from suture.terminal.datanode_queries import until_decided
+from suture.terminal.transient_refusals import until_decided
 
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 DryRunFlag = Annotated[

@@ -8,10 +8,10 @@ from agent.cli.inspect.scm_commands import app, show_decisions
 from suture.client.cluster_client import ClusterClient
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
-from suture.terminal.datanode_queries import until_decided
 from suture.terminal.document import print_messages
 from suture.terminal.output import short
 from suture.terminal.selection import OnOption, datanode_id, selected
+from suture.terminal.transient_refusals import until_decided
 from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
 from suture.wire.v1 import scm_pb2
 

@@ -14,11 +14,11 @@ from health.cluster_verdict import DataVerdict
 from suture.observe.terminal_escape import printable
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
-from suture.terminal.datanode_queries import until_decided
 from suture.terminal.document import facts, print_messages
 from suture.terminal.output import pluralize, print_json, print_line, say_lines, short
 from suture.terminal.selection import OnOption, datanode_ids, selected
 from suture.terminal.time_option import duration
+from suture.terminal.transient_refusals import until_decided
 from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from suture.wire.v1 import scm_pb2
 

@@ -15,7 +15,6 @@ from suture.client.put_metadata import DiscoveredPut, files_of
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
-from suture.terminal.datanode_queries import THE_SCM, until_free
 from suture.terminal.output import (
     items_progress,
     pluralize,
@@ -25,6 +24,7 @@ from suture.terminal.output import (
     print_note,
 )
 from suture.terminal.selection import fetch_container
+from suture.terminal.transient_refusals import THE_SCM, until_free
 from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from suture.wire.clients.message_groups import in_groups
 from suture.wire.v1 import container_pb2, scm_pb2

@@ -7,9 +7,9 @@ import typer
 from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
-from suture.terminal.datanode_queries import until_decided, until_free
 from suture.terminal.output import print_json, print_line, print_note, print_rows, size
 from suture.terminal.selection import fetch_container
+from suture.terminal.transient_refusals import until_decided, until_free
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 SHOWN_MAX = 50  # changes in the table; --json has the first thousand per datanode

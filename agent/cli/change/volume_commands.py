@@ -17,7 +17,7 @@ from suture.errors import Code, RefusedError, UnavailableError
 from suture.runtime.exit_codes import ExitCode
 from suture.runtime.file_system_type import is_on_btrfs
 from suture.terminal.credentials import connect
-from suture.terminal.datanode_queries import PASSING, nodes_of, query_all, until_decided, until_free
+from suture.terminal.datanode_queries import nodes_of, query_all
 from suture.terminal.document import facts
 from suture.terminal.output import (
     aside,
@@ -29,6 +29,7 @@ from suture.terminal.output import (
     short,
 )
 from suture.terminal.selection import fetch_container, known_nodes, one_volume
+from suture.terminal.transient_refusals import TRANSIENT, until_decided, until_free
 from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from suture.wire.v1 import datanode_pb2 as pb
 from suture.wire.v1 import scm_pb2
@@ -228,7 +229,7 @@ def does_rest(volume: pb.VolumeStatus) -> bool:
 
 def fetch_volume_status(client: ClusterClient, place: VolumeRef) -> pb.VolumeStatus:
     """Return the present status of a volume."""
-    status = until_free(place.datanode_id, client.peer(place).status, codes=PASSING)
+    status = until_free(place.datanode_id, client.peer(place).status, codes=TRANSIENT)
     for volume in status.volumes:
         if volume.volume_id == place.volume_id:
             return volume

@@ -9,8 +9,9 @@ from typing import Final
 from scanner.sampling import SampleSize, drawn, miss_probability, sample_size, split
 from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError, UnavailableError
-from suture.terminal.datanode_queries import DatanodeReply, query_all, until_free
+from suture.terminal.datanode_queries import DatanodeReply, query_all
 from suture.terminal.document import facts
+from suture.terminal.transient_refusals import until_free
 from suture.wire.clients.peer import Peer
 from suture.wire.v1 import datanode_pb2 as pb
 

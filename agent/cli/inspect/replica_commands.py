@@ -25,7 +25,6 @@ from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
-from suture.terminal.datanode_queries import until_free
 from suture.terminal.document import facts
 from suture.terminal.outcomes import outcomes_in
 from suture.terminal.output import (
@@ -39,6 +38,7 @@ from suture.terminal.output import (
     short,
     size,
 )
+from suture.terminal.transient_refusals import until_free
 from suture.terminal.tree_document import block_facts, leaf_facts
 from suture.terminal.typer_options import SCM_DEFAULT, ContainerArgument, JsonFlag, ScmOption
 from suture.wire.v1 import datanode_pb2, scm_pb2

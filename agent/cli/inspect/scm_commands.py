@@ -11,7 +11,6 @@ from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
-from suture.terminal.datanode_queries import PASSING, THE_SCM, until_free
 from suture.terminal.document import facts, print_messages
 from suture.terminal.outcomes import KEPT_MAX, newest_outcomes
 from suture.terminal.output import (
@@ -29,6 +28,7 @@ from suture.terminal.output import (
 )
 from suture.terminal.selection import OnOption, fetch_container, selected
 from suture.terminal.time_option import duration
+from suture.terminal.transient_refusals import THE_SCM, TRANSIENT, until_free
 from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
 from suture.wire.v1 import container_pb2, scm_pb2
 
@@ -336,7 +336,10 @@ def wait_for_outcomes(
         while True:
             left_s = max(0.0, deadline_s - time.monotonic())
             answer = until_free(
-                THE_SCM, lambda: client.scm.list_outcomes(request), codes=PASSING, timeout_s=left_s
+                THE_SCM,
+                lambda: client.scm.list_outcomes(request),
+                codes=TRANSIENT,
+                timeout_s=left_s,
             )
             bar.update(
                 bar.task_ids[0], completed=len(command_ids) - len(answer.pending_command_ids)
