@@ -42,6 +42,7 @@ BYTES_PER_S_MIN: Final = 1024**2  # a slower one counts as down
 SAID_BYTES_MAX: Final = 300  # of a datanode's error message: the rest is a stack trace
 RECONNECT_MS_MAX: Final = 1_000
 CHECKSUM_NONE: Final = 1
+UNPARSED: Final = "cannot parse this request; before Ozone 2.1 there is none for trees"
 ANY_DATANODE: Final = "suture"  # required by the format; checked for erasure-coded containers
 OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -114,7 +115,8 @@ class Datanode:
     def checksum_info(self, container_id: ContainerId) -> bytes:
         """Return the bytes of the replica's tree, as in a tree file.
 
-        Raise RefusedError, also if they exceed one message, or UnavailableError.
+        Raise RefusedError, also (MALFORMED_REQUEST) if they exceed one message or if this is Ozone
+        before 2.1, or UnavailableError.
         """
         request = self._request(
             DatanodeCommand.GET_CONTAINER_CHECKSUM_INFO,
@@ -351,6 +353,10 @@ class Datanode:
         """Return the error for a broken stream: this datanode is unusable now."""
         found = error_from(error, f"the datanode at {self.address}")
         message = f"datanode {self.address}: {found}"
+        if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNKNOWN:
+            # grpc-java's answer to a request that it cannot parse, as one with a new command
+            said = f" ({error.details()})" if error.details() else ""
+            return RefusedError(Code.MALFORMED_REQUEST, f"datanode {self.address} {UNPARSED}{said}")
         if found.code is Code.MALFORMED_REQUEST:  # too large for a message, or another service
             return RefusedError(found.code, message)
         return UnavailableError(Code.UNAVAILABLE, message)

@@ -6,7 +6,7 @@ checksums, last chunks of files that were synced and never closed); for these th
 row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from merkle.checksum import Algorithm, leaf_checksum
@@ -67,10 +67,7 @@ class DamagedBlocksPeer(OzonePeer):
             for block_id, stored in sorted(self._damaged.items())
             if self._may_have(ozone_tree, block_id, stored)
         ]
-        rows = {}
-        for block_id, found in self._datanode.blocks(container_id, wanted):
-            if not isinstance(found, RefusedError):
-                rows[block_id] = found
+        rows = self._asked_rows(container_id, wanted)
         builder = TreeBuilder(ALGORITHM)
         for block_id, block in sorted(rows.items()):
             builder.add_block(block_id)
@@ -79,6 +76,26 @@ class DamagedBlocksPeer(OzonePeer):
                 builder.add_leaf(_leaf(chunk, told, unread_offsets(self._damaged[block_id])))
         self._known_rows = rows
         return builder.build()
+
+    def _asked_rows(
+        self, container_id: ContainerId, wanted: Sequence[BlockId]
+    ) -> dict[BlockId, BlockData]:
+        """Return its rows of these blocks. Raise RefusedError if it has none to give, unless it
+        lacks the blocks.
+        """
+        rows = {}
+        refusals = []
+        for block_id, found in self._datanode.blocks(container_id, wanted):
+            if not isinstance(found, RefusedError):
+                rows[block_id] = found
+            elif found.code is not Code.NO_SUCH_BLOCK:
+                refusals.append(found)
+        if refusals and not rows:
+            raise refusals[0]
+        if refusals:
+            said = f"{len(refusals)} of {len(wanted)} rows were refused: {refusals[0]}"
+            self.remark = "; ".join(filter(None, (self.remark, said)))
+        return rows
 
     def _asked_tree(self, meter: TransferCost | None) -> tuple[OzoneTree | None, Leaves]:
         """Return its tree; None if it is unusable, so that only its rows count."""
@@ -89,7 +106,7 @@ class DamagedBlocksPeer(OzonePeer):
             self.remark = f"its tree is not used: {damage}"
             return None, {}
         except RefusedError as error:
-            if error.code is not Code.MALFORMED_REQUEST:  # too large for an answer of Ozone
+            if error.code is not Code.MALFORMED_REQUEST:  # too large, or Ozone before 2.1
                 raise
             self.remark = f"its tree is not used: {error}"
             return None, {}

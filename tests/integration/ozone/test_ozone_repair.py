@@ -12,7 +12,13 @@ import pytest
 from ozone.clients.datanode_messages import DatanodeCommand
 from suture.runtime.exit_codes import ExitCode
 from tests.support.faults.changes_seen import changes
-from tests.support.ozone.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers
+from tests.support.ozone.ozone_datanode import (
+    FIRST,
+    OzoneDatanode,
+    Served,
+    golden_peers,
+    served_from,
+)
 from tests.support.ozone.ozone_repairs import (
     DamagedVolume,
     damaged_volume,
@@ -20,7 +26,14 @@ from tests.support.ozone.ozone_repairs import (
     peers_of,
     serving,
 )
-from tests.support.ozone.ozone_volumes import BLOCK_DATA, chunk_message, golden, snapshot
+from tests.support.ozone.ozone_volumes import (
+    BLOCK_DATA,
+    OF_1_4,
+    chunk_message,
+    golden,
+    snapshot,
+    unpack,
+)
 
 LENGTHS = {
     3: 300_000, 4: 1_100_000, 10: 4885, 16: 9547, 17: 41_060, 19: 200_000, 29: 41_110,
@@ -95,6 +108,55 @@ def test_every_damage_is_healed(volumes: Path, volume: DamagedVolume, table: str
 def _what(facts: dict[str, Any], name: str) -> tuple[int, int]:
     """Return mode and links of what was there; of what was not, nothing that there is."""
     return facts[name][:3:2] if name in facts else (0, 0)
+
+
+def test_peers_of_ozone_before_2_1_repair_every_chunk_without_trees(
+    volumes: Path, volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Datanodes of 1.4 and 2.0 cannot parse a request for a tree. Their rows and chunks suffice."""
+    with serving(golden_peers(volumes), knows_trees=False) as peers:
+        documents = [volume.document(capsys, number, addresses(peers)) for number in (1, 2)]
+
+    damaged = {(c, number) for c in (1, 2) for number in volume.damaged_numbers(c)}
+    assert all(volume.is_whole(c, number, LENGTHS[number]) for c, number in damaged)
+    assert [True, True] == [document["is_whole"] for document in documents]
+    peers_said = [peer for document in documents for peer in document["peers"]]
+    assert all(peer["state"] in {"used", "equal"} for peer in peers_said)
+    assert all("before Ozone 2.1" in peer["remark"] for peer in peers_said)
+
+
+def test_volume_of_ozone_1_4_is_repaired_from_a_peer_of_its_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every block file is cut in the middle, and has the client's bytes again."""
+    volume = DamagedVolume(unpack(OF_1_4, tmp_path) / "1.4.1-v3", tmp_path / "state", ())
+    replicas = served_from(volume.data_dir)
+    files = sorted(volume.data_dir.rglob("*.block"))
+    before = {path: path.read_bytes() for path in files}
+    for path, data in before.items():
+        path.write_bytes(data[: len(data) // 2])
+
+    with serving([replicas], knows_trees=False) as peers:
+        document = volume.document(capsys, 1, addresses(peers))
+
+    assert 4 == len(files)
+    assert document["is_whole"]
+    assert before == {path: path.read_bytes() for path in files}
+
+
+def test_chunk_that_rotted_at_a_peer_without_trees_comes_from_the_other(
+    volumes: Path, volume: DamagedVolume
+) -> None:
+    """Nothing but the rows tells which peer has a chunk whole, so each fetch is verified."""
+    replicas = golden_peers(volumes)
+    for number in LENGTHS:
+        if FIRST + number in replicas[0][1].data:
+            replicas[0][1].flip(FIRST + number, 1)
+
+    with serving(replicas, knows_trees=False) as peers:
+        assert ExitCode.OK == volume.repair(1, addresses(peers), "--yes")
+
+    assert all(volume.is_whole(1, n, LENGTHS[n]) for n in volume.damaged_numbers(1))
 
 
 def test_the_peers_are_asked_for_nothing_that_they_refuse(

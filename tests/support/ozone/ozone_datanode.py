@@ -74,9 +74,12 @@ class Served:
 @dataclass
 class OzoneDatanode:
     """A server on a free port of this machine. `before` is called with each request; what it
-    returns is the result code to refuse it with, 0 for none; it may raise to break the stream."""
+    returns is the result code to refuse it with, 0 for none; it may raise to break the stream.
+    With `knows_trees` false it is one of Ozone before 2.1, which cannot parse a request for a tree:
+    gRPC ends the stream with UNKNOWN and no text."""
 
     containers: dict[int, Served]
+    knows_trees: bool = True
     before: Callable[[Any], int] = lambda _: 0
     asked: list[Any] = field(default_factory=list)
     stream_count: int = 0
@@ -116,6 +119,10 @@ class OzoneDatanode:
         for data in requests:
             request = REQUEST.FromString(data)
             self.asked.append(request)
+            if request.command == DatanodeCommand.GET_CONTAINER_CHECKSUM_INFO and (
+                not self.knows_trees
+            ):
+                context.abort(grpc.StatusCode.UNKNOWN, "")
             result = self.before(request)
             if result < 0:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
@@ -220,23 +227,41 @@ def golden_peers(volumes: Path, *, table: str = "closed") -> list[dict[int, Serv
     return [peers[1], peers[2]]
 
 
-def _tails(volumes: Path) -> dict[int, Any]:
-    """Return the last chunks that only the table `last_chunk_info` has, by block."""
-    (path,) = each(volumes / "dn0-damaged", "hdds/*/DS-*/container.db")
-    options = Options(raw_mode=True)
+def served_from(data_dir: Path) -> dict[int, Served]:
+    """Return the blocks of a volume of schema V3 that have both a row and a file; no trees."""
+    (path,) = each(data_dir, "hdds/*/DS-*/container.db")
+    chunks = {int(one.stem): one.read_bytes() for one in data_dir.rglob("*.block")}
+    replicas: dict[int, Served] = {}
+    for value in _table(path, "block_data"):
+        block_id = BLOCK_DATA.FromString(value).block_id
+        if block_id.local_id not in chunks:
+            continue
+        served = replicas.setdefault(block_id.container_id, Served({}, {}, b""))
+        served.rows[block_id.local_id] = value
+        served.data[block_id.local_id] = chunks[block_id.local_id]
+    return replicas
+
+
+def _table(path: Path, name: str) -> list[bytes]:
+    """Return the values of a table of a database that is not changed."""
     names = Rdict.list_cf(str(path))
     database = Rdict(
         str(path),
-        options,
-        column_families={name: Options(raw_mode=True) for name in names},
+        Options(raw_mode=True),
+        column_families={one: Options(raw_mode=True) for one in names},
         access_type=AccessType.secondary(f"{path}-looked-at"),
     )
-    tails = {}
-    for value in database.get_column_family("last_chunk_info").values():
-        message = BLOCK_DATA.FromString(value)
-        tails[message.block_id.local_id] = message
+    items = database.get_column_family(name).items()
+    values = [value for key, value in items if b"#" not in key]
     database.close()
-    return tails
+    return values
+
+
+def _tails(volumes: Path) -> dict[int, Any]:
+    """Return the last chunks that only the table `last_chunk_info` has, by block."""
+    (path,) = each(volumes / "dn0-damaged", "hdds/*/DS-*/container.db")
+    messages = map(BLOCK_DATA.FromString, _table(path, "last_chunk_info"))
+    return {message.block_id.local_id: message for message in messages}
 
 
 @dataclass

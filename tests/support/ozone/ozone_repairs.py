@@ -108,10 +108,15 @@ def peers_of(golden: Path, *, table: str = "closed") -> Iterator[list[OzoneDatan
 
 
 @contextmanager
-def serving(replicas: Sequence[dict[int, Served]]) -> Iterator[list[OzoneDatanode]]:
-    """Run a datanode for each."""
+def serving(
+    replicas: Sequence[dict[int, Served]], *, knows_trees: bool = True
+) -> Iterator[list[OzoneDatanode]]:
+    """Run a datanode for each; of Ozone before 2.1 if they do not know trees."""
     with ExitStack() as stack:
-        yield [stack.enter_context(OzoneDatanode(each_one)) for each_one in replicas]
+        yield [
+            stack.enter_context(OzoneDatanode(each_one, knows_trees=knows_trees))
+            for each_one in replicas
+        ]
 
 
 @contextmanager

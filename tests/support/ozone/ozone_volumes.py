@@ -8,6 +8,8 @@
     v2            schema V2: one container scanned by Ozone, one not, one open; no erasure code
     *.jsonl       rows and trees of all 16 replicas of that cluster, before and after Ozone's scan
 
+`OF_1_4` is a volume of Ozone 1.4.1: schema V3, container 1, whole, without trees.
+
 `MadeVolume` writes rows with the RocksDB library and computes every checksum by itself.
 """
 
@@ -33,6 +35,7 @@ from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, DELETED_BLOCKS
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "ozone" / "volumes.tar.zst"
+OF_1_4 = ROOT / "tests" / "golden" / "ozone" / "volume-1.4.1-v3.tar.zst"
 WHOLE = Path(
     os.environ.get("SUTURE_OZONE_GOLDEN", ROOT.parent / "shared" / "ozone" / "golden.tar.zst")
 )
