@@ -148,7 +148,9 @@ class ContainerContexts:
     def _candidates(self) -> list[TargetCandidate]:
         scheduled: dict[str, int] = {}
         for container in self._state.containers.open_all():
-            left_bytes = self._options.container_bytes_max - container.committed_bytes
+            bytes_max = self._options.container_bytes_max
+            needed_bytes = container.allocated_bytes if container.is_sealed else bytes_max
+            left_bytes = needed_bytes - container.committed_bytes
             for datanode_id in container.pipeline:
                 scheduled[datanode_id] = scheduled.get(datanode_id, 0) + max(0, left_bytes)
         return [

@@ -6,9 +6,15 @@ blocks) when it is full, when one of its datanodes is not well, or when its writ
 behind. It closes when no promised block is uncommitted, when its session says so, or when it has
 been idle for a while. While no other nodes are available it continues without the replica that was
 left behind, as long as a majority of its replicas takes writes.
+
+An open container reserves the room that it may still need, so a small cluster has room for few. If
+there is none for a further container, a session takes over one without pending blocks: all that its
+earlier session was promised there is committed, and that session gets its next block elsewhere. If
+all have pending blocks, the session waits (BUSY).
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,7 +34,7 @@ from scm.state.entities import (
     replica_bytes,
 )
 from suture.ec.scheme import parse_scheme
-from suture.errors import Code, RefusedError, size_text
+from suture.errors import Code, RefusedError, UnavailableError, size_text
 
 BLOCKS_PER_CONTAINER_MAX: Final = 1_000_000
 SEALED_IDLE_MS: Final = 30_000  # for a sealed container that waits for commits
@@ -80,8 +86,9 @@ class WriterSessions(ControlComponent):
 
         With a `scheme` they are block groups of erasure-coded containers. `names` are the new keys
         of the blocks. Raise RefusedError(KEY_EXISTS) if one of them exists, before anything is
-        written for it, RefusedError(INVALID_WRITE_SIZE) for a block no container can hold, and
-        UnavailableError(NOT_ENOUGH_NODES).
+        written for it, RefusedError(INVALID_WRITE_SIZE) for a block no container can hold,
+        UnavailableError(NOT_ENOUGH_NODES), and UnavailableError(BUSY) while other sessions have all
+        the room.
         """
         self._renew(client_id)
         for name in names:
@@ -149,7 +156,7 @@ class WriterSessions(ControlComponent):
 
     def end(self, change: StateChange, container: Container, reason: str) -> None:
         """Move an open container to CLOSING."""
-        self._active_at_s.pop(container.container_id, None)
+        change.on_commit(lambda: self._active_at_s.pop(container.container_id, None))
         closing = lifecycle.end_writes(container, reason, now_ms=self._clock.wall_ms())
         if closing is not container:
             change.put(self._state.containers, closing)
@@ -213,7 +220,48 @@ class WriterSessions(ControlComponent):
                 self.end(change, container, "a replica was left behind")
             elif container.scheme == scheme and self._takes(container, taken_bytes):
                 return replace(container, client_id=client_id)
-        return self._new_container(change, client_id, scheme)
+        try:
+            return self._new_container(change, client_id, scheme)
+        except UnavailableError as error:
+            return self._container_of_others(change, client_id, taken_bytes, scheme, error)
+
+    def _container_of_others(
+        self,
+        change: StateChange,
+        client_id: str,
+        taken_bytes: int,
+        scheme: str,
+        no_room: UnavailableError,
+    ) -> Container:
+        """Return a container at the cost of other sessions, those idle longest first: one of theirs
+        without pending blocks, or a new one after such containers were ended.
+
+        Raise UnavailableError(BUSY) if their pending blocks are all that is in the way, and
+        otherwise `no_room`.
+        """
+        opened = [one for one in self._state.containers.open_all() if one.client_id != client_id]
+        opened.sort(key=lambda one: (self._active_at_s.get(one.container_id, 0), one.container_id))
+        has_any = self._state.allocations.has_any
+        settled = [one for one in opened if not has_any(one.container_id)]
+        for container in settled:
+            is_fit = container.scheme == scheme and not container.is_sealed
+            if is_fit and self._takes(container, taken_bytes):
+                return replace(container, client_id=client_id)
+        for container in settled:
+            self.end(change, container, "another session needed its room")
+            with suppress(UnavailableError):
+                return self._new_container(change, client_id, scheme)
+        needed_bytes = self._options.container_bytes_max
+        free = [replace(one, scheduled_bytes=0) for one in self._cases.candidates()]
+        roomy_count = sum(one.has_room(needed_bytes) for one in free)
+        if len(settled) == len(opened) or roomy_count < self._replica_count(scheme):
+            raise no_room
+        raise UnavailableError(
+            Code.BUSY,
+            f"no room for another container of {size_text(needed_bytes)}: {len(opened)} are open "
+            "for other sessions",
+            hint="try again later; add space, or lower container_bytes_max",
+        ) from no_room
 
     def _takes(self, container: Container, taken_bytes: int) -> bool:
         return (
@@ -245,8 +293,11 @@ class WriterSessions(ControlComponent):
     def _is_well(self, container: Container) -> bool:
         return all(self._nodes.is_reachable(node) for node in container.pipeline)
 
+    def _replica_count(self, scheme: str) -> int:
+        return parse_scheme(scheme).shard_count if scheme else self._options.replication_factor
+
     def _new_container(self, change: StateChange, client_id: str, scheme: str) -> Container:
-        count = parse_scheme(scheme).shard_count if scheme else self._options.replication_factor
+        count = self._replica_count(scheme)
         container_id = change.next_id("next_container_id")
         while self._state.replicas.of(container_id):
             # A datanode has data under this id that this state, perhaps restored from a backup,
