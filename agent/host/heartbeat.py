@@ -23,6 +23,7 @@ from agent.host.term_tracker import TermTracker
 from agent.store.volumes.op_state_file import NodeState
 from merkle.replica import LAYOUT_VERSION, ContainerId
 from suture.errors import Code, RefusedError, UnavailableError
+from suture.runtime.backoff import jittered_backoff_s
 from suture.runtime.clock import Clock
 from suture.runtime.loop import Backoff, Busy, RetryAfter, Step
 from suture.wire.mapping.replica_columns import column_report
@@ -170,8 +171,7 @@ class HeartbeatWorker:
         longest_s = RETRY_S_MAX
         if error.code is Code.UNAVAILABLE:
             longest_s = min(longest_s, max(RETRY_S_MIN, self._interval_s))
-        top_s = min(longest_s, RETRY_S_MIN * 2 ** min(self._failures, 16))
-        return random.uniform(RETRY_S_MIN, top_s)  # noqa: S311 - jitter, not a secret
+        return jittered_backoff_s(self._failures, first_s=RETRY_S_MIN, longest_s=longest_s)
 
     def _register(self) -> None:
         registration, me = self._identity, self._identity.who

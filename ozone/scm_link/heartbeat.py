@@ -30,6 +30,7 @@ from ozone.scm_link.ozone_roots import RootCache
 from ozone.scm_link.protocol import text_of
 from ozone.scm_link.reports import NAMES, DatanodeInfo
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.runtime.backoff import jittered_backoff_s
 from suture.runtime.loop import Busy, RetryAfter, Step
 from suture.wire.v1 import container_pb2, scm_pb2
 
@@ -145,8 +146,7 @@ class OzoneHeartbeat:
                 "scm_unreachable", scm=self._address, error=str(error), code=error.code.value
             )
         longest_s = max(RETRY_S_MIN, min(RETRY_S_MAX, self._interval_s))
-        top_s = min(longest_s, RETRY_S_MIN * 2 ** min(self._failures, 16))
-        return random.uniform(RETRY_S_MIN, top_s)  # noqa: S311 - jitter, not a secret
+        return jittered_backoff_s(self._failures, first_s=RETRY_S_MIN, longest_s=longest_s)
 
     # reporting
 

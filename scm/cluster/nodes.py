@@ -16,13 +16,13 @@ from typing import Final
 import structlog
 
 from merkle.replica import LAYOUT_VERSION
-from scm.cluster.commands.command_limits import backoff_s
 from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.entities import Liveness, Node, NodeHealthState, OpState, Replica, ReportedVolume
 from scm.state.options import ScmOptions
 from scm.state.starts import ReportedStart
 from suture.errors import Code, RefusedError
+from suture.runtime.backoff import backoff_s
 
 AVOIDED_HEARTBEATS: Final = 2  # for a node on which a write failed, the first time
 

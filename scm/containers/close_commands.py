@@ -9,11 +9,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from scm.cluster import lifecycle
-from scm.cluster.commands import command_limits
 from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.state.container_queues import ContainerBitmap
 from scm.state.database import StateChange
 from scm.state.entities import CommandKind, Container, PendingCommand
+from suture.runtime.backoff import backoff_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,7 @@ class CloseCommands(ControlComponent):
                     force=command.force,
                 )
             )
-            pause_s = command_limits.backoff_s(
-                attempt.count + 1, first_s=self._options.close_retry_ms / 1000
-            )
+            pause_s = backoff_s(attempt.count + 1, first_s=self._options.close_retry_ms / 1000)
             attempts[node] = _Attempt(attempt.count + 1, now_s + pause_s)
         return command_ids
 

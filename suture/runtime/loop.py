@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from suture.runtime.backoff import backoff_s
 from suture.runtime.clock import Clock, SystemClock
 
 IDLE_S_DEFAULT: Final = 5.0
@@ -244,8 +245,7 @@ class WorkerLoop:
         self._errors_in_a_row += 1
         self._last_error = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
         self._state = WorkerState.BACKING_OFF
-        exponent = min(self._errors_in_a_row - 1, 16)
-        delay_s = min(BACKOFF_MIN_S * 2.0**exponent, BACKOFF_MAX_S)
+        delay_s = backoff_s(self._errors_in_a_row, first_s=BACKOFF_MIN_S, longest_s=BACKOFF_MAX_S)
         log.error(
             "worker_step_failed",
             worker=self._worker.name,

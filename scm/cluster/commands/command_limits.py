@@ -28,7 +28,6 @@ QUEUE_MAX: Final = 5_000  # commands waiting for one datanode; more are rejected
 COMMANDS_PER_HEARTBEAT_MAX: Final = 100
 LOW_DEADLINE_FACTOR: Final = 4  # 48 minutes for a balancer's copy, with the default
 BLOCK_S: Final = 0.05  # per rebuilt block: a few calls, and a file created and synced
-PAUSE_GROWS_MAX: Final = 7  # failures in a row after which a pause is at its longest
 QUEUED_AGE_S_MAX: Final = 1_800  # an older plan no longer matches the state
 
 assert COMMANDS_PER_HEARTBEAT_MAX <= QUEUE_MAX
@@ -194,9 +193,3 @@ def is_late(command: PendingCommand, *, now_s: float, first_s: float, bytes_per_
     if command.sent_at_s is None:
         return False
     return now_s - command.sent_at_s > deadline_s(command, first_s, bytes_per_s)
-
-
-def backoff_s(attempts: int, *, first_s: float) -> float:
-    """Return the pause before attempt `attempts` + 1: doubles, up to 64 times the first."""
-    assert attempts >= 1
-    return first_s * float(2 ** (min(attempts, PAUSE_GROWS_MAX) - 1))

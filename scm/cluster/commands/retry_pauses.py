@@ -4,9 +4,9 @@ retried.
 
 from typing import Final
 
-from scm.cluster.commands.command_limits import PAUSE_GROWS_MAX, backoff_s
 from scm.state.clock import ScmClock
 from scm.state.entities import CommandKind, CommandOutcome, OutcomeState, PendingCommand
+from suture.runtime.backoff import FACTOR_MAX, backoff_s
 
 RECONSTRUCT_FIRST_S: Final = 10.0  # it may have read several whole shards before it failed
 
@@ -76,7 +76,7 @@ class RetryPauses:
         self._failures = {
             key: (count, at_s)
             for key, (count, at_s) in self._failures.items()
-            if now_s - at_s < 2 * backoff_s(PAUSE_GROWS_MAX, first_s=self._first_s_of(key[0]))
+            if now_s - at_s < 2 * FACTOR_MAX * self._first_s_of(key[0])
         }
 
 

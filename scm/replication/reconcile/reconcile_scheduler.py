@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from merkle.replica import ReplicaState
-from scm.cluster.commands import command_limits
 from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.replication.reconcile.eligibility import Eligibility, Participants, judge
 from scm.replication.reconcile.plan_check import ASKED_FOR, ContainerDecision, PlanRow
@@ -29,6 +28,7 @@ from scm.state.entities import (
     Replica,
 )
 from suture.errors import Code
+from suture.runtime.backoff import backoff_s
 
 COOLDOWN: Final = "COOLDOWN"
 NO_PROGRESS: Final = "NO_PROGRESS"
@@ -169,7 +169,7 @@ class ReconcileScheduler(ControlComponent):
             for container_id, at_s in self._ordered_at_s.items()
             if self._cooldown_left_s(container_id) > 0
         }
-        longest_s = command_limits.backoff_s(TRIES_MAX, first_s=cooldown_s)
+        longest_s = backoff_s(TRIES_MAX, first_s=cooldown_s)
         self._tries = {
             container_id: tries
             for container_id, tries in self._tries.items()
@@ -181,7 +181,7 @@ class ReconcileScheduler(ControlComponent):
         if ordered_at_s is None:
             return 0.0
         tries = self._tries.get(container_id)
-        pause_s = command_limits.backoff_s(
+        pause_s = backoff_s(
             max(1, tries.count) if tries else 1, first_s=self._options.reconcile_cooldown_ms / 1000
         )
         return pause_s - (self._clock.monotonic_s() - ordered_at_s)

@@ -14,7 +14,6 @@ from scm.cluster.commands.command_limits import (
     QUEUE_MAX,
     QUEUED_AGE_S_MAX,
     RECONCILE_LIMIT,
-    backoff_s,
     commands_to_resend,
     expired,
     limit,
@@ -464,11 +463,3 @@ class TestWeight:
         sending = select_sendable(copies, reported={"reconstruct": 2}, op_state=IN_SERVICE)
 
         assert 14 == len(sending)
-
-
-class TestBackoff:
-    def test_backoff_doubles_up_to_64_times_the_first(self) -> None:
-        """A node that never obeys is asked once a minute, and not ever more rarely."""
-        pauses = [backoff_s(attempts, first_s=1.0) for attempts in range(1, 10)]
-
-        assert [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0] == pauses

@@ -1,0 +1,27 @@
+"""Pauses between retries: doubled after each failure, up to a longest one."""
+
+import random
+from typing import Final
+
+FACTOR_MAX: Final = 64  # the longest pause, if none is given: a minute after one of a second
+DOUBLINGS_MAX: Final = 32  # beyond every longest pause; a float stays finite
+
+
+def backoff_s(failures: int, *, first_s: float, longest_s: float | None = None) -> float:
+    """Return the pause after `failures` (at least 1) consecutive failures, in seconds.
+
+    `longest_s` is 64 times `first_s` by default.
+    """
+    assert failures >= 1
+    top_s = FACTOR_MAX * first_s if longest_s is None else longest_s
+    return min(top_s, first_s * 2.0 ** min(failures - 1, DOUBLINGS_MAX))
+
+
+def jittered_backoff_s(failures: int, *, first_s: float, longest_s: float) -> float:
+    """Return a random pause from `first_s` to twice the plain one, at most `longest_s`.
+
+    Many callers whose server restarts do not call back in the same moment ("Exponential Backoff And
+    Jitter", AWS Architecture Blog, 2015).
+    """
+    top_s = backoff_s(failures + 1, first_s=first_s, longest_s=longest_s)
+    return random.uniform(first_s, max(first_s, top_s))  # noqa: S311 - jitter, not a secret
