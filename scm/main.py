@@ -24,7 +24,7 @@ from scm.api.calls.control import ControlPlane
 from scm.api.http_pages import HttpStatus
 from scm.api.server import ScmServer, ScmServerLimits, build_server
 from scm.api.service import ScmService
-from scm.api.spark.spark_loop import SparkLoop
+from scm.api.spark_loop import SparkLoop
 from scm.state import options as scm_options
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase

@@ -28,7 +28,7 @@ from scm.state.database import StateDatabase
 from scm.state.entities import Container, ContainerState, Node, OpState, Replica
 from scm.state.replicas import replica_rows
 from scm.state.replicas.replica_table import ReplicaTable
-from scm.state.tables.table import Table
+from scm.state.table import Table
 from suture.wire.v1 import container_pb2, scm_pb2_grpc
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from merkle.replica import TREE_STATES, ReplicaState
 from scm.api.views import comparison
 from scm.cluster.nodes import NodeManager
+from scm.state.container_queues import distinct
 from scm.state.database import StateDatabase
 from scm.state.entities import Container, ContainerState, Replica, data_count_of
 from scm.state.records import NO_COUNT
 from scm.state.replicas.arena import Rows, picked
-from scm.state.replicas.holders import distinct
 from scm.state.replicas.replica_table import NO_WORD, ReplicaTable
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable

@@ -22,8 +22,8 @@ from scm.state.history.history_tables import HistoryTable
 from scm.state.page_check import check_pages
 from scm.state.state_environment import DATA, DATABASES_MAX, snapshot_of
 from scm.state.state_metadata import RestoreRecord, counters_anew
+from scm.state.table import Table, rows_on_disk
 from scm.state.tables.container_table import ContainerTable
-from scm.state.tables.table import Table, rows_on_disk
 from suture.errors import Code, RefusedError, UnavailableError
 
 ROOM_BYTES: Final = 64 * 1024**2  # more than the rows that a reset writes

@@ -17,8 +17,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scm.state.replicas.holders import distinct
-
 MARKED_MAX: Final = 2**26
 """Ids from here on may be of reported containers that were not made here."""
 
@@ -195,3 +193,12 @@ class ContainerQueue:
             taken += found.tolist()
         self._count -= len(taken)
         return taken
+
+
+def distinct(*ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct ids, ascending. `np.unique` hashes them, which takes many times
+    as long.
+    """
+    ascending = np.sort(np.concatenate(ids), kind="stable")
+    once: NDArray[np.int64] = ascending[np.diff(ascending, prepend=0) != 0]
+    return once

@@ -54,6 +54,7 @@ from scm.state.state_metadata import (
     restored_from,
     restored_row,
 )
+from scm.state.table import Table, id_key, rows_on_disk, without_collection
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable
 from scm.state.tables.pending_table import PendingTable
@@ -64,7 +65,6 @@ from scm.state.tables.small_tables import (
     NodeTable,
     TransactionTable,
 )
-from scm.state.tables.table import Table, id_key, rows_on_disk, without_collection
 from scm.state.tables.tables_on_disk import DeletedTable, OutcomeTable
 from scm.state.writability import Writability, refusal_of
 from suture.errors import Code, RefusedError

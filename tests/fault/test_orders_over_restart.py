@@ -8,7 +8,7 @@ import pytest
 from agent.cli.main import run
 from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tools.demo.cluster import Cluster
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]

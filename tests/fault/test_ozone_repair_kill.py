@@ -15,7 +15,7 @@ import pytest
 
 from ozone.clients.datanode_messages import DatanodeCommand
 from suture.runtime.exit_codes import ExitCode
-from tests.support.faults.nursery import Child
+from tests.support.nursery import Child
 from tests.support.ozone import ozone_victim as victim
 from tests.support.ozone.ozone_repairs import damaged_volume, peers_of
 from tests.support.ozone.ozone_victim import (

@@ -17,8 +17,8 @@ from merkle.replica import ContainerId, ReplicaState
 from suture.wire.v1 import scm_pb2
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.bad_line import BadLine
-from tests.support.faults.nursery import forked
 from tests.support.faults.victim import write_config
+from tests.support.nursery import forked
 from tests.support.storage.stored_replica import CLUSTER, StoredReplica
 from tools.demo.cluster import Process
 

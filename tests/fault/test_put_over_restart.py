@@ -15,7 +15,7 @@ from suture.errors import Code, SutureError, UnavailableError
 from suture.runtime.exit_codes import ExitCode
 from suture.wire.v1 import scm_pb2
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
 

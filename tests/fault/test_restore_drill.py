@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.reliability.restore_drill import Drill
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

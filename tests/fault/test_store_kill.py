@@ -22,7 +22,6 @@ from agent.store.replica.descriptor import read_descriptor
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from suture.errors import RefusedError
-from tests.support.faults.nursery import Child
 from tests.support.faults.store_victim import (
     ARRIVED,
     BATCHES,
@@ -47,6 +46,7 @@ from tests.support.faults.store_victim import (
     open_packing,
     prepare,
 )
+from tests.support.nursery import Child
 from tests.support.storage.stores import CHUNK_BYTES, content, private_directory
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from suture.client.cluster_client import ClusterClient
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.storage.three_replicas import content
 from tools.demo import death, selfheal
 from tools.demo.cluster import Cluster

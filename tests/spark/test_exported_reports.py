@@ -18,7 +18,7 @@ from suture import Client
 from suture.wire.clients.peer import Peer
 from suture.wire.clients.scm import ScmClient
 from suture.wire.v1 import scm_pb2
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster

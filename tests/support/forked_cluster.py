@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tools.demo.cluster import Cluster
 
 

@@ -10,7 +10,7 @@ from suture.wire.security.caller import Role
 from suture.wire.security.tls import TlsFiles
 from tests.support.authority import Authority, arguments
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tools.demo.cluster import Cluster
 
 SECTIONS: Final = """

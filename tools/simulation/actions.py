@@ -1,10 +1,9 @@
 """Actions of clients, the control plane and disks in a burst: one function per kind of event."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import grpc
 
@@ -16,23 +15,39 @@ from suture.errors import Code, SutureError, UnavailableError
 from suture.wire.clients.peer import Peer
 from suture.wire.mapping import codec, new_blocks_message
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
-from tools.simulation.cluster import PLAIN, QUICK
+from tools.simulation.cluster import PLAIN, QUICK, Datanode
 from tools.simulation.events import Event, Kind, placed_on
 from tools.simulation.faults import flipped
-from tools.simulation.oracle import Held
-
-if TYPE_CHECKING:
-    from tools.simulation.cluster import Datanode
-    from tools.simulation.oracle import DiskHost
-    from tools.simulation.run import Run
-    from tools.simulation.stage import ScheduleRun
-    from tools.simulation.whole_cluster.run import LedRun
+from tools.simulation.oracle import DiskHost, Held, Oracle
 
 WINDOW_BYTES: Final = 1024
 CALL_S: Final = 5.0
 MENDED: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.SALVAGED})
 CHUNK_BYTES_MAX: Final = 6_000
 SAFE_CODES: Final = frozenset({Code.NOT_PROVEN, Code.BUSY})  # nothing was begun
+
+
+class RunLog(Protocol):
+    """A schedule while it runs, with its oracle and its record."""
+
+    oracle: Oracle
+    where: str
+
+    def note(self, line: str) -> None:
+        """Add a line to the trace."""
+
+    def count(self, what: str, count: int = 1) -> None:
+        """Count an event."""
+
+
+class DatanodeRun(RunLog, Protocol):
+    """A schedule of datanodes without a control plane."""
+
+    nodes: list[Datanode]
+    held_by: dict[int, set[str]]
+
+    def holders(self, event: Event) -> set[str]:
+        """Return the datanodes that were given an event's container."""
 
 
 def content(event: Event) -> list[bytes]:
@@ -51,7 +66,7 @@ def block_of(event: Event, parts: list[bytes]) -> BlockData:
     return BlockData(BlockId(event.block), Bcsid(event.block), tuple(chunks))
 
 
-def write(run: "Run", event: Event) -> None:
+def write(run: DatanodeRun, event: Event) -> None:
     """Write a block to all datanodes of its container; record which have it."""
     parts = content(event)
     run.oracle.begins(event.container, event.block, b"".join(parts))
@@ -133,7 +148,7 @@ def _send(
         raise UnavailableError(Code.UNAVAILABLE, f"no answer for {CALL_S:g} s") from error
 
 
-def close(run: "Run", event: Event) -> None:
+def close(run: DatanodeRun, event: Event) -> None:
     """Close a container on all its datanodes."""
     bcsid = max(
         (block for owner, block in run.oracle.blocks if owner == event.container), default=0
@@ -148,7 +163,7 @@ def close(run: "Run", event: Event) -> None:
             run.note(f"   close on {node.name} failed: {error}")
 
 
-def scan(run: "Run", event: Event) -> None:
+def scan(run: DatanodeRun, event: Event) -> None:
     """Scan a container on one datanode."""
     node = run.nodes[event.node]
     if not node.is_up:
@@ -160,7 +175,7 @@ def scan(run: "Run", event: Event) -> None:
     run.count("findings", report.finding_count)
 
 
-def reconcile(run: "Run", event: Event) -> None:
+def reconcile(run: DatanodeRun, event: Event) -> None:
     """Reconcile a container of one datanode with all others that were given it."""
     node = run.nodes[event.node]
     others = [
@@ -177,7 +192,7 @@ def reconcile(run: "Run", event: Event) -> None:
             run.oracle.mended(Held(node.name, event.container, chunk.block_id))
 
 
-def delete(run: "Run", event: Event) -> None:
+def delete(run: DatanodeRun, event: Event) -> None:
     """Order the delete of a block, and carry it out wherever that is possible now."""
     if (event.container, event.block) not in run.oracle.blocks:
         return
@@ -187,7 +202,7 @@ def delete(run: "Run", event: Event) -> None:
             delete_on(run, node, event.container, event.block)
 
 
-def delete_on(run: "Run", node: "Datanode", container: int, block: int) -> None:
+def delete_on(run: DatanodeRun, node: Datanode, container: int, block: int) -> None:
     """Carry out the delete of a block on a datanode that is up."""
     order = scm_pb2.DeleteTransaction(
         transaction_id=block, container_id=container, local_ids=[block]
@@ -201,7 +216,7 @@ def delete_on(run: "Run", node: "Datanode", container: int, block: int) -> None:
         run.count("deletes")
 
 
-def replicate(run: "Run", event: Event) -> None:
+def replicate(run: DatanodeRun, event: Event) -> None:
     """Push a replica to a datanode that was not given it."""
     source = run.nodes[event.node]
     targets = [node for node in run.nodes if node.name not in run.holders(event)]
@@ -221,12 +236,12 @@ def replicate(run: "Run", event: Event) -> None:
             run.oracle.held.add(place)
 
 
-def rot(run: "Run", event: Event) -> None:
+def rot(run: DatanodeRun, event: Event) -> None:
     """Change a block on a medium."""
     rot_at(run, run.nodes[event.node], event.container, event.block, event.seed)
 
 
-def rot_at(run: "ScheduleRun", node: "DiskHost", container: int, block: int, seed: int) -> None:
+def rot_at(run: RunLog, node: DiskHost, container: int, block: int, seed: int) -> None:
     """Change a block on a medium, if enough other datanodes have it whole."""
     dice = Random(f"{seed} rot")
     place = Held(node.name, container, block)
@@ -248,7 +263,7 @@ def rot_at(run: "ScheduleRun", node: "DiskHost", container: int, block: int, see
         node.disk.replace_durable(path, rotten(dice, way, path))
 
 
-def rot_beneath(run: "Run", event: Event) -> None:
+def rot_beneath(run: DatanodeRun, event: Event) -> None:
     """Change a block on a medium, or make it unreadable, beneath a page cache that still has it."""
     node, dice = run.nodes[event.node], Random(f"{event.seed} beneath")
     place = Held(node.name, event.container, event.block)
@@ -265,7 +280,7 @@ def rot_beneath(run: "Run", event: Event) -> None:
     node.disk.harm_beneath(path, data, is_dead=way == "dead")
 
 
-def drop(run: "Run", event: Event) -> None:
+def drop(run: DatanodeRun, event: Event) -> None:
     """Order the delete of a datanode's replica, naming all others as holders."""
     node = run.nodes[event.node]
     if not node.is_up or event.container not in node.store.replica_ids():
@@ -305,12 +320,12 @@ def rotten(dice: Random, way: str, path: Path) -> bytes:
             return data + dice.randbytes(dice.randint(1, 600))
 
 
-def rot_tree(run: "Run", event: Event) -> None:
+def rot_tree(run: DatanodeRun, event: Event) -> None:
     """Change a bit of a tree file."""
     rot_tree_at(run, run.nodes[event.node], event.container, event.seed)
 
 
-def rot_tree_at(run: "ScheduleRun", node: "DiskHost", container: int, seed: int) -> None:
+def rot_tree_at(run: RunLog, node: DiskHost, container: int, seed: int) -> None:
     """Change a bit of a tree file: it is then invalid, and no data is harmed."""
     chunks = node.block_file(ContainerId(container), BlockId(1)).parent
     path = chunks.parent / "metadata" / f"{container}.tree"
@@ -320,25 +335,7 @@ def rot_tree_at(run: "ScheduleRun", node: "DiskHost", container: int, seed: int)
         node.disk.replace_durable(path, flipped(Random(seed), path.read_bytes()))
 
 
-def rot_row_at(run: "LedRun", node: "DiskHost", container: int, block: int) -> None:
-    """Make a datanode's index lose the row of a block, if enough others have the block."""
-    place = Held(node.name, container, block)
-    with run.kernel.quiet():
-        may_lose = node.is_up and run.led.may_lose_row(place)
-    if not may_lose or place in run.led.rowless:
-        return
-    owner, block_id = ContainerId(container), BlockId(block)
-    with run.kernel.quiet(), node.running(), suppress(SutureError):  # it may not be there
-        index = node.store._volume(owner).index
-        run.led.loses_row(place)  # first: others ask meanwhile what may be harmed
-        if not index.write(lambda change: change.delete_block(owner, block_id)):
-            run.led.rowless.discard(place)
-        else:
-            run.count("rot: row")
-            run.note(f"-- rot of the row of block {block} of container {container} on {node.name}")
-
-
-ACTIONS: Final[Mapping[Kind, Callable[["Run", Event], None]]] = {
+ACTIONS: Final[Mapping[Kind, Callable[[DatanodeRun, Event], None]]] = {
     Kind.WRITE: write,
     Kind.CLOSE: close,
     Kind.SCAN: scan,

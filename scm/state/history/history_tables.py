@@ -12,7 +12,7 @@ import structlog
 from health.cluster_verdict import DataVerdict
 from scm.state import records
 from scm.state.history.interval_samples import StatusSample, VerdictChange, Verification
-from scm.state.tables.table import KeyAt, Table, id_key
+from scm.state.table import KeyAt, Table, id_key
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -166,15 +166,6 @@ class NodeReplicas:
         return places, is_here
 
 
-def distinct(*ids: Ids) -> Ids:
-    """Return the distinct ids, ascending. `np.unique` hashes them, which takes many times
-    as long.
-    """
-    ascending = np.sort(np.concatenate(ids), kind="stable")
-    once: Ids = ascending[np.diff(ascending, prepend=0) != 0]
-    return once
-
-
 def _grown(values: NDArray[np.uint32], place: int) -> NDArray[np.uint32]:
     """Return an array that includes `place` and is at least twice as long."""
     grown = np.zeros(max(place + 1, 2 * len(values)), np.uint32)

@@ -25,7 +25,7 @@ from scm.state.replicas.arena import (
 )
 from scm.state.replicas.holders import Ids, NodeReplicas, ReplicaChains
 from scm.state.replicas.reported_replicas import ReportedReplicas
-from scm.state.tables.table import Table, id_key
+from scm.state.table import Table, id_key
 from suture.wire.mapping.replica_columns import EMPTY
 
 _WORD: Final = struct.Struct("<I")

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from scm.state import records
 from scm.state.entities import Container, ContainerState
-from scm.state.replicas.wanted_counts import WantedCounts
-from scm.state.tables.table import Table, discard, id_key
+from scm.state.table import Table, discard, id_key
+from scm.state.tables.wanted_counts import WantedCounts
 
 
 class ContainerTable(Table[int, Container]):

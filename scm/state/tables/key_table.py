@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scm.state import records
 from scm.state.entities import Key, KeyBlock
-from scm.state.tables.table import Table
+from scm.state.table import Table
 
 
 class KeyTable(Table[str, Key]):

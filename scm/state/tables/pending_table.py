@@ -4,7 +4,7 @@ from collections import Counter
 
 from scm.state import records
 from scm.state.entities import CommandKind, PendingCommand
-from scm.state.tables.table import Table, discard, id_key
+from scm.state.table import Table, discard, id_key
 
 
 class PendingTable(Table[int, PendingCommand]):

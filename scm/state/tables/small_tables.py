@@ -2,7 +2,7 @@
 
 from scm.state import records
 from scm.state.entities import Allocation, DeleteTransaction, ForgottenContainer, Hold, Key, Node
-from scm.state.tables.table import PairTable, Table, id_key
+from scm.state.table import PairTable, Table, id_key
 
 
 class NodeTable(Table[str, Node]):

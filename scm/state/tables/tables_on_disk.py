@@ -5,7 +5,7 @@ from typing import Final
 
 from scm.state import records
 from scm.state.entities import CommandOutcome, DeletedBlocks, OutcomeState
-from scm.state.tables.table import ID_PAIR, KeyAt, Table, id_key
+from scm.state.table import ID_PAIR, KeyAt, Table, id_key
 
 
 class DeletedTable(Table[tuple[int, int], DeletedBlocks]):

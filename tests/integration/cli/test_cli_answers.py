@@ -17,7 +17,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.runtime.http_listener import WebListener
 from suture.wire.clients.peer import Peer
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block
 from tools.demo.cluster import Cluster
 

@@ -10,7 +10,7 @@ import pytest
 from agent.cli.main import run
 from suture.runtime.exit_codes import ExitCode
 from suture.wire.clients.peer import Peer
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tools.demo.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]

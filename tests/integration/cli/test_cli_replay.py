@@ -20,7 +20,7 @@ from agent.cli.main import run
 from merkle.replica import CHUNK_BYTES_DEFAULT, BlockData, ContainerId
 from suture.runtime.exit_codes import ExitCode
 from suture.wire.clients.peer import Peer
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
 from tools.demo.damage import (

@@ -9,7 +9,7 @@ import pytest
 from agent.cli.main import run
 from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block
 from tools.demo.cluster import Cluster
 

@@ -12,7 +12,7 @@ from merkle.replica import BlockData, ContainerId
 from suture.runtime.exit_codes import ExitCode
 from suture.wire.clients.peer import Peer
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.process_logs import log_events
 from tests.support.terminal import Terminal
 from tools.demo.cluster import Cluster

@@ -10,7 +10,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.wire.clients.peer import Endpoint
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.storage.three_replicas import content
 from tools.demo.cluster import Cluster
 

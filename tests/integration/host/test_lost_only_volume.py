@@ -12,7 +12,7 @@ from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, SutureError, UnavailableError, VolumeFailed
 from suture.wire.clients.scm import ScmClient
 from suture.wire.v1 import scm_pb2
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.control.scm_process import spawn
-from tests.support.faults.nursery import Child
+from tests.support.nursery import Child
 
 
 def line_of(child: Child) -> str:

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from suture.runtime.exit_codes import ExitCode
 from tests.support.browser import CHROMIUM, overflow, shown
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.packaging.monitoring import METRIC, expressions, without_suffix
 from tests.support.storage.blocks_on_disk import newest_block
 from tools.demo.cluster import Cluster

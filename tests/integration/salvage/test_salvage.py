@@ -17,7 +17,7 @@ from suture.client.file_pieces import SourceFile
 from suture.client.writer import WriterSession
 from suture.ec.scheme import parse_scheme
 from suture.errors import Code, RefusedError
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tools.demo.cluster import Cluster
 
 AGENTS = 5

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from scm.state.tables.table import Table
+from scm.state.table import Table
 
 
 def load_pairs(table: Table[Any, Any], pairs: Iterable[tuple[bytes, bytes]]) -> None:

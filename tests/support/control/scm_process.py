@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.faults.nursery import Child
+from tests.support.nursery import Child
 
 FAST = {
     "heartbeat_interval_ms": 50,

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.faults.nursery import Child
+from tests.support.nursery import Child
 
 WAIT_S = 60.0
 LOG_SHOWN_BYTES = 4_000

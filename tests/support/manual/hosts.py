@@ -24,7 +24,7 @@ from typing import Final
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from tests.support.faults.nursery import forked
+from tests.support.nursery import forked
 from tests.support.process_logs import log_lines
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Process, launched

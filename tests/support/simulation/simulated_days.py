@@ -87,7 +87,7 @@ class Days:
     def start(self) -> None:
         """Lay the cluster out, start the control plane on it, and let all nodes report."""
         settings = SETTINGS | self.settings
-        self.world = World(
+        self.world: World[SimulatedNode] = World(
             self.seed,
             in_flight_limit=self.in_flight_limit(),
             believed_s=settings["stale_after_ms"] / 1000,

@@ -50,7 +50,7 @@ class Task:
 class SimulatedNode:
     """One datanode."""
 
-    world: World
+    world: "World[SimulatedNode]"
     datanode_id: str
     rack: str
     boot_id: int = 1

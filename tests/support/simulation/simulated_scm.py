@@ -24,7 +24,7 @@ from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from suture.observe import logs
 from tests.support.clock import FakeClock
-from tests.support.faults.nursery import Child
+from tests.support.nursery import Child
 
 
 @dataclass

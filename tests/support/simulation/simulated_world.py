@@ -11,15 +11,13 @@ What the control plane must never bring about is looked for where it would happe
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, Protocol, TypeVar
 
 import grpc
 
 from suture.wire.v1 import container_pb2, scm_pb2, scm_pb2_grpc
-
-if TYPE_CHECKING:
-    from tests.support.simulation.simulated_nodes import SimulatedNode
 
 RECONSTRUCT_WEIGHT: Final = 3
 REPLICATION_LIMIT: Final = 20
@@ -28,8 +26,40 @@ DELETE_LIMIT: Final = 40
 GOOD_ROOT: Final = 7
 
 
+class WatchedTask(Protocol):
+    """A command that a datanode is carrying out."""
+
+    command: scm_pb2.Command
+
+    @property
+    def kind(self) -> str:
+        """The field of the command that is set."""
+
+    @property
+    def made_count(self) -> int:
+        """How many replicas come of it."""
+
+
+class WatchedNode(Protocol):
+    """A simulated datanode, as far as its orders are judged."""
+
+    datanode_id: str
+    is_alive: bool
+    silent_since_s: float
+    op_state: str
+    replicas: dict[int, container_pb2.ReplicaReport]
+    changed: dict[int, container_pb2.ReplicaReport]
+
+    @property
+    def tasks(self) -> Mapping[int, WatchedTask]:
+        """What it has to do, by command id."""
+
+
+Node = TypeVar("Node", bound=WatchedNode)
+
+
 @dataclass
-class World:
+class World(Generic[Node]):
     """What has been seen of the orders; every promise that was broken, with its time."""
 
     seed: int
@@ -37,7 +67,7 @@ class World:
     believed_s: float = 300.0  # so long a silent datanode still counts for the control plane
     now_s: float = 0.0
     loss_percent: int = 0
-    nodes: "dict[str, SimulatedNode]" = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
     holders: dict[int, set[str]] = field(default_factory=dict)
     data_counts: dict[int, int] = field(default_factory=dict)  # of erasure-coded containers
     orders: "hashlib._Hash" = field(default_factory=hashlib.sha256)
@@ -59,7 +89,7 @@ class World:
         """Whether this message is lost."""
         return self.chance.randrange(100) < self.loss_percent
 
-    def judge_order(self, node: "SimulatedNode", command: scm_pb2.Command, kind: str) -> None:
+    def judge_order(self, node: WatchedNode, command: scm_pb2.Command, kind: str) -> None:
         """Add an order to the sequence that the same seed must bring again, and judge a delete."""
         inner = getattr(command, kind)
         mine = node.replicas.get(getattr(inner, "container_id", 0))
@@ -100,7 +130,7 @@ class World:
                 ):
                     self._note(f"{container_id}: shards {sorted(wanted)} are made twice")
 
-    def judge_removal(self, node: "SimulatedNode", container_id: int) -> None:
+    def judge_removal(self, node: WatchedNode, container_id: int) -> None:
         """Look at what an order to delete leaves."""
         mine = node.replicas[container_id]
         if not is_good(mine) or mine.is_empty:
@@ -112,7 +142,7 @@ class World:
         if not self._is_elsewhere(mine, without=node.datanode_id):
             self._note(f"the last good {container_id}#{mine.replica_index} was removed")
 
-    def judge_load(self, node: "SimulatedNode") -> None:
+    def judge_load(self, node: WatchedNode) -> None:
         """Compare what a datanode has to do, and all of them together, with the limits."""
         self.counts["heartbeats judged"] += 1
         held = Counter(task.kind for task in node.tasks.values())
@@ -126,13 +156,13 @@ class World:
         self.note_coming(node)
         self._compare("in flight", self._coming_count, self.in_flight_limit, node)
 
-    def note_coming(self, node: "SimulatedNode") -> None:
+    def note_coming(self, node: WatchedNode) -> None:
         """Count the replicas that this datanode was told to bring about; none when it is dead."""
         count = sum(task.made_count for task in node.tasks.values()) if node.is_alive else 0
         self._coming_count += count - self._coming.get(node.datanode_id, 0)
         self._coming[node.datanode_id] = count
 
-    def _compare(self, what: str, count: int, limit: int, node: "SimulatedNode") -> None:
+    def _compare(self, what: str, count: int, limit: int, node: WatchedNode) -> None:
         self.held_most[what] = max(self.held_most[what], count)
         if limit and count > limit:
             self._note(f"{node.datanode_id} ({node.op_state}): {count} {what}, {limit} may be")
@@ -140,7 +170,7 @@ class World:
     def _note(self, what: str) -> None:
         self.broken.append(f"at {self.now_s:.0f} s: {what}")
 
-    def _others(self, container_id: int, without: str) -> "list[SimulatedNode]":
+    def _others(self, container_id: int, without: str) -> list[Node]:
         names = self.holders.get(container_id, ())
         return [self.nodes[name] for name in names if name != without]
 

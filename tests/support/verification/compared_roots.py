@@ -1,17 +1,12 @@
 """The class of a container's roots by a second, slow implementation: `classifier` asks it."""
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from tests.support.verification.container_case import TREE, Case
 from tests.support.verification.snapshots import ReplicaRow
 
-if TYPE_CHECKING:
-    from tests.support.verification.classifier import Case
 
-TREE = {"CLOSED", "QUASI_CLOSED", "UNHEALTHY"}
-
-
-def compare(case: "Case") -> tuple[str, frozenset[str], bool, bool, bool]:
+def compare(case: Case) -> tuple[str, frozenset[str], bool, bool, bool]:
     """Return class, minority, and whether tombstones, a silent replica, or roots differ."""
     trees = [r for r in case.replicas if r.state in TREE]
     countable = [r for r in trees if case.up(r)]
@@ -77,7 +72,7 @@ def told(r: ReplicaRow, known: list[ReplicaRow]) -> int | None:
 
 
 def _class(
-    case: "Case",
+    case: Case,
     countable: list[ReplicaRow],
     compared: list[ReplicaRow],
     known: list[ReplicaRow],

@@ -4,16 +4,39 @@ Each has the library's interface, as far as the product uses it, and notifies th
 """
 
 import os
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from suture.runtime import durable
 from tools.simulation.simulated_os.disk import Disk, Inode, Write
-
-if TYPE_CHECKING:
-    from tools.simulation.simulated_os.kernel import Kernel
+from tools.simulation.simulated_os.fibers import ProcessLifetime
 
 PUNCH_HOLE: Final = 3
+
+
+@dataclass(eq=False, slots=True)
+class OpenFile:
+    """An open descriptor of a process."""
+
+    disk: Disk
+    life: ProcessLifetime
+    path: str
+    number: int  # of its inode
+    is_direct: bool = False  # it reads the medium, not the page cache
+
+
+class SystemCalls(Protocol):
+    """The kernel as these objects see it."""
+
+    def file(self, fd: int) -> OpenFile | None:
+        """Return the simulated file of a descriptor, or None for a real one."""
+
+    def step(self, what: str, path: str) -> None:
+        """Record a call, at which the process may die."""
+
+    def commit(self, environment: "Environment", transaction: Any) -> None:
+        """Make a transaction of the index durable."""
 
 
 class Writer:
@@ -61,7 +84,7 @@ class Writer:
 class Environment:
     """An LMDB environment whose commits are recorded."""
 
-    def __init__(self, kernel: "Kernel", real: Any, disk: Disk, path: str) -> None:
+    def __init__(self, kernel: SystemCalls, real: Any, disk: Disk, path: str) -> None:
         self._kernel = kernel
         self._real = real
         self.disk = disk
@@ -94,7 +117,7 @@ class Environment:
 class _Transaction:
     """A writing transaction."""
 
-    def __init__(self, kernel: "Kernel", environment: Environment, real: Any) -> None:
+    def __init__(self, kernel: SystemCalls, environment: Environment, real: Any) -> None:
         self._kernel = kernel
         self._environment = environment
         self.real = real
@@ -123,7 +146,7 @@ class _Transaction:
 class Library:
     """`ctypes` with recorded calls into the C library."""
 
-    def __init__(self, kernel: "Kernel", real: Any) -> None:
+    def __init__(self, kernel: SystemCalls, real: Any) -> None:
         self._kernel = kernel
         self._ctypes = real
 

@@ -10,7 +10,6 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import lmdb
@@ -18,7 +17,7 @@ import lmdb
 from suture.runtime import durable
 from tools.simulation.simulated_os.disk import Directory, Disk, Inode, Write
 from tools.simulation.simulated_os.fibers import ProcessDied, ProcessLifetime, Scheduler
-from tools.simulation.simulated_os.handles import Environment, Library, Writer
+from tools.simulation.simulated_os.handles import Environment, Library, OpenFile, Writer
 
 Bytes = int
 
@@ -39,17 +38,6 @@ SYSCALLS: Final = (
         "link",
     ),
 )
-
-
-@dataclass(eq=False, slots=True)
-class OpenFile:
-    """An open descriptor of a process."""
-
-    disk: Disk
-    life: ProcessLifetime
-    path: str
-    number: int  # of its inode
-    is_direct: bool = False  # it reads the medium, not the page cache
 
 
 class Faults:

@@ -8,7 +8,7 @@ from typing import Final
 
 import grpc
 
-from merkle.replica import Bcsid, BlockData, BlockId
+from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
 from suture.client.container_discovery import fetch_contents
 from suture.errors import SutureError
 from suture.wire.clients.peer import Peer
@@ -19,12 +19,12 @@ from tools.simulation.actions import (
     block_of,
     content,
     rot_at,
-    rot_row_at,
     rot_tree_at,
     write_block,
 )
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import IN_SERVICE, NODES, WANTED, Event, Kind
+from tools.simulation.oracle import Held
 from tools.simulation.simulated_os.fibers import Fiber
 from tools.simulation.stage import ScheduleRun
 from tools.simulation.whole_cluster.events import SEEDS_ROUND, TWINS
@@ -295,7 +295,26 @@ class LedRun(ScheduleRun):
     def _rot_row(self, event: Event) -> None:
         places = sorted(self.oracle.blocks)
         if places:
-            rot_row_at(self, self.nodes[event.node], *Random(event.seed).choice(places))
+            self._lose_row(self.nodes[event.node], *Random(event.seed).choice(places))
+
+    def _lose_row(self, node: LedNode, container: int, block: int) -> None:
+        """Make a datanode's index lose the row of a block, if enough others have the block."""
+        place = Held(node.name, container, block)
+        with self.kernel.quiet():
+            may_lose = node.is_up and self.led.may_lose_row(place)
+        if not may_lose or place in self.led.rowless:
+            return
+        owner, block_id = ContainerId(container), BlockId(block)
+        with self.kernel.quiet(), node.running(), suppress(SutureError):  # it may not be there
+            index = node.store._volume(owner).index
+            self.led.loses_row(place)  # first: others ask meanwhile what may be harmed
+            if not index.write(lambda change: change.delete_block(owner, block_id)):
+                self.led.rowless.discard(place)
+            else:
+                self.count("rot: row")
+                self.note(
+                    f"-- rot of the row of block {block} of container {container} on {node.name}"
+                )
 
     def _rot(self, event: Event) -> None:
         places = sorted(self.oracle.blocks)

@@ -15,7 +15,7 @@ import pytest
 
 from agent.cli.change.node_commands import report_text
 from merkle.replica import ReplicaState
-from scm.api.spark.spark_loop import PAUSE_S_MIN, RUNS_KEPT, SparkLoop
+from scm.api.spark_loop import PAUSE_S_MIN, RUNS_KEPT, SparkLoop
 from scm.state.entities import CommandKind
 from scm.state.options import ScmOptions
 from suture.runtime.loop import ProgressMarker, WorkerLoop

@@ -14,11 +14,11 @@ from scm.state.container_queues import (
 )
 from scm.state.entities import Allocation, DeleteTransaction, Hold, Key, KeyBlock
 from scm.state.replicas.replica_table import ReplicaTable
+from scm.state.table import Table
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable
 from scm.state.tables.pending_table import PendingTable
 from scm.state.tables.small_tables import AllocationTable, HoldTable, TransactionTable
-from scm.state.tables.table import Table
 from tests.support.control.scm_world import container, pending, replica
 
 

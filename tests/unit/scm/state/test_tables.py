@@ -21,11 +21,11 @@ from scm.state.entities import (
     Replica,
 )
 from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
+from scm.state.table import id_key
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable
 from scm.state.tables.pending_table import PendingTable
 from scm.state.tables.small_tables import HoldTable
-from scm.state.tables.table import id_key
 from tests.support.control.pairs import load_pairs
 from tests.support.control.scm_world import replica
 
@@ -228,7 +228,7 @@ class TestContainerTable:
         self, table: type[ContainerTable | HoldTable], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Rows are read in portions, and the key is found in all of them."""
-        monkeypatch.setattr("scm.state.tables.table.LOADED_AT_ONCE", 2)
+        monkeypatch.setattr("scm.state.table.LOADED_AT_ONCE", 2)
         made = table()
         value: Any = CLOSED if table is ContainerTable else Hold(1, "dn1", 0, "why")
         rows = [(id_key(n), made.row(value)) for n in range(1, 6)]

@@ -22,6 +22,7 @@ import structlog
 from scm.api import wire
 from scm.api.calls.control import ControlPlane
 from suture.errors import SutureError
+from suture.runtime.backoff import backoff_s
 from suture.runtime.exit_codes import ExitCode
 from suture.runtime.loop import ProgressMarker, RetryAfter, Step
 from suture.wire.mapping.plan_file import SCAN, FinishedRun, plan_pages
@@ -31,7 +32,6 @@ POLL_S: Final = 1.0
 TOLD_MAX: Final = 500  # characters of the program's output
 LINES_TOLD: Final = 5
 PAUSE_S_MIN: Final = 30.0  # between two runs, so that a flapping node does not keep Spark busy
-DOUBLINGS_MAX: Final = 10  # of the pause, one after each failed round
 DONE_CODES: Final = frozenset({ExitCode.OK, ExitCode.TO_DO, ExitCode.DATA_AT_RISK})
 
 _log = structlog.get_logger("suture.scm")
@@ -75,8 +75,8 @@ class SparkLoop:
     def step(self) -> Step:
         """Verify, if a round is due."""
         waited_s = time.monotonic() - self._ran_at_s
-        pause_s = PAUSE_S_MIN * 2 ** min(self._failed_count, DOUBLINGS_MAX)
-        if waited_s >= min(pause_s, self._interval_s):
+        pause_s = backoff_s(self._failed_count + 1, first_s=PAUSE_S_MIN, longest_s=self._interval_s)
+        if waited_s >= pause_s:
             changed = self._control.take_changed_nodes()
             if changed or waited_s >= self._interval_s:
                 self._ran_at_s = time.monotonic()
