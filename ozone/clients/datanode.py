@@ -8,6 +8,7 @@ bounded, and rows go through the same decoder as rows from disk. Ozone's securit
 not supported.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +44,10 @@ SAID_BYTES_MAX: Final = 300  # of a datanode's error message: the rest is a stac
 RECONNECT_MS_MAX: Final = 1_000
 CHECKSUM_NONE: Final = 1
 UNPARSED: Final = "cannot parse this request; before Ozone 2.1 there is none for trees"
+CLOSED_AT_ONCE: Final = re.compile(r"failed to connect.*(Socket closed|Connection reset)")
+TLS_HINT: Final = (
+    "it closes plaintext connections at once, as a port with TLS does, which is not supported here"
+)
 ANY_DATANODE: Final = "suture"  # required by the format; checked for erasure-coded containers
 OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -353,6 +358,8 @@ class Datanode:
         """Return the error for a broken stream: this datanode is unusable now."""
         found = error_from(error, f"the datanode at {self.address}")
         message = f"datanode {self.address}: {found}"
+        if CLOSED_AT_ONCE.search(str(found)):
+            message += f"; {TLS_HINT}"
         if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNKNOWN:
             # grpc-java's answer to a request that it cannot parse, as one with a new command
             said = f" ({error.details()})" if error.details() else ""

@@ -10,7 +10,7 @@ import typer
 
 from agent.plan.reconcile_outcome import PeerState
 from merkle.replica import ContainerId, ReplicaState
-from ozone.repair.proposal import Proposal, RepairTarget
+from ozone.repair.proposal import NOT_ASKED, Proposal, RepairTarget
 from ozone.repair.repair import (
     ChunkRepairOutcome,
     OzoneRepair,
@@ -79,10 +79,19 @@ class RepairReport:
     compared: list[str] = field(default_factory=list)  # peers without data that is missing here
 
     @property
+    def is_unknown(self) -> bool:
+        """True if a peer that could not be asked may have what is missing."""
+        return any(outcome.is_unknown for outcome in self.outcomes) or (
+            self.proposal is not None and self.proposal.is_unknown
+        )
+
+    @property
     def exit(self) -> ExitCode:
         """The exit code of the command."""
         last = self.after or self.before
-        return ExitCode.OK if last is not None and last.is_whole else ExitCode.TO_DO
+        if last is not None and last.is_whole:
+            return ExitCode.OK
+        return ExitCode.UNAVAILABLE if self.is_unknown else ExitCode.TO_DO
 
 
 def repair_command(
@@ -120,7 +129,8 @@ def repair_command(
 ) -> int:
     """Repair one damaged replica from its peers, while the datanode of this host is stopped.
 
-    What would be written is shown and asked first. 2: something is still damaged.
+    What would be written is shown and asked first. 2: something is still damaged. 3: so is
+    something that a peer may have which could not be asked.
     """
     if as_json and not (yes or dry_run):
         raise typer.BadParameter("--json asks nobody: give --yes or --dry-run with it")
@@ -153,7 +163,10 @@ def _told(
         story.proposal = repair.propose(story.before)
     if not as_json:
         print_proposal(story)
-    if story.dry_run:
+    is_unknown = story.proposal is not None and story.proposal.is_unknown
+    if is_unknown and not as_json:
+        print_line("no peer could be asked, so nothing is known of its data; try again later")
+    if story.dry_run or is_unknown:
         return story.exit
     if story.proposal is not None:
         wanted = len(story.proposal.targets)
@@ -239,7 +252,9 @@ def plan_row(
     """Return the row of one damaged chunk."""
     at = (target.block_id, target.chunk.offset)
     finding = faults.get(at) or faults.get((target.block_id, 0))
-    source = target.why + (": in windows, if they are anywhere" if target.has_checksums else "")
+    source = target.why
+    if target.has_checksums and source != NOT_ASKED:
+        source += ": in windows, if they are anywhere"
     if target.wanted is not None:
         source = ", ".join(target.wanted.sources)
     return (
@@ -300,6 +315,7 @@ def document(story: RepairReport) -> dict[str, Any]:
         "dry_run": story.dry_run,
         "state": story.state,
         "is_whole": last is not None and last.is_whole,
+        "is_unknown": story.is_unknown,
         "damaged_chunk_count": 0 if last is None else last.chunk_count,
         "quarantine": story.quarantine,
         "compared_with": story.compared,

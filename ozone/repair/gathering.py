@@ -4,7 +4,7 @@ A chunk without checksums cannot be verified. It is accepted only if at least tw
 all that have it agree. Thread-safe.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import Final
 from agent.plan.actions import PeerId
 from agent.reconcile.fetch import FetchResult, PeerSources
 from agent.store.files import blockfile
-from merkle.replica import ContainerId
+from merkle.replica import BlockId, ContainerId
 from ozone.repair.peer import ALGORITHM, DamagedBlocksPeer
 from ozone.repair.proposal import RepairTarget
 from ozone.repair.windows import Assembly
-from suture.errors import SutureError
+from suture.errors import SutureError, UnavailableError
 
 AGREEING_MIN: Final = 2  # peers with the same bytes, where there are no checksums
 LOCAL: Final = "here"
@@ -25,21 +25,33 @@ LOCAL: Final = "here"
 
 @dataclass(frozen=True, slots=True)
 class GatheredChunk:
-    """The bytes of a chunk and their source; None if they were not found, with the reason."""
+    """The bytes of a chunk and their source; None if they were not found, with the reason.
+
+    `is_unknown` means that a peer that was not read may have them.
+    """
 
     data: bytes | None
     sources: tuple[str, ...] = ()
     message: str = ""
+    is_unknown: bool = False
 
 
 class Gatherer:
     """Collects chunks from the peers of one repair and from the local replica."""
 
     def __init__(
-        self, container_id: ContainerId, peers: Mapping[PeerId, DamagedBlocksPeer], chunks: Path
+        self,
+        container_id: ContainerId,
+        peers: Mapping[PeerId, DamagedBlocksPeer],
+        chunks: Path,
+        *,
+        silent: Collection[PeerId] = (),
     ) -> None:
-        """`peers` are those that took part; `chunks` is the directory of our block files."""
+        """`peers` are those that took part, and `silent` those that could not be asked; `chunks` is
+        the directory of our block files.
+        """
         self._peers = peers
+        self._silent = silent
         self._chunks = chunks
         self._sources = PeerSources(peers, container_id, ALGORITHM)
 
@@ -60,18 +72,24 @@ class Gatherer:
         if target.wanted is None:
             return GatheredChunk(None, message=target.why)
         found: dict[PeerId, bytes] = {}
+        unread = set(self._silent)
         for peer_id in target.wanted.sources:
             answer = self._sources.fetch(
                 target.block_id, replace(target.wanted, sources=(peer_id,))
             )
             if answer.chunk is not None:
                 found[peer_id] = answer.data
+            else:
+                unread |= _unreached(answer)
         if len(set(found.values())) > 1:
             who = ", ".join(sorted(found))
             return GatheredChunk(None, message=f"no checksums, and peers differ: {who}")
         if len(found) < AGREEING_MIN:
             return GatheredChunk(
-                None, message=f"no checksums: {AGREEING_MIN} peers must have the same bytes"
+                None,
+                message=f"no checksums: {AGREEING_MIN} peers must have the same bytes"
+                + _not_read(unread),
+                is_unknown=bool(unread),
             )
         return GatheredChunk(next(iter(found.values())), tuple(sorted(found)))
 
@@ -84,6 +102,7 @@ class Gatherer:
             offers[peer_id] = _peer_pieces(peer, target, assembly)
         used = []
         failures = [message] if message else []
+        unread = {*self._silent, *self._silent_about(target.block_id)}
         for name, pieces in offers.items():
             taken_bytes = 0
             try:
@@ -91,14 +110,19 @@ class Gatherer:
                     taken_bytes += assembly.offer(start, data)
             except SutureError as error:
                 failures.append(f"{name}: {error}")
+                unread.add(name)
             if taken_bytes:
                 used.append(name)
         left = list(assembly.missing())
         if left:
             count = sum(end - start for start, end in left)
-            failures.append(f"{count} of {chunk.length_bytes} bytes fit nowhere")
-            return GatheredChunk(None, message="; ".join(failures))
+            where = f"in none that was read{_not_read(unread)}" if unread else "nowhere"
+            failures.append(f"{count} of {chunk.length_bytes} bytes fit {where}")
+            return GatheredChunk(None, message="; ".join(failures), is_unknown=bool(unread))
         return GatheredChunk(assembly.data(), tuple(used))
+
+    def _silent_about(self, block_id: BlockId) -> list[PeerId]:
+        return [name for name, peer in self._peers.items() if peer.is_silent_about(block_id)]
 
     def _local_pieces(self, target: RepairTarget) -> Iterator[tuple[int, bytes]]:
         """Yield the chunk's bytes on the medium; if it cannot be read at once, window by window."""
@@ -126,6 +150,15 @@ def _peer_pieces(
         at = target.chunk.offset + start
         if peer.reaches(target.block_id, at + end - start):
             yield start, peer.read_unverified(target.block_id, at, end - start)
+
+
+def _unreached(answer: FetchResult) -> set[PeerId]:
+    """Return the peers whose bytes are unknown, because they could not be reached."""
+    return {one.peer_id for one in answer.failures if isinstance(one.error, UnavailableError)}
+
+
+def _not_read(names: Collection[PeerId]) -> str:
+    return f"; not read: {', '.join(sorted(names))}" if names else ""
 
 
 def _told(answer: FetchResult) -> str:

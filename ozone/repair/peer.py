@@ -34,6 +34,7 @@ class DamagedBlocksPeer(OzonePeer):
         self._container_id = container_id
         self._damaged = damaged
         self._known_rows: dict[BlockId, BlockData] = {}
+        self._unknown_rows: frozenset[BlockId] = frozenset()
         self.remark = ""  # why it takes part without its tree
 
     def block(
@@ -58,6 +59,10 @@ class DamagedBlocksPeer(OzonePeer):
         """Return True if its row of a block reaches this far; otherwise a request is useless."""
         block = self._known_rows.get(block_id)
         return block is not None and block.length_bytes >= end
+
+    def is_silent_about(self, block_id: BlockId) -> bool:
+        """Return True if it did not give its row of a block, and does not lack the block either."""
+        return block_id in self._unknown_rows
 
     def _fetch_tree(self, container_id: ContainerId, meter: TransferCost | None) -> Tree:
         """Return the tree of the damaged blocks, made of their rows and of its tree."""
@@ -84,16 +89,18 @@ class DamagedBlocksPeer(OzonePeer):
         lacks the blocks.
         """
         rows = {}
-        refusals = []
+        refusals = {}
         for block_id, found in self._datanode.blocks(container_id, wanted):
             if not isinstance(found, RefusedError):
                 rows[block_id] = found
             elif found.code is not Code.NO_SUCH_BLOCK:
-                refusals.append(found)
-        if refusals and not rows:
-            raise refusals[0]
+                refusals[block_id] = found
+        self._unknown_rows = frozenset(refusals)
         if refusals:
-            said = f"{len(refusals)} of {len(wanted)} rows were refused: {refusals[0]}"
+            first = next(iter(refusals.values()))
+            said = f"{len(refusals)} of {len(wanted)} rows were refused: {first}"
+            if not rows:
+                raise RefusedError(first.code, said)
             self.remark = "; ".join(filter(None, (self.remark, said)))
         return rows
 

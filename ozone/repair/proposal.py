@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.plan.actions import PeerId, RepairBlock, Skip, WantedChunk
+from agent.plan.block_plan import silence
 from agent.plan.reconcile_outcome import PeerState
 from agent.plan.reconcile_plan import plan
 from agent.reconcile.survey import ALL_BLOCKS, PeerTree, failed, query_peers
@@ -22,12 +23,13 @@ from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.ports import Executor
 
 NOBODY: Final = "no peer has it"
+NOT_ASKED: Final = "no peer could be asked"
 
 
 @dataclass(frozen=True, slots=True)
 class RepairTarget:
     """A damaged chunk, as in our row. `wanted`: the plan's entry with its sources; None if no
-    peer has it whole, for the reason `why`.
+    peer is known to have it whole, for the reason `why`.
     """
 
     block_id: BlockId
@@ -48,6 +50,16 @@ class Proposal:
     targets: tuple[RepairTarget, ...]
     peers: tuple[PeerTree, ...]
     remarks: Mapping[PeerId, str]
+
+    @property
+    def silent_peers(self) -> tuple[PeerId, ...]:
+        """The peers that could not be asked, so that their data is unknown."""
+        return tuple(tree.peer_id for tree in self.peers if not tree.is_known)
+
+    @property
+    def is_unknown(self) -> bool:
+        """True if no peer could be asked: then nothing is known of the data elsewhere."""
+        return len(self.silent_peers) == len(self.peers)
 
     @property
     def wanted_bytes(self) -> int:
@@ -86,8 +98,16 @@ def propose(
         for chunk in action.chunks
     }
     skips = {(skip.block_id, skip.offset): skip for skip in planned.skips}
+    silent = frozenset(tree.peer_id for tree in seen if not tree.is_known)
     targets = [
-        _target(block_id, chunk, wanted.get((block_id, chunk.offset)), skips)
+        RepairTarget(
+            block_id,
+            chunk,
+            wanted.get((block_id, chunk.offset)),
+            NOT_ASKED
+            if not views
+            else _why(skips.get((block_id, chunk.offset)) or skips.get((block_id, -1)), silent),
+        )
         for block_id, chunks in sorted(replica.chunks.items())
         for chunk in chunks
     ]
@@ -95,17 +115,10 @@ def propose(
     return Proposal(tuple(targets), tuple(seen), remarks)
 
 
-def _target(
-    block_id: BlockId,
-    chunk: ChunkInfo,
-    wanted: WantedChunk | None,
-    skips: Mapping[tuple[BlockId, int], Skip],
-) -> RepairTarget:
-    if wanted is not None:
-        return RepairTarget(block_id, chunk, wanted)
-    skip = skips.get((block_id, chunk.offset)) or skips.get((block_id, -1))
-    why = NOBODY if skip is None else " ".join(filter(None, (skip.reason.value, skip.detail)))
-    return RepairTarget(block_id, chunk, None, why)
+def _why(skip: Skip | None, silent: frozenset[PeerId]) -> str:
+    """Return the reason for a chunk without a source; it is unused for others."""
+    said = NOBODY if skip is None else " ".join(filter(None, (skip.reason.value, skip.detail)))
+    return "; ".join(filter(None, (said, silence(silent))))
 
 
 def _remark(tree: PeerTree, peer: DamagedBlocksPeer) -> str:

@@ -90,6 +90,7 @@ class ChunkRepairOutcome:
     written: WriteResult
     sources: tuple[str, ...] = ()
     message: str = ""
+    is_unknown: bool = False  # LEFT, and a peer that could not be read may have it
 
 
 @contextmanager
@@ -197,11 +198,15 @@ class OzoneRepair:
         """Write the available chunks one by one; yield the outcome of each.
 
         A failure of one block is its outcome. Raise SutureError if nothing more may be written: a
-        datanode was started, the volume fails, or nothing can be written any more.
+        datanode was started, the volume fails, or nothing can be written any more. Nothing is read
+        or written if no peer could be asked.
         """
+        assert not proposal.is_unknown
         known = {tree.peer_id for tree in proposal.peers if tree.is_known}
         peers = {peer_id: peer for peer_id, peer in self._peers.items() if peer_id in known}
-        gatherer = Gatherer(self._wish.container_id, peers, self.paths.chunks)
+        gatherer = Gatherer(
+            self._wish.container_id, peers, self.paths.chunks, silent=proposal.silent_peers
+        )
         failure_count = 0
         gathered = in_order(
             self._executor,
@@ -224,7 +229,10 @@ class OzoneRepair:
     ) -> tuple[ChunkRepairOutcome, SutureError | None]:
         """Write one chunk; return its outcome, and the error if it is a local one."""
         if got.data is None:
-            return ChunkRepairOutcome(target, WriteResult.LEFT, message=got.message), None
+            left = ChunkRepairOutcome(
+                target, WriteResult.LEFT, message=got.message, is_unknown=got.is_unknown
+            )
+            return left, None
         try:
             is_new = self._installer.install(self.paths, target.block_id, target.chunk, got.data)
         except (RefusedError, UnavailableError, BlockFailed) as error:

@@ -10,9 +10,10 @@ import pytest
 
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from ozone.clients.datanode_messages import DatanodeCommand
 from ozone.repair.journal import Journal, RepairJournalEntry
 from suture.runtime.exit_codes import ExitCode
-from tests.support.ozone.ozone_datanode import OzoneDatanode, Served
+from tests.support.ozone.ozone_datanode import IO_EXCEPTION, OzoneDatanode, Served
 from tests.support.ozone.ozone_repairs import DamagedVolume, damaged_volume, peers_of, serving
 from tests.support.ozone.ozone_volumes import BLOCK_DATA, MadeVolume, chunk_message, golden
 
@@ -71,11 +72,15 @@ def test_the_descriptor_is_left_unless_a_person_says_so(
     assert checksum.sub("", before.replace("UNHEALTHY", "CLOSED")) == checksum.sub("", after)
 
 
-def test_damaged_replica_is_not_marked_closed(volume: DamagedVolume) -> None:
-    """No peer can help, so the descriptor stays as it is."""
+def test_damaged_replica_is_not_marked_closed(
+    peers: list[OzoneDatanode], volume: DamagedVolume
+) -> None:
+    """No peer can read a chunk, so the descriptor stays as it is."""
     before = volume.descriptor(1).read_bytes()
+    for peer in peers:
+        peer.before = lambda one: IO_EXCEPTION if one.command == DatanodeCommand.READ_CHUNK else 0
 
-    assert ExitCode.FAILED == volume.repair(1, ["127.0.0.1:1"], "--yes", "--mark-closed")
+    assert ExitCode.FAILED == volume.repair(1, addresses(peers), "--yes", "--mark-closed")
 
     assert before == volume.descriptor(1).read_bytes()
 

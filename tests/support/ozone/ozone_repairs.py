@@ -2,10 +2,12 @@
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,26 @@ def serving(
             stack.enter_context(OzoneDatanode(each_one, knows_trees=knows_trees))
             for each_one in replicas
         ]
+
+
+@contextmanager
+def closing_port() -> Iterator[int]:
+    """Run a server that closes each connection at its first bytes, as one with TLS does; give its
+    port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):  # closed at the end
+                while True:
+                    connection, _ = listening.accept()
+                    connection.recv(1)
+                    connection.close()
+
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+    server.join(5)
 
 
 @contextmanager
