@@ -26,7 +26,7 @@ from agent.plan.reconcile_outcome import ChunkResult
 from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import SilentHolder
 from agent.reconcile.trust_preview import TrustedChange, fingerprint
-from agent.reconstruct.coordinator import ReconstructionCoordinator, nobody
+from agent.reconstruct.coordinator import ReconstructionCoordinator
 from agent.reconstruct.shard_repair import ShardRepairer
 from agent.scan.container_scan import ScanReport
 from agent.scan.throttle import ScanPace
@@ -427,7 +427,7 @@ class CommandHandlers:
             lambda shard: self._dialled(shard, shard.index),
             now_ms=self._clock.now_ms,
             pace=pace if limits.fixed_bytes_per_s else lambda _: None,
-            needed=self._named_by_keys if self._tools.dial is None else nobody,
+            needed=self._named_by_keys if self._tools.dial is None else None,
         )
         result = coordinator.reconstruct(ordered, stop=context.stop)
         for block_id, reason in result.orphans.items():

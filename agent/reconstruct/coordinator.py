@@ -34,18 +34,13 @@ SMALL_BYTES_MAX: Final = 256 * 1024  # of a shard's block that is written in a b
 Needed = Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
 
 
-def nobody(container_id: ContainerId, block_ids: Sequence[BlockId]) -> frozenset[BlockId]:
-    """Return no blocks; for an orderer that cannot be asked which blocks keys name."""
-    del container_id, block_ids
-    return frozenset()
-
-
 class ReconstructionCoordinator:
     """Carries out reconstructions, one per call. Thread-safe.
 
     `executor` needs enough threads for all cells of a stripe and every target at once. `pace`
     receives the bytes read, and returns when more may be read. `needed` returns the blocks that a
-    key names; it raises SutureError if that is unknown now.
+    key names; it raises SutureError if that is unknown now. It is None if the orderer, as Ozone's
+    SCM, cannot be asked.
     """
 
     def __init__(
@@ -55,7 +50,7 @@ class ReconstructionCoordinator:
         *,
         now_ms: Callable[[], int],
         pace: Callable[[int], None] = lambda _: None,
-        needed: Needed = nobody,
+        needed: Needed | None = None,
         slow_s: float = SLOW_S,
     ) -> None:
         self._executor = executor
@@ -106,10 +101,14 @@ class ReconstructionCoordinator:
 
     def _check_orphans(self, sources: RebuildSources, orphans: Mapping[int, str]) -> None:
         """Raise RefusedError rather than leave out a block that a key names; have its holders
-        search for the loss."""
+        search for the loss. If keys are unknown, raise UnavailableError while a source is silent,
+        because it may have the block."""
         if not orphans:
             return
         container_id = sources.container_id
+        if self._needed is None:
+            sources.require_answers(orphans)
+            return
         asked = [BlockId(block_id) for block_id in sorted(orphans)]
         needed = sorted(self._needed(container_id, asked))
         for block_id in needed:

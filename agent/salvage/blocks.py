@@ -55,7 +55,8 @@ class Reader:
             versions = whole or versions[:1]
         for chunk in max(versions, key=_end, default=()):  # the longest, which differs somewhere
             if all(chunk in version for version in versions):
-                yield _chunk(chunk, self._copies) or _hole(chunk)
+                failures: list[str] = []
+                yield _chunk(chunk, self._copies, failures) or _hole(chunk, failures)
             else:
                 yield Hole(chunk.offset, chunk.length_bytes, CONTRADICTED)
 
@@ -87,8 +88,11 @@ def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
     return list(versions)
 
 
-def _chunk(chunk: ChunkInfo, copies: Sequence[BlockCopy]) -> bytes | None:
-    """Return a chunk's bytes from any copy whose row has it and whose bytes match."""
+def _chunk(
+    chunk: ChunkInfo, copies: Sequence[BlockCopy], failures: list[str] | None = None
+) -> bytes | None:
+    """Return a chunk's bytes from any copy whose row has it and whose bytes match; add the copies
+    that cannot be read to `failures`."""
     if chunk.checksum_type is ChecksumType.NONE:
         return None
     for copy in copies:
@@ -96,7 +100,9 @@ def _chunk(chunk: ChunkInfo, copies: Sequence[BlockCopy]) -> bytes | None:
             continue
         try:
             data = copy.place.read(chunk.offset, chunk.length_bytes)
-        except (OSError, SutureError):
+        except (OSError, SutureError) as error:
+            if failures is not None:
+                failures.append(f"{copy.volume}: {error}")
             continue
         if _is_proven(chunk, data):
             return data
@@ -107,9 +113,11 @@ def _is_proven(chunk: ChunkInfo, data: bytes) -> bool:
     return chunk.checksum_type is not ChecksumType.NONE and fits(chunk, data)
 
 
-def _hole(chunk: ChunkInfo) -> Hole:
+def _hole(chunk: ChunkInfo, failures: Sequence[str]) -> Hole:
     is_blind = chunk.checksum_type is ChecksumType.NONE
     why = NO_CHECKSUM if is_blind else "no replica has bytes that fit their checksums"
+    if failures:
+        why = f"no replica that could be read has bytes that fit; not read: {'; '.join(failures)}"
     return Hole(chunk.offset, chunk.length_bytes, why)
 
 

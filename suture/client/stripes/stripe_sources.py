@@ -91,6 +91,7 @@ class RebuildSources:
         self._account = account
         self._slow_s = slow_s
         self._sources: dict[int, list[RebuildSource]] = {}  # by index, best first
+        self._unreached: set[int] = set()  # indexes of shards that never answered
         self._shared: WeakSet[Any] = WeakSet()  # calls in flight that several stripes wait for
         self._late: WeakSet[Any] = WeakSet()  # calls that have been slow
 
@@ -117,6 +118,8 @@ class RebuildSources:
                 self._admit(source, future.result(), states)
             except SutureError as error:
                 self._account.replaced[shard.datanode_id] = str(error)
+                if isinstance(error, UnavailableError):
+                    self._unreached.add(shard.index)
         self.require()
 
     def _admit(self, source: RebuildSource, report: Any, states: frozenset[ReplicaState]) -> None:
@@ -159,6 +162,15 @@ class RebuildSources:
                 f": {len(self.living)} of the {self.scheme.data_count} sources that {self.scheme} "
                 "needs are left"
             )
+
+    def require_answers(self, orphans: Mapping[int, str]) -> None:
+        """Raise UnavailableError if a shard is silent, which may have these blocks of which the
+        others know too little."""
+        silent = sorted((self._unreached | self._sources.keys()) - self.living.keys())
+        if silent:
+            block_id, why = next(iter(orphans.items()))
+            named = ", ".join(map(str, silent))
+            raise self._shortage(f", block {block_id}: {why}, and shard {named} does not answer")
 
     def _shortage(self, what: str) -> UnavailableError:
         """Return the error for a container of which too much cannot be read."""

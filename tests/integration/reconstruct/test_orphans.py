@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -190,6 +191,23 @@ class TestOrphans:
 
             with pytest.raises(UnavailableError, match="cells can be read"):
                 cluster.reconstruct(cluster.order([1]), stop=delete)
+
+            assert [] == cluster.nodes[6].store.replica_ids()
+
+    def test_block_that_a_silent_source_may_have_is_not_left_out(self, tmp_path: Path) -> None:
+        """Two of three sources know the block, and a fourth does not answer. Nobody can be asked
+        whether a key names it, as under Ozone's SCM.
+        """
+        rest = groups_of(RS_3_2, LENGTHS)
+        del rest[2]
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS, instead={3: rest}) as cluster:
+            cluster.serve()
+            order = cluster.order([1])
+            unheard = replace(order.sources[-1], address="127.0.0.1:1")
+            order = replace(order, sources=(*order.sources[:-1], unheard))
+
+            with pytest.raises(UnavailableError, match=r"block 2: 2 of 3 .* shard 5 .*not answer"):
+                cluster.reconstruct(order)
 
             assert [] == cluster.nodes[6].store.replica_ids()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.host.recovering_replicas import RecoveringReplicas
 from agent.plan.reconcile_outcome import ReconcileResult
-from agent.reconstruct.coordinator import Needed, ReconstructionCoordinator, nobody
+from agent.reconstruct.coordinator import Needed, ReconstructionCoordinator
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardRepairer
 from agent.services.read_handlers import ReadHandlers
@@ -166,7 +166,7 @@ class EcCluster:
         *,
         pace: Callable[[int], None] = lambda _: None,
         stop: Callable[[], bool] = lambda: False,
-        needed: Needed = nobody,
+        needed: Needed | None = None,
         slow_s: float = PATIENCE_S,
     ) -> Reconstruction:
         """Carry an order out."""
