@@ -43,6 +43,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.runtime.gil_tuning import freeze_what_stays, set_switch_interval
 from suture.runtime.sd_notify import SystemdNotifier
 from suture.runtime.stop_request import StopRequest, run_server
+from suture.terminal.command_help import SectionedCommand
 from suture.wire.clients.scm import ScmClient
 from suture.wire.security.caller import Role, check_own, identity_of
 from suture.wire.security.tls import Security, TlsFiles, TlsMaterial, load_security
@@ -312,16 +313,28 @@ def serve(
     return ExitCode.FAILED if unfinished else ExitCode.OK
 
 
-@app.command(context_settings=HELP, help="Run Suture's agent on this storage host.")
+@app.command(context_settings=HELP, cls=SectionedCommand)
 def command(
     context: typer.Context,
-    config: Annotated[Path, typer.Option(help="TOML file; `--check` shows every option.")],
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    config: Annotated[Path, typer.Option(metavar="FILE", help="Config file of the agent (TOML).")],
+    log_level: Annotated[
+        str,
+        typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error."),
+    ] = "info",
     check: Annotated[
-        bool, typer.Option("--check", help="Check the config file, print it whole, and stop.")
+        bool, typer.Option("--check", help="Check the config file, print all options, and exit.")
     ] = False,
 ) -> None:
-    """Run the agent until SIGTERM or SIGINT."""
+    """Run the agent on this storage host until SIGTERM.
+
+    Exit codes:
+        0: stopped as requested
+        1: could not start, or could not finish its work when stopped
+        64: invalid command line
+
+    Example:
+        suture-agent --config /etc/suture/agent.toml
+    """
     if log_level not in logs.LEVELS:
         raise typer.BadParameter(f"{log_level}: debug, info, warning or error")
     logs.configure(log_level)

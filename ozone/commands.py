@@ -14,7 +14,14 @@ from ozone.disk.layout import HDDS, OzoneVolume
 from ozone.repair.commands import DatabasesOption, repair_command
 from ozone.scrub.comparison import Agreement, ChecksumDifferenceReason
 from ozone.scrub.result import MEANINGS, ContainerResult, ScrubStatus
-from ozone.scrub.scrub import ScrubListener, ScrubOptions, default_state_dir, error_text, scrub
+from ozone.scrub.scrub import (
+    STATE_DIR_DEFAULT,
+    ScrubListener,
+    ScrubOptions,
+    default_state_dir,
+    error_text,
+    scrub,
+)
 from ozone.scrub.service import ScrubServiceOptions, serve
 from scanner.finding import Forensic, ScanFinding
 from suture.config.quantity import parse_bytes_per_s, parse_duration_s
@@ -64,15 +71,13 @@ StateOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Where results and places are kept, off Ozone's volumes; default: "
-        "/var/lib/suture-ozone for root, else ~/.local/state/suture-ozone.",
+        help="Directory for results, outside Ozone's volumes.",
+        show_default=STATE_DIR_DEFAULT,
     ),
 ]
 RateOption = Annotated[
     str,
-    typer.Option(
-        metavar="SIZE/s", help="Read no volume faster, as 50MiB/s; default: as disks allow."
-    ),
+    typer.Option(metavar="SIZE/s", help="Limit per volume, for example 50MiB/s; default: none."),
 ]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -90,24 +95,36 @@ app.command("export")(export_command)
 app.command("reconcile")(reconcile_command)
 
 
+ScrubbedContainers = Annotated[
+    list[int] | None,
+    typer.Option(
+        min=1, max=ID_MAX, metavar="ID", help="Read only this container; may be repeated."
+    ),
+]
+RestartFlag = Annotated[
+    bool, typer.Option("--restart", help="Start over instead of resuming an unfinished scrub.")
+]
+
+
 @app.command("scrub")
 def scrub_command(
     data_dirs: DataDirs,
     state_dir: StateOption = None,
     db_dir: DatabasesOption = None,
-    container: Annotated[
-        list[int] | None,
-        typer.Option(min=1, max=ID_MAX, metavar="ID", help="Read these containers only."),
-    ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start over, do not resume an unfinished scrub.")
-    ] = False,
+    container: ScrubbedContainers = None,
+    restart: RestartFlag = False,
     rate: RateOption = "",
     as_json: JsonFlag = False,
 ) -> int:
-    """Read every closed container once and judge every byte. 2: something is to be looked at.
+    """Read and verify every closed Ozone container once.
 
-    A running datanode is not disturbed, and nothing on its volumes is changed.
+    The datanode may run meanwhile. Nothing on its volumes is changed.
+
+    Exit codes:
+        2: a container needs attention
+
+    Example:
+        suture ozone scrub /data/hdds --rate 50MiB/s
     """
     logs.configure("error")  # findings are printed instead
     wish = ScrubOptions(
@@ -194,14 +211,23 @@ def serve_command(
     state_dir: StateOption = None,
     db_dir: DatabasesOption = None,
     interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Every byte is read once in this time.")
+        str, typer.Option(metavar="TIME", help="Time to read every byte once.")
     ] = "7d",
     rate: RateOption = "",
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to show /metrics and /healthz.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Serve /metrics and /healthz here; default: disabled."
+        ),
     ] = "",
 ) -> int:
-    """Scrub until SIGTERM, at the lowest rate that meets the interval."""
+    """Scrub Ozone containers at an interval until SIGTERM.
+
+    The scrub uses the lowest rate that meets the interval.
+
+    Example:
+        suture ozone serve /data/hdds --interval 14d
+    """
     logs.configure("info")
     stop = StopRequest()
     stop.on_signals()

@@ -26,7 +26,7 @@ KEEP_DEFAULT: Final = 48
 ROWS_PER_REMARK: Final = 1_000_000
 
 DataOption = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="The control plane's --data directory.")
+    Path, typer.Option("--data", metavar="DIR", help="Data directory of the SCM.")
 ]
 
 
@@ -45,20 +45,27 @@ class _Progress:
 
 @app.command("backup")
 def backup(
-    to: Annotated[Path, typer.Argument(metavar="DIR", help="Where backups are kept.")],
+    to: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of all backups.")],
     data: DataOption = DATA_DEFAULT,
     keep: Annotated[
-        int, typer.Option(min=0, help="Remove older ones beyond so many; 0: remove none.")
+        int,
+        typer.Option(metavar="N", min=0, help="Number of newest backups to keep; 0 = unlimited."),
     ] = KEEP_DEFAULT,
     only_list: Annotated[
-        bool, typer.Option("--list", help="Only list the backups there. 2: none, or a damaged one.")
+        bool, typer.Option("--list", help="List the backups in DIR, and exit.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Back up the control plane's state while it works, and read the backup back.
+    """Back up the state of a running SCM.
 
-    Run it on the control plane's host, as its user. DIR should be on another disk, or be copied to
-    another host afterwards: a backup is a directory with the time in its name.
+    Run it on the host of the SCM, as its user. The backup is a directory with the time in its name,
+    and is read back. DIR should be on another disk, or be copied to another host.
+
+    Exit codes:
+        2: with --list: there is no backup, or a damaged one
+
+    Example:
+        suture scm backup /srv/backup
     """
     if only_list:
         return show_backups(to, as_json=as_json)
@@ -106,19 +113,26 @@ def show_backups(directory: Path, *, as_json: bool) -> int:
 
 @app.command("restore")
 def restore(
-    path: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup's directory.")],
+    path: Annotated[Path, typer.Argument(metavar="BACKUP", help="Directory of one backup.")],
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="New --data directory: empty, or not there.")
+        Path,
+        typer.Option("--to", metavar="DIR", help="New data directory; must be empty or absent."),
     ],
     cluster: Annotated[
-        str, typer.Option("--cluster", metavar="ID", help="Refuse a backup of another cluster.")
+        str,
+        typer.Option(
+            "--cluster", metavar="ID", help="Reject a backup of another cluster; default: any."
+        ),
     ] = "",
     as_json: JsonFlag = False,
 ) -> int:
-    """Make a control plane's directory out of a backup. Nothing else is changed.
+    """Create a data directory of the SCM from a backup.
 
-    Start suture-scm on it: it stays in safe mode until suture scm recover has brought back what
-    was stored since the backup.
+    Nothing else is changed. Start suture-scm on the directory. It stays in safe mode until `suture
+    scm recover` has recovered what was stored since the backup.
+
+    Example:
+        suture scm restore /srv/backup/20261101T020000Z --to /var/lib/suture-scm
     """
     done = restore_backup(
         path,

@@ -43,6 +43,7 @@ from suture.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerL
 from suture.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from suture.runtime.sd_notify import SystemdNotifier, WatchdogWorker
 from suture.runtime.stop_request import StopRequest, run_server
+from suture.terminal.command_help import SectionedCommand
 from suture.wire.mapping.addresses import check_address
 from suture.wire.security.caller import Role, check_own
 from suture.wire.security.tls import Security, TlsMaterial, load_security
@@ -302,12 +303,31 @@ def _verify_command(text: str) -> list[str]:
         raise typer.BadParameter(f"--verify {text}: {error}") from error
 
 
-@app.command(context_settings=HELP, help=f"Run Suture's reference control plane ({NOTICE}).")
+DataOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Store the state and the snapshots here.")
+]
+SettingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set an option; overrides the file; may be repeated.",
+    ),
+]
+VerifyOption = Annotated[
+    str,
+    typer.Option(metavar="COMMAND", help="Run this regularly on a snapshot; apply its plan."),
+]
+LogLevelOption = Annotated[
+    str,
+    typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error."),
+]
+
+
+@app.command(context_settings=HELP, cls=SectionedCommand)
 def run(
     context: typer.Context,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Store the state and the snapshots here.")
-    ] = None,
+    data: DataOption = None,
     listen: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Serve on this address; port 0 = any free port."),
@@ -315,14 +335,8 @@ def run(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Read options from this TOML file.")
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Set an option; overrides the file."),
-    ] = None,
-    verify: Annotated[
-        str,
-        typer.Option(metavar="COMMAND", help="Run this regularly on a snapshot; apply its plan."),
-    ] = "",
+    setting: SettingOption = None,
+    verify: VerifyOption = "",
     cold_start: Annotated[
         bool,
         typer.Option("--cold-start", help="Discard replica locations; wait for all reports."),
@@ -331,14 +345,23 @@ def run(
         bool,
         typer.Option("--new-cluster", help="Start a new cluster; the older state was lost."),
     ] = False,
-    log_level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="Log from debug, info, warning or error on.")
-    ] = "info",
+    log_level: LogLevelOption = "info",
     show_options: Annotated[
         bool, typer.Option("--show-options", help="Print all options with their bounds, and exit.")
     ] = False,
 ) -> None:
-    """Start the control plane and serve until SIGTERM or SIGINT."""
+    """Run the reference control plane until SIGTERM.
+
+    It is a single node, not highly available: while it is down, no command is sent.
+
+    Exit codes:
+        0: stopped as requested
+        1: could not start, or failed
+        64: invalid command line
+
+    Example:
+        suture-scm --data /var/lib/suture-scm --listen 0.0.0.0:9860
+    """
     if show_options:
         typer.echo(scm_options.explain())
         raise typer.Exit(ExitCode.OK)

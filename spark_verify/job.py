@@ -26,6 +26,7 @@ from spark_verify.errors import CatalogRefused, FlagRefused, describe_error, fai
 from spark_verify.exits import Exit
 from spark_verify.options import OPTIONS, ResolvedOptions
 from spark_verify.pipeline import Progress, VerifyRequest, VerifyResult, verify
+from spark_verify.plain_command import PlainCommand
 from spark_verify.printable import printable
 from spark_verify.report.pages import verdict
 from spark_verify.report.sql_views import ENGINES, views
@@ -34,26 +35,50 @@ from spark_verify.session import open_session
 from spark_verify.snapshot.manifest import read_manifest
 from spark_verify.storage import Storage, address_of, is_local, storage_of
 
+HELP: Final = {"help_option_names": ["-h", "--help"]}
 PARSERS_USAGE: Final = 2  # typer's exit code for a wrong command line
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+FROM_OPTIONS: Final = "from --options, else from the snapshot"
+
 MaintenanceMin = Annotated[
-    int | None, typer.Option(metavar="N", help="Keep N replicas online during maintenance.")
+    int | None,
+    typer.Option(
+        metavar="N", help="Keep N replicas online during maintenance.", show_default=FROM_OPTIONS
+    ),
 ]
 EcRedundancy = Annotated[
-    int | None, typer.Option(metavar="N", help="Keep N EC shards beyond the data online then.")
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Keep N redundant EC shards online during maintenance.",
+        show_default=FROM_OPTIONS,
+    ),
 ]
 SampleMax = Annotated[
-    int | None, typer.Option(metavar="N", help="Name at most N container ids of each kind.")
+    int | None,
+    typer.Option(
+        metavar="N", help="Name at most N container ids of each kind.", show_default=FROM_OPTIONS
+    ),
 ]
 MaxAge = Annotated[
     int | None,
-    typer.Option("--max-age", metavar="SECONDS", help="Refuse an older snapshot; 0 = any age."),
+    typer.Option(
+        "--max-age",
+        metavar="SECONDS",
+        help="Reject an older snapshot; 0 = unlimited.",
+        show_default=FROM_OPTIONS,
+    ),
 ]
 ReportingMin = Annotated[
-    int | None, typer.Option(metavar="PERCENT", help="Refuse if fewer nodes have reported.")
+    int | None,
+    typer.Option(
+        metavar="PERCENT",
+        help="Reject a snapshot with fewer reporting datanodes.",
+        show_default=FROM_OPTIONS,
+    ),
 ]
 
 Master = Annotated[
@@ -87,23 +112,29 @@ Format = Annotated[
 ]
 
 
-@app.command()
+SnapshotArgument = Annotated[
+    str,
+    typer.Argument(metavar="SNAPSHOT", help="Directory: a path, file:///, s3a:// or hdfs://."),
+]
+ReportsOption = Annotated[
+    str, typer.Option(metavar="DIR", help="Verify the datanodes' reports in DIR.")
+]
+NamedSnapshot = Annotated[
+    str, typer.Option("--snapshot", metavar="DIR", help="Compare reports with this snapshot.")
+]
+RunId = Annotated[
+    str, typer.Option(metavar="ID", help="Name the run; default: from snapshot and nodes.")
+]
+
+
+@app.command(cls=PlainCommand, context_settings=HELP)
 def verify_command(
-    snapshot: Annotated[
-        str,
-        typer.Argument(metavar="SNAPSHOT", help="Directory: a path, file:///, s3a:// or hdfs://."),
-    ] = "",
+    snapshot: SnapshotArgument = "",
     *,
     out: Annotated[str, typer.Option(metavar="DIR", help="Write the result to DIR/run_id=ID/.")],
-    reports: Annotated[
-        str, typer.Option(metavar="DIR", help="Verify the datanodes' reports in DIR.")
-    ] = "",
-    named_snapshot: Annotated[
-        str, typer.Option("--snapshot", metavar="DIR", help="Compare reports with this snapshot.")
-    ] = "",
-    run_id: Annotated[
-        str, typer.Option(metavar="ID", help="Name the run; default: from snapshot and nodes.")
-    ] = "",
+    reports: ReportsOption = "",
+    named_snapshot: NamedSnapshot = "",
+    run_id: RunId = "",
     master: Master = "",
     changed_node: ChangedNode = None,
     options: OptionsFile = None,
@@ -119,10 +150,21 @@ def verify_command(
     show_options: ShowOptionsFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Compare all replicas' checksums cluster-wide, and plan repairs.
+    """Compare the checksums of all replicas and plan repairs.
 
-    With --keep-runs and --keep-days, a run is removed only if both allow it. Exit codes: 0 clean, 2
-    work to do, 4 data at risk, 1 failed, 64 wrong command line.
+    With --keep-runs and --keep-days, a run is removed only if both allow it.
+
+    \b
+    Exit codes:
+        0: all replicas agree
+        1: failed; nothing was written
+        2: repairs are planned
+        4: data at risk: a container has no healthy replica
+        64: invalid command line
+
+    \b
+    Example:
+        suture-verify /srv/snapshot --out /srv/results
     """
     flags = {name: given for name, given in locals().items() if name in OPTIONS}
     started_s = time.monotonic()
@@ -164,14 +206,23 @@ VIEWS: Final = "views"
 views_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@views_app.command()
+@views_app.command(cls=PlainCommand, context_settings=HELP)
 def views_command(
-    out: Annotated[str, typer.Argument(help="Directory of results: a path or an address.")],
-    engine: Annotated[str, typer.Option(help=f"Whose SQL: {' or '.join(ENGINES)}.")] = next(
-        iter(ENGINES)
-    ),
+    out: Annotated[
+        str, typer.Argument(metavar="DIR", help="Directory of results: a path or an address.")
+    ],
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help=f"SQL dialect: {' or '.join(ENGINES)}.")
+    ] = next(iter(ENGINES)),
 ) -> None:
-    """Print SQL that creates a view of each table, with the rows of all complete runs."""
+    """Print SQL that creates views of the result tables.
+
+    Each view has the rows of all complete runs.
+
+    \b
+    Example:
+        suture-verify views /srv/results --engine spark
+    """
     if engine not in ENGINES:
         _tell(f"suture-verify: {engine} is none of {', '.join(ENGINES)}", err=True)
         raise _ExitRequest(Exit.USAGE)

@@ -56,22 +56,28 @@ OPTIONS: Final = {
     option.name: option
     for option in (
         _rule("maintenance_min", "replicas that stay online during maintenance", 0, 100),
-        _rule("ec_redundancy", "indexes beyond data that stay online then", 0, 20),
-        _rule("leaving_min", "replicas elsewhere before a node leaves; 0 = all", 0, 100),
-        _rule("enough_copies", "replicas below which copies are made; 0 = all", 0, 100),
-        _rule("most_copies", "replicas above which some are deleted; 0 = all", 0, 100),
-        _rule("best_origin_copies", "stuck quasi-closed: of the best origins", 1, 100),
-        _rule("other_origin_copies", "stuck quasi-closed: of each other origin", 1, 100),
-        VerifyOption(
-            "max_age_s", "a snapshot older than this is refused; 0 = any age", 0, 0, 10**9
+        _rule(
+            "ec_redundancy", "EC shards beyond the data that stay online during maintenance", 0, 20
         ),
-        VerifyOption("replication_factor", "reports alone: copies of a Ratis container", 3, 1, 100),
-        VerifyOption("ec_data", "reports alone: data shards of an EC container", 3, 1, 31),
-        VerifyOption("ec_parity", "reports alone: parity shards of an EC container", 2, 1, 31),
+        _rule("leaving_min", "replicas on other nodes before a node leaves; 0 = all", 0, 100),
+        _rule("enough_copies", "copies are made below this number of replicas; 0 = all", 0, 100),
+        _rule("most_copies", "replicas are deleted above this number; 0 = all", 0, 100),
+        _rule("best_origin_copies", "stuck quasi-closed: copies of the best origins", 1, 100),
+        _rule("other_origin_copies", "stuck quasi-closed: copies of each other origin", 1, 100),
+        VerifyOption(
+            "max_age_s", "maximum age of a snapshot in seconds; 0 = unlimited", 0, 0, 10**9
+        ),
+        VerifyOption(
+            "replication_factor", "without a snapshot: copies of a Ratis container", 3, 1, 100
+        ),
+        VerifyOption("ec_data", "without a snapshot: data shards of an EC container", 3, 1, 31),
+        VerifyOption("ec_parity", "without a snapshot: parity shards of an EC container", 2, 1, 31),
         # With fewer, silence would look like data loss.
-        VerifyOption("reporting_min_percent", "nodes that must have reported", 50, 0, 100),
+        VerifyOption(
+            "reporting_min_percent", "percentage of nodes that must have reported", 50, 0, 100
+        ),
         # As in Ozone's report.
-        VerifyOption("sample_max", "container ids named of each kind", 100, 1, 10_000),
+        VerifyOption("sample_max", "container ids listed per kind", 100, 1, 10_000),
     )
 }
 """All options, in the order of output."""

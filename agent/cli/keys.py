@@ -38,30 +38,36 @@ STDOUT = Path("-")
 
 def put(
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH", help="Files, or directories taken whole.")
+        list[str],
+        typer.Argument(metavar="FILE|DIR", help="Files, or directories with all files below."),
     ],
     scm: ScmOption = SCM_DEFAULT,
-    prefix: Annotated[str, typer.Option(help="Put before every key.")] = "",
+    prefix: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Prefix for every key; default: none.")
+    ] = "",
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing keys.")] = False,
     close: Annotated[
-        bool, typer.Option("--close", help="Close the containers when all is written.")
+        bool, typer.Option("--close", help="Close the containers after the last write.")
     ] = False,
     sessions: Annotated[
-        int, typer.Option(min=1, max=64, help="Write with so many parallel sessions.")
+        int, typer.Option(metavar="N", min=1, max=64, help="Number of parallel write sessions.")
     ] = LANES_DEFAULT,
     replication: Annotated[
         str,
         typer.Option(
             metavar="SCHEME",
-            help="An erasure code, as rs-3-2-1024k, rs-6-3, rs-10-4 or xor-2-1; default: copies.",
+            help="Erasure code, for example rs-6-3; default: 3 replicas.",
         ),
     ] = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Store files durably, on three datanodes or erasure-coded.
+    """Store files as keys, replicated or erasure-coded.
 
-    A file is stored under the key that `suture ls` shows: its name, after that of the directory in
-    which it was found. Links below a directory are omitted.
+    The key of FILE is its name. The key of a file below DIR is its path, beginning with the name of
+    DIR. Symbolic links below DIR are skipped.
+
+    Example:
+        suture put --close report.pdf photos/
     """
     share_heaps()  # before any thread starts: a write's messages are megabytes each
     scheme = parse_scheme(replication) if replication else None
@@ -171,21 +177,27 @@ def checked(sources: Iterable[SourceFile]) -> list[SourceFile]:
 
 
 def get(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="What `suture ls` shows.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key, as `suture ls` shows it.")],
     output: Annotated[
-        Path | None, typer.Option("--output", help="File to write; default, or -: stdout.")
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="File to write; - = stdout; default: stdout."
+        ),
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
         str | None,
-        typer.Option(metavar="ID|HOST:PORT", help="Only its replica."),
+        typer.Option(metavar="ID|HOST:PORT", help="Read only the replica of this datanode."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Fetch a file, verifying every byte.
+    """Fetch a file and verify every byte.
 
-    A chunk that is bad in one replica is read from another. For an erasure-coded file, lost or
-    damaged cells are computed from the rest, and reported.
+    If a chunk is damaged in one replica, it is read from another. Lost or damaged cells of an
+    erasure-coded file are reconstructed from the other shards, and reported.
+
+    Example:
+        suture get report.pdf --output report.pdf
     """
     output = None if output == STDOUT else output
     if as_json and output is None:
@@ -233,17 +245,26 @@ def advancing(pieces: Iterable[Data], bar: Progress) -> Iterator[Data]:
 
 
 def ls(
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="List only keys with this prefix; default: all.")
+    ] = "",
     container: Annotated[
         list[int] | None,
         typer.Option(
-            min=1, max=ID_MAX, metavar="ID", help="Only keys with a block there; may be repeated."
+            min=1,
+            max=ID_MAX,
+            metavar="ID",
+            help="List only keys with blocks in it; may be repeated.",
         ),
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
-    """List keys with their size and the blocks that hold them."""
+    """List keys with their sizes and blocks.
+
+    Example:
+        suture ls photos/
+    """
     checked_key(prefix, "PREFIX", is_beginning=True)
     with connect(scm) as client:
         keys = list(all_keys(client.scm, prefix, frozenset(container or ())))

@@ -13,42 +13,50 @@ from typing import Annotated, Final
 import typer
 
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.command_help import SectionedCommand
 from suture.terminal.credentials import CredentialOptions, choose
 from suture.terminal.tasks import HELP_NAMES, TaskGroup
 
-HELP: Final = "Keeps the replicas of a storage container equal and whole."
-CODES: Final = (
-    "Exit codes: 0 done; 1 refused or failed; 2 done, and there is something to do; "
-    "3 not possible now, try again; 64 wrong command line; 130 stopped by Ctrl-C; "
-    "141 nobody reads the output."
-)
+HELP: Final = """Manage a Suture cluster: data, repairs, disks and hosts.
 
+Exit codes:
+    0: done, and nothing is wrong
+    1: rejected or failed
+    2: done, and something needs attention
+    3: not possible now, or unknown; try again
+    64: invalid command line
+    130: stopped by Ctrl-C, SIGTERM or SIGHUP
+    141: the reader of the output closed the pipe
+
+Example:
+    suture status
+"""
 
 COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     "agent.cli.keys": {
-        "put": "Store files durably, on three datanodes or erasure-coded.",
-        "get": "Fetch a file, verifying every byte.",
-        "ls": "List keys with their size and the blocks that hold them.",
+        "put": "Store files as keys, replicated or erasure-coded.",
+        "get": "Fetch a file and verify every byte.",
+        "ls": "List keys with their sizes and blocks.",
     },
     "agent.cli.change.container_commands": {
-        "rm": "Delete keys; datanodes delete their blocks in the background.",
-        "reconcile": "Make replicas equal again from healthy peers.",
+        "rm": "Delete keys and, in the background, their blocks.",
+        "reconcile": "Repair replicas of containers from healthy peers.",
     },
     "agent.cli.inspect.status": {
-        "status": "Show whether all data is healthy, then every datanode.",
+        "status": "Show the health of all data and of every datanode.",
     },
     "agent.cli.inspect.replica_commands": {
-        "tree": "Show the tree of each replica: root, blocks, tombstones, chunks.",
-        "diff": "Show where replicas differ, and what each would do.",
-        "explain": "Explain what is wrong with a container, with the evidence.",
+        "tree": "Show the Merkle tree of each replica of a container.",
+        "diff": "Show differences between replicas and their repairs.",
+        "explain": "Explain the state of a container, with the evidence.",
     },
     "agent.cli.inspect.change_log": {
         "history": "Show disk changes and commands, oldest first.",
     },
     "agent.cli.inspect.datanode_tables": {
-        "findings": "List unrepaired findings of scans on all datanodes.",
-        "volumes": "Show space, health, verification and scan of every volume.",
-        "top": "Show the present activity of every datanode.",
+        "findings": "List unrepaired scan findings of all datanodes.",
+        "volumes": "Show space, health and scans of every volume.",
+        "top": "Show the current scans and queues of every datanode.",
     },
     "agent.cli.evidence.diagnose": {
         "diagnose": "Write the evidence about a container to a .tar.gz file.",
@@ -60,16 +68,16 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "verify-log": "Verify the hash chain of verification logs.",
     },
     "agent.cli.evidence.attest": {
-        "attest": "Sign a statement about verifications, repairs and deletes.",
+        "attest": "Sign a statement about verifications and repairs.",
     },
     "agent.cli.setup.volume_tools": {
-        "fsck": "Check volumes that no agent uses, without changing them.",
+        "fsck": "Check volumes offline, without changing them.",
     },
     "agent.cli.setup.salvage": {
-        "salvage": "Copy every file off volumes by key, verified bytes only.",
+        "salvage": "Copy all files off volumes by key, verified bytes only.",
     },
     "agent.cli.setup.demo_command": {
-        "demo": "Store real files, damage them on disk, find it, repair it from peers, prove it.",
+        "demo": "Store files, damage them on disk, and repair them.",
     },
 }
 """Commands of each module, with the first sentence of their help, so that listing them imports
@@ -78,21 +86,21 @@ nothing. The function has the name of the command."""
 GROUPS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "volume": (
         ("agent.cli.change.volume_commands",),
-        "Add and retire volumes: replace a disk step by step.",
+        "Add, retire or protect volumes.",
     ),
     "scrub": (
         ("agent.cli.change.scrub",),
-        "See and hold the background scans; read a container, its parity, a sample.",
+        "Run, pause and show scans of stored data.",
     ),
-    "ozone": (("ozone.commands",), "Read the volumes of an Apache Ozone datanode."),
+    "ozone": (("ozone.commands",), "Scrub and repair volumes of Apache Ozone datanodes."),
     "tls": (
         ("agent.cli.setup.tls_commands",),
-        "Make, issue and show certificates: mutual TLS for the cluster.",
+        "Create, issue and show certificates for mutual TLS.",
     ),
     "config": (("agent.cli.setup.config",), "Check, show and explain the agent's options."),
     "scm": (
         ("agent.cli.change.balance", "scm.backup_commands"),
-        "Ask the control plane, or give it a plan or an order.",
+        "Query and manage the SCM, the control plane.",
     ),
 }
 """Modules with the commands of each group, and the group's help."""
@@ -110,13 +118,15 @@ def print_version(wanted: bool) -> None:
 def choose_credentials(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
     certificate: Annotated[
         Path | None,
         typer.Option(
             "--tls-certificate",
-            help="Your certificate, in PEM.",
+            help="Certificate of the client (PEM).",
             metavar="FILE",
             envvar="SUTURE_TLS_CERTIFICATE",
         ),
@@ -125,7 +135,7 @@ def choose_credentials(
         Path | None,
         typer.Option(
             "--tls-key",
-            help="Its private key, in PEM.",
+            help="Private key of the certificate (PEM).",
             metavar="FILE",
             envvar="SUTURE_TLS_KEY",
         ),
@@ -133,14 +143,17 @@ def choose_credentials(
     ca: Annotated[
         Path | None,
         typer.Option(
-            "--tls-ca", help="Whom to believe, in PEM.", metavar="FILE", envvar="SUTURE_TLS_CA"
+            "--tls-ca",
+            help="CA certificates to trust (PEM).",
+            metavar="FILE",
+            envvar="SUTURE_TLS_CA",
         ),
     ] = None,
     client_config: Annotated[
         Path | None,
         typer.Option(
             "--client-config",
-            help="Where else these are written; default: ~/.config/suture/client.toml.",
+            help="Read credentials from this TOML file.",
             metavar="FILE",
             envvar="SUTURE_CLIENT_CONFIG",
         ),
@@ -149,12 +162,12 @@ def choose_credentials(
         bool,
         typer.Option(
             "--allow-plaintext",
-            help="Without certificates, call other hosts all the same.",
+            help="Connect to other hosts without TLS.",
             envvar="SUTURE_ALLOW_PLAINTEXT",
         ),
     ] = False,
 ) -> None:
-    """Keeps the replicas of a storage container equal and whole."""
+    """Manage a Suture cluster: data, repairs, disks and hosts."""
     del version
     choose(CredentialOptions(certificate, key, ca, allow_plaintext, client_config))
 
@@ -165,7 +178,6 @@ def program(arguments: Sequence[str] | None) -> typer.Typer:
     app = typer.Typer(
         name="suture",
         help=HELP,
-        epilog=CODES,
         cls=TaskGroup,
         context_settings=HELP_NAMES,
         no_args_is_help=True,
@@ -178,7 +190,8 @@ def program(arguments: Sequence[str] | None) -> typer.Typer:
     for module, commands in COMMANDS.items():
         for name, text in commands.items():
             if name in wanted:
-                app.command(name)(getattr(import_module(module), name.replace("-", "_")))
+                run = getattr(import_module(module), name.replace("-", "_"))
+                app.command(name, cls=SectionedCommand)(run)
             else:
                 app.command(name, help=text)(_not_imported)
     for name, (modules, text) in GROUPS.items():
@@ -194,6 +207,8 @@ def _group(modules: Sequence[str]) -> typer.Typer:
     apps = [import_module(module).app for module in modules]
     group: typer.Typer = copy(apps[0])
     group.registered_commands = [command for app in apps for command in app.registered_commands]
+    for command in group.registered_commands:
+        command.cls = SectionedCommand
     return group
 
 

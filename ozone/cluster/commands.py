@@ -34,11 +34,11 @@ ScmAddresses = Annotated[
     typer.Option(
         "--scm",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="All SCMs of the cluster, by ozone.scm.client.address; the leader is found.",
+        help="All SCMs of the cluster (ozone.scm.client.address).",
     ),
 ]
 UserOption = Annotated[
-    str, typer.Option(metavar="NAME", help="Who asks; default: who runs the command.")
+    str, typer.Option(metavar="NAME", help="User name for Ozone; default: the current user.")
 ]
 
 
@@ -53,20 +53,24 @@ def scm_client(addresses: str, user: str) -> OzoneScmClient:
 def export_command(
     scm: ScmAddresses,
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="The snapshot; it must not exist yet.")
+        Path, typer.Option("--to", metavar="DIR", help="New directory for the snapshot.")
     ],
     findings: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="What `suture ozone scrub --json` printed on a host; many times."
-        ),
+        typer.Option(metavar="FILE", help="JSON of `suture ozone scrub`; may be repeated."),
     ] = None,
     user: UserOption = "",
     as_json: JsonFlag = False,
 ) -> int:
-    """Write what the SCM knows of a live cluster as a snapshot for suture-verify.
+    """Export the state of Ozone's SCM as a snapshot.
 
-    Only reads. 2: some containers are left out, because they are of a kind that is not known.
+    The snapshot is input for suture-verify. The cluster is not changed.
+
+    Exit codes:
+        2: containers of an unsupported kind were left out
+
+    Example:
+        suture ozone export --scm scm1.example.org --to /srv/snapshot
     """
     from ozone.cluster.export import (
         ExportOptions,
@@ -117,18 +121,24 @@ def reconcile_command(
     plan: PlanArgument,
     scm: ScmAddresses,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Order it; without, it is only shown.")
+        bool, typer.Option("--yes", help="Send the requests instead of showing them.")
     ] = False,
     per_minute: Annotated[
-        float, typer.Option(min=0.1, metavar="COUNT", help="Order no more containers a minute.")
+        float, typer.Option(min=0.1, metavar="COUNT", help="Number of containers per minute.")
     ] = PER_MINUTE,
     user: UserOption = "",
     as_json: JsonFlag = False,
 ) -> int:
-    """Hand the reconcile rows of a plan to Ozone's SCM; without --yes, show them.
+    """Request the reconciliations of a plan from Ozone's SCM.
 
-    It does what `ozone admin container reconcile` does, row by row. 2: there is something left to
-    do.
+    Without --yes, the rows are only shown. Each row has the effect of `ozone admin container
+    reconcile`.
+
+    Exit codes:
+        2: rows remain
+
+    Example:
+        suture ozone reconcile /srv/results/run_id=7 --scm scm1.example.org --yes
     """
     from ozone.cluster.reconcile import ReconcileOptions, ReconcileReport, reconcile, reconcile_plan
     from suture.wire.mapping.plan_file import FinishedRun

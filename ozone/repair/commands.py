@@ -20,7 +20,7 @@ from ozone.repair.repair import (
     repairing,
 )
 from ozone.repair.replica_damage import InspectedReplica
-from ozone.scrub.scrub import default_state_dir
+from ozone.scrub.scrub import STATE_DIR_DEFAULT, default_state_dir
 from scanner.finding import Forensic, ScanFinding
 from suture.errors import SutureError
 from suture.observe import logs
@@ -43,21 +43,21 @@ PeersOption = Annotated[
     list[str],
     typer.Option(
         metavar="HOST:PORT[/UUID]",
-        help="A datanode that has the container: its hdds.container.ipc.port, 9859 unless set.",
+        help="Healthy datanode (hdds.container.ipc.port).",
     ),
 ]
 JournalOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Where the journal and replaced bytes are kept, off Ozone's volumes; default: "
-        "/var/lib/suture-ozone for root, else ~/.local/state/suture-ozone.",
+        help="Directory for the journal, outside Ozone's volumes.",
+        show_default=STATE_DIR_DEFAULT,
     ),
 ]
 DatabasesOption = Annotated[
     list[Path] | None,
     typer.Option(
-        metavar="DIR", help="A directory of hdds.datanode.container.db.dir.", readable=False
+        metavar="DIR", help="One directory of hdds.datanode.container.db.dir.", readable=False
     ),
 ]
 
@@ -98,39 +98,46 @@ def repair_command(
     data_dir: Annotated[
         Path,
         typer.Argument(
-            metavar="DATA_DIR", help="A directory of hdds.datanode.dir.", readable=False
+            metavar="DATA_DIR", help="One directory of hdds.datanode.dir.", readable=False
         ),
     ],
     container: Annotated[
-        int, typer.Option(min=1, max=ID_MAX, metavar="ID", help="The damaged container.")
+        int, typer.Option(min=1, max=ID_MAX, metavar="ID", help="Id of the damaged container.")
     ],
     peer: PeersOption,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read, ask the peers, show; write nothing.")
+        bool, typer.Option("--dry-run", help="Print the changes without making them.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     mark_closed: Annotated[
         bool,
         typer.Option(
             "--mark-closed",
-            help="If the replica is whole at last, write CLOSED into an UNHEALTHY descriptor.",
+            help="Set an UNHEALTHY replica to CLOSED once it is whole.",
         ),
     ] = False,
     stopped: Annotated[
         bool,
         typer.Option(
             "--stopped",
-            help="The datanode is stopped. For volumes of schema V2, where no lock tells.",
+            help="Confirm that a schema V2 datanode is stopped.",
         ),
     ] = False,
     state_dir: JournalOption = None,
     db_dir: DatabasesOption = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Repair one damaged replica from its peers, while the datanode of this host is stopped.
+    """Repair a damaged Ozone replica from its peers.
 
-    What would be written is shown and asked first. 2: something is still damaged. 3: so is
-    something that a peer may have which could not be asked.
+    Stop the datanode of this host first. The command shows what it would write, and asks before it
+    writes.
+
+    Exit codes:
+        2: the replica is still damaged
+        3: the replica is still damaged, and a peer could not be asked
+
+    Example:
+        suture ozone repair /data/hdds --container 42 --peer dn2.example.org:9859
     """
     if as_json and not (yes or dry_run):
         raise typer.BadParameter("--json asks nobody: give --yes or --dry-run with it")

@@ -36,6 +36,7 @@ from suture.runtime.clock import Clock, SystemClock
 from suture.runtime.memory import UNLIMITED, MemoryBudget
 
 ROOT_STATE: Final = Path("/var/lib/suture-ozone")
+STATE_DIR_DEFAULT: Final = f"{ROOT_STATE} for root, else ~/.local/state/suture-ozone"
 SCRATCH: Final = "views"
 LOCK: Final = "lock"
 BEGIN_BYTES_PER_S: Final = 64 * 1024**2  # initial rate; lower while others wait for the disk

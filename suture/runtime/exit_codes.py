@@ -1,10 +1,13 @@
 """Exit codes, the same for every program; docs/operations/exit-codes.md has the same table.
 
-0   done, and nothing is wrong 1   refused or failed; the message says why 2   done, and there is
-something to do: damage, differences, replicas not repaired 3   not possible now, or unknown; try
-again later 4   done, but an operator is needed at once: some data has no healthy replica 64
-invalid command line 130 stopped by Ctrl-C, SIGTERM or SIGHUP 141 the reader of the output has gone,
-so the result is unknown
+- 0: done, and nothing is wrong
+- 1: rejected or failed; the message has the reason
+- 2: done, and there is something to do: damage, differences, replicas not repaired
+- 3: not possible now, or unknown; try again later
+- 4: done, but some data has no healthy replica, so an operator is needed at once
+- 64: invalid command line
+- 130: stopped by Ctrl-C, SIGTERM or SIGHUP
+- 141: the reader of the output has gone, so the result is unknown
 
 `spark_verify` runs without an installed agent, and has a copy of the codes it uses; a test
 compares.

@@ -19,7 +19,9 @@ ASKED_AT_ONCE: Final = 16
 
 NodeOption = Annotated[
     str | None,
-    typer.Option("--datanode", metavar="ID|HOST:PORT", help="One datanode only; default: all."),
+    typer.Option(
+        "--datanode", metavar="ID|HOST:PORT", help="Query only this datanode; default: all."
+    ),
 ]
 T = TypeVar("T")
 

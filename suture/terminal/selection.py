@@ -14,7 +14,7 @@ OnOption = Annotated[
     typer.Option(
         "--on",
         metavar="DATANODE",
-        help="Only what is on these: ids, prefixes of them, addresses, or racks.",
+        help="Show only these datanodes or /racks; default: all.",
     ),
 ]
 NAMED_MAX: Final = 5  # datanodes named in an error

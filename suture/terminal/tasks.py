@@ -5,31 +5,33 @@ from typing import Any, Final
 
 from typer.core import TyperGroup
 
+from suture.terminal.command_help import HelpSections
+
 HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
 """Accepted by every program, because operators also type -h."""
 
 OTHERS: Final = "Other commands"
 TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "suture": {
-        "Store and fetch": ("put", "get", "ls", "rm"),
-        "See how it is": ("status", "volumes", "findings", "top", "history"),
-        "Look into a container": ("explain", "tree", "diff", "diagnose"),
-        "Read and mend": ("scrub", "reconcile", "verify-log", "attest"),
-        "Before something is switched off": ("ok-to-stop",),
+        "Keys": ("put", "get", "ls", "rm"),
+        "Monitoring": ("status", "volumes", "findings", "top", "history"),
+        "Container inspection": ("explain", "tree", "diff", "diagnose"),
+        "Verification and repair": ("scrub", "reconcile", "verify-log", "attest"),
+        "Before maintenance": ("ok-to-stop",),
         "Disks": ("volume", "fsck", "salvage"),
-        "The control plane": ("scm",),
-        "Set up and try": ("config", "tls", "demo", "ozone"),
+        "Control plane": ("scm",),
+        "Setup": ("config", "tls", "demo", "ozone"),
     },
     "scm": {
-        "See what it knows": ("nodes", "containers", "report", "queues"),
-        "Datanodes leave, rest and return": (
+        "State": ("nodes", "containers", "report", "queues"),
+        "Datanode lifecycle": (
             *("decommission", "maintenance", "decommission-status", "remove-node"),
             "refresh-volumes",
         ),
         "Replicas": ("replicate", "delete", "close", "balance"),
-        "What it leaves alone": ("hold", "mark-lost"),
+        "Holds and losses": ("hold", "mark-lost"),
         "Spark": ("snapshot", "apply-plan"),
-        "Its own state": ("safemode", "backup", "restore", "recover"),
+        "Backup and recovery": ("safemode", "backup", "restore", "recover"),
     },
 }
 
@@ -46,7 +48,7 @@ def sections(group: str, names: Sequence[str]) -> dict[str, list[str]]:
     return {task: known for task, known in found.items() if known}
 
 
-class TaskGroup(TyperGroup):
+class TaskGroup(HelpSections, TyperGroup):
     """A group whose help is in sections, with whole sentences."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # click's, inside typer

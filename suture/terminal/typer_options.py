@@ -13,10 +13,10 @@ PlanArgument = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="A run directory that suture-verify wrote: a path, file:///, s3:// or hdfs://.",
+        help="Run directory of suture-verify, or its s3:// address.",
     ),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 ScmOption = Annotated[
     str,
     typer.Option("--scm", help="Address of the SCM.", metavar="HOST:PORT", envvar="SUTURE_SCM"),

@@ -34,21 +34,31 @@ def demo(
         list[Path] | None,
         typer.Argument(
             metavar="DIR",
-            help="Whose files to store; default: this program's source and the Python library.",
+            help="Directories with files to store; default: built-in.",
         ),
     ] = None,
-    agents: Annotated[int, typer.Option(min=AGENTS_MIN, max=32, help="Datanodes.")] = 5,
+    agents: Annotated[
+        int, typer.Option(metavar="N", min=AGENTS_MIN, max=32, help="Number of datanodes.")
+    ] = 5,
     work: Annotated[
-        Path | None, typer.Option(help="Where to work; default: a new temporary directory.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory to work in; default: a temporary one."),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the cluster's data; reports are always kept.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Store real files, damage them on disk, find it, repair it from peers, prove it.
+    """Store files, damage them on disk, and repair them.
 
-    Starts one SCM and some datanodes as processes on loopback, and leaves nothing running.
+    The demo starts one SCM and several datanodes as processes on loopback. It stops them before it
+    exits.
+
+    Exit codes:
+        2: some damage was not repaired
+
+    Example:
+        suture demo --agents 5
     """
     root = work or Path(tempfile.mkdtemp(prefix="suture-demo-"))
     if work is not None and work.is_dir() and any(work.iterdir()):

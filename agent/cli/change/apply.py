@@ -48,10 +48,16 @@ def apply_plan(
     wait_s: WaitOption = 0,
     as_json: JsonFlag = False,
 ) -> int:
-    """Apply a plan of suture-verify, checked against the present cluster.
+    """Apply a repair plan of suture-verify.
 
-    A plan that deletes replicas needs a confirmation. If anything changed since it was shown,
-    nothing is done.
+    Each row is checked against the current state of the cluster. A plan that deletes replicas needs
+    a confirmation. Nothing is done if a container changed since the plan was shown.
+
+    Exit codes:
+        2: a row was not carried out, or the wait timed out
+
+    Example:
+        suture scm apply-plan /srv/results/run_id=7 --dry-run
     """
     run = FinishedRun.opened(plan)
     request = read_plan(run, but=SCAN)

@@ -27,19 +27,27 @@ PERMILLE: Final = 10
 def balance(
     scm: ScmOption = SCM_DEFAULT,
     threshold: Annotated[
-        str, typer.Option(metavar="PERCENT", help="How far from the average a datanode may be.")
+        str, typer.Option(metavar="PERCENT", help="Allowed distance from the average use.")
     ] = "10%",
-    iterations: Annotated[int, typer.Option(min=1, max=1_000, help="No more than so many.")] = 10,
-    status: Annotated[bool, typer.Option("--status", help="Only print how far it is.")] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="Begin no more moves.")] = False,
+    iterations: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1_000, help="Maximum number of iterations.")
+    ] = 10,
+    status: Annotated[bool, typer.Option("--status", help="Print only the progress.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop starting moves.")] = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Balance replicas between full and empty datanodes.
 
-    All other work goes first. Shows what the first iteration would move, and asks. Exit code 2:
-    datanodes are further from the average than the threshold.
+    All other replication has priority. The moves of the first iteration are shown before they
+    begin.
+
+    Exit codes:
+        2: a datanode is further from the average than the threshold
+
+    Example:
+        suture scm balance --threshold 5%
     """
     permille = threshold_permille(threshold)
     request = scm_pb2.BalanceRequest(

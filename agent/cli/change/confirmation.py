@@ -14,16 +14,16 @@ from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.transient_refusals import until_decided
 
-YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+YesFlag = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
 DryRunFlag = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
+    bool, typer.Option("--dry-run", help="Print the changes without making them.")
 ]
 ExpectOption = Annotated[
     Path | None,
     typer.Option(
         "--expect",
         metavar="FILE",
-        help="Refuse what changed since this dry run (its JSON).",
+        help="Reject containers changed since this dry run (JSON).",
     ),
 ]
 

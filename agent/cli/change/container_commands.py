@@ -47,15 +47,16 @@ from suture.wire.v1 import scm_pb2
 MINUTE_MS: Final = 60_000
 
 ForceFlag = Annotated[
-    bool, typer.Option("--force", help="Give up commits that no closed replica has.")
+    bool, typer.Option("--force", help="Discard commits that no closed replica has.")
 ]
 NodeOption = Annotated[
-    str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Whose replicas.")
+    str,
+    typer.Option("--datanode", metavar="ID|HOST:PORT", help="Datanode of the replicas to delete."),
 ]
 TargetOption = Annotated[
     str,
     typer.Option(
-        "--target", metavar="ID|HOST:PORT", help="Where to; the SCM chooses if not given."
+        "--target", metavar="ID|HOST:PORT", help="Datanode to copy to; default: chosen by the SCM."
     ),
 ]
 
@@ -64,7 +65,7 @@ TrustOption = Annotated[
     typer.Option(
         "--trust",
         metavar="ID|HOST:PORT",
-        help="Whose replica is right, if they contradict each other.",
+        help="Datanode with the correct replica.",
     ),
 ]
 
@@ -80,7 +81,16 @@ def replicate(
     wait_s: WaitOption = 0,
     as_json: JsonFlag = False,
 ) -> int:
-    """Make one more copy of each container, within the SCM's rules."""
+    """Copy containers to one more datanode each.
+
+    The placement rules of the SCM apply.
+
+    Exit codes:
+        2: a copy failed, or the wait timed out
+
+    Example:
+        suture scm replicate 42 --target dn4.example.org:9861
+    """
     with connect(scm) as client:
         request = scm_pb2.ReplicateContainersRequest(
             container_ids=ids,
@@ -104,7 +114,13 @@ def delete(
 ) -> int:
     """Delete one datanode's replicas of containers.
 
-    A replica is deleted only if enough healthy ones remain.
+    A replica is deleted only if enough healthy replicas remain.
+
+    Exit codes:
+        2: a delete failed, or the wait timed out
+
+    Example:
+        suture scm delete 42 --datanode dn1.example.org:9861
     """
     with connect(scm) as client:
         request = scm_pb2.DeleteReplicasRequest(
@@ -126,11 +142,16 @@ def close(
     expect: ExpectOption = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Close containers; writers continue in other ones.
+    """Close containers to further writes.
 
-    Shows what is ordered, or why nothing is. If the last commits are lost, --force closes a
-    container without them; it shows them, and asks. Exit code 2: the control plane is in safe mode,
-    and orders nothing else yet.
+    Writers continue in other containers. With --force, a container is closed without commits that
+    no closed replica has. The commits that would be lost are shown first.
+
+    Exit codes:
+        2: the SCM is in safe mode, and closes the containers later
+
+    Example:
+        suture scm close 42
     """
     worlds = read_fingerprints(expect, ids)
     with connect(scm) as client:
@@ -153,11 +174,17 @@ def reconcile(
     wait_s: WaitOption = 600,
     as_json: JsonFlag = False,
 ) -> int:
-    """Make replicas equal again from healthy peers.
+    """Repair replicas of containers from healthy peers.
 
-    Chunks are repaired one by one. Replicas that contradict each other stay as they are. With
-    --trust all replicas of one container become equal to that datanode's; what would be replaced is
-    shown first.
+    Only damaged or missing chunks are copied. Replicas that contradict each other are left
+    unchanged. With --trust, all replicas of one container are made equal to the replica of that
+    datanode. The data that would be replaced is shown first.
+
+    Exit codes:
+        2: a replica could not be repaired, or the wait timed out
+
+    Example:
+        suture reconcile 42
     """
     worlds = read_fingerprints(expect, ids)
     with connect(scm) as client:
@@ -249,9 +276,13 @@ def order_text(order: scm_pb2.Order) -> str:
 
 @app.command("queues")
 def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Show each datanode's running and queued commands, and the limits.
+    """Show the command queue and limits of every datanode.
 
-    Exit code 2: safe mode is on.
+    Exit codes:
+        2: safe mode is on
+
+    Example:
+        suture scm queues
     """
     with connect(scm) as client:
         answer = client.scm.get_queues(scm_pb2.GetQueuesRequest())
@@ -304,14 +335,20 @@ def counts(queue: Iterable[scm_pb2.QueueCount]) -> str:
 def safemode(
     scm: ScmOption = SCM_DEFAULT,
     leave: Annotated[
-        bool, typer.Option("--leave", help="Decide from now on, whoever has not reported.")
+        bool, typer.Option("--leave", help="Leave safe mode before all datanodes have reported.")
     ] = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show whether the SCM is in safe mode, and what it waits for.
+    """Show the SCM's safe mode, or leave it.
 
-    Exit code 2: safe mode is on.
+    The output names the datanodes that the SCM waits for.
+
+    Exit codes:
+        2: safe mode is on
+
+    Example:
+        suture scm safemode
     """
     with connect(scm) as client:
         question = "decide without those that have not reported?"
@@ -334,13 +371,17 @@ def safemode(
 
 
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="KEY", help="Keys, whole.")],
+    names: Annotated[list[str], typer.Argument(metavar="KEY", help="Complete keys.")],
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Delete keys; datanodes delete their blocks in the background."""
+    """Delete keys and, in the background, their blocks.
+
+    Example:
+        suture rm report.pdf
+    """
     for name in names:
         checked_key(name)
     with connect(scm) as client:

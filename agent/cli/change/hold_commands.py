@@ -16,7 +16,12 @@ from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOpti
 from suture.wire.v1 import scm_pb2
 
 ReplicaOption = Annotated[
-    str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Only its replicas.")
+    str,
+    typer.Option(
+        "--datanode",
+        metavar="ID|HOST:PORT",
+        help="Hold only the replicas of this datanode; default: all.",
+    ),
 ]
 
 
@@ -24,20 +29,23 @@ ReplicaOption = Annotated[
 def hold(
     ids: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[CONTAINER]...", help="Container ids.", min=1, max=ID_MAX),
+        typer.Argument(metavar="CONTAINER", help="Container ids.", min=1, max=ID_MAX),
     ] = None,
     datanode: ReplicaOption = "",
     release: Annotated[
-        bool, typer.Option("--release", help="Manage them again, and excluded replicas.")
+        bool, typer.Option("--release", help="Release held containers and excluded replicas.")
     ] = False,
     on: OnOption = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Hold containers, or one datanode's replicas, until released.
+    """Hold containers or replicas until released.
 
-    The SCM orders nothing about them. Without CONTAINER: list what is held, and the excluded
-    replicas with the reasons.
+    The SCM sends no commands for held containers. Without CONTAINER, held containers and excluded
+    replicas are listed with their reasons.
+
+    Example:
+        suture scm hold 42
     """
     if not ids and (datanode or release):
         raise typer.BadParameter("name what to hold or release", param_hint="CONTAINER")

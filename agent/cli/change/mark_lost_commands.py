@@ -23,9 +23,7 @@ from suture.wire.v1 import scm_pb2
 
 KEYS_SHOWN_MAX: Final = 20  # per container; --json has up to 1,000
 
-UndoFlag = Annotated[
-    bool, typer.Option("--undo", help="Undo this after a datanode with a replica returned.")
-]
+UndoFlag = Annotated[bool, typer.Option("--undo", help="Undo the mark after a replica returned.")]
 
 
 @app.command("mark-lost")
@@ -40,9 +38,12 @@ def mark_lost(
 ) -> int:
     """Mark missing containers as lost.
 
-    Their keys become unreadable, and decommissioning no longer waits for them. The loss is shown
-    first. If a replica returns later, it is reported and not deleted; --undo makes it the
-    container's again.
+    Their keys become unreadable, and decommissioning no longer waits for them. The lost keys are
+    shown first. If a replica returns later, it is reported and kept; --undo returns it to the
+    container.
+
+    Example:
+        suture scm mark-lost 42 --dry-run
     """
     worlds = read_fingerprints(expect, ids)
     with connect(scm) as client:
@@ -81,11 +82,13 @@ def remove_node(
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Remove dead datanodes and their replicas from the SCM.
+    """Remove dead datanodes and their replica records.
 
-    Nothing is deleted on their disks: a datanode that returns registers, and reports its replicas
-    again. If the command is interrupted, run it again; datanodes that are already removed do not
-    block others.
+    Nothing is deleted from their disks. A datanode that returns registers, and reports its replicas
+    again. If the command is interrupted, run it again.
+
+    Example:
+        suture scm remove-node dn1.example.org:9861
     """
     with connect(scm) as client:
         named = datanode_ids(client, ids, may_be_gone=True)

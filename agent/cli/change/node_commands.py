@@ -42,12 +42,12 @@ UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 Datanodes = Annotated[
     list[str],
     typer.Argument(
-        metavar="DATANODE", help="Ids of datanodes, prefixes of them, addresses, or racks: /..."
+        metavar="DATANODE", help="Datanode ids or their prefixes, addresses, or /racks."
     ),
 ]
-ForceFlag = Annotated[bool, typer.Option("--force", help="Whatever the checks say.")]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Ignore failed safety checks.")]
 UndoFlag = Annotated[
-    bool, typer.Option("--undo", help="Take them back into service, however far they have come.")
+    bool, typer.Option("--undo", help="Return the datanodes to service at any stage.")
 ]
 
 
@@ -61,7 +61,11 @@ def decommission(
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Decommission datanodes: copy their replicas elsewhere first."""
+    """Copy all replicas off datanodes and retire them.
+
+    Example:
+        suture scm decommission dn1.example.org:9861
+    """
     if undo:
         return return_to_service(scm, ids, dry_run=dry_run, as_json=as_json)
     request = scm_pb2.SetOperationalStatesRequest(op_state="DECOMMISSIONING", force=force)
@@ -74,9 +78,7 @@ def maintenance(
     scm: ScmOption = SCM_DEFAULT,
     until: Annotated[
         float,
-        duration(
-            "--until", text="Back in service after so long: 90m, 12h, 7d; 0: never.", shown=False
-        ),
+        duration("--until", text="End maintenance after so long; 0 = unlimited."),
     ] = 0,
     undo: UndoFlag = False,
     force: ForceFlag = False,
@@ -86,7 +88,11 @@ def maintenance(
 ) -> int:
     """Put datanodes into maintenance.
 
-    Their replicas stay on disk; the SCM keeps the required number of replicas online elsewhere.
+    Their replicas stay on disk. The SCM keeps the required number of replicas online on other
+    datanodes.
+
+    Example:
+        suture scm maintenance dn1.example.org:9861 --until 4h
     """
     if undo:
         return return_to_service(scm, ids, dry_run=dry_run, as_json=as_json)
@@ -122,9 +128,13 @@ def set_states(
 def decommission_status(
     on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
 ) -> int:
-    """Show datanodes that leave service or are in maintenance.
+    """Show datanodes that are leaving or in maintenance.
 
-    Exit code 2: some are not ready to be switched off.
+    Exit codes:
+        2: a datanode is not ready to be switched off
+
+    Example:
+        suture scm decommission-status
     """
     with connect(scm) as client:
         answer = client.scm.list_decommissions(scm_pb2.ListDecommissionsRequest())
@@ -176,10 +186,15 @@ def locked_text(answer: scm_pb2.ListDecommissionsResponse) -> str:
 
 @app.command("report")
 def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Show the result of the replication manager's last round.
+    """Show the replication manager's last report.
 
-    It names the keys of containers that are lost or lack blocks that keys need. Exit code 2: the
-    cluster is not healthy, or its state is unknown.
+    The report names the keys of containers that are lost or lack blocks that keys need.
+
+    Exit codes:
+        2: the cluster is not healthy, or its state is unknown
+
+    Example:
+        suture scm report
     """
     with connect(scm) as client:
         at_risk = keys_in(client, at_risk=True, all_of_them=as_json)
@@ -250,12 +265,16 @@ def until_text(expiry_ms: int) -> str:
 def refresh_volumes(
     ids: Datanodes,
     register: Annotated[
-        bool, typer.Option("--register", help="Also register again and send full reports.")
+        bool, typer.Option("--register", help="Register again and send full reports, too.")
     ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Make datanodes measure the used space of volumes now."""
+    """Measure the used space of volumes now.
+
+    Example:
+        suture scm refresh-volumes dn1.example.org:9861
+    """
     kind = "reregister" if register else "refresh_volume_usage"
     with connect(scm) as client:
         request = scm_pb2.CommandNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)

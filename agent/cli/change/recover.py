@@ -84,16 +84,23 @@ class RecoverySummary:
 def recover(
     scm: ScmOption = SCM_DEFAULT,
     force: Annotated[
-        bool, typer.Option("--force", help="Finish although datanodes are missing or silent.")
+        bool, typer.Option("--force", help="Finish without missing or unreachable datanodes.")
     ] = False,
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Restore keys and containers made since the backup.
+    """Recover keys and containers newer than the backup.
 
-    Run it after scm restore. It asks every datanode, and deletes nothing but what was being deleted
-    already. Safe mode ends when it is done. A second run restores what was missing in the first.
-    Exit code 2: check the output.
+    Run it after suture scm restore. Every datanode is asked for its blocks. Only blocks with a
+    pending deletion are deleted. Safe mode ends when the recovery is complete. A second run
+    recovers what was missing in the first.
+
+    Exit codes:
+        2: some data was not recovered; check the output
+        3: datanodes have not reported yet
+
+    Example:
+        suture scm recover --dry-run
     """
     result = RecoverySummary()
     with connect(scm) as client:

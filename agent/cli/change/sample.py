@@ -33,34 +33,42 @@ def sample(
     volumes: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[DIR]...",
-            help="Volume directories of stopped agents; none: what running datanodes have.",
+            metavar="DIR",
+            help="Volumes of stopped agents; default: running datanodes.",
         ),
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     confidence: Annotated[
         float,
-        typer.Option(
-            metavar="PERCENT", min=1, max=PERCENT_MAX, help="How sure the statement is to be."
-        ),
+        typer.Option(metavar="PERCENT", min=1, max=PERCENT_MAX, help="Confidence of the estimate."),
     ] = 95.0,
     fraction: Annotated[
         float,
-        typer.Option(metavar="SHARE", min=FRACTION_MIN, max=1, help="Of bad chunks, to be found."),
+        typer.Option(
+            metavar="SHARE", min=FRACTION_MIN, max=1, help="Fraction of damaged chunks to detect."
+        ),
     ] = 1e-6,
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Draws the same chunks again; default: new."),
+        typer.Option(
+            metavar="N", min=0, help="Seed that selects the same chunks; default: random."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Read random chunks, and estimate the rate of bad ones.
+    """Read random chunks and estimate the damage rate.
 
-    By default chunks of running datanodes are read, at the pace of their scans; with DIR, chunks of
-    volumes with stopped agents, for instance after a transport. Chunks are drawn uniformly, without
-    replacement, of all replicas, and read past the page cache. Nothing counts as verified
-    afterwards. Exit code 2: a chunk was bad, or something could not be drawn or judged.
+    Without DIR, chunks of running datanodes are read at the rate of their scans. With DIR, chunks
+    of volumes with stopped agents are read, for instance after a transport. Chunks are drawn
+    uniformly from all replicas, without replacement, and are read from the disk, not from the page
+    cache. They do not count as verified.
+
+    Exit codes:
+        2: a chunk was damaged, or a chunk could not be drawn or judged
+
+    Example:
+        suture scrub sample --confidence 99
     """
     if volumes and datanode is not None:
         raise RefusedError(

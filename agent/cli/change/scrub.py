@@ -26,7 +26,9 @@ PAUSE_S_DEFAULT: Final = 3600.0
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-VolumeOption = Annotated[str, typer.Option(help="One volume only, by its id; default: all.")]
+VolumeOption = Annotated[
+    str, typer.Option(metavar="ID", help="Id of the only volume to pause; default: all.")
+]
 Answers = list[DatanodeReply[pb.ScrubStatusResponse]]
 
 
@@ -34,9 +36,13 @@ Answers = list[DatanodeReply[pb.ScrubStatusResponse]]
 def status(
     scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
 ) -> int:
-    """Show the progress of every volume's scan.
+    """Show the scan progress of every volume.
 
-    Exit code 2: a scan is behind its interval or blind, or a datanode does not answer.
+    Exit codes:
+        2: a scan is late or misses test damage, or a datanode did not answer
+
+    Example:
+        suture scrub status
     """
     return print_answers(ask(scm, datanode, lambda peer: peer.scrub_status()), as_json=as_json)
 
@@ -47,14 +53,20 @@ def pause(
     datanode: NodeOption = None,
     volume: VolumeOption = "",
     duration_s: Annotated[
-        float, duration("--for", text="The pause ends by itself.", min_s=0.001, shown="1h")
+        float, duration("--for", text="Length of the pause.", min_s=0.001, shown="1h")
     ] = PAUSE_S_DEFAULT,
-    end: Annotated[bool, typer.Option("--end", help="End a pause now.")] = False,
+    end: Annotated[bool, typer.Option("--end", help="End the pause now.")] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Pause background scans for a time.
+    """Pause background scans for a limited time.
 
-    Requested scans still run. Exit code 2: a datanode does not answer; the others are paused.
+    Requested scans still run.
+
+    Exit codes:
+        2: a datanode did not answer; the others are paused
+
+    Example:
+        suture scrub pause --for 2h
     """
     if end:
         wish = pb.ControlScrubRequest(volume_id=volume, resume=True)
@@ -65,25 +77,32 @@ def pause(
 
 @app.command("scan")
 def scan(
-    container_id: Annotated[int, typer.Argument(metavar="CONTAINER", min=1, max=ID_MAX)],
+    container_id: Annotated[
+        int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
+    ],
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Read now, and print the progress and the findings."),
+        typer.Option("--wait", help="Scan now, and print progress and findings."),
     ] = False,
     full_speed: Annotated[
-        bool, typer.Option("--full-speed", help="With --wait: clients' reads wait, not the scan.")
+        bool, typer.Option("--full-speed", help="With --wait: give the scan priority over clients.")
     ] = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Stop its background scan; it comes again later.")
+        bool, typer.Option("--cancel", help="Cancel the background scan of the container.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Queue a full scan of a container's replicas.
 
-    Every byte is read, past the page cache. With --wait: read now. Exit code 2: damage was found,
-    or some replica could not be read or queued.
+    Every byte is read from the disk, not from the page cache. With --wait, the scan starts now.
+
+    Exit codes:
+        2: damage was found, or a replica could not be read or queued
+
+    Example:
+        suture scrub scan 42 --wait
     """
     if (full_speed and not wait) or (cancel and wait):
         raise RefusedError(

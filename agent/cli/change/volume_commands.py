@@ -46,11 +46,11 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 VolumeName = Annotated[
     str,
-    typer.Argument(metavar="VOLUME", help="Its id, a prefix of it, its path, or DATANODE:/path."),
+    typer.Argument(metavar="VOLUME", help="Volume id or its prefix, path, or DATANODE:/path."),
 ]
 WaitFlag = Annotated[
     bool,
-    typer.Option("--wait", help="Show progress until it is empty; what has no room is sent away."),
+    typer.Option("--wait", help="Show progress until the volume is empty."),
 ]
 
 
@@ -65,24 +65,30 @@ class VolumeRef:
 
 @app.command("add")
 def add(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="DIR", help="Directories, each of one disk.")
-    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR", help="Directories, one per disk.")],
     datanode: Annotated[
-        str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Have it use one at once.")
+        str,
+        typer.Option(
+            "--datanode",
+            metavar="ID|HOST:PORT",
+            help="Add the volume to this running datanode now.",
+        ),
     ] = "",
     next_start: Annotated[
         bool,
-        typer.Option("--next-start", help="Empty ones of this host, when its agent next starts."),
+        typer.Option("--next-start", help="Add empty volumes when this host's agent next starts."),
     ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
     """Add a volume to a datanode, now and after restarts.
 
-    An empty directory is formatted. The other volumes remember the new one; write it into
-    storage.volumes, too. --next-start is needed only where there was a volume before, which is then
-    forgotten.
+    An empty directory is formatted. The other volumes of the datanode record the new one. Also add
+    it to storage.volumes in the config file. --next-start is needed only for a directory that held
+    a volume before; the old volume is then forgotten.
+
+    Example:
+        suture volume add /data/3 --datanode dn1.example.org:9861
     """
     if next_start == bool(datanode) or (datanode and len(paths) > 1):
         raise typer.BadParameter("give --datanode and one DIR, or --next-start", param_hint="DIR")
@@ -120,20 +126,29 @@ def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
 def retire(
     volume: VolumeName,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Take it back into service; what has left stays away.")
+        bool, typer.Option("--cancel", help="Return the volume to service; moved replicas stay.")
     ] = False,
     to: Annotated[
-        str, typer.Option("--to", metavar="VOLUME", help="One of its datanode, which takes all.")
+        str,
+        typer.Option(
+            "--to", metavar="VOLUME", help="Move all replicas to this volume; default: any."
+        ),
     ] = "",
     wait: WaitFlag = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Empty a volume to remove its disk.
+    """Empty a volume so that its disk can be removed.
 
-    Its replicas move to the datanode's other volumes. None is deleted before its copy was read
-    whole. A restart does not interrupt it. With --wait the control plane copies to other datanodes
-    what has no room here. Exit code 2: something is left.
+    Replicas move to other volumes of the datanode. Each copy is read back and verified before the
+    original is deleted. A restart does not interrupt the move. With --wait, the SCM copies replicas
+    that do not fit to other datanodes.
+
+    Exit codes:
+        2: replicas remain on the volume
+
+    Example:
+        suture volume retire dn1.example.org:9861:/data/3 --wait
     """
     if cancel and to:
         raise typer.BadParameter("give --cancel or --to", param_hint="--to")
@@ -162,13 +177,16 @@ def target_of(client: ClusterClient, place: VolumeRef, volume: str, to: str) -> 
 @app.command("read-only")
 def read_only(
     volume: VolumeName,
-    off: Annotated[bool, typer.Option("--off", help="Take it back into service.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Allow writes again.")] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
     """Stop new writes to a volume.
 
-    Writers use other volumes; repairs and deletes continue.
+    Writers use other volumes. Repairs and deletes continue.
+
+    Example:
+        suture volume read-only dn1.example.org:9861:/data/3
     """
     with connect(scm) as client:
         place = resolve_volume(client, volume)

@@ -33,33 +33,51 @@ STATEMENT_BYTES_MAX: Final = 1024**3
 SHOWN_MAX: Final = 20  # per list; the file has them all
 
 
+BeginOption = Annotated[
+    str,
+    typer.Option(
+        "--from", metavar="DATE", help="Begin of the period in UTC, for example 2026-11-01."
+    ),
+]
+EndOption = Annotated[
+    str,
+    typer.Option("--to", metavar="DATE", help="End of the period in UTC, exclusive; default: now."),
+]
+StatementOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Verify this statement instead of signing one."),
+]
+MakeKeyOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Create a key and its .pub file, and exit.")
+]
+
+
 def attest(
     volumes: LogsArgument = None,
-    begin: Annotated[
-        str, typer.Option("--from", metavar="DATE", help="First moment: 2026-11-01, UTC.")
-    ] = "",
-    end: Annotated[
-        str, typer.Option("--to", metavar="DATE", help="First moment after; default: now.")
-    ] = "",
+    begin: BeginOption = "",
+    end: EndOption = "",
     key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key to sign with; its .pub to verify.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Key for signing; with --verify, its .pub file."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write the statement.")
+        Path | None, typer.Option(metavar="FILE", help="File to write the statement to.")
     ] = None,
     anchor: AnchorOption = None,
-    verify: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Verify this statement instead.")
-    ] = None,
-    make_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Make a key and its .pub instead.")
-    ] = None,
+    verify: StatementOption = None,
+    make_key: MakeKeyOption = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Sign a statement about verifications, repairs and deletes.
+    """Sign a statement about verifications and repairs.
 
-    It is made from the intact verification logs of a period, and has all failures. Exit code 2, of
-    --verify: the signature does not match the key or the statement.
+    The statement is built from the intact verification logs of a period. It lists deletes and all
+    failures, too.
+
+    Exit codes:
+        2: with --verify: the signature does not match the key or the statement
+
+    Example:
+        suture attest /data/1 --from 2026-11-01 --key site.key --output november.json
     """
     if make_key is not None:
         return new_key(make_key, as_json=as_json)

@@ -41,19 +41,26 @@ def diagnose(
     container_id: OptionalContainerArgument = None,
     bundle: Annotated[
         Path | None,
-        typer.Option("--replay", metavar="BUNDLE", help="Judge again, from a bundle alone."),
+        typer.Option(
+            "--replay", metavar="BUNDLE", help="Recompute the verdicts of this bundle, offline."
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write; default: here.")
+        Path | None, typer.Option(metavar="FILE", help="File to write; default: a new file here.")
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
     """Write the evidence about a container to a .tar.gz file.
 
-    It has no data, no keys and no file names. With --replay: recompute every verdict in a bundle
-    from its recorded checksums, offline. Exit code 2: a verdict differs, or some evidence is
-    missing.
+    The file has no data, keys or file names. With --replay, every verdict in a bundle is computed
+    again, offline, from the recorded checksums.
+
+    Exit codes:
+        2: a verdict differs, or some evidence is missing
+
+    Example:
+        suture diagnose 42 --output container-42.tar.gz
     """
     if (container_id is None) == (bundle is None):
         raise typer.BadParameter("give a container, or --replay", param_hint="CONTAINER")

@@ -21,11 +21,11 @@ ANCHOR_CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 
 LogsArgument = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="DIR...", help="Volume directories, or copies of logs."),
+    typer.Argument(metavar="DIR", help="Volume directories, or copies of logs."),
 ]
 AnchorOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="N:HASH", help="Check against this earlier head; of one volume."),
+    typer.Option(metavar="N:HASH", help="Check one volume against this earlier log head."),
 ]
 
 
@@ -33,20 +33,30 @@ def verify_log(
     volumes: LogsArgument = None,
     anchor: AnchorOption = None,
     from_scm: Annotated[
-        bool, typer.Option("--from-scm", help="Check against all heads that the SCM stores.")
+        bool, typer.Option("--from-scm", help="Check against all log heads that the SCM stores.")
     ] = False,
     list_anchors: Annotated[
-        bool, typer.Option("--list-anchors", help="List the heads that the SCM stores, and exit.")
+        bool,
+        typer.Option("--list-anchors", help="List the log heads that the SCM stores, and exit."),
     ] = False,
     datanode: Annotated[
-        str, typer.Option(metavar="ID|HOST:PORT", help="List all heads of this datanode.")
+        str,
+        typer.Option(
+            metavar="ID|HOST:PORT", help="List only log heads of this datanode; default: all."
+        ),
     ] = "",
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
     """Verify the hash chain of verification logs.
 
-    Exit code 2: a log was altered; the first gap is reported, and nothing after it is trusted.
+    The first gap is reported. Records after a gap are not trusted.
+
+    Exit codes:
+        2: a log was altered
+
+    Example:
+        suture verify-log /data/1
     """
     if bool(volumes) == list_anchors or (datanode and not list_anchors):
         raise typer.BadParameter("give either DIR or --list-anchors", param_hint="DIR")

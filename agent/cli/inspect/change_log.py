@@ -58,36 +58,51 @@ class ChangeLogEntry:
         return (moment(self.at_ms), node, container_id, self.state, findings, self.what)
 
 
+ChangedContainer = Annotated[
+    int | None,
+    typer.Argument(
+        metavar="CONTAINER",
+        help="Show only changes of this container; default: all.",
+        min=1,
+        max=ID_MAX,
+    ),
+]
+LinesOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Show at most N lines, the newest ones.",
+        show_default="200; with CONTAINER 50; with --commands 20",
+        min=1,
+    ),
+]
+
+
 def history(
-    container_id: Annotated[
-        int | None,
-        typer.Argument(
-            metavar="[CONTAINER]",
-            help="Show the roots of this container's replicas.",
-            min=1,
-            max=ID_MAX,
-        ),
-    ] = None,
+    container_id: ChangedContainer = None,
     commands: Annotated[
         bool, typer.Option("--commands", help="List the newest commands and their results.")
     ] = False,
     since_s: Annotated[
         float,
-        duration("--since", text="Show changes of this period, for example 1d12h.", shown="12h"),
+        duration("--since", text="Show changes of this period.", shown="12h"),
     ] = SINCE_S_DEFAULT,
-    count: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Show at most N lines, the newest ones.", min=1),
-    ] = None,
+    count: LinesOption = None,
     datanode: NodeOption = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
     """Show disk changes and commands, oldest first.
 
-    Queries all datanodes. With CONTAINER: the roots of its replicas over time, with the reasons
-    of changes. Each datanode keeps the last 64 changes of a replica. The default of --count is 200,
-    with CONTAINER 50, and with --commands 20. Exit code 2: a datanode did not answer.
+    Without CONTAINER, all datanodes are queried. With CONTAINER, the roots of its replicas are
+    shown over time, with the reasons of changes. Each datanode keeps the last 64 changes of a
+    replica.
+
+    Exit codes:
+        2: a datanode did not answer
+
+    Example:
+        suture history --since 1d
     """
     if container_id is not None and (commands or datanode):
         raise typer.BadParameter("goes with --count only", param_hint="CONTAINER")

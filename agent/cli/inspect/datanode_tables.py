@@ -38,9 +38,13 @@ VOLUME_COLUMNS: Final = (
 def findings(
     scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
 ) -> int:
-    """List unrepaired findings of scans on all datanodes.
+    """List unrepaired scan findings of all datanodes.
 
-    Exit code 2: there are findings.
+    Exit codes:
+        2: there are findings, or a datanode did not answer
+
+    Example:
+        suture findings
     """
     with connect(scm) as client:
         answers = query_all(client, nodes_of(client, datanode), lambda peer: peer.findings(ALL))
@@ -61,9 +65,13 @@ def findings(
 def volumes(
     scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
 ) -> int:
-    """Show space, health, verification and scan of every volume.
+    """Show space, health and scans of every volume.
 
-    Exit code 2: a volume is not healthy.
+    Exit codes:
+        2: a volume is not healthy, or a datanode did not answer
+
+    Example:
+        suture volumes
     """
     with connect(scm) as client:
         answers = query_all(client, nodes_of(client, datanode), fetch_status)
@@ -95,15 +103,17 @@ def top(
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     interval_s: Annotated[
-        float, duration("--every", text="Time between two looks.", min_s=0.1, shown="2s")
+        float, duration("--every", text="Time between updates.", min_s=0.1, shown="2s")
     ] = INTERVAL_S_DEFAULT,
     count: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Stop after so many looks; 0: at Ctrl-C.")
+        int,
+        typer.Option(metavar="N", min=0, help="Number of updates; 0 = unlimited, until Ctrl-C."),
     ] = 0,
 ) -> int:
-    """Show the present activity of every datanode.
+    """Show the current scans and queues of every datanode.
 
-    It shows the scan, its speed, and the pending work.
+    Example:
+        suture top --every 5s
     """
     shown = 0
     with connect(scm) as client:

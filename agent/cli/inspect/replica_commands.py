@@ -48,7 +48,7 @@ NO_FORENSIC: Final = frozenset({"", "UNKNOWN"})  # the kind of fault is unknown
 UNKNOWN: Final = "UNKNOWN"  # comparison with a replica without a tree: never equal
 
 DatanodeOption = Annotated[
-    str | None, typer.Option(metavar="ID|HOST:PORT", help="Only this datanode.")
+    str | None, typer.Option(metavar="ID|HOST:PORT", help="Query only this datanode; default: all.")
 ]
 
 
@@ -109,10 +109,16 @@ def tree(
     container_id: ContainerArgument,
     scm: ScmOption = SCM_DEFAULT,
     datanode: DatanodeOption = None,
-    chunks: Annotated[bool, typer.Option("--chunks", help="Show the chunks too.")] = False,
+    chunks: Annotated[bool, typer.Option("--chunks", help="Show chunks, too.")] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show the tree of each replica: root, blocks, tombstones, chunks."""
+    """Show the Merkle tree of each replica of a container.
+
+    The tree has a root, blocks, tombstones of deleted blocks, and chunks.
+
+    Example:
+        suture tree 42 --chunks
+    """
     with connect(scm) as client:
         replicas = replicas_of(client, container_id, datanode)
     if as_json:
@@ -175,13 +181,21 @@ def diff(
     container_id: ContainerArgument,
     scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
-        str | None, typer.Option(metavar="ID|HOST:PORT", help="Only what this datanode would do.")
+        str | None,
+        typer.Option(
+            metavar="ID|HOST:PORT", help="Show only repairs by this datanode; default: all."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show where replicas differ, and what each would do.
+    """Show differences between replicas and their repairs.
 
-    Exit codes: 0 equal; 2 they differ.
+    Exit codes:
+        0: all replicas are equal
+        2: replicas differ
+
+    Example:
+        suture diff 42
     """
     with connect(scm) as client:
         info = container_info(client, container_id)
@@ -272,9 +286,15 @@ def pair_facts(
 def explain(
     container_id: ContainerArgument, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
 ) -> int:
-    """Explain what is wrong with a container, with the evidence.
+    """Explain the state of a container, with the evidence.
 
-    It also shows what was done about it. Exit code 2: something is wrong.
+    The output includes the repairs that were attempted.
+
+    Exit codes:
+        2: the container needs attention
+
+    Example:
+        suture explain 42
     """
     with connect(scm) as client:
         info = container_info(client, container_id)

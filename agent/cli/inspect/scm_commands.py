@@ -44,7 +44,8 @@ Containers = Annotated[
     list[int], typer.Argument(metavar="CONTAINER", help="Container ids.", min=1, max=ID_MAX)
 ]
 WaitOption = Annotated[
-    float, duration("--wait-for", "--wait-s", text="Wait so long for the results; 0: do not wait.")
+    float,
+    duration("--wait-for", "--wait-s", text="Wait at most so long for results; 0 = do not wait."),
 ]
 
 
@@ -57,7 +58,11 @@ def health_of(node: scm_pb2.NodeInfo) -> str:
 
 @app.command("nodes")
 def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
-    """List the datanodes with health, space and activity."""
+    """List datanodes with health, space and activity.
+
+    Example:
+        suture scm nodes --on /rack1
+    """
     with connect(scm) as client:
         answer = client.scm.list_nodes(scm_pb2.ListNodesRequest())
         is_selected = selected(client, on)
@@ -104,15 +109,23 @@ def all_containers(client: ClusterClient) -> list[scm_pb2.ContainerInfo]:
 def containers(
     container_id: Annotated[
         int | None,
-        typer.Argument(metavar="[CONTAINER]", help="Only this, by replica.", min=1, max=ID_MAX),
+        typer.Argument(
+            metavar="CONTAINER",
+            help="List the replicas of this container; default: all.",
+            min=1,
+            max=ID_MAX,
+        ),
     ] = None,
     on: OnOption = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
-    """List containers with the agreement of their replicas.
+    """List containers and the agreement of their replicas.
 
-    With CONTAINER: list its replicas.
+    With CONTAINER, its replicas are listed.
+
+    Example:
+        suture scm containers 42
     """
     with connect(scm) as client:
         if container_id is not None:
@@ -190,9 +203,12 @@ def print_replicas(info: scm_pb2.ContainerInfo) -> None:
 
 @app.command("snapshot")
 def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
-    """Export the SCM's state as Parquet, for `suture-verify`.
+    """Export the state of the SCM for suture-verify.
 
-    Prints the directory.
+    The SCM writes Parquet files to a directory on its host. The command prints the directory.
+
+    Example:
+        suture scm snapshot
     """
     with connect(scm) as client:
         answer = client.scm.export_snapshot(

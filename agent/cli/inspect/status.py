@@ -29,11 +29,21 @@ def status(
     scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
         str | None,
-        typer.Option("--datanode", help="Ask one datanode only.", metavar="ID|HOST:PORT"),
+        typer.Option(
+            "--datanode", help="Query only this datanode; default: all.", metavar="ID|HOST:PORT"
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show whether all data is healthy, then every datanode."""
+    """Show the health of all data and of every datanode.
+
+    Exit codes:
+        2: data or datanodes need attention
+        3: the health of the data is unknown
+
+    Example:
+        suture status
+    """
     if datanode is not None:
         return one_datanode(address_of(scm, datanode), as_json=as_json)
     return whole_cluster(scm, as_json=as_json)

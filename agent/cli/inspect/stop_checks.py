@@ -26,13 +26,18 @@ Named = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME",
-        help="Datanodes (id, prefix, address), racks (/...), volumes (id, prefix, or "
-        "DATANODE:/path).",
+        help="Ids, addresses, /racks, volume ids or DATANODE:/path.",
     ),
 ]
 KeepOption = Annotated[
     int,
-    typer.Option("--keep", min=1, max=32, help="Copies of each container that must stay readable."),
+    typer.Option(
+        "--keep",
+        metavar="N",
+        min=1,
+        max=32,
+        help="Copies of each container that must stay readable.",
+    ),
 ]
 
 
@@ -47,9 +52,16 @@ def ok_to_stop(
 ) -> int:
     """Check whether datanodes or volumes are safe to stop.
 
-    All named objects are considered together. Exit codes: 0 yes. 2 no, something would be
-    unreadable; with --for-good, something would be lost, or there is no room for new copies. 3
-    unknown: safe mode, silent datanodes, missing reports, replicas in doubt.
+    All named objects are considered together.
+
+    Exit codes:
+        0: yes, they can be stopped
+        2: no: data would be unreadable; with --for-good, data would be lost, or there is no
+            room for new copies
+        3: unknown: safe mode, unreachable datanodes, missing reports, or doubtful replicas
+
+    Example:
+        suture ok-to-stop dn1.example.org:9861
     """
     answer = check_stop(scm, names, for_good=for_good, keep_count=0 if for_good else keep)
     if as_json:

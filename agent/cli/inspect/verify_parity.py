@@ -33,19 +33,27 @@ MIB = 1024**2
 def verify_parity_command(
     container: OptionalContainerArgument = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every closed erasure-coded container, one by one.")
+        bool, typer.Option("--all", help="Check all closed erasure-coded containers.")
     ] = False,
     rate_mib_per_s: Annotated[
-        float, typer.Option("--rate", min=0, help="Read no faster, in MiB/s; 0: no limit.")
+        float,
+        typer.Option(
+            "--rate", metavar="N", min=0, help="Limit the read rate, in MiB/s; 0 = unlimited."
+        ),
     ] = 0,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check the shards of containers against each other.
+    """Check the shards of erasure-coded containers for parity.
 
-    They are computed from each other, and a wrong one is named. A shard may hold exactly what was
-    written to it and still be wrong, which no scan detects. With --all and --rate the check runs
-    beside other work.
+    Shards are computed from each other, and a wrong shard is named. This detects data that was
+    already wrong when it was written, which no scan can detect.
+
+    Exit codes:
+        2: shards do not match, or could not be read
+
+    Example:
+        suture scrub parity --all --rate 50
     """
     if (container is None) == (not every):
         raise typer.BadParameter("give a container, or --all", param_hint="CONTAINER")

@@ -17,14 +17,19 @@ from suture.terminal.typer_options import JsonFlag
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE", help="The agent's file.")]
+ConfigOption = Annotated[
+    Path, typer.Option("--config", metavar="FILE", help="Config file of the agent.")
+]
 
 
 @app.command("check")
 def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
     """Check a config file and its drop-ins.
 
-    Every fault is printed with file and line.
+    Every fault is printed with its file and line.
+
+    Example:
+        suture config check --config /etc/suture/agent.toml
     """
     _, written = load_written(config)
     if as_json:
@@ -40,11 +45,15 @@ def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
 def show_options(
     config: ConfigOption = CONFIG_PATH,
     origin: Annotated[
-        bool, typer.Option("--origin", help="Also print which file and line set each option.")
+        bool, typer.Option("--origin", help="Print the file and line that set each option, too.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Print every option with its effective value."""
+    """Print every option with its effective value.
+
+    Example:
+        suture config show --origin
+    """
     effective, written = load_written(config)
     rows = [
         (option.name, text, origin_of(option.name, written))
@@ -63,16 +72,19 @@ def show_options(
 @app.command("explain")
 def explain(
     name: Annotated[
-        str, typer.Argument(metavar="[KEY]", help="An option, a section or an event; none: all.")
+        str, typer.Argument(metavar="KEY", help="Option, section or event; default: all.")
     ] = "",
     event: Annotated[
-        bool, typer.Option("--event", help="KEY is an event in the logs, or its beginning.")
+        bool, typer.Option("--event", help="Explain the event KEY, or all that begin with it.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Explain an option: meaning, unit, bounds and default.
 
-    It also says how the option is changed. With --event: explain an event in the logs, and its ids.
+    The output also says how to change the option. With --event, an event of the logs is explained.
+
+    Example:
+        suture config explain scan.interval
     """
     if event:
         return explain_event(name, as_json=as_json)

@@ -25,7 +25,11 @@ def found(checkout: Path) -> Callable[..., int]:
 def _without_checkout(
     _directories: Annotated[list[str] | None, typer.Argument(metavar="DIR")] = None,
 ) -> int:
-    """Store real files, damage them on disk, find it, repair it from peers, prove it."""
+    """Store files, damage them on disk, and repair them.
+
+    Example:
+        suture demo --agents 5
+    """
     raise UnavailableError(
         Code.INELIGIBLE,
         "cannot run the demo: this installation is not a checkout",

@@ -24,26 +24,31 @@ WHY_SHOWN_MAX: Final = 3
 
 
 def salvage(
-    volumes: Annotated[list[Path], typer.Argument(metavar="VOLUME...", help="Volume directories.")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where to write the files.")],
+    volumes: Annotated[list[Path], typer.Argument(metavar="VOLUME", help="Volume directories.")],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="Directory to write the files to.")
+    ],
     scheme: Annotated[
         str,
-        typer.Option(
-            metavar="SCHEME", help="Code of block groups that do not name theirs: rs-3-2-1024k."
-        ),
+        typer.Option(metavar="SCHEME", help="Erasure code of block groups without a recorded one."),
     ] = "",
     partial: Annotated[
         bool,
-        typer.Option("--partial", help="Write what is not whole, too, with zeros, to DIR/partial."),
+        typer.Option("--partial", help="Write incomplete files, zero-filled, to DIR/partial."),
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Copy every file off volumes by key, verified bytes only.
+    """Copy all files off volumes by key, verified bytes only.
 
-    Use it when the control plane is lost and cannot be restored, or to get files off disks of lost
-    hosts: name all remaining volumes of all hosts. Their agents must be stopped; read-only mounts
-    are sufficient. Nothing is written to a volume. A second run continues the first. Exit code 2:
-    something is incomplete.
+    Use it if the SCM is lost and cannot be restored, or to rescue files from disks of lost hosts.
+    Name all remaining volumes of all hosts. Stop their agents first; read-only mounts are
+    sufficient. Nothing is written to a volume. A second run continues the first.
+
+    Exit codes:
+        2: some file is incomplete
+
+    Example:
+        suture salvage /mnt/disk1 /mnt/disk2 --to /mnt/rescue
     """
     code = parse_scheme(scheme) if scheme else None
     with bytes_progress("salvage", 0, quiet=as_json) as bar:

@@ -20,22 +20,28 @@ DAYS_MAX: Final = 3650
 SOON_DAYS: Final = 30
 
 DirectoryArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Where the authority and what it issued are kept.")
+    Path, typer.Argument(metavar="DIR", help="Directory of the authority and its certificates.")
 ]
 
 
 @app.command("init")
 def init(
     directory: DirectoryArgument,
-    name: Annotated[str, typer.Option(help="What certificates call their issuer.")] = "Suture CA",
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Issuer name in certificates.")
+    ] = "Suture CA",
     days: Annotated[
-        int, typer.Option(min=1, max=DAYS_MAX, help="How long it may issue and be believed.")
+        int,
+        typer.Option(metavar="N", min=1, max=DAYS_MAX, help="Validity of the authority, in days."),
     ] = DAYS_MAX,
     as_json: JsonFlag = False,
 ) -> int:
-    """Make a private certificate authority.
+    """Create a private certificate authority.
 
-    Its key signs for all: keep it off the hosts.
+    Its key can sign any certificate of the cluster. Keep it off the cluster's hosts.
+
+    Example:
+        suture tls init /srv/ca
     """
     path = pki.create_authority(directory, name=name, days=days, now=pki.now())
     if as_json:
@@ -53,24 +59,35 @@ def init(
 @app.command("issue")
 def issue(
     directory: DirectoryArgument,
-    role: Annotated[list[Role], typer.Option(help="What the holder may do; may be repeated.")],
+    role: Annotated[
+        list[Role], typer.Option(metavar="ROLE", help="Role of the holder; may be repeated.")
+    ],
     host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME|IP", help="Under which it is dialled; may be repeated."),
+        typer.Option(metavar="NAME|IP", help="Host name or IP of the holder; may be repeated."),
     ] = None,
     name: Annotated[
-        str, typer.Option(help="Of the files, and in the audit log; default: the first host.")
+        str,
+        typer.Option(metavar="NAME", help="Name in files and audit log; default: the first host."),
     ] = "",
     node: Annotated[
         str,
-        typer.Option(metavar="ID", help="Datanode of a peer; default: as before, else a new one."),
+        typer.Option(metavar="ID", help="Datanode id of a peer; default: the last, or a new one."),
     ] = "",
-    days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Until it expires.")] = 365,
+    days: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, max=DAYS_MAX, help="Validity of the certificate, in days."
+        ),
+    ] = 365,
     as_json: JsonFlag = False,
 ) -> int:
-    """Issue a certificate and its key.
+    """Issue a certificate and its private key.
 
-    A second certificate under the same name replaces both.
+    A certificate that was issued earlier under the same name is replaced, with its key.
+
+    Example:
+        suture tls issue /srv/ca --role scm --host scm1.example.org
     """
     hosts = list(host or ())
     order = pki.CertificateRequest(
@@ -95,13 +112,18 @@ def issue(
 @app.command("show")
 def show_certificates(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="FILE|DIR...", help="PEM files, or all in a directory.")
+        list[Path],
+        typer.Argument(metavar="FILE|DIR", help="PEM files, or directories of PEM files."),
     ],
     as_json: JsonFlag = False,
 ) -> int:
     """Show the owner and the expiry of certificates.
 
-    Exit code 2: one expires within 30 days.
+    Exit codes:
+        2: a certificate expires within 30 days
+
+    Example:
+        suture tls show /etc/suture/tls
     """
     files = [
         file for path in paths for file in (sorted(path.glob("*.pem")) if path.is_dir() else [path])

@@ -15,13 +15,19 @@ from suture.terminal.typer_options import JsonFlag
 def fsck(
     volumes: Annotated[list[Path], typer.Argument(metavar="DIR", help="Volume directories.")],
     read_data: Annotated[
-        bool, typer.Option("--read-data", help="Also read every chunk and check its checksums.")
+        bool, typer.Option("--read-data", help="Read every chunk and verify its checksums, too.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Check volumes that no agent uses, without changing them.
+    """Check volumes offline, without changing them.
 
-    Exit code 2: there are problems.
+    Stop the agent that uses the volumes first.
+
+    Exit codes:
+        2: there are problems
+
+    Example:
+        suture fsck /data/1 /data/2
     """
     reports = [check(volume, read_data=read_data) for volume in volumes]
     problems = [(str(v), p) for v, r in zip(volumes, reports, strict=True) for p in r.problems]

@@ -1,8 +1,7 @@
 """Every command of `suture`, found by walking the program itself: none is left out."""
 
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import typer
@@ -14,18 +13,12 @@ from suture.config.quantity import parse_typed_duration_s
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.tasks import OTHERS, TASKS, sections
 from suture.terminal.time_option import METAVAR
+from tests.support.command_walk import walk
 
 COLUMNS: Final = 80
 TOO_LARGE: Final = "99999999999999999999"  # for a container's id
 NAMES_A_DATANODE: Final = {"datanode", "target", "trust"}
 TIMES: Final = re.compile(r"(^|_)(for|every|until|since|wait_s|interval_s|duration_s)$")
-
-
-def walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command and group, with the words that lead to it."""
-    yield words, command
-    for name, below in getattr(command, "commands", {}).items():
-        yield from walk(below, (*words, name))
 
 
 ALL: Final = dict(walk(get_command(program(None))))

@@ -11,10 +11,11 @@ import pytest
 import agent.main
 import scm.main
 from agent.cli.main import run
-from agent.cli.program import CODES
+from agent.cli.program import HELP
 from spark_verify import exits as of_the_job
 from spark_verify import job
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.command_help import EXIT_CODES, split_help
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 ROW: Final = re.compile(r"^\| (\d+) \|(.*)\|(.*)\|(.*)\|$", re.MULTILINE)
@@ -43,7 +44,7 @@ def test_the_job_means_the_same_by_a_code() -> None:
 
 def test_the_help_names_what_commands_end_with() -> None:
     """`suture --help` lists every exit code of a command."""
-    named = {int(code) for code in re.findall(r"\b(\d+) [a-z]", CODES)}
+    named = {int(line.partition(":")[0]) for line in split_help(HELP)[1][EXIT_CODES]}
 
     assert {*ExitCode} - {ExitCode.DATA_AT_RISK} == named
 

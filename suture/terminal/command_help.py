@@ -1,0 +1,85 @@
+"""Help of one command: arguments, options, exit codes and an example in sections."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Final
+
+from typer.core import TyperCommand
+
+EXIT_CODES: Final = "Exit codes"
+EXAMPLE: Final = "Example"
+
+
+class HelpSections:
+    """Help that may end with the paragraphs "Exit codes:" and "Example:".
+
+    Each of them is a heading and lines. A line of exit codes is `CODE: MEANING`.
+    """
+
+    help: str | None
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write the paragraphs before the sections."""
+        del ctx
+        text, _ = split_help(self.help or "")
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(text)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections after the options."""
+        del ctx
+        _, sections = split_help(self.help or "")
+        for heading, lines in sections.items():
+            with formatter.section(heading):
+                if heading == EXIT_CODES:
+                    write_exit_codes(formatter, lines)
+                else:
+                    for line in lines:
+                        formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
+class SectionedCommand(HelpSections, TyperCommand):
+    """A command whose arguments are named by their metavars only, without a type."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options."""
+        rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        parameters: list[Any] = list(self.get_params(ctx))  # the class declares no name
+        for parameter in parameters:
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                kind = parameter.param_type_name
+                name = parameter.display_name_raw if kind == "argument" else record[0]
+                rows[kind].append((name, record[1]))
+        for kind, records in rows.items():
+            if records:
+                with formatter.section(f"{kind.title()}s"):
+                    formatter.write_dl(records)
+
+
+def write_exit_codes(formatter: Any, lines: Sequence[str]) -> None:
+    """Write lines `CODE: MEANING` as two columns."""
+    formatter.write_dl([tuple(line.split(": ", 1)) for line in lines])
+
+
+def split_help(text: str) -> tuple[str, dict[str, list[str]]]:
+    """Return the paragraphs of a docstring, and the lines of each section by its heading.
+
+    A line that is indented further than the first one of its section continues the line before.
+    """
+    paragraphs: list[str] = []
+    sections: dict[str, list[str]] = {}
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        heading, _, below = paragraph.partition(":\n")
+        if heading not in {EXIT_CODES, EXAMPLE}:
+            paragraphs.append(paragraph)
+            continue
+        lines: list[str] = []
+        for line in inspect.cleandoc(below).split("\n"):
+            if line.startswith(" "):
+                lines[-1] += " " + line.strip()
+            else:
+                lines.append(line)
+        sections[heading] = lines
+    return "\n\n".join(paragraphs), sections
