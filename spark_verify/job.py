@@ -160,7 +160,6 @@ def verify_command(
         1: failed; nothing was written
         2: repairs are planned
         4: data at risk: a container has no healthy replica
-        64: invalid command line
 
     \b
     Example:
@@ -174,8 +173,7 @@ def verify_command(
 
     try:
         chosen = ResolvedOptions.of(flags, options)
-        if (snapshot and named_snapshot) or not (snapshot := snapshot or named_snapshot) + reports:
-            raise FlagRefused("name one snapshot, or --reports, or both")
+        snapshot = _one_snapshot(snapshot, named_snapshot, reports)
         if show_options:
             _say_options(chosen, _rules(snapshot, master), as_json=as_json)
             raise _ExitRequest(Exit.OK)
@@ -233,6 +231,13 @@ def views_command(
         raise _ExitRequest(Exit.FAILED) from error
     for statement in statements:
         typer.echo(statement)
+
+
+def _one_snapshot(snapshot: str, named: str, reports: str) -> str:
+    """Return the snapshot given as an argument or an option. Raise FlagRefused."""
+    if (snapshot and named) or not (snapshot or named or reports):
+        raise FlagRefused("invalid input: expected one SNAPSHOT, --reports DIR, or both")
+    return snapshot or named
 
 
 class _ExitRequest(Exception):
