@@ -50,7 +50,7 @@ from ozone.transfer.entries import (
 )
 from ozone.transfer.messages import Compression
 from ozone.transfer.scratch import Scratch
-from ozone.transfer.tables import SEQUENCE, keep_table, rows_of
+from ozone.transfer.tables import SCHEMA, SEQUENCE, keep_table, rows_of
 from suture.errors import Code, RefusedError
 from suture.runtime.ports import Leases
 
@@ -165,6 +165,13 @@ class _Head:
             raise malformed(str(error)) from error
         if not self._descriptor.is_verified:
             raise malformed("its descriptor has no checksum")
+        if self._descriptor.schema != SCHEMA:
+            raise RefusedError(
+                Code.INELIGIBLE,
+                f"container {self.container_id} has schema V{self._descriptor.schema} at its "
+                f"source, and archives of schema V{SCHEMA} only are taken",
+                hint="a container of an earlier schema stays with Ozone's datanodes",
+            )
         index = self._descriptor.replica_index
         if self._replica_index not in {0, index}:
             raise RefusedError(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import grpc
+import structlog
 
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
@@ -35,6 +36,9 @@ from suture.wire.mapping import codec
 from suture.wire.server.authorization import DONE, PLAINTEXT, Audit
 
 ACTION: Final = "ImportContainer"
+REFUSALS_KEPT_MAX: Final = 10_000  # containers whose refusal is not logged again
+
+log = structlog.get_logger()
 
 
 class ReplicationService(grpc.GenericRpcHandler):
@@ -63,6 +67,7 @@ class ReplicationService(grpc.GenericRpcHandler):
         self._turns = turns
         self._timeout_s = lease_timeout_s
         self._monotonic_s = monotonic_s
+        self._refused: dict[ContainerId, Code] = {}  # logged
         self._handlers: dict[str, Any] = {
             UPLOAD: grpc.stream_unary_rpc_method_handler(self.upload),
             DOWNLOAD: grpc.unary_stream_rpc_method_handler(self.download),
@@ -99,6 +104,7 @@ class ReplicationService(grpc.GenericRpcHandler):
                 result = DONE
             except SutureError as error:
                 result = error.code.value
+                self._log_refusal(parts.container_id, error)
                 raise
             finally:
                 self._audit.record(
@@ -110,6 +116,15 @@ class ReplicationService(grpc.GenericRpcHandler):
                     protocol="ozone",
                 )
         return UPLOADED
+
+    def _log_refusal(self, container_id: ContainerId, error: SutureError) -> None:
+        """Log why a container is not taken, once: Ozone's manager orders its copy again."""
+        if not isinstance(error, RefusedError) or self._refused.get(container_id) is error.code:
+            return
+        if len(self._refused) >= REFUSALS_KEPT_MAX:
+            self._refused.clear()
+        self._refused[container_id] = error.code
+        log.warning("ozone_import_refused", container_id=container_id, error=str(error))
 
 
 def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:

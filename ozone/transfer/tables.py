@@ -21,6 +21,7 @@ from ozone.transfer.sorted_table import check_blocks
 from suture.errors import Code, UnavailableError
 
 SCHEMA: Final = 3  # the only one whose rows are exported for sending
+RETIRED: Final = "deleted_blocks"  # Ozone 1.4 still has it, and writes no row of schema V3 into it
 SEQUENCE: Final = "#BCSID"
 DISK_ERROR: Final = "IO error"  # the prefix of RocksDB's messages for a failed or full disk
 FORMAT: Final = 5  # of sorted tables, which RocksDB 7.7 of Ozone 2.2 can read
@@ -38,8 +39,14 @@ SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
 
 
 def keep_table(entry: ArchiveEntry, scratch: Scratch) -> None:
-    """Store the file of one table. Raise RefusedError for an unused one."""
+    """Store the file of one table. Raise RefusedError for an unused one, unless it is RETIRED and
+    empty.
+    """
     name = entry.name.removeprefix(f"{TABLES}/").removesuffix(TABLE_SUFFIX)
+    if name == RETIRED:
+        if entry.size_bytes:
+            raise malformed(f"its table {RETIRED} has {entry.size_bytes} bytes, known are none")
+        return
     if entry.name != f"{TABLES}/{name}{TABLE_SUFFIX}" or name not in READ:
         raise malformed(f"{entry.name[:100]!r} is no table of schema V{SCHEMA}")
     if entry.size_bytes > TABLE_BYTES_MAX[name]:

@@ -98,6 +98,11 @@ AGENT: Final[Mapping[str, EventSpec]] = {
     "ozone_container_unreadable": EventSpec(
         "An Ozone container cannot be read; gives the reason.", (CONTAINER, VOLUME)
     ),
+    "ozone_import_refused": EventSpec(
+        "A container that a datanode of Ozone pushed is not taken; gives the reason, once per "
+        "container and code.",
+        (CONTAINER,),
+    ),
     "ozone_metrics_served": EventSpec("The Ozone scrub serves metrics and health at this address."),
     "ozone_pipeline_rejected": EventSpec(
         "Ozone's SCM chose this agent for a Ratis pipeline, which it does not support; see "

@@ -3,6 +3,8 @@
 `tests/golden/ozone/archives`: what Ozone 2.2.0 exported. `whole`: container 5, closed, with blocks
 of CRC32, CRC32C, SHA256 and no checksums, block 104 deleted and block 105 ordered to be. `shard`:
 container 6, the second of an erasure-coded group. Bytes are those of java.util.Random.
+`of-1.4.1`: container 1 as a datanode of Ozone 1.4.1 pushes it, without a tree and with the empty
+table `deleted_blocks`.
 """
 
 import io
@@ -18,13 +20,14 @@ import zstandard
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from tests.support.heard import logged
 from tests.support.ozone.ozone_agent import OzoneAgent, OzoneClient, block_id, served
 from tests.support.ozone.ozone_datanode import java_random
-from tests.support.ozone.ozone_volumes import GOLDEN
+from tests.support.ozone.ozone_volumes import GOLDEN, descriptor_text
 from tests.support.ozone.ozone_wire import WIRE
 
 ARCHIVES = GOLDEN.parent / "archives"
-WHOLE, SHARD = ContainerId(5), ContainerId(6)
+OF_1_4, WHOLE, SHARD = ContainerId(1), ContainerId(5), ContainerId(6)
 ROOT, SHARD_ROOT = 0x7C4CC851, 0xE5AB9259  # as Ozone told them when it had closed them
 BLOCKS = {99: (4, 4000), 101: (1, 3000), 102: (2, 300), 103: (3, 1000)}  # seed, bytes
 GONE = {104, 105}
@@ -113,6 +116,64 @@ def test_container_exported_by_ozone_is_imported(
     assert [WHOLE] == made.scans
     assert [("ImportContainer", "OK")] == [line[:2] for line in made.audit.lines]
     assert made.replica.scan(WHOLE).finding_count == 0
+
+
+def test_container_pushed_by_ozone_1_4_is_imported(agent: tuple[OzoneAgent, OzoneClient]) -> None:
+    """Its empty table `deleted_blocks`, which later versions do not have, is no obstacle."""
+    made, client = agent
+
+    client.upload(OF_1_4, *cut(packed("of-1.4.1")), compression=ZSTD)
+
+    view = made.replica.store.view(OF_1_4)
+    files = {name: data for name, data in files_of("of-1.4.1").items() if name[:6] == "chunks"}
+    blocks = {f"chunks/{block.block_id}.block": block for block in view.blocks()}
+    assert 4 == len(files)
+    assert files == {
+        name: view.read(block.block_id, 0, block.length_bytes) for name, block in blocks.items()
+    }
+    assert made.replica.scan(OF_1_4).finding_count == 0
+
+
+def test_rows_in_a_table_of_deleted_blocks_are_refused(
+    agent: tuple[OzoneAgent, OzoneClient],
+) -> None:
+    """What they would mean for the container is not known."""
+    made, client = agent
+    files = files_of("of-1.4.1") | {"db/deleted_blocks.data": b"a row"}
+
+    with pytest.raises(grpc.RpcError) as caught:
+        client.upload(OF_1_4, archive_of(files), compression=1)
+
+    assert "deleted_blocks" in caught.value.details()
+    check_nothing(made)
+
+
+def test_archive_of_schema_v2_is_refused_in_words_and_logged_once(
+    agent: tuple[OzoneAgent, OzoneClient],
+) -> None:
+    """The sender and this agent's log name the schema, however often the container comes."""
+    made, client = agent
+    fields = dict(line.split(": ") for line in yaml_of("of-1.4.1").splitlines()[1:])
+    text = descriptor_text({**fields, "schemaVersion": "'2'"})
+    archive = archive_of([("container.yaml", text), ("db/CURRENT", b"MANIFEST-000005")])
+
+    with logged() as events:
+        for _ in range(2):
+            with pytest.raises(grpc.RpcError) as caught:
+                client.upload(OF_1_4, archive, compression=1)
+
+    assert grpc.StatusCode.FAILED_PRECONDITION is caught.value.code()
+    assert "schema V2" in caught.value.details()
+    refused = [event for event in events if event["event"] == "ozone_import_refused"]
+    assert [OF_1_4] == [event["container_id"] for event in refused]
+    assert "schema V2" in refused[0]["error"]
+    check_nothing(made)
+
+
+def yaml_of(name: str) -> str:
+    """Return the descriptor in an archive, without its checksum."""
+    lines = files_of(name)["container.yaml"].decode().splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("checksum"))
 
 
 def test_a_shard_is_taken(agent: tuple[OzoneAgent, OzoneClient]) -> None:
