@@ -41,6 +41,8 @@ ScmAddress = Annotated[
 ]
 
 
+OZONE_VERSIONS: Final = {7: "1.4", 8: "2.0", 9: "2.1", 10: "2.2"}
+"""Versions of Ozone by the layout version of their software (HDDSLayoutFeature)."""
 DIRECTORY: Final = re.compile(r"|/.*|file:///.*|(s3|s3a|s3n|hdfs|viewfs)://[^/@?#\s]+[^@#\s]*")
 
 
@@ -60,6 +62,16 @@ def _checked_window(text: str) -> str:
 def _several(value: object) -> object:
     """Return a single address as a tuple of one."""
     return (value,) if isinstance(value, str) else value
+
+
+def _layout_of(value: object) -> object:
+    """Return the layout version of a version of Ozone; other values unchanged."""
+    if not isinstance(value, str | float):
+        return value
+    layouts = {version: layout for layout, version in OZONE_VERSIONS.items()}
+    if str(value) not in layouts:
+        raise ValueError(f"invalid version {value!r}: expected one of {', '.join(layouts)}")
+    return layouts[str(value)]
 
 
 Window = Annotated[str, AfterValidator(_checked_window)]
@@ -325,12 +337,12 @@ class OzoneConfig(ConfigSection):
         description="Longest time between two heartbeats to Ozone's SCM; that of its own datanodes "
         "is hdds.heartbeat.interval.",
     )
-    layout_version: Count = Field(
+    layout_version: Annotated[Count, BeforeValidator(_layout_of)] = Field(
         10,
         ge=1,
         le=1_000,
-        description="Layout version of the software of Ozone's SCM, which lets in no other: 10 for "
-        "Ozone 2.2, 9 for 2.1.",
+        description='Version of Ozone\'s SCM, "1.4", "2.0", "2.1" or "2.2", or its layout version '
+        "(7, 8, 9, 10), because it lets in no other.",
     )
     compress_copies: Switch = Field(
         False,

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from agent.config.options import OZONE_VERSIONS
 from agent.host.external_control_plane import NEWS_SPACING_S, AgentServices
 from agent.host.heartbeat import (
     FULL_REPORT_INTERVAL_S,
@@ -35,9 +36,6 @@ from suture.runtime.loop import Busy, RetryAfter, Step
 from suture.wire.v1 import container_pb2, scm_pb2
 
 CLUSTER: Final = b"clusterID"  # OzoneConsts.CLUSTER_ID
-LAYOUT_HINT: Final = (
-    "ozone.layout_version has to be that of the manager's software: 10 for Ozone 2.2, 9 for 2.1"
-)
 NAME_OF: Final = {order: name for name, order in NAMES.items()}
 
 log = structlog.get_logger()
@@ -165,14 +163,25 @@ class OzoneHeartbeat:
         if answer.error != messages.REGISTERED:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"{self._address} does not let this datanode join: error {answer.error}",
-                hint=LAYOUT_HINT,
+                f"{self._address} does not let this datanode join: {self._why(answer.error)}",
+                hint="set ozone.layout_version to the version of the manager's Ozone",
             )
         check_cluster(text_of(answer.cluster_id), self._led.who.cluster_id, address=self._address)
         self._is_registered = True
         self._plan_full_report()
         self.outbox.note_state(REGISTERED)
         log.info("agent_registered", scm=self._address, cluster_id=theirs)
+
+    def _why(self, error: int) -> str:
+        """Return the reason of a rejected registration in words."""
+        if error != messages.NOT_PERMITTED:
+            return f"error {error}"
+        ours = self._me.layout_version
+        numbers, versions = ", ".join(map(str, OZONE_VERSIONS)), ", ".join(OZONE_VERSIONS.values())
+        return (
+            f"its software does not have layout version {ours} (Ozone "
+            f"{OZONE_VERSIONS.get(ours, 'unknown')}): {numbers} are {versions}"
+        )
 
     def _beat(self) -> bool:
         """Send one heartbeat; return True if more reports are waiting."""

@@ -14,6 +14,7 @@ PROTOCOL_VERSION: Final = 1
 METHOD: Final = "submitRequest"
 OK: Final = 1  # Status
 REGISTERED: Final = 1  # ErrorCode
+NOT_PERMITTED: Final = 2  # given for another layout version only
 EXECUTED: Final = 2  # CommandStatus.Status
 FAILED: Final = 3
 DISK: Final = 1  # StorageTypeProto

@@ -262,9 +262,14 @@ def test_a_secure_cluster_is_refused_with_a_sentence(tmp_path: Path) -> None:
 
 
 def test_another_layout_is_refused_with_the_option(scm: StandInScm, tmp_path: Path) -> None:
-    """The manager lets in its own only, and does not say which that is."""
-    with led_agent(tmp_path, scm.address, more="layout_version = 9") as host:
-        wait_until(lambda: "does not let this datanode join" in host._parts.outboxes.state)
+    """The manager lets in its own only, and does not say which that is. The agent's state names
+    the versions instead of "error 2".
+    """
+    with led_agent(tmp_path, scm.address, more='layout_version = "2.1"') as host:
+        wait_until(lambda: "layout version 9 (Ozone 2.1)" in host._parts.outboxes.state)
+        state = host._parts.outboxes.state
+    assert "7, 8, 9, 10 are 1.4, 2.0, 2.1, 2.2" in state
+    assert "error 2" not in state
 
     assert [] == scm.beats
 

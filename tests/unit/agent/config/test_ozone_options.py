@@ -13,6 +13,7 @@ LED = {
     "listen": '"127.0.0.1:9859"',
     "algorithm": '"crc32c"',
     "tls": "allow_plaintext = true",
+    "layout": "10",
 }
 
 
@@ -29,6 +30,7 @@ volumes = ["/a"]
 tree_algorithm = {said["algorithm"]}
 [ozone]
 listen = {said["listen"]}
+layout_version = {said["layout"]}
 [tls]
 {said["tls"]}
 """
@@ -44,6 +46,17 @@ def test_ozones_managers_lead(tmp_path: Path) -> None:
     alone = load(written(tmp_path, scm='"ozone://[::1]:9861"', tls=""))
     assert ("ozone://[::1]:9861",) == ozone_scms(alone.node.scm)
     assert () == ozone_scms(("scm1.example:9860",))
+
+
+@pytest.mark.parametrize(
+    ("said", "layout"),
+    [('"1.4"', 7), ('"2.0"', 8), ('"2.1"', 9), ('"2.2"', 10), ("2.1", 9), ("9", 9), ("11", 11)],
+)
+def test_layout_version_may_be_named_by_the_version_of_ozone(
+    tmp_path: Path, said: str, layout: int
+) -> None:
+    """Operators know the version of their cluster, and a later layout is a number."""
+    assert layout == load(written(tmp_path, layout=said)).ozone.layout_version
 
 
 @pytest.mark.parametrize(
@@ -64,6 +77,8 @@ def test_ozones_managers_lead(tmp_path: Path) -> None:
             "tls.allow_plaintext",
             "ozone://scm1.example:9861 is not loopback, and Ozone's SCM is spoken to in plaintext",
         ),
+        ({"layout": '"3.0"'}, "ozone.layout_version", "expected one of 1.4, 2.0, 2.1, 2.2"),
+        ({"layout": "true"}, "ozone.layout_version", "valid integer"),
         ({"listen": '""'}, "ozone.listen", "set ozone.listen"),
         ({"algorithm": '"xxh3_64"'}, "storage.tree_algorithm", "set storage.tree_algorithm to"),
         ({"scm": '"ozone://scm1.example"'}, "node.scm", "should match pattern"),
