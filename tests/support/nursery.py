@@ -41,7 +41,7 @@ PROGRAMS: Final = (
 )
 LOST_FIELD: Final = "tests.support.wire.lost_field"
 LATER: Final = ("grpc._channel", "grpc._server", "numpy.ma")  # what they import when they need it
-ROOT: Final = Path(__file__).resolve().parents[3]
+ROOT: Final = Path(__file__).resolve().parents[2]
 REQUEST_BYTES_MAX: Final = 1 << 20
 DESCRIPTORS: Final = 4
 PR_SET_PDEATHSIG: Final = 1

@@ -119,6 +119,8 @@ class Connections(Collector):
     def step(self) -> Step:
         """End idle connections of hosts with more than their share, or when few places are left;
         then update the known hosts."""
+        if not self.ports:
+            return RetryAfter(LOOK_S)
         begun_s = self._monotonic_s()
         share = max(2, self._count_max // SHARE_OF_PEER)
         descriptors = list(DESCRIPTORS.iterdir())
