@@ -6,6 +6,7 @@
                      is in the sender's memory before the clock starts
     one by one       each small file in one bare gRPC call to each of three processes that make it
                      durable as an agent does: its bytes, its name, an index commit
+                     (single puts take a call of `Client.put` each, from 1, 4 and 16 threads)
     one process      the bytes of three replicas written by one process, O_DIRECT and fdatasync for
                      each 16 MiB: what the disk takes; for information
 
@@ -39,6 +40,7 @@ FILE_BYTES: Final = 16 * MIB
 SMALL_BYTES: Final = 8 * 1024
 REPLICAS: Final = 3
 LANES: Final = 4
+SINGLE_THREADS: Final = (1, 4, 16)
 CONTAINER_BYTES_MAX: Final = 1024**3
 LARGE_RATIO_MIN: Final = 0.5
 LARGE_CPU_MAX: Final = 1.6
@@ -66,6 +68,11 @@ def measures() -> list[Measure]:
         return [
             *large_measures(own, floor, large, large_mib, rounds, root),
             *small_measures(own, floor, small, small_count, rounds),
+            *[
+                measure
+                for threads in SINGLE_THREADS
+                for measure in single_measures(own, floor, small, small_count, rounds, threads)
+            ],
         ]
 
 
@@ -204,6 +211,35 @@ def small_measures(
             f"one by one {floor_cpu_ms:.2f}",
         ),
         Measure("put small: processor time of gRPC's", pairs.cpu(), "x"),
+    ]
+
+
+def single_measures(
+    own: SuturePut, floor: PutBaseline, small: Path, small_count: int, rounds: int, threads: int
+) -> list[Measure]:
+    """Put the small files in one call each."""
+    pairs = paired(
+        lambda: own.put(f"single {small} {threads} single-{threads}"),
+        lambda: floor.put(f"small {small} {threads}"),
+        rounds,
+    )
+    own_s, floor_s = (
+        statistics.median(c.wall_s for c in side) for side in (pairs.own, pairs.floor)
+    )
+    own_cpu_ms, floor_cpu_ms = (
+        statistics.median(c.cpu_s for c in side) * 1000 / small_count
+        for side in (pairs.own, pairs.floor)
+    )
+    name = f"put single, {threads} at once"
+    return [
+        Measure(
+            f"{name}: files", small_count / own_s, "1/s", f"one by one {small_count / floor_s:,.0f}"
+        ),
+        Measure(f"{name}: of gRPC one by one", pairs.speed(), "x"),
+        Measure(
+            f"{name}: processor time, all", own_cpu_ms, "ms/file", f"one by one {floor_cpu_ms:.2f}"
+        ),
+        Measure(f"{name}: processor time of gRPC's", pairs.cpu(), "x"),
     ]
 
 

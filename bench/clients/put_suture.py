@@ -3,14 +3,17 @@ lines.
 
     large PATH KEY           puts one file
     small FOLDER LANES KEY   puts the files of a folder
+    single FOLDER THREADS KEY   puts them in one call each, from several threads
 
 Memory is used as `suture put` uses it.
 """
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.clients.line_server import work_when_told
+from suture.client.blocking import Client
 from suture.client.cluster_client import ClusterClient
 from suture.client.file_pieces import SourceFile
 from suture.runtime.memory import share_heaps
@@ -18,7 +21,7 @@ from suture.runtime.memory import share_heaps
 
 def main(scm_address: str) -> None:
     """Put on command."""
-    with ClusterClient(scm_address) as client:
+    with ClusterClient(scm_address) as client, Client(scm_address) as library:
 
         def put_small(folder: str, lanes: str, key: str) -> None:
             sources = [
@@ -26,10 +29,17 @@ def main(scm_address: str) -> None:
             ]
             client.put(sources, lanes=int(lanes))
 
+        def put_singly(folder: str, threads: str, key: str) -> None:
+            paths = sorted(Path(folder).iterdir())
+            with ThreadPoolExecutor(int(threads)) as pool:
+                for _ in pool.map(lambda path: library.put(f"{key}/{path.name}", path), paths):
+                    pass
+
         work_when_told(
             {
                 "large": lambda path, key: client.put([source(Path(path), key)], lanes=1),
                 "small": put_small,
+                "single": put_singly,
             }
         )
 

@@ -6,7 +6,6 @@ replica is read from another.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from itertools import zip_longest
 from threading import Lock
 from typing import Final, TypeVar
@@ -14,12 +13,12 @@ from typing import Final, TypeVar
 from merkle.replica import BlockId, ContainerId
 from suture.client.block_reader import ReplicaBlockReader, ReplicaSource
 from suture.client.ecreader import GroupReader
-from suture.client.ecwriter import EcWriterSession
 from suture.client.fan_out import Open
 from suture.client.file_pieces import SourceFile
 from suture.client.file_spans import FileSpan, spans_of
 from suture.client.replica_ranking import DatanodeStats
-from suture.client.session_shares import balance_shares, put_share
+from suture.client.session_pool import SessionPool, balance_shares, end_session, put_share
+from suture.client.small_puts import SmallPuts, is_small
 from suture.client.writer import StoredFile, Waits, WriterSession
 from suture.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
@@ -45,6 +44,8 @@ class ClusterClient:
         self.scm = ScmClient(scm_address, security=security)
         self.degraded: dict[str, str] = {}  # datanode -> why it could not be read
         self._conduct = DatanodeStats()
+        self._pool = SessionPool(self.scm, self._dial, self._stream)
+        self._small_puts = SmallPuts(self._pool)
         self._peers: dict[tuple[str, str], Peer] = {}  # by id and address
         self._cells: ThreadPoolExecutor | None = None
         self.is_closed = False
@@ -57,11 +58,14 @@ class ClusterClient:
         self.close()
 
     def close(self) -> None:
-        """Close every connection and open no new ones. Operations in other threads end soon, each
-        with its own error; `is_closed` explains why. The control plane is closed first, so that no
-        thread reports datanodes that fail because of this."""
+        """End the kept sessions, close every connection and open no new ones. Operations in other
+        threads end soon, each with its own error; `is_closed` explains why. The control plane is
+        closed first, so that no thread reports datanodes that fail because of this."""
         with self._lock:
-            self.is_closed = True
+            was_closed, self.is_closed = self.is_closed, True
+        if not was_closed:
+            self._small_puts.close()
+            self._pool.close()
         self.scm.close()
         for peer in self._peers.values():
             peer.close()
@@ -88,35 +92,41 @@ class ClusterClient:
         `stored_files` among its facts; keys committed before it stay stored. A control plane that
         restarts, or is in safe mode, is awaited for up to two minutes; `waits` receives the reason,
         from several threads. If it stays away after everything is stored, that is an error only
-        with `close`: it expires the sessions itself.
+        with `close`.
+
+        Small files that several threads store at the same time travel together. The sessions of a
+        put that succeeds are kept for the next one, until the client is closed.
         """
+        if len(sources) == 1 and scheme is None and not close and is_small(sources[0]):
+            try:
+                one = self._small_puts.put(
+                    sources[0], replace=replace, progress=progress, waits=waits
+                )
+            except SutureError as error:
+                error.facts["stored_files"] = "0"
+                raise
+            return [one], containers_of([one])
         shares = balance_shares(sources, max(1, min(lanes, len(sources))))
-        sessions = [self._session(scheme, progress, waits) for _ in shares]
+        sessions = [self._pool.lend(scheme, progress, waits) for _ in shares]
         stored: list[StoredFile] = []
         try:
             self._run_sessions(sessions, shares, stored, replace=replace)
         except BaseException as error:
             for session in sessions:
-                with suppress(SutureError):  # an idle session expires on the SCM
-                    session.finish(close=close)
+                end_session(session, close=close)
             if isinstance(error, SutureError):
                 error.facts["stored_files"] = str(len(stored))
             raise
         try:
             for session in sessions:
-                session.finish(close=close, is_patient=True)
+                if close:
+                    session.finish(close=True, is_patient=True)
+                else:
+                    self._pool.keep(session)
         except SutureError as error:
-            if close or not isinstance(error, UnavailableError):
-                error.facts["stored_files"] = str(len(stored))
-                raise
-        return stored, sorted({b.block_id.container_id for item in stored for b in item.blocks})
-
-    def _session(
-        self, scheme: Scheme | None, progress: Callable[[int], None], waits: Waits
-    ) -> WriterSession:
-        if scheme is None:
-            return WriterSession(self.scm, self._dial, self._stream, progress, waits)
-        return EcWriterSession(self.scm, self._dial, self._stream, progress, waits, scheme=scheme)
+            error.facts["stored_files"] = str(len(stored))
+            raise
+        return stored, containers_of(stored)
 
     def _run_sessions(
         self,
@@ -342,6 +352,11 @@ class ClusterClient:
         return self.peer(datanode).stub
 
 
+def containers_of(stored: Sequence[StoredFile]) -> list[int]:
+    """Return the containers that hold these files, in order."""
+    return sorted({b.block_id.container_id for item in stored for b in item.blocks})
+
+
 def rotate_replicas(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:
     """Return replicas in the order to ask for a block; the first `equal_count` take turns at being
     first.
@@ -361,7 +376,7 @@ def _ended(
     """Wait for all, or until one has failed; return those that have ended. Meanwhile the sessions
     are renewed at the control plane."""
     while True:
-        patience_s = min((session.renew_s for session in sessions), default=None)
+        patience_s = min((session.state.renew_s for session in sessions), default=None)
         done, pending = wait(futures, patience_s, FIRST_EXCEPTION)
         if not pending or any(future.exception() is not None for future in done):
             return done

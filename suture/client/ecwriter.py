@@ -16,6 +16,7 @@ from suture.client.fan_out import Open, ReplicaStream, call_until_accepted
 from suture.client.file_pieces import FilePart, chunks_of, describe
 from suture.client.writer import (
     WRITE_TIMEOUT_S,
+    SessionState,
     Stream,
     TooFewWritableReplicas,
     Waits,
@@ -49,9 +50,10 @@ class EcWriterSession(WriterSession):
         waits: Waits = lambda _: None,
         *,
         scheme: Scheme,
+        state: SessionState | None = None,
     ) -> None:
-        """Begin a session; see `WriterSession`."""
-        super().__init__(scm, dial, stream, wrote, waits)
+        """Begin or continue a session; see `WriterSession`."""
+        super().__init__(scm, dial, stream, wrote, waits, state=state)
         self.scheme = str(scheme)
         cells_count = max(1, SHARD_BYTES_DEFAULT // scheme.cell_bytes)
         self.unit_bytes = scheme.stripe_bytes
@@ -74,10 +76,10 @@ class EcWriterSession(WriterSession):
             index: self._dial(replica) for index, replica in enumerate(allocation.replicas, start=1)
         }
         names = {i: replica.datanode_id for i, replica in enumerate(allocation.replicas, start=1)}
-        shards = _Shards(container_id, stubs, names, self.failed, self._check_stopped)
-        if (container_id, names[1]) not in self._created:
+        shards = _Shards(container_id, stubs, names, self.state.failed, self._check_stopped)
+        if (container_id, names[1]) not in self.state.created:
             shards.create()
-            self._created.add((container_id, names[1]))
+            self.state.created.add((container_id, names[1]))
         with self._taken_back():
             self._stream_group(piece, allocation, shards)
         return self._code.shard_count

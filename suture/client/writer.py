@@ -4,9 +4,10 @@
                                          each one stream to every replica at once
 
 A writer session has its own containers, so commits reach every replica in the order of their commit
-ids (BCSID). A replica that fails is left behind: the write goes on while a majority remains, the
-SCM is notified, and reconcile catches the replica up later. A busy datanode does not count as
-failed; it is called again.
+ids (BCSID). A session outlives a put (`SessionState`): the next put continues in its container. A
+replica that fails is left behind: the write goes on while a majority remains, the SCM is notified,
+and reconcile catches the replica up later. A busy datanode does not count as failed; it is called
+again.
 """
 
 import random
@@ -14,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as with_other
 from typing import Any, Final, TypeVar
 
@@ -64,6 +65,26 @@ class TooFewWritableReplicas(Exception):
     """Too few replicas of this container still take writes; try another container."""
 
 
+@dataclass(slots=True)
+class SessionState:
+    """Facts of a session that outlive a put. Only one put at a time uses them."""
+
+    client_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    put_count: int = 0
+    renew_s: float = LOOK_S
+    has_blocks: bool = False  # the SCM has promised some, so it knows the session
+    failed: dict[tuple[int, str], str] = field(default_factory=dict)
+    """(container, datanode) -> why, of replicas that were left behind."""
+    created: set[tuple[int, str]] = field(default_factory=set)
+    """(container, datanode) of the replicas that exist."""
+
+    def forget_except(self, container_ids: Collection[int]) -> None:
+        """Forget other containers: the SCM knows their failures with the keys of the put, and
+        promises no block on such a replica again."""
+        self.failed = {at: why for at, why in self.failed.items() if at[0] in container_ids}
+        self.created = {at for at in self.created if at[0] in container_ids}
+
+
 class WriterSession:
     """Writes blocks one after the other, each to all its replicas at once."""
 
@@ -78,29 +99,26 @@ class WriterSession:
         stream: Stream,
         wrote: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
+        *,
+        state: SessionState | None = None,
     ) -> None:
-        """Begin a session. `wrote` receives the bytes sent to all replicas, negative when they have
-        to be sent again. `waits` receives the control plane's errors while it starts. `stream`
-        opens a stream of block writes to a datanode."""
-        self.client_id = uuid.uuid4().hex
+        """Begin a session, or continue the one with this `state`. `wrote` receives the bytes sent
+        to all replicas, negative when they have to be sent again. `waits` receives the control
+        plane's errors while it starts. `stream` opens a stream of block writes to a datanode."""
         self.stopped = False  # set by the client: the session ends before its next chunk
-        self.failed: dict[tuple[int, str], str] = {}  # (container, datanode) -> why
-        self._created: set[tuple[int, str]] = set()
+        self.state = state or SessionState()
         self._scm = scm
         self._dial = dial
         self._wrote = wrote
         self._waits = waits
         self._stream = stream
         self._told_bytes = 0
-        self._put_count = 0
-        self.renew_s = LOOK_S
-        self._has_blocks = False
         self._was_heard = False  # the control plane answered before; silence now means a restart
 
     def put(self, sources: Sequence[SourceFile], *, replace: bool) -> list[StoredFile]:
         """Store `sources` and commit their keys in one step: all of them, or raise an error."""
-        self._put_count += 1
-        put_id, at_ms = f"{self.client_id}-{self._put_count}", SystemClock().now_ms()
+        self.state.put_count += 1
+        put_id, at_ms = f"{self.state.client_id}-{self.state.put_count}", SystemClock().now_ms()
         new = () if replace else tuple(source.key for source in sources)
         placed = self._place(sources, put_id, at_ms, new)
         written: dict[str, list[Location]] = {}
@@ -119,15 +137,16 @@ class WriterSession:
         ]
         self._check_stopped(sources[0].key if sources else "")
         self._commit(stored, replace=replace)
+        self.state.forget_except({b.block_id.container_id for one in stored for b in one.blocks})
         return stored
 
     def finish(self, *, close: bool, is_patient: bool = False) -> None:
         """End the session; with `close`, its containers are closed now. With `is_patient`, wait for
         a control plane that is being restarted. Otherwise do nothing if it has never answered,
         because it then has no known session to end."""
-        if not (self._was_heard or is_patient):
+        if not (self._was_heard or self.state.has_blocks or is_patient):
             return
-        request = scm_pb2.EndWriteSessionRequest(client_id=self.client_id, close=close)
+        request = scm_pb2.EndWriteSessionRequest(client_id=self.state.client_id, close=close)
         self._ask(lambda: self._scm.end_write_session(request), must_end=lambda: not is_patient)
 
     def _place(
@@ -168,7 +187,7 @@ class WriterSession:
         blocks: list[scm_pb2.BlockAllocation] = []
         for start in range(0, len(sizes), ALLOCATION_BLOCKS_MAX):
             request = scm_pb2.AllocateBlocksRequest(
-                client_id=self.client_id,
+                client_id=self.state.client_id,
                 sizes=sizes[start : start + ALLOCATION_BLOCKS_MAX],
                 keys=() if start else new_keys,
                 scheme=self.scheme,
@@ -178,17 +197,17 @@ class WriterSession:
 
     def _allocated(self, request: scm_pb2.AllocateBlocksRequest) -> list[scm_pb2.BlockAllocation]:
         answer = self._ask(lambda: self._scm.allocate_blocks(request))
-        self.renew_s = answer.renew_ms / 1000
-        self._has_blocks = True
+        self.state.renew_s = answer.renew_ms / 1000
+        self.state.has_blocks = True
         return list(answer.blocks)
 
     def renew(self) -> None:
-        """Renew the session every `renew_s`; otherwise the control plane closes its containers as
-        abandoned. A control plane that does not answer has not closed them either."""
-        if not self._has_blocks:
+        """Renew the session every `state.renew_s`; otherwise the control plane closes its
+        containers as abandoned. A control plane that does not answer has not closed them either."""
+        if not self.state.has_blocks:
             return
         with suppress(SutureError):
-            self._scm.commit_key(scm_pb2.CommitKeyRequest(client_id=self.client_id))
+            self._scm.commit_key(scm_pb2.CommitKeyRequest(client_id=self.state.client_id))
 
     def _commit(self, stored: list[StoredFile], *, replace: bool) -> None:
         keys = [
@@ -197,10 +216,10 @@ class WriterSession:
         ]
         failed = [
             scm_pb2.FailedReplica(container_id=container_id, datanode_id=datanode_id)
-            for container_id, datanode_id in self.failed
+            for container_id, datanode_id in self.state.failed
         ]
         request = scm_pb2.CommitKeyRequest(
-            client_id=self.client_id, keys=keys, replace=replace, failed=failed
+            client_id=self.state.client_id, keys=keys, replace=replace, failed=failed
         )
         self._ask(lambda: self._scm.commit_key(request))
 
@@ -282,7 +301,7 @@ class WriterSession:
     ) -> None:
         """Record which replicas failed, and why, and drop them from `stubs`."""
         for datanode_id, error in failed.items():
-            self.failed[allocation.block_id.container_id, datanode_id] = str(error)
+            self.state.failed[allocation.block_id.container_id, datanode_id] = str(error)
             del stubs[datanode_id]
 
     def _until_stopped(self, run: Sequence[Placed]) -> Iterator[bytes]:
@@ -317,7 +336,7 @@ class WriterSession:
         """Raise TooFewWritableReplicas unless most replicas of a container still take writes."""
         container_id = allocation.block_id.container_id
         if living < len(allocation.replicas) // 2 + 1:
-            reasons = [why for (c, _), why in self.failed.items() if c == container_id]
+            reasons = [why for (c, _), why in self.state.failed.items() if c == container_id]
             raise TooFewWritableReplicas("; ".join(reasons) or "no replica takes writes")
 
     def _tell_failed(self) -> None:
@@ -332,14 +351,14 @@ class WriterSession:
         stubs = {
             replica.datanode_id: self._dial(replica)
             for replica in allocation.replicas
-            if (container_id, replica.datanode_id) not in self.failed
+            if (container_id, replica.datanode_id) not in self.state.failed
         }
-        fresh = {d: s for d, s in stubs.items() if (container_id, d) not in self._created}
+        fresh = {d: s for d, s in stubs.items() if (container_id, d) not in self.state.created}
         if fresh:
             create = datanode_pb2.CreateContainerRequest(container_id=container_id)
             before = set(fresh)
             self._fan_out(allocation, fresh, "CreateContainer", create)
-            self._created.update((container_id, datanode_id) for datanode_id in fresh)
+            self.state.created.update((container_id, datanode_id) for datanode_id in fresh)
             for datanode_id in before - set(fresh):
                 del stubs[datanode_id]
         self._check_majority(allocation, len(stubs))

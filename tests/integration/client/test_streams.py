@@ -197,7 +197,7 @@ def test_a_replica_that_fails_is_left_behind(tmp_path: Path, stack: ExitStack, h
         bad.stop_serving()
     else:
         bad.replica.store.create_container(ContainerId(101))
-        world.session._created.add((101, "dn1"))
+        world.session.state.created.add((101, "dn1"))
         bad.replica.store.close_container(ContainerId(101), force=True)
 
     stored = world.session.put(sources(tmp_path, *SIZES), replace=False)
@@ -225,7 +225,7 @@ def test_a_run_that_a_minority_takes_is_written_elsewhere(tmp_path: Path, stack:
     world = World(tmp_path, stack)
     for node in world.nodes[1:]:
         node.replica.store.create_container(ContainerId(101))
-        world.session._created.add((101, node.datanode_id))
+        world.session.state.created.add((101, node.datanode_id))
         node.replica.store.close_container(ContainerId(101), force=True)
 
     stored = world.session.put(sources(tmp_path, *SIZES), replace=False)
@@ -314,7 +314,7 @@ def test_a_group_whose_shard_fails_is_written_elsewhere(tmp_path: Path, stack: E
     """
     world = World(tmp_path, stack, CODE)
     store = world.nodes[3].replica.store
-    world.session._created.add((101, "dn0"))
+    world.session.state.created.add((101, "dn0"))
     for number, node in enumerate(world.nodes, 1):
         node.replica.store.create_container(ContainerId(101), replica_index=number)
     store.close_container(ContainerId(101), force=True)
@@ -336,7 +336,7 @@ def test_a_datanode_that_is_busy_is_not_left_behind(
     world = World(tmp_path, stack, scheme)
     for number, node in enumerate(world.nodes, 1) if is_created else ():
         node.replica.store.create_container(ContainerId(101), replica_index=number if scheme else 0)
-        world.session._created.add((101, node.datanode_id))
+        world.session.state.created.add((101, node.datanode_id))
     relay = world.refuse(1, 3, stack)
 
     stored = world.session.put(sources(tmp_path, 2 * MIB, 10, 0), replace=False)
@@ -381,7 +381,7 @@ def test_a_put_whose_connections_are_closed_ends(tmp_path: Path, stack: ExitStac
 
     assert Code.UNAVAILABLE is caught.value.code
     assert "closed" in str(caught.value)
-    assert {} == world.session.failed
+    assert {} == world.session.state.failed
 
 
 def test_writer_drops_a_datanode_that_stays_busy(
@@ -397,7 +397,7 @@ def test_writer_drops_a_datanode_that_stays_busy(
     assert relay.refused_count > 1
     assert {COUNT - 1} == {item.replicas_min for item in stored}
     assert {(101, "dn1")} == world.scm.failed
-    assert "busy" in world.session.failed[101, "dn1"]
+    assert "busy" in world.session.state.failed[101, "dn1"]
 
 
 def test_a_session_that_is_stopped_does_not_wait_for_who_is_busy(
@@ -412,7 +412,7 @@ def test_a_session_that_is_stopped_does_not_wait_for_who_is_busy(
         world.session.put(sources(tmp_path, 10), replace=False)
 
     assert Code.CANCELLED is caught.value.code
-    assert {} == world.session.failed
+    assert {} == world.session.state.failed
 
 
 class Silent:

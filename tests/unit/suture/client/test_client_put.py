@@ -59,9 +59,9 @@ def test_put_succeeds_if_the_scm_goes_away_after_the_commits(
     assert {"k0", "k1", "k2"} == {item.key for item in stored}
 
 
-@pytest.mark.parametrize(("error", "close"), [(AWAY, True), (FORBIDDEN, False)])
+@pytest.mark.parametrize("error", [AWAY, FORBIDDEN])
 def test_an_end_that_fails_says_what_is_stored(
-    fails: Callable[[SutureError], None], error: SutureError, close: bool
+    fails: Callable[[SutureError], None], error: SutureError
 ) -> None:
     """
     Containers that were to be closed are not, or it may not be asked for: all keys are there.
@@ -69,7 +69,7 @@ def test_an_end_that_fails_says_what_is_stored(
     fails(error)
 
     with ClusterClient(NOBODY) as client, pytest.raises(SutureError) as caught:
-        client.put(sources(3), close=close)
+        client.put(sources(3), close=True)
 
     assert "3" == caught.value.facts["stored_files"]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suture.client.file_pieces import SourceFile, piece_count, pieces_of
-from suture.client.session_shares import ALLOCATION_BATCH, balance_shares, batches
+from suture.client.session_pool import ALLOCATION_BATCH, balance_shares, batches
 from suture.client.writer import ALLOCATION_BLOCKS_MAX
 
 

@@ -1,0 +1,129 @@
+"""Writer sessions of one client, kept between puts, and the shares of files that each one stores.
+
+A kept session saves a small put the calls that create a container and end a session. The SCM closes
+its container if no put continues in it for `session_idle_ms`, and gives it to another client if
+there is no room for one more, so a kept session blocks nobody.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Final
+
+import grpc
+
+from merkle.replica import CHUNK_BYTES_DEFAULT
+from suture.client.ecwriter import EcWriterSession
+from suture.client.file_pieces import SourceFile, piece_count
+from suture.client.writer import (
+    ALLOCATION_BLOCKS_MAX,
+    SessionState,
+    StoredFile,
+    Stream,
+    Waits,
+    WriterSession,
+)
+from suture.ec.scheme import Scheme
+from suture.errors import SutureError
+from suture.wire.clients.channel import start_call
+from suture.wire.clients.message_groups import in_groups
+from suture.wire.clients.peer import NodeAddress
+from suture.wire.clients.scm import ScmClient
+from suture.wire.v1 import datanode_pb2_grpc, scm_pb2
+
+SESSIONS_KEPT_MAX: Final = 4  # each reserves room for a container: as many as one put of files uses
+ALLOCATION_BATCH: Final = 128  # files whose blocks are requested from the SCM at once
+END_TIMEOUT_S: Final = 2.0  # of a client that closes: the SCM ends its sessions later by itself
+
+
+class SessionPool:
+    """Lends sessions, each to one put at a time. Thread-safe."""
+
+    def __init__(
+        self,
+        scm: ScmClient,
+        dial: Callable[[NodeAddress], datanode_pb2_grpc.DatanodeStub],
+        stream: Stream,
+    ) -> None:
+        self._scm = scm
+        self._dial = dial
+        self._stream = stream
+        self._kept: list[tuple[str, SessionState]] = []  # with their schemes
+        self._is_closed = False
+        self._lock = Lock()  # of the fields above
+
+    def lend(
+        self, scheme: Scheme | None, progress: Callable[[int], None], waits: Waits
+    ) -> WriterSession:
+        """Return a session for one put; a kept one, if there is one for the scheme."""
+        state = self._taken("" if scheme is None else str(scheme))
+        if scheme is None:
+            return WriterSession(self._scm, self._dial, self._stream, progress, waits, state=state)
+        return EcWriterSession(
+            self._scm, self._dial, self._stream, progress, waits, scheme=scheme, state=state
+        )
+
+    def keep(self, session: WriterSession) -> None:
+        """Take back a session after a put that succeeded; end it if enough are kept."""
+        with self._lock:
+            if len(self._kept) < SESSIONS_KEPT_MAX and not self._is_closed:
+                self._kept.append((session.scheme, session.state))
+                return
+        end_session(session, close=False)
+
+    def close(self) -> None:
+        """End the kept sessions, and keep no more."""
+        with self._lock:
+            self._is_closed = True
+            kept, self._kept = self._kept, []
+        requests = [
+            scm_pb2.EndWriteSessionRequest(client_id=state.client_id) for _scheme, state in kept
+        ]
+        end = self._scm.stub.EndWriteSession
+        for answer in [start_call(end, one, timeout_s=END_TIMEOUT_S) for one in requests]:
+            with suppress(grpc.RpcError):
+                answer.result()
+
+    def _taken(self, scheme: str) -> SessionState | None:
+        """Take out the state of the session that was used last, because its container is open."""
+        with self._lock:
+            for at in reversed(range(len(self._kept))):
+                if self._kept[at][0] == scheme:
+                    return self._kept.pop(at)[1]
+        return None
+
+
+def end_session(session: WriterSession, *, close: bool) -> None:
+    """End a session; one that the SCM does not end now expires there."""
+    with suppress(SutureError):
+        session.finish(close=close)
+
+
+def balance_shares(sources: Sequence[SourceFile], count: int) -> list[list[SourceFile]]:
+    """Divide `sources` into `count` shares of about equal bytes, larger files first."""
+    shares: list[list[SourceFile]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for source in sorted(sources, key=lambda s: (-s.size_bytes, s.key)):
+        lightest = loads.index(min(loads))
+        shares[lightest].append(source)
+        loads[lightest] += source.size_bytes + CHUNK_BYTES_DEFAULT // 64
+    return [share for share in shares if share]
+
+
+def put_share(
+    session: WriterSession, share: list[SourceFile], replace: bool, stored: list[StoredFile]
+) -> None:
+    """Store one session's share, batch by batch; add the stored files to `stored`."""
+    for batch in batches(share, session.block_bytes):
+        stored += session.put(batch, replace=replace)
+
+
+def batches(share: Sequence[SourceFile], block_bytes: int) -> Iterator[list[SourceFile]]:
+    """Yield the files in order, in batches whose blocks are allocated at once; a file with more
+    blocks than that is a batch of its own."""
+    return in_groups(
+        share,
+        lambda source: piece_count(source, block_bytes),
+        ALLOCATION_BLOCKS_MAX,
+        ALLOCATION_BATCH,
+    )

@@ -1,0 +1,200 @@
+"""Small puts of many threads, stored together.
+
+    put ──► queue ──► a thread takes all that wait ──► one put of a session ──► each put's result
+
+This is the group commit of databases: a put that is alone is stored at once, and what arrives while
+a batch is written travels together in the next one. An error of one key fails its own put only.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final
+
+from suture.client.block_messages import MESSAGE_BYTES_MAX, RUN_BYTES_MAX
+from suture.client.file_pieces import SourceFile
+from suture.client.session_pool import ALLOCATION_BATCH, SessionPool, end_session
+from suture.client.writer import LOOK_S, StoredFile, Waits, WriterSession
+from suture.errors import SutureError, UnavailableError
+from suture.wire.clients.channel import ChannelClosed
+
+SMALL_BYTES_MAX: Final = MESSAGE_BYTES_MAX  # a longer file would hold up the others of its batch
+
+
+@dataclass(eq=False, slots=True)
+class _Put:
+    """A put that waits, or is under way."""
+
+    source: SourceFile
+    replace: bool
+    progress: Callable[[int], None]
+    waits: Waits
+    stored: "Future[StoredFile]" = field(default_factory=Future)
+    session: WriterSession | None = None  # that stores it
+    is_reported: bool = True  # the session calls `progress`
+    is_alone: bool = False  # its batch was refused
+    is_abandoned: bool = False  # nobody waits for it any more
+
+
+class SmallPuts:
+    """Stores single small files in batches. Thread-safe."""
+
+    def __init__(self, pool: SessionPool) -> None:
+        self._pool = pool
+        self._waiting: list[_Put] = []
+        self._under_way: list[_Put] = []  # one batch: two would be smaller, at the same cost each
+        self._thread: ThreadPoolExecutor | None = None  # made on first use
+        self._is_closed = False
+        self._lock = Lock()  # of the fields above
+
+    def put(
+        self,
+        source: SourceFile,
+        *,
+        replace: bool,
+        progress: Callable[[int], None],
+        waits: Waits,
+    ) -> StoredFile:
+        """Store a file, and return when its key is committed."""
+        put = _Put(source, replace, progress, waits)
+        self._enqueue(put)
+        try:
+            return self._awaited(put)
+        except BaseException:
+            self._abandon(put)
+            raise
+
+    def close(self) -> None:
+        """Fail the puts that wait, and stop those under way before their next step."""
+        with self._lock:
+            self._is_closed = True
+            waiting, self._waiting = self._waiting, []
+            _stop(self._under_way)
+        for put in waiting:
+            put.stored.set_exception(ChannelClosed())
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+
+    def _enqueue(self, put: _Put) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise ChannelClosed
+            self._waiting.append(put)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin the next batch, unless one is under way."""
+        with self._lock:
+            if self._under_way or not self._waiting:
+                return
+            self._under_way = batch = _first_batch(self._waiting)
+            self._waiting = [put for put in self._waiting if put not in batch]
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="small-puts")
+            done = self._thread.submit(self._put_in_session, batch)
+        done.add_done_callback(self._settle)
+
+    def _settle(self, done: "Future[list[StoredFile]]") -> None:
+        """Publish the result of each put; if the batch was refused, its puts follow one by one."""
+        error = done.exception()
+        with self._lock:
+            batch, self._under_way = self._under_way, []
+            is_repeated = not (error is None or isinstance(error, UnavailableError))
+            is_repeated = is_repeated and len(batch) > 1 and not self._is_closed
+            if is_repeated:
+                for put in batch:
+                    put.is_alone, put.session = True, None
+                self._waiting = [*batch, *self._waiting]
+        if error is None:
+            for put, stored in zip(batch, done.result(), strict=True):
+                put.stored.set_result(stored)
+        elif not is_repeated:
+            for put in batch:
+                put.stored.set_exception(_error_of(put, error, len(batch)))
+        self._begin()
+
+    def _awaited(self, put: _Put) -> StoredFile:
+        """Wait for the result; meanwhile the session is renewed at the control plane."""
+        while True:
+            session = put.session
+            if wait([put.stored], LOOK_S if session is None else session.state.renew_s).done:
+                break
+            if session is not None:
+                session.renew()
+        stored = put.stored.result()
+        if not put.is_reported:
+            put.progress(stored.size_bytes)
+        return stored
+
+    def _abandon(self, put: _Put) -> None:
+        """Note that nobody waits for a put; stop a batch that nobody waits for."""
+        with self._lock:
+            put.is_abandoned = True
+            if put in self._waiting:
+                self._waiting.remove(put)
+            if all(one.is_abandoned for one in self._under_way):
+                _stop(self._under_way)
+
+    def _put_in_session(self, batch: Sequence[_Put]) -> list[StoredFile]:
+        is_alone = len(batch) == 1
+        session = self._pool.lend(
+            None, batch[0].progress if is_alone else _ignore, lambda error: _report(batch, error)
+        )
+        with self._lock:
+            for put in batch:
+                put.session, put.is_reported = session, is_alone
+            session.stopped = self._is_closed or all(put.is_abandoned for put in batch)
+        try:
+            stored = session.put([put.source for put in batch], replace=batch[0].replace)
+        except BaseException:
+            end_session(session, close=False)
+            raise
+        self._pool.keep(session)
+        return stored
+
+
+def is_small(source: SourceFile) -> bool:
+    """Return True if a file may travel with others in a batch."""
+    return source.size_bytes <= SMALL_BYTES_MAX
+
+
+def _first_batch(waiting: Sequence[_Put]) -> list[_Put]:
+    """Return the first put, and those after it that can be committed with it: one of each key, and
+    no more than one stream to a datanode carries."""
+    if waiting[0].is_alone:
+        return [waiting[0]]
+    batch: dict[str, _Put] = {}
+    left_bytes = RUN_BYTES_MAX
+    for put in waiting:
+        left_bytes -= put.source.size_bytes
+        if left_bytes < 0 or len(batch) == ALLOCATION_BATCH:
+            break
+        if put.replace == waiting[0].replace:
+            batch.setdefault(put.source.key, put)
+    return list(batch.values())
+
+
+def _stop(batch: Sequence[_Put]) -> None:
+    for put in batch:
+        if put.session is not None:
+            put.session.stopped = True
+
+
+def _report(batch: Sequence[_Put], error: SutureError) -> None:
+    for put in batch:
+        put.waits(error)
+
+
+def _ignore(_sent_bytes: int) -> None:
+    """Take the progress of a batch: each of its puts reports its own bytes at the end."""
+
+
+def _error_of(put: _Put, error: BaseException, count: int) -> BaseException:
+    """Return the error of one put of a batch that failed, for its own thread to raise."""
+    if count == 1 or not isinstance(error, UnavailableError):
+        return error
+    message = f"cannot store {put.source.key}, sent with {count - 1} others: {error}"
+    own = UnavailableError(error.code, message, hint=error.hint, **error.facts)
+    own.__cause__ = error
+    return own
