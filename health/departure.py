@@ -12,6 +12,7 @@ import numpy as np
 
 from health.batch import BatchView
 from health.health_state import Counts
+from health.remaining import answering, is_readable, needed_to_read, remainder
 from health.segmented_rows import Bools, Groups, Ints, first_that_holds, popcount
 from health.words import ContainerOnlyState, ServiceState, SharedState, flag_bit
 
@@ -95,17 +96,11 @@ def lacking(view: BatchView, counts: Counts) -> Ints:
     return np.where(view.is_judged, np.maximum(0, found), 0)
 
 
-def is_readable(view: BatchView, serves: Bools | None = None) -> Bools:
-    """Return which containers can be read completely from the replicas that serve: by default the
-    good ones on answering nodes.
-    """
-    replicas, rows = view.batch.replicas, view.rows
-    if serves is None:
-        serves = view.is_present & ~view.is_bad & view.is_reachable
-    here = np.flatnonzero(serves)
-    indexes = Groups.of(replicas.container[here], replicas.index[here])
-    found = np.bincount(replicas.container[here[indexes.first]], minlength=rows.count)
-    return found >= np.where(view.is_ec, view.batch.containers.data, 1)
+def locked_out(view: BatchView, is_off: Bools) -> Bools:
+    """Return which containers are readable, but would not be if some nodes were off."""
+    serves = answering(view)
+    left = serves & ~is_off[view.batch.replicas.node]
+    return is_readable(view, serves) & ~is_readable(view, left)
 
 
 def _has_twin(view: BatchView, online: Bools, row: Ints) -> Bools:
@@ -121,18 +116,8 @@ def _has_twin(view: BatchView, online: Bools, row: Ints) -> Bools:
 
 
 def _locks_out(view: BatchView, counts: Counts, row: Ints) -> Bools:
-    containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
-    owner = rows.owner[row]
-    serves = view.is_present & ~view.is_sick & view.is_reachable
-    here = np.flatnonzero(serves & view.is_shard)
-    groups = Groups.of(replicas.container[here], replicas.index[here])
-    total = np.bincount(replicas.container[here][groups.first], minlength=rows.count)
-    alone = np.zeros(len(rows.owner), dtype=np.bool_)
-    alone[here] = groups.tally()[groups.of_row] == 1
-    indexes_left = total[owner] - (alone & serves)[row]
-    replicas_left = rows.tally(serves)[owner] - serves[row]
-    data = np.where(view.is_ec, containers.data, 1)[owner]
-    left = np.where(view.is_ec[owner], indexes_left, replicas_left)
-    state = containers.state
+    owner, state = view.rows.owner[row], view.batch.containers.state
+    found = remainder(view, view.is_present & ~view.is_sick & view.is_reachable)
+    left = found.count[owner] - found.is_single[row]
     holds = ((state == SharedState.CLOSED) | (state == SharedState.QUASI_CLOSED)) & ~counts.is_empty
-    return (left < data) & holds[owner]
+    return (left < needed_to_read(view)[owner]) & holds[owner]

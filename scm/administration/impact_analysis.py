@@ -18,11 +18,12 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import BatchView, ContainerBatch, Nodes, Ops, Replicas, view
-from health.departure import is_readable, lacking
+from health.batch import ContainerBatch, Nodes, Ops, view
+from health.departure import lacking
 from health.judge import Diagnosis, diagnose
+from health.remaining import is_readable, spare_count, without
 from health.rules import Rules
-from health.segmented_rows import Bools, Groups, Ints
+from health.segmented_rows import Bools, Ints
 from health.source_issues import SourceIssue
 from health.words import (
     CONTAINER_STATES,
@@ -103,7 +104,7 @@ class ImpactTotals:
         is_asked = stake.holds & seen.rows.some(at_best & hit)
         now, left = is_readable(seen, at_best), is_readable(seen, at_best & ~hit)
         left_for_certain = is_readable(seen, certain & ~hit)
-        spare = _spare(seen, certain & ~hit)
+        spare = spare_count(seen, certain & ~hit)
         unreadable = is_asked & now & ~left
         doubtful = is_asked & now & left & ~left_for_certain
         self.container_count += int(np.count_nonzero(seen.rows.some(hit)))
@@ -170,8 +171,7 @@ def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> Conta
         service=service,
         is_returning=is_returning,
     )
-    stays = ~is_hit | is_off[batch.replicas.node]
-    return replace(batch, nodes=after, replicas=_rows(batch.replicas, stays))
+    return replace(without(batch, is_hit & ~is_off[batch.replicas.node]), nodes=after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,18 +209,3 @@ def _at_stake(batch: ContainerBatch, rules: Rules, targets: StopTargets) -> _Imp
     is_over = (containers.state >= ContainerOnlyState.DELETING) | found.counts.is_empty
     is_unwritten = (containers.state == SharedState.OPEN) & (containers.key_count == 0)
     return _ImpactBatch(batch, found, is_hit, ~is_over & ~is_unwritten, targets)
-
-
-def _spare(seen: BatchView, serves: Bools) -> Ints:
-    """Return each container's number of copies; for shards, the number that may be lost
-    plus one.
-    """
-    replicas, rows = seen.batch.replicas, seen.rows
-    here = np.flatnonzero(serves)
-    indexes = Groups.of(replicas.container[here], replicas.index[here])
-    shards = np.bincount(replicas.container[here[indexes.first]], minlength=rows.count)
-    return np.where(seen.is_ec, shards - seen.batch.containers.data + 1, rows.tally(serves))
-
-
-def _rows(replicas: Replicas, which: Bools) -> Replicas:
-    return Replicas(**{f.name: getattr(replicas, f.name)[which] for f in fields(Replicas)})

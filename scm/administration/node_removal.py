@@ -18,8 +18,9 @@ import numpy as np
 import structlog
 
 from health import words
-from health.departure import FREE, is_readable, obstacles
+from health.departure import FREE, obstacles
 from health.judge import diagnose
+from health.remaining import is_readable
 from health.segmented_rows import Bools
 from scm.administration.close_requests import ContainerCloser
 from scm.administration.container_pages import ContainerPage, ContainerPages

@@ -91,21 +91,14 @@ class HealthBatchBuilder(ControlComponent):
         )
 
     def of(
-        self,
-        container_ids: Collection[int],
-        *,
-        without: Collection[int] = (),
-        gone: Collection[tuple[int, str]] = (),
+        self, container_ids: Collection[int], *, without: Collection[int] = ()
     ) -> ContainerBatch:
         """Return these containers, ascending, with their replicas and pending commands.
 
-        The commands `without` and the replicas `gone` (container and datanode) are left out.
+        The commands `without` are left out.
         """
         ids = sorted(set(container_ids))
         owner, held = self._state.replicas.owned(ids)
-        if gone := frozenset(gone):
-            is_left = self._left(ids, owner, held, gone)
-            owner, held = owner[is_left], picked(held, is_left)
         ops = self._ops(ids, without)
         words, which = np.unique(held["datanode"], return_inverse=True)
         holders = self._state.replicas.words(words.tolist())
@@ -129,17 +122,6 @@ class HealthBatchBuilder(ControlComponent):
             nodes=self._node_columns(names),
             origins=origins,
         )
-
-    def _left(
-        self,
-        ids: Sequence[int],
-        owner: Ints,
-        held: NDArray[Any],
-        gone: Collection[tuple[int, str]],
-    ) -> Bools:
-        names = self._state.replicas.words(held["datanode"].tolist())
-        pairs = zip(owner.tolist(), names, strict=True)
-        return np.array([(ids[i], name) not in gone for i, name in pairs], dtype=np.bool_)
 
     def _ops(self, ids: Sequence[int], without: Collection[int]) -> list[tuple[int, str, str, int]]:
         """Return (place of the container, word, datanode, index) for each pending command."""

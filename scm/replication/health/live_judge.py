@@ -13,11 +13,12 @@ from typing import Final
 import numpy as np
 
 from health.batch import NO_BCSID, BatchView, ContainerBatch, view
-from health.departure import FREE, HELD_BY, is_readable, lacking, obstacles
+from health.departure import FREE, HELD_BY, lacking, locked_out, obstacles
 from health.judge import Diagnosis, diagnose, scene_of
 from health.plan.copies import ratis_sources
 from health.plan.plan_rows import PlanRows, RaggedArray
 from health.plan.planner import plan
+from health.remaining import without
 from health.rules import Rules
 from health.segmented_rows import Bools
 from health.source_issues import DOUBTS, SourceIssue
@@ -78,7 +79,7 @@ def losses_without(
     ascending. Pure.
     """
     after = diagnose(as_if_told(batch, datanode_ids, op_state), rules)
-    return losses(after, _locked_out(view(batch), batch.nodes.among(datanode_ids)))
+    return losses(after, locked_out(view(batch), batch.nodes.among(datanode_ids)))
 
 
 def as_if_told(
@@ -153,8 +154,9 @@ class LiveHealthJudge:
 
     def health_without(self, container_id: int, datanode_id: str) -> HealthState:
         """Return a container's health without one datanode's replica."""
-        batch = self._batches.of([container_id], gone=[(container_id, datanode_id)])
-        return HealthState(int(diagnose(batch, self._batches.rules()).verdicts.state[0]))
+        batch = self._batches.of([container_id])
+        left = without(batch, batch.nodes.among([datanode_id])[batch.replicas.node])
+        return HealthState(int(diagnose(left, self._batches.rules()).verdicts.state[0]))
 
     def healthy(self, container_ids: Iterable[int]) -> dict[int, frozenset[str]]:
         """Return the HEALTHY ones among these containers, each with the datanodes whose replica has
@@ -189,7 +191,7 @@ class LiveHealthJudge:
         if not container_ids:
             return 0
         batch = self._batches.of(container_ids)
-        found = _locked_out(view(batch), batch.nodes.among(datanode_ids))
+        found = locked_out(view(batch), batch.nodes.among(datanode_ids))
         return int(np.count_nonzero(found & batch.containers.is_known))
 
     def sources(
@@ -218,12 +220,6 @@ class LiveHealthJudge:
             number: _copy(found, needed.get(place) or own.get(place, []))
             for place, number in enumerate(batch.containers.container_id.tolist())
         }
-
-
-def _locked_out(now: BatchView, is_off: Bools) -> Bools:
-    """Return which containers are readable, but not if some nodes were off."""
-    serves = now.is_present & ~now.is_bad & now.is_reachable
-    return is_readable(now, serves) & ~is_readable(now, serves & ~is_off[now.batch.replicas.node])
 
 
 def _copy(found: Diagnosis, rows: Sequence[int]) -> HealthRow:

@@ -1,7 +1,8 @@
 """What holds a leaving node back, and what would be locked out with it."""
 
-from health.departure import FREE, HELD_BY, is_readable, lacking, obstacles
+from health.departure import FREE, HELD_BY, lacking, obstacles
 from health.judge import judge
+from health.remaining import answering, is_readable
 from health.rules import Rules
 from tests.support.verification.judged import cut
 from tests.support.verification.snapshots import container, gather
@@ -138,6 +139,6 @@ def test_lacking_count_and_readability_are_computed() -> None:
     found = judge(cut(gather([*parts, hidden])).batch, Rules())
 
     made = lacking(found.view, found.counts).tolist()
-    readable = is_readable(found.view).tolist()
+    readable = is_readable(found.view, answering(found.view)).tolist()
     assert [(*line[:3], made[i], readable[i]) for i, line in enumerate(STAYING)] == list(STAYING)
     assert (0, True) == (made[-1], readable[-1])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from health.remaining import without
 from health.words import OPS, HealthState
 from scm.replication.health.live_judge import as_if_told
 from scm.state.entities import CommandKind, Container, OpState
@@ -143,7 +144,8 @@ class TestAsIf:
         """Is the container well without it?"""
         first, *others = holders(world)
 
-        batch = world.control.batches.of([1], gone=[(1, first)])
+        plain = world.control.batches.of([1])
+        batch = without(plain, plain.nodes.among([first])[plain.replicas.node])
 
         assert others == [batch.nodes.names[node] for node in batch.replicas.node]
 
