@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -31,14 +30,14 @@ from suture.runtime.loop import RetryAfter, Step
 
 LOOK_S: Final = 1.0
 CROWDED_LOOK_S: Final = 0.05  # while places are short: a flood opens hundreds per second
-REST: Final = 4  # pause after a check, in multiples of its duration
+REST: Final = 2  # pause after a check that closed connections, in multiples of its duration
 GRACE_S: Final = 2.0  # for the first call of a new connection
 KNOWN_S: Final = 60.0  # the addresses of known datanodes are asked for again then
 TRUSTED_COUNT_MAX: Final = 10_000  # hosts that showed a certificate, the last ones
 OWN_HOSTS: Final = frozenset({"127.0.0.1", "::1"})
 SHARE_OF_PEER: Final = 4  # of all connections, one peer may have a quarter
 SHARE_FREE: Final = 5  # of all, a fifth is kept free
-DESCRIPTORS: Final = Path("/proc/self/fd")
+DESCRIPTORS: Final = "/proc/self/fd"
 MAPPED: Final = "::ffff:"  # an IPv4 address on a socket for both versions
 
 log = structlog.get_logger()
@@ -80,6 +79,7 @@ class Connections(Collector):
         self._calls: dict[int, str] = {}  # connection of each running call, by ticket
         self._used_at_s: dict[str, float] = {}
         self._seen_at_s: dict[str, float] = {}  # by socket
+        self._sockets: dict[str, _Connection] = {}  # those found open by the last check
         self.ports: set[int] = set()
         self.count = 0
         self.ended_count = 0
@@ -123,7 +123,7 @@ class Connections(Collector):
             return RetryAfter(LOOK_S)
         begun_s = self._monotonic_s()
         share = max(2, self._count_max // SHARE_OF_PEER)
-        descriptors = list(DESCRIPTORS.iterdir())
+        descriptors = os.listdir(DESCRIPTORS)  # noqa: PTH208 - thousands: a Path each is slow
         if len(descriptors) <= share:
             self.count = 0
             self._used_at_s.clear()
@@ -196,16 +196,22 @@ class Connections(Collector):
             log.warning("connections_closed", peer=host, count=ended_count, open_count=open_count)
         return ended_count
 
-    def _open(self, descriptors: Sequence[Path]) -> Iterator[_Connection]:
-        for path in descriptors:
+    def _open(self, descriptors: Sequence[str]) -> Iterator[_Connection]:
+        """Yield the open connections. A socket that the last check found is not examined again, so
+        that a check keeps up with a flood."""
+        before, self._sockets = self._sockets, {}
+        for name in descriptors:
             with suppress(OSError):
-                inode = str(path.readlink())
-                if inode.startswith("socket:"):
-                    fd = int(path.name)
+                fd, inode = int(name), os.readlink(f"{DESCRIPTORS}/{name}")  # noqa: PTH115
+                if not inode.startswith("socket:"):
+                    continue
+                known = before.get(inode)
+                if known is None or known.fd != fd:
                     with socket.socket(fileno=os.dup(fd)) as one:
                         known = self._known(one, fd, inode)
-                    if known is not None:
-                        yield known
+                if known is not None:
+                    self._sockets[inode] = known
+                    yield known
 
     def _known(self, one: socket.socket, fd: int, inode: str) -> _Connection | None:
         """Return the connection of a socket; None if it is not a connection to one of the ports."""
