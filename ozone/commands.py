@@ -1,8 +1,9 @@
 """suture ozone: reads the volumes of an Apache Ozone datanode, and repairs damage there."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,7 +11,7 @@ import typer
 
 from merkle.replica import ContainerId
 from ozone.cluster.commands import export_command, reconcile_command
-from ozone.disk.layout import HDDS, OzoneVolume
+from ozone.disk.layout import HDDS, OzoneVolume, local_path
 from ozone.repair.commands import DatabasesOption, repair_command
 from ozone.scrub.comparison import Agreement, ChecksumDifferenceReason
 from ozone.scrub.result import MEANINGS, ContainerResult, ScrubStatus
@@ -23,7 +24,7 @@ from ozone.scrub.scrub import (
     scrub,
 )
 from ozone.scrub.service import ScrubServiceOptions, serve
-from scanner.finding import Forensic, ScanFinding
+from scanner.finding import DamageFault, Forensic, ScanFinding
 from suture.config.quantity import parse_bytes_per_s, parse_duration_s
 from suture.observe import logs
 from suture.runtime.exit_codes import ExitCode
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 INTERVAL_S_MIN: Final = 60.0
 BAR_STEP_BYTES: Final = 1024**2
 FINDINGS_SHOWN_MAX: Final = 100  # per container; the JSON document has all that are kept
+NAMED_MAX: Final = 10  # containers in one line
 QUIET: Final = frozenset({ScrubStatus.WHOLE, ScrubStatus.SKIPPED})
 
 WORDS: Final = {
@@ -127,10 +129,11 @@ def scrub_command(
         suture ozone scrub /data/hdds --rate 50MiB/s
     """
     logs.configure("error")  # findings are printed instead
+    data_dirs = [local_path(path) for path in data_dirs]
     wish = ScrubOptions(
         data_dirs=data_dirs,
         state_dir=state_dir or default_state_dir(),
-        database_dirs=tuple(db_dir or ()),
+        database_dirs=tuple(map(local_path, db_dir or ())),
         container_ids=frozenset(map(ContainerId, container or ())),
         restart=restart,
         bytes_per_s_max=_rate(rate),
@@ -158,12 +161,30 @@ def scrub_command(
 
         scrub(wish, ScrubListener(begun, bar.read, done, failed, missed))
     volumes = sorted(found.values(), key=lambda item: _place(item[0], data_dirs))
+    return _reported(volumes, failures, absent, wish.container_ids, as_json=as_json)
+
+
+def _reported(
+    volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]],
+    failures: Mapping[str, Exception],
+    absent: Sequence[str],
+    wanted: Set[ContainerId],
+    *,
+    as_json: bool,
+) -> int:
+    """Print the results of a scrub; return the exit code."""
     results = [result for _, each in volumes for result in each]
-    not_found = sorted(wish.container_ids - {result.container_id for result in results})
+    not_found = sorted(wanted - {result.container_id for result in results})
+    several = on_several_volumes(volumes)
     if as_json:
         print_json(document(volumes, failures, absent, not_found))
     else:
         print_scrub(volumes)
+        for container_id, places in several.items():
+            print_line(
+                f"container {container_id} is on several volumes: {', '.join(places)}; Ozone loads "
+                "one of them"
+            )
         for container_id in not_found:
             print_line(f"container {container_id}: NOT_FOUND on any volume that was read")
         for path, error in failures.items():
@@ -171,7 +192,7 @@ def scrub_command(
             print_line(f"{path}: {word}: {error_text(error)}")
     if failures:
         return ExitCode.FAILED
-    is_quiet = not not_found and all(result.standing in QUIET for result in results)
+    is_quiet = not (not_found or several) and all(result.standing in QUIET for result in results)
     return ExitCode.OK if is_quiet else ExitCode.TO_DO
 
 
@@ -179,6 +200,18 @@ def _place(volume: OzoneVolume, data_dirs: Sequence[Path]) -> int:
     """Return a volume's position on the command line."""
     named = [volume.hdds in {path, path / HDDS} for path in data_dirs]
     return named.index(True)
+
+
+def on_several_volumes(
+    volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]],
+) -> dict[ContainerId, list[str]]:
+    """Return the containers that more than one volume of the datanode has, with the volumes."""
+    places: dict[ContainerId, list[str]] = {}
+    for volume, results in volumes:
+        for result in results:
+            if not (result.is_open or result.is_missing):
+                places.setdefault(result.container_id, []).append(str(volume.hdds))
+    return {key: paths for key, paths in sorted(places.items()) if len(paths) > 1}
 
 
 class _Bar:
@@ -236,9 +269,9 @@ def serve_command(
     if interval_s < INTERVAL_S_MIN:
         raise typer.BadParameter(f"--interval {interval}: at least {INTERVAL_S_MIN:g} s")
     wish = ScrubOptions(
-        data_dirs=data_dirs,
+        data_dirs=[local_path(path) for path in data_dirs],
         state_dir=state_dir or default_state_dir(),
-        database_dirs=tuple(db_dir or ()),
+        database_dirs=tuple(map(local_path, db_dir or ())),
         bytes_per_s_max=_rate(rate),
     )
     return serve(ScrubServiceOptions(scrub=wish, interval_s=interval_s, listen=listen), stop)
@@ -281,6 +314,9 @@ def document(
         "failed": {path: str(error) for path, error in failures.items()},
         "absent": list(absent),
         "not_found": list(not_found),
+        "on_several_volumes": {
+            str(key): paths for key, paths in on_several_volumes(volumes).items()
+        },
         "standings": {standing.value: standings[standing] for standing in ScrubStatus},
     }
 
@@ -288,10 +324,17 @@ def document(
 def print_scrub(volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]]) -> None:
     """Print the scrub's results: what needs attention first, then one paragraph per volume."""
     for volume, results in volumes:
-        for result in results:
+        is_treeless = all(result.lacks_tree for result in results if result.read_at_ms)
+        for result in map(_without_tree_note, results) if is_treeless else results:
             if result.standing not in QUIET or result.findings:
                 print_container(result)
-        print_volume(volume, results)
+        print_volume(volume, results, is_treeless=is_treeless)
+
+
+def _without_tree_note(result: ContainerResult) -> ContainerResult:
+    findings = tuple(one for one in result.findings if one.fault is not DamageFault.TREE_MISSING)
+    dropped_count = len(result.findings) - len(findings)
+    return replace(result, findings=findings, finding_count=result.finding_count - dropped_count)
 
 
 def print_container(result: ContainerResult) -> None:
@@ -325,8 +368,10 @@ def finding_row(finding: ScanFinding) -> tuple[object, ...]:
     )
 
 
-def print_volume(volume: OzoneVolume, results: Sequence[ContainerResult]) -> None:
-    """Print the totals of a volume."""
+def print_volume(
+    volume: OzoneVolume, results: Sequence[ContainerResult], *, is_treeless: bool
+) -> None:
+    """Print the totals of a volume; `is_treeless`: none of its containers has a tree."""
     standings = Counter(result.standing for result in results)
     counts = ", ".join(
         f"{count} {standing.value}" for standing in ScrubStatus if (count := standings[standing])
@@ -338,9 +383,16 @@ def print_volume(volume: OzoneVolume, results: Sequence[ContainerResult]) -> Non
     agreements = Counter(comparison.agreement for comparison in read)
     for agreement in Agreement:
         if agreements[agreement]:
-            print_line(f"  {pluralize(agreements[agreement], 'container')} {WORDS[agreement]}")
+            why = ": Ozone before 2.1 makes none" if is_treeless else ""
+            containers = pluralize(agreements[agreement], "container")
+            print_line(f"  {containers} {WORDS[agreement]}{why}")
     reasons: Counter[ChecksumDifferenceReason] = Counter()
     for comparison in read:
         reasons.update(comparison.reasons)
     for reason, count in reasons.items():
         print_line(f"  {count} {REASONS[reason]}")
+    leftovers = [str(result.container_id) for result in results if result.is_leftover]
+    if leftovers:
+        more = f" and {len(leftovers) - NAMED_MAX} more" if len(leftovers) > NAMED_MAX else ""
+        named = ", ".join(leftovers[:NAMED_MAX])
+        print_line(f"  empty directories, as of deleted containers: {named}{more}")

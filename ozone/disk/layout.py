@@ -11,10 +11,12 @@ Nothing here writes.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from merkle.replica import ID_MAX, ContainerId
 from suture.errors import Code, RefusedError, VolumeFailed
@@ -22,6 +24,9 @@ from suture.errors import Code, RefusedError, VolumeFailed
 VERSION_NAME: Final = "VERSION"
 VERSION_BYTES_MAX: Final = 64 * 1024
 HDDS: Final = "hdds"
+STORAGE_TYPE: Final = re.compile(r"^\[\w+\](?=/|file:/)")
+FILE_URI: Final = re.compile(r"^file:/+")
+OF_CLUSTER: Final = "CID-"  # begins a cluster id; before SCM HA the directory had the id of the SCM
 SUBFOLDERS: Final = 256  # containerDir0 .. containerDir255
 DATABASE: Final = "container.db"
 
@@ -109,6 +114,15 @@ def find_volume(data_dir: Path) -> OzoneVolume:
     )
 
 
+def local_path(place: Path) -> Path:
+    """Return the path of an entry of `hdds.datanode.dir` or `hdds.datanode.container.db.dir`, which
+    may begin with a type of storage and be a URI; other paths unchanged.
+    """
+    text = STORAGE_TYPE.sub("", str(place))
+    path = FILE_URI.sub("/", text)  # pathlib has made one slash of several
+    return Path(path if path == text else unquote(path))
+
+
 def _no_volume(data_dir: Path) -> RefusedError:
     """Return the error for a missing volume: most often a disk that is not mounted."""
     hint = "name a directory of hdds.datanode.dir, as in the datanode's ozone-site.xml"
@@ -144,7 +158,17 @@ def _cluster(hdds: Path, cluster_id: str) -> Path:
     if len(others) > 1:
         found = ", ".join(path.name for path in others)
         raise RefusedError(Code.INCONSISTENT_VOLUME, f"{hdds} holds several clusters: {found}")
-    return others[0] if others else named
+    if not others:
+        return named
+    is_of_scm = cluster_id.startswith(OF_CLUSTER) and not others[0].name.startswith(OF_CLUSTER)
+    if not is_of_scm:
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME,
+            f"{hdds}: {VERSION_NAME} names cluster {cluster_id}, and its containers are in "
+            f"{others[0].name}",
+            hint="was a disk of another cluster mounted, or VERSION copied?",
+        )
+    return others[0]
 
 
 def container_ids(volume: OzoneVolume) -> Iterator[ContainerId]:

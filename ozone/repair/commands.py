@@ -10,6 +10,7 @@ import typer
 
 from agent.plan.reconcile_outcome import PeerState
 from merkle.replica import ContainerId, ReplicaState
+from ozone.disk.layout import local_path
 from ozone.repair.proposal import NOT_ASKED, Proposal, RepairTarget
 from ozone.repair.repair import (
     ChunkRepairOutcome,
@@ -143,11 +144,11 @@ def repair_command(
         raise typer.BadParameter("--json asks nobody: give --yes or --dry-run with it")
     logs.configure("error")
     wish = RepairOptions(
-        data_dir=data_dir,
+        data_dir=local_path(data_dir),
         container_id=ContainerId(container),
         peers=[_address(text) for text in dict.fromkeys(peer)],
         state_dir=state_dir or default_state_dir(),
-        database_dirs=tuple(db_dir or ()),
+        database_dirs=tuple(map(local_path, db_dir or ())),
         is_stopped=stopped,
         is_dry=dry_run,
     )

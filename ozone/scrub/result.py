@@ -70,6 +70,17 @@ class ContainerResult:
         return ScrubStatus.WHOLE
 
     @property
+    def is_leftover(self) -> bool:
+        """True for a directory without any file, as a delete leaves it."""
+        return self.is_open and not self.state
+
+    @property
+    def lacks_tree(self) -> bool:
+        """True if it was read, and Ozone has made no tree of it."""
+        faults = {finding.fault for finding in self.findings}
+        return bool(self.read_at_ms) and DamageFault.TREE_MISSING in faults
+
+    @property
     def settled_root(self) -> int | None:
         """The root of the present data, whoever made Ozone's tree; None if unknown."""
         if self.standing is ScrubStatus.WHOLE:

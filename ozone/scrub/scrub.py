@@ -8,7 +8,7 @@ when everything was read. No other scrub may use the same state directory meanwh
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -141,9 +141,22 @@ def find_volumes(
 
 
 def check_place(
-    path: Path, volume: OzoneVolume, others: Iterable[OzoneVolume], state_dir: Path
+    path: Path, volume: OzoneVolume, others: Sequence[OzoneVolume], state_dir: Path
 ) -> None:
-    """Raise RefusedError for a volume that is given twice, or that has our state on it."""
+    """Raise RefusedError for a volume that is given twice, that is of another cluster or datanode
+    than `others`, or that has our state on it.
+    """
+    for other in others:
+        for what, ours, theirs in (
+            ("cluster", volume.cluster_id, other.cluster_id),
+            ("datanode", volume.datanode_id, other.datanode_id),
+        ):
+            if ours != theirs:
+                raise RefusedError(
+                    Code.MALFORMED_REQUEST,
+                    f"{path} is of {what} {ours}, and {other.hdds} of {what} {theirs}",
+                    hint="name the volumes of one datanode in a command",
+                )
     if any(other.storage_id == volume.storage_id for other in others):
         raise RefusedError(
             Code.MALFORMED_REQUEST, f"{path}: volume {volume.storage_id} named twice"

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.cli.main import run
+from ozone.disk.layout import find_volume
 from ozone.scrub.scrub import ScrubOptions
 from ozone.scrub.service import ScrubServiceOptions, serve
 from suture.errors import RefusedError
@@ -22,8 +23,14 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def volumes(tmp_path: Path) -> Path:
-    """Real volumes; each test may change them."""
-    return golden(tmp_path / "golden")
+    """Real volumes, here of one datanode; each test may change them."""
+    found = golden(tmp_path / "golden")
+    uuid = find_volume(found / "dn4").datanode_id
+    version = found / "dn0-damaged" / "hdds" / "VERSION"
+    version.write_text(
+        version.read_text().replace(find_volume(found / "dn0-damaged").datanode_id, uuid)
+    )
+    return found
 
 
 def empty(path: Path) -> str:

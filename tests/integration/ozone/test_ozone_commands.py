@@ -11,7 +11,7 @@ import pytest
 
 from agent.cli.main import run
 from suture.runtime.exit_codes import ExitCode
-from tests.support.ozone.ozone_volumes import golden
+from tests.support.ozone.ozone_volumes import OF_1_4, golden, unpack
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,74 @@ def test_a_container_that_is_nowhere_is_no_success(
     assert [ExitCode.TO_DO] * 2 == codes
     assert "container 777: NOT_FOUND" in said
     assert [1, 777] == json.loads(capsys.readouterr().out)["not_found"]
+
+
+def test_missing_trees_of_a_volume_of_ozone_1_4_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before 2.1 no container has a tree, so none is named for lacking one. A directory of a
+    deleted container without any file is a note.
+    """
+    data = unpack(OF_1_4, tmp_path) / "1.4.1-v3"
+    shutil.rmtree(next(data.glob("hdds/CID-*/current/containerDir0")) / "2", ignore_errors=True)
+    (next(data.glob("hdds/CID-*/current/containerDir0")) / "9" / "chunks").mkdir(parents=True)
+
+    code = scrub(data, tmp_path / "state", "--container", "1", "--container", "9")
+
+    said = capsys.readouterr().out
+    assert ExitCode.OK == code
+    assert "TREE_MISSING" not in said
+    assert "1 container without a tree: Ozone before 2.1 makes none" in said
+    assert "container 1" not in said
+    assert "empty directories, as of deleted containers: 9" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("clusterID", "is of cluster CID-other, and"),
+        ("datanodeUuid", "is of datanode other, and"),
+    ],
+)
+def test_volumes_that_do_not_belong_together_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    """Container ids mean other containers there, or other replicas."""
+    for folder, uuid in (("a", "u"), ("b", "other" if name == "datanodeUuid" else "u")):
+        cluster = "CID-other" if name == "clusterID" and folder == "b" else "CID-1"
+        hdds = tmp_path / folder / "hdds"
+        (hdds / cluster / "current").mkdir(parents=True)
+        (hdds / "VERSION").write_text(
+            f"storageID=DS-{folder}\nclusterID={cluster}\ndatanodeUuid={uuid}\n"
+        )
+
+    command = ["ozone", "scrub", str(tmp_path / "a"), str(tmp_path / "b")]
+    code = run([*command, "--state-dir", str(tmp_path / "state")])
+
+    assert ExitCode.FAILED == code
+    assert words in capsys.readouterr().err
+
+
+def test_container_on_two_volumes_of_a_datanode_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ozone loads one of them, and nobody knows which."""
+    one = unpack(OF_1_4, tmp_path) / "1.4.1-v3"
+    two = shutil.copytree(one, tmp_path / "two")
+    version = two / "hdds" / "VERSION"
+    (storage,) = two.glob("hdds/CID-*/DS-*")
+    version.write_text(version.read_text().replace(storage.name, "DS-two"))
+    storage.rename(storage.with_name("DS-two"))
+
+    arguments = ["ozone", "scrub", str(one), f"[DISK]{two}", "--container", "1"]
+    code = run([*arguments, "--state-dir", str(tmp_path / "state")])
+
+    assert ExitCode.TO_DO == code
+    said = capsys.readouterr().out
+    assert f"container 1 is on several volumes: {one}/hdds, {two}/hdds" in said
+    assert ExitCode.TO_DO == run([*arguments, "--state-dir", str(tmp_path / "state"), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert {"1": [f"{one}/hdds", f"{two}/hdds"]} == document["on_several_volumes"]
 
 
 def test_a_second_look_says_the_same(

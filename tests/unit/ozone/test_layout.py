@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ContainerId
-from ozone.disk.layout import container_ids, find_volume
+from ozone.disk.layout import container_ids, find_volume, local_path
 from suture.errors import RefusedError
 
 VERSION = "#Sun Nov 22\nstorageID=DS-1\nclusterID=CID-1\ndatanodeUuid=u\nlayOutVersion=1\n"
@@ -61,12 +61,31 @@ def test_containers_lie_by_the_bits_of_their_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "path"),
+    [
+        ("/data/1", "/data/1"),
+        ("[DISK]/data/1", "/data/1"),
+        ("[archive]/data/1", "/data/1"),
+        ("file:///data/1", "/data/1"),
+        ("[SSD]file:///data/with%20space", "/data/with space"),
+        ("file:/data/1", "/data/1"),
+        ("data/1", "data/1"),
+    ],
+)
+def test_directory_is_taken_as_it_stands_in_hdds_datanode_dir(said: str, path: str) -> None:
+    """Ozone reads a type of storage in brackets, and a URI."""
+    assert Path(path) == local_path(Path(said))
+
+
+@pytest.mark.parametrize(
     ("version", "clusters", "why"),
     [
         ("storageID=DS-1\n", (), "does not say clusterID, datanodeUuid"),
         (VERSION.replace("CID-1", "../.."), (), "is no name"),
         (VERSION.replace("DS-1", ".."), (), "is no name"),
         (VERSION, ("A", "B"), "several clusters: A, B"),
+        (VERSION.replace("CID-1", "6f0a"), ("89de",), "cluster 6f0a, .* in 89de"),
+        (VERSION, ("CID-2",), "VERSION names cluster CID-1, and its containers are in CID-2"),
     ],
 )
 def test_volume_with_an_invalid_version_file_is_refused(
