@@ -1,7 +1,8 @@
 """Gathers the bytes of a damaged chunk: whole from a peer, else window by window from all.
 
 A chunk without checksums cannot be verified. It is accepted only if at least two peers have it, and
-all that have it agree. Thread-safe.
+all that have it agree. A peer that is not read may disagree, so then it is not accepted.
+Thread-safe.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -84,11 +85,11 @@ class Gatherer:
         if len(set(found.values())) > 1:
             who = ", ".join(sorted(found))
             return GatheredChunk(None, message=f"no checksums, and peers differ: {who}")
-        if len(found) < AGREEING_MIN:
+        if unread or len(found) < AGREEING_MIN:
             return GatheredChunk(
                 None,
-                message=f"no checksums: {AGREEING_MIN} peers must have the same bytes"
-                + _not_read(unread),
+                message=f"no checksums: {AGREEING_MIN} peers must have the same bytes, and no "
+                f"other peer others{_not_read(unread)}",
                 is_unknown=bool(unread),
             )
         return GatheredChunk(next(iter(found.values())), tuple(sorted(found)))

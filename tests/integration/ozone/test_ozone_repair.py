@@ -317,6 +317,20 @@ def test_bytes_without_checksums_need_two_peers_that_agree(
     assert 0 == volume.file(2, 24).stat().st_size
 
 
+def test_bytes_without_checksums_wait_for_a_silent_peer(
+    volumes: Path, volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two peers agree, and the third, which does not answer, may have other bytes."""
+    with peers_of(volumes) as peers:
+        arguments = [*addresses(peers), "127.0.0.1:1"]
+        document = volume.document(capsys, 2, arguments)
+
+    left = {one["block_id"]: one for one in document["outcomes"] if one["written"] == "LEFT"}
+    assert {FIRST + number for number in UNSUMMED} == set(left)
+    assert all("not read: 127.0.0.1:1" in one["message"] for one in left.values())
+    assert document["is_unknown"]
+
+
 # --- peers that fail -----------------------------------------------------------------------------
 
 
