@@ -3,13 +3,15 @@
     put ──► queue ──► a thread takes all that wait ──► one put of a session ──► each put's result
 
 This is the group commit of databases: a put that is alone is stored at once, and what arrives while
-a batch is written travels together in the next one. An error of one key fails its own put only.
+a batch is written travels together in the next one. After a batch the threads that it stored for
+get a moment to put their next files; otherwise two halves of them would take turns. An error of one
+key fails its own put only.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Condition
 from typing import Final
 
 from suture.client.block_messages import MESSAGE_BYTES_MAX, RUN_BYTES_MAX
@@ -19,6 +21,7 @@ from suture.client.writer import LOOK_S, StoredFile, Waits, WriterSession
 from suture.errors import SutureError, UnavailableError
 from suture.wire.clients.channel import ChannelClosed
 
+GATHER_S: Final = 0.002  # a tenth of a batch: the threads it stored for put their next file
 SMALL_BYTES_MAX: Final = MESSAGE_BYTES_MAX  # a longer file would hold up the others of its batch
 
 
@@ -46,7 +49,7 @@ class SmallPuts:
         self._under_way: list[_Put] = []  # one batch: two would be smaller, at the same cost each
         self._thread: ThreadPoolExecutor | None = None  # made on first use
         self._is_closed = False
-        self._lock = Lock()  # of the fields above
+        self._lock = Condition()  # of the fields above
 
     def put(
         self,
@@ -71,6 +74,7 @@ class SmallPuts:
             self._is_closed = True
             waiting, self._waiting = self._waiting, []
             _stop(self._under_way)
+            self._lock.notify_all()
         for put in waiting:
             put.stored.set_exception(ChannelClosed())
         if self._thread is not None:
@@ -81,6 +85,7 @@ class SmallPuts:
             if self._is_closed:
                 raise ChannelClosed
             self._waiting.append(put)
+            self._lock.notify_all()
         self._begin()
 
     def _begin(self) -> None:
@@ -99,19 +104,26 @@ class SmallPuts:
         """Publish the result of each put; if the batch was refused, its puts follow one by one."""
         error = done.exception()
         with self._lock:
-            batch, self._under_way = self._under_way, []
+            batch = self._under_way
             is_repeated = not (error is None or isinstance(error, UnavailableError))
             is_repeated = is_repeated and len(batch) > 1 and not self._is_closed
             if is_repeated:
                 for put in batch:
                     put.is_alone, put.session = True, None
                 self._waiting = [*batch, *self._waiting]
+            expected_count = len(self._waiting) + len(batch)
         if error is None:
             for put, stored in zip(batch, done.result(), strict=True):
                 put.stored.set_result(stored)
         elif not is_repeated:
             for put in batch:
                 put.stored.set_exception(_error_of(put, error, len(batch)))
+        with self._lock:
+            if expected_count > 1 and not is_repeated:  # a put that is alone never waits here
+                self._lock.wait_for(
+                    lambda: self._is_closed or len(self._waiting) >= expected_count, GATHER_S
+                )
+            self._under_way = []
         self._begin()
 
     def _awaited(self, put: _Put) -> StoredFile:

@@ -115,6 +115,25 @@ def test_puts_that_arrive_while_one_is_written_travel_together() -> None:
     assert (2, 0) == (len(pool.kept), len(pool.ended))
 
 
+def test_thread_that_puts_again_travels_with_those_that_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the threads would take turns in two halves, at twice the cost."""
+    monkeypatch.setattr(small_puts, "GATHER_S", 20.0)
+    pool = Sessions()
+    with running(pool) as (puts, begin):
+        first = begin("k0")
+        others = [begin("k1"), begin("k2")]
+        pool.may_go_on.set()
+        first.result(10)
+        source = SourceFile("k3", Path("k3"), 1, b"x")
+        puts.put(source, replace=False, progress=lambda _: None, waits=lambda _: None)
+        for put in others:
+            put.result(10)
+
+    assert [["k0"], ["k1", "k2", "k3"]] == pool.batches
+
+
 def test_existing_key_fails_its_own_put_only() -> None:
     """A refused batch is repeated one by one, and the session of a refused put ends."""
     pool = Sessions(existing=frozenset({"k2"}))
