@@ -341,7 +341,9 @@ def command(
     logs.take_over()
     if check:
         try:
-            typer.echo(load(config).model_dump_json(indent=2))
+            from suture.terminal.output import print_json  # with rich, which a daemon does without
+
+            print_json(load(config).model_dump(mode="json"))
         except SutureError as error:
             typer.echo(printable(f"suture-agent: {error}"), err=True)
             raise typer.Exit(ExitCode.FAILED) from error

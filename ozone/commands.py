@@ -346,7 +346,7 @@ def print_container(result: ContainerResult) -> None:
     for doubt in result.doubts():
         print_line(f"  {doubt}")
     if result.findings:
-        columns = ["block", "at#", "bytes#", "verdict", "fault", "looks like", "evidence"]
+        columns = ["block", "offset#", "bytes#", "verdict", "fault", "pattern", "evidence"]
         shown = result.findings[:FINDINGS_SHOWN_MAX]
         print_rows(columns, map(finding_row, shown))
         for fault in dict.fromkeys(finding.fault for finding in shown):

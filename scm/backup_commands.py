@@ -96,7 +96,7 @@ def show_backups(directory: Path, *, as_json: bool) -> int:
     """Print the backups in a directory, oldest first."""
     found = list_backups(directory)
     if as_json:
-        print_json([{"path": str(path), **_facts(one)} for path, one in found])
+        print_json({"backups": [{"path": str(path), **_facts(one)} for path, one in found]})
     elif not found:
         print_line(f"no backup is in {directory}")
     else:
@@ -106,7 +106,7 @@ def show_backups(directory: Path, *, as_json: bool) -> int:
             else (path.name, one.cluster_id, size(one.size_bytes), _counts(one))
             for path, one in found
         ]
-        print_rows(["backup", "cluster", "size#", "what"], rows)
+        print_rows(["backup", "cluster", "bytes#", "contents"], rows)
     is_well = found and all(isinstance(one, BackupManifest) for _, one in found)
     return ExitCode.OK if is_well else ExitCode.TO_DO
 

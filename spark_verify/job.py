@@ -16,8 +16,9 @@ version. If the run id belongs to a run with other input, nothing is done (exit 
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -34,6 +35,7 @@ from spark_verify.retention import RetentionPolicy, remove_old_runs
 from spark_verify.session import open_session
 from spark_verify.snapshot.manifest import read_manifest
 from spark_verify.storage import Storage, address_of, is_local, storage_of
+from suture.observe.json_schema import versioned
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 PARSERS_USAGE: Final = 2  # typer's exit code for a wrong command line
@@ -297,12 +299,17 @@ def _remove_old(
         progress(f"old runs were not removed: {describe_error(error)}")
 
 
+def _print_json(document: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(versioned(document)))
+
+
 def _say_error(error: Exception, *, as_json: bool) -> None:
     message = describe_error(error)
     hint = hint_of(error)
     code = getattr(error, "code", "VERIFY_FAILED")
     if as_json:
-        typer.echo(json.dumps({"error": code, "message": message, "hint": hint}))
+        error_facts: dict[str, Any] = {"code": code, "message": message, "hint": hint, "facts": {}}
+        _print_json({"error": error_facts})
     _tell(f"suture-verify: {message}", err=True)
     if hint:
         _tell(f"hint: {hint}", err=True)
@@ -313,7 +320,8 @@ def _say_options(chosen: ResolvedOptions, rules: dict[str, int], *, as_json: boo
     rows = chosen.explained(rules)
     if as_json:
         names = ("value", "from", "meaning")
-        typer.echo(json.dumps({row[0]: dict(zip(names, row[1:], strict=True)) for row in rows}))
+        known = {row[0]: dict(zip(names, row[1:], strict=True)) for row in rows}
+        _print_json({"options": known})
         return
     for name, value, whence, meaning in rows:
         _tell(f"{name:<22} {value:>10,}  {whence:<8}  {meaning}")
@@ -321,7 +329,7 @@ def _say_options(chosen: ResolvedOptions, rules: dict[str, int], *, as_json: boo
 
 def _say_result(result: VerifyResult, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"path": result.address} | result.summary))
+        _print_json({"path": result.address} | result.summary)
         return
     summary = result.summary
     planned = {action: one["rows"] for action, one in summary["plan"].items() if one["rows"]}

@@ -1,4 +1,4 @@
-"""Generate what is derived from the declared options: docs/CONFIGURATION.md, systemd/agent.toml.
+"""Generate documents from their declarations: options, log events, JSON documents.
 
 python tools/gen_docs.py            write the files
 python tools/gen_docs.py --check    exit 1 if what is committed is not what is declared
@@ -14,10 +14,12 @@ sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
 from agent.config.option_docs import document, sample  # noqa: E402
 from scm.state import options as scm_options  # noqa: E402
 from suture.observe import events  # noqa: E402
+from tools import json_documents  # noqa: E402
 
 GENERATED = {
     "docs/CONFIGURATION.md": lambda: document() + scm_options.document(),
     "docs/EVENTS.md": events.document,
+    "docs/JSON.md": json_documents.document,
     "systemd/agent.toml": sample,
 }
 

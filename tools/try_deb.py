@@ -144,7 +144,7 @@ def registered(operator: Host) -> None:
     """Wait until the control plane knows every host. Raise Fault."""
     deadline_s = time.monotonic() + START_S
     while time.monotonic() < deadline_s:
-        nodes = json.loads(operator.run(f"suture scm nodes --json {SCM}"))
+        nodes = json.loads(operator.run(f"suture scm nodes --json {SCM}"))["nodes"]
         if [node["health"] for node in nodes] == ["HEALTHY"] * HOST_COUNT:
             return
         time.sleep(0.5)

@@ -108,7 +108,7 @@ def registered(host: Host) -> str:
     host.start("suture-agent.service")
     deadline_s = time.monotonic() + START_S
     while time.monotonic() < deadline_s:
-        nodes = json.loads(host.run("suture scm nodes --json"))
+        nodes = json.loads(host.run("suture scm nodes --json"))["nodes"]
         if [node["health"] for node in nodes] == ["HEALTHY"]:
             print(f"# suture scm nodes\n{host.run('suture scm nodes')}", end="", flush=True)
             host.stop()

@@ -14,6 +14,7 @@ from suture.client.download import write_whole
 from suture.client.file_pieces import SourceFile
 from suture.client.key_listing import all_keys, checked_key, key_fault
 from suture.client.spool import Spool
+from suture.client.writer import StoredFile
 from suture.ec.scheme import parse_scheme
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.memory import share_heaps
@@ -94,8 +95,8 @@ def put(
                     print_note(f"stored {stored_files} of {len(sources)} files, then stopped")
                 raise
     if as_json:
-        keys = [{"key": s.key, "bytes": s.size_bytes, "replicas": s.replicas_min} for s in stored]
-        print_json({"stored": keys, "bytes": total_bytes, "container_ids": containers})
+        keys = list(map(stored_facts, stored))
+        print_json({"keys": keys, "bytes": total_bytes, "container_ids": containers})
         return
     if not stored:
         print_line("nothing to store: there are no files in what was given")
@@ -106,6 +107,15 @@ def put(
         f"{'container' if len(containers) == 1 else 'containers'} "
         f"{', '.join(map(str, containers))}; every file is on {fewest} datanodes or more"
     )
+
+
+def stored_facts(stored: StoredFile) -> dict[str, object]:
+    """Return a stored file as JSON."""
+    return {
+        "key": stored.key,
+        "bytes": stored.size_bytes,
+        "replica_count": stored.replicas_min,
+    }
 
 
 def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[SourceFile]:
@@ -271,13 +281,13 @@ def ls(
         for container_id in () if keys else container or ():  # empty, or no such container?
             fetch_container(client, container_id)
     if as_json:
-        print_json([key_facts(key) for key in keys])
+        print_json({"keys": [key_facts(key) for key in keys]})
         return
     rows = [
         (key.key, size(key.size), ("LOST " if key.lost_container_ids else "") + locations(key))
         for key in keys
     ]
-    print_rows(["key", "size#", "container/block"], rows)
+    print_rows(["key", "bytes#", "container/block"], rows)
     print_line(f"{pluralize(len(keys), 'key')}, {size(sum(key.size for key in keys))}")
     lost = sum(bool(key.lost_container_ids) for key in keys)
     if lost:
@@ -292,7 +302,7 @@ def key_facts(key: scm_pb2.KeyInfo) -> dict[str, object]:
         {
             "container_id": b.block_id.container_id,
             "block_id": b.block_id.local_id,
-            "bytes": b.length,
+            "length_bytes": b.length,
         }
         for b in key.blocks
     ]

@@ -175,7 +175,7 @@ def print_orders(orders: "ReconcileReport", *, as_json: bool) -> None:
     if as_json:
         print_json(orders.facts())
         return
-    columns = ["container#", "class", "reason", "outcome", "why"]
+    columns = ["container#", "class", "reason", "outcome", "details"]
     rows = [
         (row.container_id, row.checksum_class, row.reason, *orders.outcomes[row.container_id])
         for row in orders.plan.rows

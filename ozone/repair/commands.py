@@ -237,7 +237,7 @@ def print_proposal(story: RepairReport) -> None:
     if proposal is not None:
         faults = {(one.block_id, one.offset): one for one in before.findings}
         rows = [plan_row(target, faults) for target in proposal.targets[:SHOWN_MAX]]
-        print_rows(["block", "at#", "bytes#", "fault", "looks like", "from"], rows)
+        print_rows(["block", "offset#", "bytes#", "fault", "pattern", "source"], rows)
         more = len(proposal.targets) - len(rows)
         if more:
             print_line(f"  and {more} more")

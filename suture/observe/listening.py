@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import structlog
 
+from suture.observe.json_schema import versioned
+
 _log = structlog.get_logger()
 
 
@@ -18,7 +20,7 @@ def announce_listening(
     A write that fails (full disk, closed pipe) is logged, and stdout becomes /dev/null: the server
     already answers calls, and must not end because of a message.
     """
-    line = {"event": "listening", "address": address, "web": web, **facts}
+    line = versioned({"event": "listening", "address": address, "web": web, **facts})
     try:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()

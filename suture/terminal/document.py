@@ -13,16 +13,16 @@ LONG = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64}
 
 
 def print_messages(
+    noun: str,
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     messages: Sequence[Message],
     *,
     as_json: bool,
 ) -> None:
-    """Print messages with all their fields as a JSON list, or what `rows` has of them as a
-    table."""
+    """Print messages with all their fields as a JSON list under `noun`, or `rows` as a table."""
     if as_json:
-        print_json([facts(message) for message in messages])
+        print_json({noun: [facts(message) for message in messages]})
     else:
         print_rows(columns, rows)
 

@@ -8,7 +8,7 @@ from the wire.
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from rich.text import Text
 
 from suture.config.quantity import format_duration
 from suture.errors import SutureError, size_text
+from suture.observe.json_schema import versioned
 from suture.observe.terminal_escape import printable, short_id
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ people = Console(
 aside = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
-def print_json(value: object) -> None:
-    """Print `value` as one JSON document on stdout."""
-    json.dump(value, sys.stdout, indent=2, sort_keys=True)
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON object on stdout: the key `schema`, then the keys of `document` by name."""
+    ordered = json.loads(json.dumps(document, sort_keys=True))
+    json.dump(versioned(ordered), sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 

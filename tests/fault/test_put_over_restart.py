@@ -110,7 +110,7 @@ def test_safe_mode_ends_while_one_datanode_is_away(
                 "safemode": ("scm", "safemode"),
             }.items()
         }
-        [closed] = suture.json("scm", "close", open_id, code=ExitCode.TO_DO)
+        [closed] = suture.json("scm", "close", open_id, code=ExitCode.TO_DO)["decisions"]
         with ClusterClient(cluster.scm.address) as client:
             wait_until(lambda: not client.scm.safe_mode(scm_pb2.SafeModeRequest()).on)
             reason = client.scm.safe_mode(scm_pb2.SafeModeRequest()).reason

@@ -1,6 +1,5 @@
 """The demo, as its user runs it: it heals everything, and leaves nothing behind."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 
 from suture.errors import RefusedError
 from suture.wire.v1 import container_pb2, scm_pb2
+from tests.support.printed_json import document_in
 from tests.support.storage.three_replicas import content
 from tests.support.verification.java import skip_without_java
 from tools.demo.command import Steps
@@ -157,7 +157,7 @@ def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
     )
 
     assert 0 == done.returncode, done.stdout + done.stderr + log_of(work)
-    story = json.loads(done.stdout)
+    story = document_in(done.stdout, "demo")
     assert [] == story["not_healed"]
     assert {damage["way"] for damage in story["damages"]} == WAYS
     assert [] == [damage for damage in story["damages"] if not damage["found_as"]]

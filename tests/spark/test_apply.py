@@ -111,7 +111,10 @@ def test_a_dry_run_shows_bytes_minutes_and_copies_of_every_row(
     suture: CommandLine, stage: Stage, plan: Path
 ) -> None:
     """The rows are a delete, a copy and a reconcile. No command is sent."""
-    shown = {d["container_id"]: d for d in suture.json("scm", "apply-plan", str(plan), "--dry-run")}
+    shown = {
+        d["container_id"]: d
+        for d in suture.json("scm", "apply-plan", str(plan), "--dry-run")["decisions"]
+    }
 
     told = {
         number: (
@@ -167,7 +170,9 @@ def test_a_plan_is_taken_from_wherever_it_lies(
         put(plan.parent, store.address("results"))
         there = store.address(f"results/{plan.name}")
         places = [str(plan), plan.as_uri(), there, str(old)]
-        shown = [suture.json("scm", "apply-plan", place, "--dry-run") for place in places]
+        shown = [
+            suture.json("scm", "apply-plan", place, "--dry-run")["decisions"] for place in places
+        ]
         missing = suture.json(
             "scm", "apply-plan", store.address("no"), "--dry-run", code=ExitCode.FAILED
         )
@@ -224,18 +229,18 @@ def test_shown_plan_is_applied_once_and_only_to_an_unchanged_world(
     suture: CommandLine, stage: Stage, plan: Path, tmp_path: Path
 ) -> None:
     """For programs, the output of the dry run takes the place of the screen."""
-    shown = suture.json("scm", "apply-plan", str(plan), "--dry-run")
-    (tmp_path / "shown").write_text(json.dumps(shown))
-    (tmp_path / "short").write_text(json.dumps(shown[1:]))
+    shown = suture.json("scm", "apply-plan", str(plan), "--dry-run")["decisions"]
+    (tmp_path / "shown").write_text(json.dumps({"schema": 1, "decisions": shown}))
+    (tmp_path / "short").write_text(json.dumps({"schema": 1, "decisions": shown[1:]}))
     apply = ("scm", "apply-plan", str(plan), "--yes", "--expect")
 
     other = suture.json(*apply, str(tmp_path / "short"), code=ExitCode.FAILED)
     stage.change(findings=1)
-    changed = suture.json(*apply, str(tmp_path / "shown"), code=ExitCode.FAILED)
+    changed = suture.json(*apply, str(tmp_path / "shown"), code=ExitCode.FAILED)["decisions"]
     before = stage.ordered()
     stage.change(findings=0)
-    given = suture.json(*apply, str(tmp_path / "shown"))
-    late = suture.json(*apply, str(tmp_path / "shown"), code=ExitCode.FAILED)
+    given = suture.json(*apply, str(tmp_path / "shown"))["decisions"]
+    late = suture.json(*apply, str(tmp_path / "shown"), code=ExitCode.FAILED)["decisions"]
 
     assert "MALFORMED_REQUEST" == other["error"]["code"]
     assert ["STALE_PLAN"] * 3 == [decision["code"] for decision in changed]
@@ -256,15 +261,15 @@ def test_a_plan_of_several_calls_is_looked_at_whole_before_the_first(
     as done.
     """
     monkeypatch.setattr(module, "PLAN_ROWS", 1)
-    shown = suture.json("scm", "apply-plan", str(plan), "--dry-run")
-    (tmp_path / "shown").write_text(json.dumps(shown))
+    shown = suture.json("scm", "apply-plan", str(plan), "--dry-run")["decisions"]
+    (tmp_path / "shown").write_text(json.dumps({"schema": 1, "decisions": shown}))
     apply = ("scm", "apply-plan", str(plan), "--yes", "--expect", str(tmp_path / "shown"))
     stage.change(findings=1)
 
-    changed = suture.json(*apply, code=ExitCode.FAILED)
+    changed = suture.json(*apply, code=ExitCode.FAILED)["decisions"]
     before = stage.ordered()
     stage.change(findings=0)
-    given = suture.json(*apply)
+    given = suture.json(*apply)["decisions"]
 
     assert {"STALE_PLAN"} == {decision["code"] for decision in changed}
     assert [] == before
@@ -280,14 +285,14 @@ def test_without_a_question_each_row_stands_for_itself(
     """
     [victim] = [
         order["datanode_id"]
-        for decision in suture.json("scm", "apply-plan", str(plan), "--dry-run")
+        for decision in suture.json("scm", "apply-plan", str(plan), "--dry-run")["decisions"]
         for order in decision["orders"]
         if order["type"] == CommandKind.DELETE
     ]
     mine = [r for r in stage.world.state.replicas.values() if r.datanode_id == victim]
     stage.world.beat(victim, *[r for r in mine if r.container_id != SURPLUS], full=True)
 
-    given = suture.json("scm", "apply-plan", str(plan), "--yes", code=ExitCode.FAILED)
+    given = suture.json("scm", "apply-plan", str(plan), "--yes", code=ExitCode.FAILED)["decisions"]
 
     codes = {decision["container_id"]: decision["code"] for decision in given}
     assert {SURPLUS: "STALE_PLAN", SHORT: "OK", DIFFERENT: "OK"} == codes
@@ -344,7 +349,9 @@ def test_scans_are_made_when_they_are_asked_for_and_one_at_a_time(
 
     suture.json("scm", "apply-plan", str(run), code=ExitCode.FAILED)  # there is nobody to ask
     refused = list(made.scans)
-    shown = suture.json("scm", "apply-plan", str(run), "--dry-run", code=ExitCode.FAILED)
+    shown = suture.json("scm", "apply-plan", str(run), "--dry-run", code=ExitCode.FAILED)[
+        "decisions"
+    ]
 
     assert refused == []
     assert decided == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -384,9 +391,11 @@ def test_scans_that_were_shown_are_those_that_are_done(
     plan is refused.
     """
     run = with_scans(plan, tmp_path)
-    shown = suture.json("scm", "apply-plan", str(run), "--dry-run", code=ExitCode.FAILED)
-    (tmp_path / "shown").write_text(json.dumps(shown))
-    (tmp_path / "short").write_text(json.dumps(shown[:-1]))
+    shown = suture.json("scm", "apply-plan", str(run), "--dry-run", code=ExitCode.FAILED)[
+        "decisions"
+    ]
+    (tmp_path / "shown").write_text(json.dumps({"schema": 1, "decisions": shown}))
+    (tmp_path / "short").write_text(json.dumps({"schema": 1, "decisions": shown[:-1]}))
     apply = ("scm", "apply-plan", str(run), "--yes", "--expect")
     asked = list[int]()
 
@@ -398,7 +407,7 @@ def test_scans_that_were_shown_are_those_that_are_done(
     monkeypatch.setattr(module, "scan_decision", deciding)
 
     other = suture.json(*apply, str(tmp_path / "short"), code=ExitCode.FAILED)
-    given = suture.json(*apply, str(tmp_path / "shown"))
+    given = suture.json(*apply, str(tmp_path / "shown"))["decisions"]
 
     wanted = [row["container_id"] for row in shown if row["code"] == "OK"]
     assert "MALFORMED_REQUEST" == other["error"]["code"]

@@ -1,6 +1,5 @@
 """The job through Spark Connect: a client without a JVM, a server that is another process."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.pipeline import VerifyRequest, verify
+from tests.support.printed_json import document_in
 from tests.support.verification.connect_server import connect_server
 from tests.support.verification.snapshots import container, gather
 
@@ -27,7 +27,7 @@ def verified(snapshot: Path, out: Path, *more: str, **environment: str) -> Path:
         check=False,
     )
     assert done.returncode == 2, done.stderr
-    return Path(json.loads(done.stdout)["path"])
+    return Path(document_in(done.stdout)["path"])
 
 
 def table(run: Path, name: str) -> list[dict[str, object]]:

@@ -1,6 +1,5 @@
 """Runs `suture` in this process, as its user would, against one cluster."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,8 @@ import pytest
 
 from agent.cli.main import run
 from suture.runtime.exit_codes import ExitCode
+from tests.support.command_tree import command_of
+from tests.support.printed_json import document_in
 from tests.support.waiting import wait_until
 
 
@@ -29,13 +30,13 @@ class CommandLine:
 
     def json(self, *arguments: str, code: int = ExitCode.OK) -> Any:
         """Run a command with --json; return the document."""
-        return json.loads(self(*arguments, "--json", code=code))
+        return document_in(self(*arguments, "--json", code=code), " ".join(command_of(arguments)))
 
     def json_any(self, *arguments: str) -> Any:
         """Run a command with --json, whatever it exits with; return the document."""
         self.capsys.readouterr()
         run([*arguments, "--json", "--scm", self.scm])
-        return json.loads(self.capsys.readouterr().out)
+        return document_in(self.capsys.readouterr().out, " ".join(command_of(arguments)))
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Poll a condition of the cluster until it holds."""
@@ -75,7 +76,7 @@ class CommandLine:
         def closed() -> bool:
             found[:] = [
                 container
-                for container in self.json("scm", "containers")
+                for container in self.json("scm", "containers")["containers"]
                 if int(container["container_id"]) in container_ids
             ]
             return len({*container_ids}) == len(found) and all(

@@ -144,11 +144,11 @@ def tell(evidence: Evidence) -> None:
         "damage",
         "container#",
         "datanode",
-        "found as",
-        "repaired",
-        "from",
-        "spoiled#",
-        "fetched#",
+        "fault",
+        "result",
+        "source",
+        "damaged bytes#",
+        "fetched bytes#",
     ]
     rows = [row(evidence, harm) for harm in evidence.harms]
     print_table(grid("", columns, [*rows, *contest_rows(evidence), death_row(evidence)]))

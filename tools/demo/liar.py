@@ -144,7 +144,7 @@ def headline_with(stage: Stage, words: str) -> str:
     lines: list[str] = []
 
     def is_said() -> bool:
-        lines[:] = [str(stage.suture("status")["answer"])]
+        lines[:] = [str(stage.suture("status")["summary"])]
         return words in lines[0]
 
     wait_until(is_said, f"suture status says {words!r}")
@@ -165,11 +165,15 @@ def decide(contest: Contest, stage: Stage) -> Iterator[str]:
     shown = stage.suture(
         "reconcile", str(contest.container_id), "--trust", contest.right_id, "--yes"
     )
-    changes = {one["datanode_id"]: one["changes"] for one in shown if one["change_count"]}
+    changes = {
+        one["datanode_id"]: one["changes"] for one in shown["replicas"] if one["change_count"]
+    }
     if set(changes) != {contest.lie_id}:
         yield f"trusting {contest.right_id} changed {sorted(changes) or 'nobody'}"
     contest.replaced_bytes = sum(
-        change["bytes"] for change in changes.get(contest.lie_id, []) if change["bytes"] > 0
+        change["length_bytes"]
+        for change in changes.get(contest.lie_id, [])
+        if change["length_bytes"] > 0
     )
 
     def is_over() -> bool:

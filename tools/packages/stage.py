@@ -25,9 +25,9 @@ VERIFY: Final = "suture-verify"
 VERIFY_DESCRIPTION: Final = "Compares the replicas of a whole cluster of Suture or Ozone, on Spark"
 MANUAL: Final = sorted(f"docs/operations/{p.name}" for p in (ROOT / "docs/operations").glob("*.md"))
 DOCUMENTS: Final = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", *MANUAL,
-                    "docs/CONFIGURATION.md", "docs/EVENTS.md", "docs/VOCABULARY.md",
-                    "docs/OZONE.md", "docs/OZONE_REFERENCE.md", "docs/BENCHMARKS.md",
-                    "docs/PROOFS.md", "docs/WIRE.md")  # fmt: skip
+                    "docs/CONFIGURATION.md", "docs/EVENTS.md", "docs/JSON.md",
+                    "docs/VOCABULARY.md", "docs/OZONE.md", "docs/OZONE_REFERENCE.md",
+                    "docs/BENCHMARKS.md", "docs/PROOFS.md", "docs/WIRE.md")  # fmt: skip
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DESCRIPTION: Final = PROJECT["description"].rstrip(".")
 OPTIONS: Final = Path("etc/suture/agent.toml")

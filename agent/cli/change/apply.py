@@ -12,7 +12,7 @@ from agent.cli.change.confirmation import (
     DryRunFlag,
     ExpectOption,
     YesFlag,
-    read_json,
+    read_decisions,
     require_confirmation,
 )
 from agent.cli.change.container_commands import show_orders
@@ -171,7 +171,7 @@ def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.Co
                 code=str(found["code"]),
                 world=int(str(found.get("world", 0))),
             )
-            for found in read_json(path)
+            for found in read_decisions(path)
         ]
     except (ValueError, TypeError, KeyError) as error:
         raise not_this_plan(path, f"{type(error).__name__} {error}") from error

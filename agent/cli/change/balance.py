@@ -95,7 +95,7 @@ def show_balance(permille: int, answer: scm_pb2.BalanceResponse, *, as_json: boo
             for m in answer.moves
         ]
         if moves:
-            print_rows(["container#", "from", "to", "bytes#"], moves)
+            print_rows(["container#", "source", "target", "bytes#"], moves)
         print_line(
             f"{'running' if answer.running else 'not running'}"
             f"{': ' + answer.message if answer.message else ''}; "

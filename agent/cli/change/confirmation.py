@@ -11,6 +11,7 @@ import typer
 
 from suture.config.bounded_read import ANSWER_BYTES_MAX, read_file_bounded
 from suture.errors import Code, RefusedError
+from suture.observe.json_schema import JSON_SCHEMA
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.transient_refusals import until_decided
 
@@ -91,7 +92,7 @@ def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
     if path is None:
         return []
     try:
-        shown = {int(str(d["container_id"])): int(str(d["world"])) for d in read_json(path)}
+        shown = {int(str(d["container_id"])): int(str(d["world"])) for d in read_decisions(path)}
         return [shown[container_id] for container_id in ids]
     except (ValueError, TypeError, KeyError) as error:
         raise RefusedError(
@@ -102,9 +103,11 @@ def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
         ) from error
 
 
-def read_json(path: Path) -> list[dict[str, object]]:
-    """Return the JSON documents in a file."""
-    read = json.loads(read_file_bounded(path, bytes_max=ANSWER_BYTES_MAX))
-    if not isinstance(read, list):
-        raise TypeError("it is no list")
-    return read
+def read_decisions(path: Path) -> list[dict[str, object]]:
+    """Return the decisions in the JSON document of a dry run. Raise ValueError, TypeError or
+    KeyError if the file has none."""
+    document = json.loads(read_file_bounded(path, bytes_max=ANSWER_BYTES_MAX))
+    if document["schema"] != JSON_SCHEMA:
+        raise ValueError(f"schema {document['schema']!r}: expected {JSON_SCHEMA}")
+    decisions: list[dict[str, object]] = document["decisions"]
+    return decisions

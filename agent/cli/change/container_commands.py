@@ -221,8 +221,8 @@ def order_of(
 def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
     """Print the orders to be given: bytes, minutes, healthy copies before and after."""
     rows = [row for decision in answer.decisions for row in order_rows(decision)]
-    columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "why"]
-    print_messages(columns, rows, answer.decisions, as_json=as_json)
+    columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "reason"]
+    print_messages("decisions", columns, rows, answer.decisions, as_json=as_json)
     if not as_json:
         show_given_up(answer)
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
@@ -293,7 +293,7 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
     answer.nodes.extend(shown)
     code = ExitCode.TO_DO if waits else ExitCode.OK
     if as_json:
-        print_json({**facts(answer), "safe_mode": waits})
+        print_json({**facts(answer), "safe_mode_reason": waits})
         return code
     if waits:
         print_line(waits)
@@ -309,7 +309,8 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
         )
         for q in answer.nodes
     ]
-    columns = ["datanode", "state", "replications", "deletes", "reported", "sent", "waiting"]
+    columns = ["datanode", "state", "copy load", "delete load", "reported tasks", "sent tasks"]
+    columns.append("queued tasks")
     print_rows(columns, rows)
     print_line(
         f"replicas on their way: {answer.pending_add_count}{of_limit(answer.pending_add_limit)}, "
@@ -390,7 +391,7 @@ def rm(
             return ExitCode.FAILED
         deletions = delete_keys(client.scm, names, dry_run=dry_run, waits=print_waiting_once())
     if as_json:
-        print_json([facts(deletion) for deletion in deletions])
+        print_json({"deletions": [facts(deletion) for deletion in deletions]})
     for deletion in () if as_json else deletions:
         if deletion.code == "OK":
             print_line(

@@ -66,5 +66,5 @@ def show_holds(client: ClusterClient, on: list[str] | None, *, as_json: bool) ->
     is_selected = selected(client, on)
     shown = [one for one in answer.holds if is_selected(one.datanode_id)]
     rows = [(h.container_id, short(h.datanode_id) or "all of it", h.reason) for h in shown]
-    print_messages(["container#", "replica on", "why"], rows, shown, as_json=as_json)
+    print_messages("holds", ["container#", "datanode", "reason"], rows, shown, as_json=as_json)
     return ExitCode.OK

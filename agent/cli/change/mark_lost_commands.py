@@ -62,8 +62,8 @@ def show_fates(answer: scm_pb2.MarkContainersLostResponse, *, as_json: bool) -> 
     """Print the result, or the preview, for each container and its keys; return 1 if any was
     refused."""
     rows = [(c.container_id, c.code, c.key_count, c.message) for c in answer.containers]
-    columns = ["container#", "decision", "lost keys#", "why"]
-    print_messages(columns, rows, answer.containers, as_json=as_json)
+    columns = ["container#", "decision", "lost keys#", "reason"]
+    print_messages("decisions", columns, rows, answer.containers, as_json=as_json)
     for one in () if as_json else answer.containers:
         for name in one.keys[:KEYS_SHOWN_MAX]:
             print_line(f"lost with container {one.container_id}: {name}")

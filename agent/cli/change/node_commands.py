@@ -155,9 +155,9 @@ def decommission_status(
         )
         for d in shown
     ]
-    columns = ["datanode", "state", "health", "containers#", "copying#", "required#"]
-    columns += ["unclosed#", "locked#", "switch off", "back in"]
-    print_messages(columns, rows, shown, as_json=as_json)
+    columns = ["datanode", "state", "health", "containers#", "copies#", "unsafe#"]
+    columns += ["open#", "last copies#", "safe to stop", "time left"]
+    print_messages("departures", columns, rows, shown, as_json=as_json)
     if not as_json:
         print_line(progress_text(shown))
         print_line(locked_text(answer))
@@ -205,9 +205,9 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         print_json(
             {
                 **facts(answer),
-                "answer": "; ".join(counts.reasons),
+                "summary": "; ".join(counts.reasons),
                 "verdict": counts.verdict,
-                "well": is_whole,
+                "healthy": is_whole,
                 "at_risk": at_risk.document(),
             }
         )
@@ -285,5 +285,6 @@ def refresh_volumes(
 def show_node_decisions(answer: scm_pb2.NodeDecisions, *, as_json: bool) -> int:
     """Print the SCM's decision per datanode; return 1 if it refused any."""
     rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
-    print_messages(["datanode", "decision", "why"], rows, answer.decisions, as_json=as_json)
+    columns = ["datanode", "decision", "reason"]
+    print_messages("decisions", columns, rows, answer.decisions, as_json=as_json)
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED

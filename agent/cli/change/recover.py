@@ -67,15 +67,15 @@ class RecoverySummary:
         """Return the result as JSON."""
         return {
             "finished": is_finished,
-            "adopted_containers": sorted(self.adopted),
-            "left_containers": self.left(),
+            "adopted_container_ids": sorted(self.adopted),
+            "unknown_container_ids": self.left(),
             "keys": self.codes,
-            "kept_aside": self.aside,
+            "renamed_keys": self.aside,
             "deleted_keys": sorted(self.deleted),
-            "unfinished_puts": self.unfinished,
+            "incomplete_keys": self.unfinished,
             "uncertain_keys": self.uncertain,
-            "silent_datanodes": self.silent,
-            "nameless_block_count": self.nameless_count,
+            "errors": self.silent,
+            "unnamed_block_count": self.nameless_count,
             "torn_block_count": self.torn_count,
         }
 

@@ -152,10 +152,11 @@ def print_answers(answers: Answers, *, as_json: bool) -> int:
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     if as_json:
         errors = {datanode: {"error": error} for datanode, error in silent}
-        print_json({datanode: facts(answer) for datanode, answer in heard} | errors)
+        known = {datanode: facts(answer) for datanode, answer in heard}
+        print_json({"datanodes": known | errors})
     else:
-        columns = ["datanode", "volume", "state", "done#", "speed", "needed", "due#", "done in"]
-        columns += ["oldest read", "lag", "remark"]
+        columns = ["datanode", "volume", "state", "pass#", "speed", "min speed", "backlog#"]
+        columns += ["time left", "oldest scan", "lag", "remark"]
         rows = [
             volume_row(datanode, volume) for datanode, answer in heard for volume in answer.volumes
         ]

@@ -79,26 +79,25 @@ def request_trust(
 def print_changes(shown: Shown, *, as_json: bool) -> None:
     """Print what would be installed, and what it would replace."""
     if as_json:
-        print_json(
-            [
-                {
-                    "datanode_id": datanode_id,
-                    "change_count": answer.change_count,
-                    "changes": [
-                        {
-                            "block": one.local_id,
-                            "offset": one.offset,
-                            "bytes": one.length,
-                            "change": one.change,
-                            "before": f"{one.before:016x}",
-                            "after": f"{one.after:016x}",
-                        }
-                        for one in answer.changes
-                    ],
-                }
-                for datanode_id, answer in shown.items()
-            ]
-        )
+        replicas = [
+            {
+                "datanode_id": datanode_id,
+                "change_count": answer.change_count,
+                "changes": [
+                    {
+                        "block_id": one.local_id,
+                        "offset": one.offset,
+                        "length_bytes": one.length,
+                        "change": one.change,
+                        "before": f"{one.before:016x}",
+                        "after": f"{one.after:016x}",
+                    }
+                    for one in answer.changes
+                ],
+            }
+            for datanode_id, answer in shown.items()
+        ]
+        print_json({"replicas": replicas})
         return
     rows = [
         (
@@ -113,7 +112,7 @@ def print_changes(shown: Shown, *, as_json: bool) -> None:
         for datanode_id, answer in shown.items()
         for one in answer.changes
     ]
-    columns = ["datanode", "block#", "offset#", "bytes#", "change", "here", "trusted"]
+    columns = ["datanode", "block#", "offset#", "bytes#", "change", "checksum", "trusted checksum"]
     print_rows(columns, rows[:SHOWN_MAX])
     total = sum(answer.change_count for answer in shown.values())
     print_line(f"{total} changes; what is replaced or deleted goes to quarantine")

@@ -115,7 +115,7 @@ def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
             if is_on_btrfs(volume):
                 aside.print(f"{volume} is on btrfs: ext4 and XFS are supported")
     if as_json:
-        print_json([str(volume) for volume in volumes])
+        print_json({"volumes": [str(volume) for volume in volumes]})
     else:
         for volume in volumes:
             print_line(f"{volume}: a new disk; restart the agent to use it")
@@ -214,7 +214,8 @@ def set_volume_mode(
 def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool) -> int:
     """Print the volumes of a datanode."""
     if as_json:
-        print_json([{"datanode_id": datanode_id, **facts(volume)} for volume in volumes])
+        known = [{"datanode_id": datanode_id, **facts(volume)} for volume in volumes]
+        print_json({"volumes": known})
     else:
         rows = [volume_row(datanode_id, volume, pb.VolumeScrub(state="-")) for volume in volumes]
         print_rows(VOLUME_COLUMNS, rows)
@@ -233,7 +234,7 @@ def watch_evacuation(client: ClusterClient, place: VolumeRef, *, as_json: bool) 
                 break
             time.sleep(POLL_S)
     if as_json:
-        print_json({"datanode_id": place.datanode_id, **facts(volume)})
+        print_json({"volumes": [{"datanode_id": place.datanode_id, **facts(volume)}]})
     else:
         print_line(ending(place, volume))
     return ExitCode.OK if volume.service == "RETIRED" else ExitCode.TO_DO

@@ -16,7 +16,7 @@ def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
         chosen = datanode_id(client, datanode) if datanode else ""
         answer = client.scm.list_anchors(scm_pb2.ListAnchorsRequest(datanode_id=chosen))
     if as_json:
-        print_json([document(one) for one in answer.logs])
+        print_json({"logs": [document(one) for one in answer.logs]})
     elif not answer.logs:
         print_line("the SCM stores no head of a log yet")
     else:
@@ -25,7 +25,7 @@ def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
             for log in answer.logs
             for one in log.anchors
         ]
-        print_rows(["datanode", "volume", "told", "entries#", "head"], rows)
+        print_rows(["datanode", "volume", "age", "entries#", "head"], rows)
     return ExitCode.OK
 
 

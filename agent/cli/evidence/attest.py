@@ -193,7 +193,7 @@ def verify_statement(path: Path, key: Path, *, as_json: bool) -> int:
     is_of_another = document["key"] != own
     why = f"it names key {document['key']}" if is_of_another else "it was changed"
     if as_json:
-        print_json({"file": str(path), "holds": False, "why": why, "key": own})
+        print_json({"file": str(path), "valid": False, "reason": why, "key": own})
     else:
         print_line(f"{path}: is not what the holder of key {own} signed: {why}")
     return ExitCode.TO_DO
@@ -225,7 +225,7 @@ def print_statement(path: Path, document: Mapping[str, Any], *, as_json: bool, r
     statement = document["statement"]
     if as_json:
         print_json(
-            {"file": str(path), "holds": True, "key": document["key"], "statement": statement}
+            {"file": str(path), "valid": True, "key": document["key"], "statement": statement}
         )
         return
     for line in text_of(statement):

@@ -51,11 +51,11 @@ class LiveSample:
                 for item in result.bad
             ],
             "unread": [
-                {"datanode_id": node, "why": why}
+                {"datanode_id": node, "reason": why}
                 for node, result in self.results.items()
                 for why in result.unread
             ],
-            "silent": self.silent,
+            "errors": self.silent,
         }
 
 

@@ -1,11 +1,10 @@
 """Option `diagnose --replay`: recompute every verdict in a bundle from its evidence."""
 
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
 from agent.cli.evidence.bundle_reading import NONSENSE, no_bundle, read_bundle
-from agent.cli.evidence.verdict_replay import ReplayOutcome, replay_verdicts
+from agent.cli.evidence.verdict_replay import ReplayedVerdict, ReplayOutcome, replay_verdicts
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.output import pluralize, print_json, print_line
 
@@ -25,8 +24,8 @@ def replay(bundle: Path, *, as_json: bool) -> int:
                 "container_id": container_id,
                 "suture": made.about.get("suture"),
                 "at_ms": made.about.get("at_ms"),
-                "verdicts": [asdict(item) for item in items],
-                **{outcome.name.lower(): tally[outcome] for outcome in ReplayOutcome},
+                "verdicts": [_facts(item) for item in items],
+                "outcomes": {outcome.value: tally[outcome] for outcome in ReplayOutcome},
             }
         )
     else:
@@ -36,3 +35,12 @@ def replay(bundle: Path, *, as_json: bool) -> int:
         verdicts = pluralize(len(items), "verdict")
         print_line(f"{verdicts}: " + ", ".join(f"{tally[one]} {one}" for one in ReplayOutcome))
     return ExitCode.TO_DO if tally[ReplayOutcome.DIFFERS] else ExitCode.OK
+
+
+def _facts(item: ReplayedVerdict) -> dict[str, str]:
+    return {
+        "place": item.place,
+        "verdict": item.verdict,
+        "outcome": item.outcome,
+        "reason": item.why,
+    }

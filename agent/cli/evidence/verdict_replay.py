@@ -44,7 +44,7 @@ class ReplayOutcome(StrEnum):
 
     SAME = "same"
     DIFFERS = "differs"
-    TOLD = "as told"  # no evidence for or against it in the bundle
+    UNVERIFIED = "unverified"  # no evidence for or against it in the bundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,9 @@ class _Replay:
     def verdicts(self) -> Iterator[ReplayedVerdict]:
         """Yield the verdicts on the tree, chunks and blocks, other findings, and the state."""
         for name, why in self._replica.missing.items():
-            yield self._item("", f"{name}.json", ReplayOutcome.TOLD, f"could not be had: {why}")
+            yield self._item(
+                "", f"{name}.json", ReplayOutcome.UNVERIFIED, f"could not be had: {why}"
+            )
         if self._tree is not None:
             yield self._root(self._tree)
             yield from self._chunks(self._tree)
@@ -101,7 +103,7 @@ class _Replay:
         verdict = f"root {tree.root:016x}"
         if not tree.is_whole:
             return self._item(
-                "tree", verdict, ReplayOutcome.TOLD, "not all leaves are in the bundle"
+                "tree", verdict, ReplayOutcome.UNVERIFIED, "not all leaves are in the bundle"
             )
         folded = fold(tree)
         report = self._replica.report or {}
@@ -200,7 +202,7 @@ class _Replay:
         """Yield blocks of the tree that have no row, if all rows are here."""
         if not self._rows.is_whole:
             yield self._item(
-                "", "other chunks", ReplayOutcome.TOLD, "not all rows are in the bundle"
+                "", "other chunks", ReplayOutcome.UNVERIFIED, "not all rows are in the bundle"
             )
             return
         named = {found.block_id for found in self._findings if found.fault in ROW_FAULTS}
@@ -237,7 +239,7 @@ class _Replay:
             is_whole_block = found.offset == 0 and chunks and found.length_bytes == chunks[-1].end
             if not is_whole_block or not self._covers(found.block_id):
                 return ReplayOutcome.DIFFERS, "no row describes this chunk"
-        return ReplayOutcome.TOLD, NO_FILES
+        return ReplayOutcome.UNVERIFIED, NO_FILES
 
     def _without_row(
         self, found: BundledFinding, chunks: Sequence[ChunkInfo] | None
@@ -245,7 +247,7 @@ class _Replay:
         if chunks is not None:
             return ReplayOutcome.DIFFERS, "its row is in the bundle"
         if not self._rows.is_whole:
-            return ReplayOutcome.TOLD, "not all rows are in the bundle"
+            return ReplayOutcome.UNVERIFIED, "not all rows are in the bundle"
         has = [one.datanode_id for one in self._others if _has_row(one, found.block_id)]
         where = f"; {', '.join(has)} has it" if has else ""
         return ReplayOutcome.SAME, f"no row of it in the bundle{where}"
@@ -262,7 +264,7 @@ class _Replay:
                 return ReplayOutcome.SAME, f"{other.datanode_id} has it otherwise"
         if all(other.rows is not None and other.rows.is_whole for other in self._others):
             return ReplayOutcome.DIFFERS, "no other replica has it otherwise"
-        return ReplayOutcome.TOLD, "not all rows of the others are in the bundle"
+        return ReplayOutcome.UNVERIFIED, "not all rows of the others are in the bundle"
 
     # Replica.
 
@@ -271,7 +273,7 @@ class _Replay:
         verdict = f"{state}, {count} findings"
         if self._replica.findings is None:
             return self._item(
-                "replica", verdict, ReplayOutcome.TOLD, "its findings are not in the bundle"
+                "replica", verdict, ReplayOutcome.UNVERIFIED, "its findings are not in the bundle"
             )
         damage = sum(found.verdict in DAMAGE for found in self._findings)
         if damage != count:

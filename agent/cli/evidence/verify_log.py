@@ -69,7 +69,7 @@ def verify_log(
         kept = anchors_of(scm, path, files) if from_scm else []
         checked[str(path)] = check(files, [*anchors, *kept])
     if as_json:
-        print_json([{"log": name, **document(one)} for name, one in checked.items()])
+        print_json({"logs": [{"log": name, **document(one)} for name, one in checked.items()]})
     else:
         for name, one in checked.items():
             print_line(f"{name}: {chain_check_text(one)}")
@@ -148,7 +148,7 @@ def document(one: ChainCheck) -> dict[str, object]:
         "first": one.first,
         "count": one.head.count,
         "head": one.head.checksum,
-        "anchors_held": one.anchors_held,
+        "anchor_count": one.anchors_held,
         "gap": None
         if gap is None
         else {
@@ -156,6 +156,6 @@ def document(one: ChainCheck) -> dict[str, object]:
             "entry": gap.number,
             "file": gap.file,
             "line": gap.line,
-            "why": gap.why,
+            "reason": gap.why,
         },
     }

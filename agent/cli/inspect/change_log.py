@@ -31,7 +31,7 @@ from suture.wire.v1 import datanode_pb2, scm_pb2
 
 SINCE_S_DEFAULT: Final = 12 * 3600.0
 SHOWN_COUNT: Final = 200
-COLUMNS: Final = ("when (UTC)", "datanode", "container#", "state", "findings#", "what")
+COLUMNS: Final = ("time (UTC)", "datanode", "container#", "state", "findings#", "event")
 SILENT_KINDS: Final = frozenset({"refresh_volume_usage", "reregister", "set_operational_state"})
 """Commands that change nothing on a disk."""
 
@@ -48,14 +48,14 @@ class ChangeLogEntry:
     container_id: int
     state: str
     finding_count: int | None
-    what: str
+    text: str
     root: str = ""
 
     def row(self) -> tuple[object, ...]:
         """Return the event as a table row."""
         findings = "" if self.finding_count is None else self.finding_count
         node, container_id = short(self.datanode_id), self.container_id or ""
-        return (moment(self.at_ms), node, container_id, self.state, findings, self.what)
+        return (moment(self.at_ms), node, container_id, self.state, findings, self.text)
 
 
 ChangedContainer = Annotated[
@@ -123,7 +123,7 @@ def history(
     missing = [*not_told(answers), *unknown]
     if as_json:
         print_json(
-            {"since_ms": since_ms, "lines": [asdict(line) for line in lines], "missing": missing}
+            {"since_ms": since_ms, "events": [asdict(line) for line in lines], "errors": missing}
         )
     else:
         shown = lines[-(count or SHOWN_COUNT) :]

@@ -25,7 +25,7 @@ from suture.wire.v1 import datanode_pb2, scm_pb2
 
 SHOWN_COUNT: Final = 50
 REPAIRED: Final = frozenset({"repaired", "salvaged", "trimmed"})
-COLUMNS: Final = ("when (UTC)", "datanode", "state", "root", "blocks#", "findings#", "why")
+COLUMNS: Final = ("time (UTC)", "datanode", "state", "root", "blocks#", "findings#", "reason")
 
 Told = dict[str, list[datanode_pb2.HistoryEntry] | str]  # by datanode; a string is an error
 Row = tuple[int, tuple[object, ...]]  # time, and table row
@@ -99,7 +99,7 @@ def document(told: Told, outcomes: list[scm_pb2.Outcome]) -> dict[str, object]:
         "replicas": {
             node: {"error": entries}
             if isinstance(entries, str)
-            else {"oldest_first": [entry_facts(entry) for entry in entries]}
+            else {"entries": [entry_facts(entry) for entry in entries]}
             for node, entries in told.items()
         },
         "outcomes": [facts(outcome) for outcome in outcomes],

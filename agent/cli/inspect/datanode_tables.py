@@ -31,7 +31,7 @@ INTERVAL_S_DEFAULT: Final = 2.0
 ROWS_SHOWN_MAX: Final = 200  # rows in a table; --json has them all
 VOLUME_COLUMNS: Final = (
     *("datanode", "volume", "state", "containers#", "used#", "free#"),
-    *("in time#", "oldest", "scan", "remark"),
+    *("verified#", "oldest scan", "scan", "remark"),
 )
 
 
@@ -51,12 +51,12 @@ def findings(
     found = [(answer.datanode, item) for answer in answers for item in answer.value or ()]
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     if as_json:
-        print_json([{"datanode_id": node, **facts(item)} for node, item in found])
+        print_json({"findings": [{"datanode_id": node, **facts(item)} for node, item in found]})
     else:
-        columns = ["datanode", "container#", "block#", "offset#", "fault", "verdict", "looks like"]
+        columns = ["datanode", "container#", "block#", "offset#", "fault", "verdict", "pattern"]
         rows = [finding_row(node, item) for node, item in found[:ROWS_SHOWN_MAX]]
         if rows:
-            print_rows([*columns, "found", "why"], rows)
+            print_rows([*columns, "age", "evidence"], rows)
         print_line(f"{pluralize(len(found), 'finding')} on {answered_text(answers)}")
         print_unreachable(silent)
     return ExitCode.TO_DO if found or silent else ExitCode.OK
@@ -83,12 +83,11 @@ def volumes(
         for volume, scan in pairs(answer.value)
     ]
     if as_json:
-        print_json(
-            [
-                {"datanode_id": node, **facts(volume), "scrub": facts(scan)}
-                for node, volume, scan in found
-            ]
-        )
+        known = [
+            {"datanode_id": node, **facts(volume), "scrub": facts(scan)}
+            for node, volume, scan in found
+        ]
+        print_json({"volumes": known})
     else:
         print_rows(VOLUME_COLUMNS, [volume_row(*one) for one in found])
         print_unreachable(silent)
@@ -121,7 +120,7 @@ def top(
             answers = query_all(client, nodes_of(client, datanode), fetch_status)
             if people.is_terminal and not count:
                 people.clear()
-            columns = ["datanode", "volume", "scan", "container#", "speed#", "due#", "tasks#"]
+            columns = ["datanode", "volume", "scan", "container#", "speed#", "backlog#", "tasks#"]
             rows = [row for answer in answers for row in top_rows(answer)]
             print_rows([*columns, "busy workers"], rows, title=time.strftime("%H:%M:%S"))
             shown += 1

@@ -122,7 +122,7 @@ def tree(
     with connect(scm) as client:
         replicas = replicas_of(client, container_id, datanode)
     if as_json:
-        print_json([tree_facts(replica) for replica in replicas])
+        print_json({"replicas": [tree_facts(replica) for replica in replicas]})
         return ExitCode.OK if all(r.tree is not None for r in replicas) else ExitCode.TO_DO
     for replica in replicas:
         if replica.tree is None:
@@ -136,7 +136,10 @@ def tree(
             f"{pluralize(root.chunk_count, 'chunk')}, "
             f"{root.unhealthy_count} unhealthy"
         )
-        show_rows(["block#", "checksum", "offset#", "length#", "leaf", ""], tree_rows(root, chunks))
+        show_rows(
+            ["block#", "checksum", "offset#", "bytes#", "chunk checksum", "remark"],
+            tree_rows(root, chunks),
+        )
     return ExitCode.OK if all(r.tree is not None for r in replicas) else ExitCode.TO_DO
 
 
@@ -216,7 +219,7 @@ def diff(
         )
     compared = [(mine, theirs, *compare_pair(mine, theirs)) for mine, theirs in pairs]
     if as_json:
-        print_json([pair_facts(*pair) for pair in compared])
+        print_json({"comparisons": [pair_facts(*pair) for pair in compared]})
     else:
         for mine, theirs, verdict, divergence in compared:
             why = f": {mine.error or theirs.error}" if verdict == UNKNOWN else ""
@@ -225,7 +228,7 @@ def diff(
                 f"{verdict}{why}"
             )
             if divergence is not None and divergence.differences:
-                columns = ["difference", "block#", "offset#", "length#", "mine", "theirs"]
+                columns = ["difference", "block#", "offset#", "bytes#", "checksum", "peer checksum"]
                 show_rows(columns, difference_rows(divergence))
     equal = bool(compared) and all(
         verdict == SummaryComparison.EQUAL for _, _, verdict, _ in compared
@@ -267,16 +270,16 @@ def pair_facts(
 ) -> dict[str, object]:
     """Return one comparison as JSON."""
     return {
-        "mine": mine.datanode_id,
-        "theirs": theirs.datanode_id,
+        "datanode_id": mine.datanode_id,
+        "peer_id": theirs.datanode_id,
         "verdict": verdict,
         "error": mine.error or theirs.error,
         "differences": [
             {
                 "kind": item.kind.value,
                 "block_id": item.block_id,
-                "mine": leaf_facts(item.mine) if item.mine else None,
-                "theirs": leaf_facts(item.theirs) if item.theirs else None,
+                "chunk": leaf_facts(item.mine) if item.mine else None,
+                "peer_chunk": leaf_facts(item.theirs) if item.theirs else None,
             }
             for item in (divergence.differences if divergence else ())
         ],
@@ -390,9 +393,8 @@ def print_scans(
             datanode_id: facts(end.result) if wait else {"queued": end.queued}
             for datanode_id, end in results
         }
-        print_json(
-            documents | {datanode_id: {"error": str(error)} for datanode_id, error in failures}
-        )
+        errors = {datanode_id: {"error": str(error)} for datanode_id, error in failures}
+        print_json({"datanodes": documents | errors})
     else:
         for datanode_id, end in results:
             if not wait:

@@ -83,7 +83,7 @@ def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag =
         for node in shown
     ]
     columns = ["datanode", "address", "rack", "health", "state", "containers#", "free#", "tasks#"]
-    print_messages([*columns, "heartbeat"], rows, shown, as_json=as_json)
+    print_messages("nodes", [*columns, "last heartbeat"], rows, shown, as_json=as_json)
     for node in () if as_json else shown:
         if node.read_only:
             print_note(
@@ -150,7 +150,7 @@ def containers(
         for c in known
     ]
     columns = ["container#", "state", "replicas#", "bytes#", "bcsid#", "checksums"]
-    print_messages([*columns, "replica states"], rows, known, as_json=as_json)
+    print_messages("containers", [*columns, "replica states"], rows, known, as_json=as_json)
 
 
 def state_name(state: container_pb2.ReplicaState) -> str:
@@ -196,8 +196,8 @@ def print_replicas(info: scm_pb2.ContainerInfo) -> None:
         )
         for r in sorted(info.replicas, key=lambda r: r.replica.replica_index)
     ]
-    columns = ["datanode", "address", "node", "state", "bcsid#", "bytes#", "root", "findings#"]
-    columns.append("read whole")
+    columns = ["datanode", "address", "health", "state", "bcsid#", "bytes#", "root", "findings#"]
+    columns.append("last scan")
     print_rows(columns + (["shard#"] if info.scheme else []), rows)
 
 
@@ -256,8 +256,8 @@ def _scan(
 def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
     """Print the SCM's decision per container; return 1 if it refused any."""
     rows = [(d.container_id, d.code, len(d.command_ids), d.message) for d in answer.decisions]
-    columns = ["container#", "decision", "commands#", "why"]
-    print_messages(columns, rows, answer.decisions, as_json=as_json)
+    columns = ["container#", "decision", "commands#", "reason"]
+    print_messages("decisions", columns, rows, answer.decisions, as_json=as_json)
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
 
 
@@ -308,11 +308,11 @@ OUTCOME_COLUMNS = [
     "datanode",
     "command",
     "result",
-    "repaired#",
-    "fetched#",
-    "trees#",
+    "repaired chunks#",
+    "data bytes#",
+    "tree bytes#",
     "state",
-    "why",
+    "reason",
 ]
 
 

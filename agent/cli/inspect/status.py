@@ -69,7 +69,7 @@ def one_datanode(address: str, *, as_json: bool) -> int:
     if as_json:
         from suture.terminal.output import print_json
 
-        print_json({"answer": line.text, "well": line.is_well, **document_of(answer)})
+        print_json({"summary": line.text, "healthy": line.is_well, **document_of(answer)})
     else:
         from agent.cli.inspect.status_tables import show_datanode
 
@@ -120,8 +120,8 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
         shown = [answer if isinstance(answer, str) else document_of(answer) for answer in answers]
         print_json(
             {
-                "answer": line.text,
-                "well": line.is_well,
+                "summary": line.text,
+                "healthy": line.is_well,
                 "verdict": counts.verdict,
                 "containers": facts(counts),
                 "nodes": [

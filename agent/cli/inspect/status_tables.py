@@ -43,7 +43,7 @@ def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
 def print_nodes(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str]) -> None:
     """Print the table of datanodes."""
     columns = ["datanode", "address", "health", "containers#", "used#", "free#", "oldest scan"]
-    columns += ["verified#", "pass done in#"]
+    columns += ["verified#", "time left#"]
     columns += ["findings#", "tasks#", "remark"]
     rows = [node_row(node, answer) for node, answer in zip(nodes, answers, strict=True)]
     print_rows(columns, rows)

@@ -71,7 +71,7 @@ def verify_parity_command(
             if not as_json:
                 print_result(report)
     if as_json:
-        print_json([facts(report) for report in reports])
+        print_json({"containers": [facts(report) for report in reports]})
     elif every and not reports:
         print_line("there is no closed erasure-coded container")
     if not all(report.is_clean for report in reports):
@@ -159,16 +159,18 @@ def facts(report: ParityReport) -> dict[str, object]:
     return {
         "container_id": report.container_id,
         "clean": report.is_clean,
-        "stripes": report.stripe_count,
+        "stripe_count": report.stripe_count,
         "bytes_read": report.read_bytes,
         "wrong_shards": report.wrong,
         "faults": [
             {"block_id": f.block_id, "stripe": f.stripe, "wrong_shards": f.wrong}
             for f in report.faults
         ],
-        "absent_shards": report.absent,
+        "missing_shards": report.absent,
         "unread": [{"block_id": block_id, "stripe": n} for block_id, n in report.unread],
-        "lacking": [{"block_id": block_id, "shard": index} for block_id, index in report.lacking],
+        "missing_blocks": [
+            {"block_id": block_id, "shard": index} for block_id, index in report.lacking
+        ],
         "unreadable": report.unreadable,
         "orphans": {str(block_id): why for block_id, why in report.orphans.items()},
     }

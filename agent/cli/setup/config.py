@@ -61,9 +61,10 @@ def show_options(
         for text in [option_docs.format_option(option.name, _value(effective, option.name))]
     ]
     if as_json:
-        print_json({name: {"value": text, "origin": place} for name, text, place in rows})
+        found = {name: {"value": text, "origin": place} for name, text, place in rows}
+        print_json({"options": found})
     elif origin:
-        print_rows(["option", "value", "set by"], rows)
+        print_rows(["option", "value", "origin"], rows)
     else:
         print_rows(["option", "value"], [row[:2] for row in rows])
     return ExitCode.OK
@@ -90,19 +91,18 @@ def explain(
         return explain_event(name, as_json=as_json)
     found = list(option_docs.find(name))
     if as_json:
-        print_json(
-            [
-                {
-                    "name": option.name,
-                    "meaning": option.meaning,
-                    "type": option.kind,
-                    "bounds": option.bounds,
-                    "default": option.default,
-                    "live": option.is_live,
-                }
-                for option in found
-            ]
-        )
+        known = [
+            {
+                "name": option.name,
+                "meaning": option.meaning,
+                "type": option.kind,
+                "bounds": option.bounds,
+                "default": option.default,
+                "live": option.is_live,
+            }
+            for option in found
+        ]
+        print_json({"options": known})
     else:
         say_lines("\n\n".join(option.explained() for option in found))
     return ExitCode.OK
@@ -118,9 +118,8 @@ def explain_event(name: str, *, as_json: bool) -> int:
             hint="config explain --event lists them",
         )
     if as_json:
-        print_json(
-            [{"event": k, "ids": list(e.ids), "meaning": e.meaning} for k, e in found.items()]
-        )
+        known = [{"event": k, "ids": list(e.ids), "meaning": e.meaning} for k, e in found.items()]
+        print_json({"events": known})
     else:
         rows = [(key, " ".join(event.ids), event.meaning) for key, event in found.items()]
         print_rows(["event", "ids", "meaning"], rows)

@@ -137,9 +137,10 @@ def show_certificates(
         )
     now = pki.now()
     if as_json:
-        print_json([{"file": str(file), **document(what)} for file, what in found])
+        known = [{"file": str(file), **document(what)} for file, what in found]
+        print_json({"certificates": known})
     else:
-        columns = ["file", "name", "roles", "hosts", "datanode", "issuer", "expires"]
+        columns = ["file", "name", "roles", "hosts", "datanode", "issuer", "expiry"]
         rows = [
             (
                 file,

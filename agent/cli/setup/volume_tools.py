@@ -32,11 +32,12 @@ def fsck(
     reports = [check(volume, read_data=read_data) for volume in volumes]
     problems = [(str(v), p) for v, r in zip(volumes, reports, strict=True) for p in r.problems]
     if as_json:
-        print_json([{"volume": str(v), **asdict(r)} for v, r in zip(volumes, reports, strict=True)])
+        known = [{"volume": str(v), **asdict(r)} for v, r in zip(volumes, reports, strict=True)]
+        print_json({"volumes": known})
     else:
         if problems:
             rows = [(volume, p.kind, p.path, p.message) for volume, p in problems]
-            print_rows(["volume", "problem", "path", "what"], rows)
+            print_rows(["volume", "problem", "path", "details"], rows)
         for volume, report in zip(volumes, reports, strict=True):
             print_line(
                 f"{volume}: {report.replica_count} replicas, {len(report.problems)} problems"

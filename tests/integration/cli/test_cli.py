@@ -60,19 +60,19 @@ class TestKeys:
         """
         stored = suture.json("put", str(files), "--prefix", "keys/")
 
-        listed = suture.json("ls", "keys/")
+        listed = suture.json("ls", "keys/")["keys"]
 
-        assert {item["key"] for item in stored["stored"]} == {item["key"] for item in listed}
+        assert {item["key"] for item in stored["keys"]} == {item["key"] for item in listed}
         [one, *_] = listed
         place = one["blocks"][0]["container_id"]
-        there = suture.json("ls", "keys/", "--container", str(place))
+        there = suture.json("ls", "keys/", "--container", str(place))["keys"]
         assert [
             item for item in listed if place in {b["container_id"] for b in item["blocks"]}
         ] == there
         for path in files.iterdir():
             suture("get", f"keys/files/{path.name}", "--output", str(tmp_path / "back"))
             assert path.read_bytes() == (tmp_path / "back").read_bytes()
-        assert {3} == {item["replicas"] for item in stored["stored"]}
+        assert {3} == {item["replica_count"] for item in stored["keys"]}
 
     def test_an_existing_key_is_not_overwritten_unless_told(
         self, suture: CommandLine, files: Path
@@ -135,7 +135,7 @@ class TestNames:
 
         assert "MALFORMED_REQUEST" == answer["error"]["code"]
         assert answer["error"]["message"].isprintable()
-        assert [] == suture.json("ls", "odd/")
+        assert [] == suture.json("ls", "odd/")["keys"]
 
     def test_two_files_for_one_key_are_refused_before_anything_is_stored(
         self, suture: CommandLine, files: Path
@@ -148,7 +148,7 @@ class TestNames:
         answer = suture.json(*same, code=ExitCode.FAILED)
 
         assert "one/file0" in answer["error"]["message"]
-        assert [] == suture.json("ls", "one/")
+        assert [] == suture.json("ls", "one/")["keys"]
 
     def test_the_directory_one_stands_in_has_a_name(
         self, suture: CommandLine, files: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,7 +160,7 @@ class TestNames:
 
         suture("put", ".", "--prefix", "dot/")
 
-        assert "dot/files/file0" in {item["key"] for item in suture.json("ls", "dot/")}
+        assert "dot/files/file0" in {item["key"] for item in suture.json("ls", "dot/")["keys"]}
 
     def test_a_pipe_is_no_file(self, suture: CommandLine, tmp_path: Path) -> None:
         """The error says that it is neither a file nor a directory, and not that it is missing."""
@@ -187,7 +187,7 @@ class TestPut:
         suture("put", str(files / "file0"), "--prefix", "again/")
 
         def open_count() -> int:
-            return sum(c["state"] == "OPEN" for c in suture.json("scm", "containers"))
+            return sum(c["state"] == "OPEN" for c in suture.json("scm", "containers")["containers"])
 
         before = open_count()
         for _ in range(3):
@@ -281,14 +281,14 @@ class TestOrders:
         stored = suture.json("put", str(files / "file0"), "--prefix", "shown/")
         container_id = str(stored["container_ids"][0])
         suture.wait_until_reported(int(container_id))
-        shown = suture.json("scm", "close", container_id, "--dry-run")
+        shown = suture.json("scm", "close", container_id, "--dry-run")["decisions"]
         before = suture.json("scm", "containers", container_id)["state"]
-        (tmp_path / "shown").write_text(json.dumps(shown))
+        (tmp_path / "shown").write_text(json.dumps({"schema": 1, "decisions": shown}))
         close = ("scm", "close", container_id, "--expect", str(tmp_path / "shown"))
 
-        given = suture.json(*close)
+        given = suture.json(*close)["decisions"]
         suture.wait_until_closed([int(container_id)])
-        late = suture.json(*close, code=ExitCode.FAILED)
+        late = suture.json(*close, code=ExitCode.FAILED)["decisions"]
 
         assert "OPEN" == before
         assert 3 == len(shown[0]["orders"]) == len(given[0]["command_ids"])
@@ -302,8 +302,8 @@ class TestOrders:
         The dry run names who reconciles, with bytes and copies; what it showed can be given.
         """
         [container_id] = store(suture, files, "reconciled/")
-        shown = suture.json("reconcile", str(container_id), "--dry-run")
-        (tmp_path / "shown").write_text(json.dumps(shown))
+        shown = suture.json("reconcile", str(container_id), "--dry-run")["decisions"]
+        (tmp_path / "shown").write_text(json.dumps({"schema": 1, "decisions": shown}))
 
         given = suture.json("reconcile", str(container_id), "--expect", str(tmp_path / "shown"))
 
@@ -317,7 +317,10 @@ class TestOrders:
         self, suture: CommandLine, tmp_path: Path
     ) -> None:
         """A file that no dry run printed, or one about other containers, sends no command."""
-        for text in ("no JSON", "{}", "[]", '[{"container_id": 1}]'):
+        decision = {"container_id": 1, "world": 1}
+        documents: list[object] = [{}, [], [decision], {"schema": 1, "decisions": [{}]}]
+        documents.append({"schema": 2, "decisions": [decision]})
+        for text in ("no JSON", *map(json.dumps, documents)):
             (tmp_path / "shown").write_text(text)
 
             answer = suture.json(
@@ -336,8 +339,8 @@ class TestReplicas:
         """
         [container_id] = store(suture, files, "equal/")
 
-        trees = suture.json("tree", str(container_id))
-        comparisons = suture.json("diff", str(container_id))
+        trees = suture.json("tree", str(container_id))["replicas"]
+        comparisons = suture.json("diff", str(container_id))["comparisons"]
         explained = suture.json("explain", str(container_id))
         assert explained["keys"]["key_count"] == len(explained["keys"]["keys"]) > 0
 
@@ -357,8 +360,10 @@ class TestReplicas:
         zero_page(target(cluster, 1, container_id, 2))
         append_garbage(target(cluster, 2, container_id, 3))
 
-        results = suture.json("scrub", "scan", str(container_id), "--wait", code=ExitCode.TO_DO)
-        differences = suture.json("diff", str(container_id), code=ExitCode.TO_DO)
+        results = suture.json("scrub", "scan", str(container_id), "--wait", code=ExitCode.TO_DO)[
+            "datanodes"
+        ]
+        differences = suture.json("diff", str(container_id), code=ExitCode.TO_DO)["comparisons"]
         explained = suture.json("explain", str(container_id), code=ExitCode.TO_DO)
         suture.json("status", code=ExitCode.TO_DO)
         healed = suture.json("reconcile", str(container_id))
@@ -374,7 +379,7 @@ class TestReplicas:
         suture.json("diff", str(container_id))
         assert 0 == sum(
             r["finding_count"]
-            for r in suture.json("scrub", "scan", str(container_id), "--wait").values()
+            for r in suture.json("scrub", "scan", str(container_id), "--wait")["datanodes"].values()
         )
         suture.wait_until_closed([container_id])
 
@@ -415,7 +420,7 @@ class TestReplicas:
         ]
         suture.wait_until_reported(container_id)
 
-        comparisons = suture.json("diff", str(container_id), code=ExitCode.TO_DO)
+        comparisons = suture.json("diff", str(container_id), code=ExitCode.TO_DO)["comparisons"]
 
         assert {"UNKNOWN"} == {pair["verdict"] for pair in comparisons}
         assert all("OPEN" in pair["error"] for pair in comparisons)
@@ -428,7 +433,7 @@ class TestReplicas:
         At 80 columns no cell is broken in the middle: a wide table comes in parts, each with the
         datanode in front.
         """
-        node = suture.json("scm", "nodes")[0]
+        node = suture.json("scm", "nodes")["nodes"][0]
         wide = suture.status_when_well()
         monkeypatch.setattr(people, "_width", 80)
 

@@ -53,14 +53,14 @@ def test_findings_are_listed_until_they_are_repaired(suture: CommandLine, damage
     """
     Each finding names datanode, container, block and fault; after the repair there is none.
     """
-    (found,) = suture.json("findings", code=ExitCode.TO_DO)
+    (found,) = suture.json("findings", code=ExitCode.TO_DO)["findings"]
     said = suture("findings", code=ExitCode.TO_DO)
     suture("reconcile", str(damaged))
 
     assert damaged == found["container_id"]
     assert ("CORRUPT", "CHUNK_CHECKSUM") == (found["verdict"], found["fault"])
     assert "1 finding on 3 datanodes" in said
-    assert [] == suture.json("findings")
+    assert [] == suture.json("findings")["findings"]
 
 
 def test_a_scan_that_nobody_waits_for_is_put_in_line(
@@ -75,7 +75,7 @@ def test_a_scan_that_nobody_waits_for_is_put_in_line(
     content[70_000] ^= 8
     block.write_bytes(bytes(content))
 
-    queued = suture.json("scrub", "scan", str(damaged))
+    queued = suture.json("scrub", "scan", str(damaged))["datanodes"]
 
     assert [True] * 3 == [answer["queued"] for answer in queued.values()]
     with Peer(cluster.nodes[1].address) as peer:
@@ -116,15 +116,15 @@ def test_a_silent_datanode_stands_in_the_first_sentence(
     """Its data is not included in any claim, and the exit code reports a problem."""
     with Cluster(tmp_path / "own", agents=2, volumes=1, launch=forked) as own:
         command = CommandLine(own.scm.address, suture.capsys)
-        command.wait_until(lambda: len(command.json("scm", "nodes")) == 2)
+        command.wait_until(lambda: len(command.json("scm", "nodes")["nodes"]) == 2)
         own.nodes[1].kill()
         told = command.json("status", code=ExitCode.TO_DO)
         first = command("status", code=ExitCode.TO_DO).splitlines()[0]
 
-    assert first == told["answer"]
+    assert first == told["summary"]
     assert first.startswith("1 of 2 datanodes were not heard")
     assert "nothing is damaged" not in first
-    assert told["well"] is False
+    assert told["healthy"] is False
 
 
 def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
@@ -135,15 +135,17 @@ def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
     """
     with Cluster(tmp_path / "own", agents=2, volumes=1, launch=forked) as own:
         command = CommandLine(own.scm.address, suture.capsys)
-        command.wait_until(lambda: len(command.json("scm", "nodes")) == 2)
+        command.wait_until(lambda: len(command.json("scm", "nodes")["nodes"]) == 2)
         live, dead = (node_id(command, node.address) for node in own.nodes)
-        (volume,) = command.json("volumes", "--datanode", live)
+        (volume,) = command.json("volumes", "--datanode", live)["volumes"]
         own.nodes[1].kill()
 
-        paused = command.json("scrub", "pause", "--for", "10min", code=ExitCode.TO_DO)
+        paused = command.json("scrub", "pause", "--for", "10min", code=ExitCode.TO_DO)["datanodes"]
         shown = command("scrub", "status", code=ExitCode.TO_DO)
-        cancelled = command.json("scrub", "scan", "7", "--cancel", code=ExitCode.TO_DO)
-        resumed = command.json("scrub", "pause", "--end", "--volume", volume["volume_id"])
+        cancelled = command.json("scrub", "scan", "7", "--cancel", code=ExitCode.TO_DO)["datanodes"]
+        resumed = command.json("scrub", "pause", "--end", "--volume", volume["volume_id"])[
+            "datanodes"
+        ]
         counts = [command(*what, code=ExitCode.TO_DO) for what in (["findings"], ["history"])]
         command("scrub", "pause", "--volume", "nowhere", code=ExitCode.UNAVAILABLE)
         own.nodes[0].kill()
@@ -161,7 +163,7 @@ def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
 
 def node_id(command: CommandLine, address: str) -> str:
     """Return the id of the datanode at an address."""
-    nodes = command.json("scm", "nodes")
+    nodes = command.json("scm", "nodes")["nodes"]
     return next(str(node["datanode_id"]) for node in nodes if node["address"] == address)
 
 
@@ -169,7 +171,7 @@ def test_volumes_are_shown_with_their_health(suture: CommandLine, cluster: Clust
     """
     Every volume of every datanode is there, with numbers that are numbers.
     """
-    shown = suture.json("volumes")
+    shown = suture.json("volumes")["volumes"]
 
     assert {str(cluster.volume_paths(index)[0]) for index in range(3)} == {
         volume["path"] for volume in shown
@@ -206,8 +208,8 @@ def test_history_tells_damage_and_repair(suture: CommandLine, damaged: int) -> N
     told = suture.json("history", str(damaged))
     said = suture("history", str(damaged))
 
-    lengths = sorted(len(replica["oldest_first"]) for replica in told["replicas"].values())
-    (entries,) = (r["oldest_first"] for r in told["replicas"].values() if r["oldest_first"][1:])
+    lengths = sorted(len(replica["entries"]) for replica in told["replicas"].values())
+    (entries,) = (r["entries"] for r in told["replicas"].values() if r["entries"][1:])
     assert [1, 1, 3] == lengths
     assert entries[0]["root"] == entries[2]["root"] != entries[1]["root"]
     assert "damaged: 1 CHUNK_CHECKSUM" == entries[1]["why"]
@@ -263,7 +265,7 @@ def test_lists_show_only_what_is_on_some_datanodes(suture: CommandLine, damaged:
     part does not look empty.
     """
     lists = ("nodes", "queues", "decommission-status", "containers", "hold")
-    rack_of = {node["datanode_id"]: node["rack"] for node in suture.json("scm", "nodes")}
+    rack_of = {node["datanode_id"]: node["rack"] for node in suture.json("scm", "nodes")["nodes"]}
     nodes = list(rack_of)
     rack = rack_of[nodes[0]]
     for node in nodes:
@@ -302,9 +304,12 @@ def node_ids(what: str, answer: Any) -> list[str]:
         case "queues":
             return [queue["datanode_id"] for queue in answer["nodes"]]
         case "containers":
-            return [r["datanode"]["datanode_id"] for c in answer for r in c["replicas"]]
+            return [
+                r["datanode"]["datanode_id"] for c in answer["containers"] for r in c["replicas"]
+            ]
         case _:
-            return [row["datanode_id"] for row in answer]
+            [rows] = (value for key, value in answer.items() if key != "schema")
+            return [row["datanode_id"] for row in rows]
 
 
 @pytest.mark.usefixtures("damaged")
@@ -312,7 +317,7 @@ def test_an_order_is_told_however_its_datanode_is_named(suture: CommandLine) -> 
     """The datanode is given by id or address, and newer orders went to others. Without a control
     plane, the output says that orders are missing.
     """
-    node, other = suture.json_any("scm", "nodes")[:2]
+    node, other = suture.json_any("scm", "nodes")["nodes"][:2]
     own, others = node["datanode_id"], other["datanode_id"]
     wanted = ("history", "--datanode")
     newest = {name: outcomes_on(suture, name) for name in (own, node["address"], others)}
@@ -323,11 +328,11 @@ def test_an_order_is_told_however_its_datanode_is_named(suture: CommandLine) -> 
 
     assert [own] == newest[own] == newest[node["address"]]
     assert [others] == newest[others]
-    told = [line["what"] for line in by_id["lines"]]
+    told = [event["text"] for event in by_id["events"]]
     assert "close: executed" in told
-    assert by_id["lines"] == by_address["lines"]
-    assert "close: executed" not in [line["what"] for line in alone["lines"]]
-    assert "what was ordered is not known" in alone["missing"][0]
+    assert by_id["events"] == by_address["events"]
+    assert "close: executed" not in [event["text"] for event in alone["events"]]
+    assert "what was ordered is not known" in alone["errors"][0]
 
 
 def outcomes_on(suture: CommandLine, name: str) -> list[str]:
@@ -350,7 +355,7 @@ def test_error_names_the_missing_object_and_its_kind(
 
     assert f"no such file or directory here: {absent}" == message("put", str(absent))
     assert "no container 77777" in message("ls", "--container", "77777")
-    assert [] != suture.json("ls", "--container", str(damaged))
+    assert [] != suture.json("ls", "--container", str(damaged))["keys"]
     assert "'127.0.0.1' has no port" in message("status", "--datanode", "127.0.0.1")
     assert "a datanode, and no volume" in message("volume", "retire", address)
     assert f" {address} " in suture("scrub", "status", "--datanode", address)

@@ -18,6 +18,7 @@ from agent.store.verification_log.log_reader import log_directory
 from merkle.replica import BlockId, ContainerId
 from suture.runtime.exit_codes import ExitCode
 from tests.support.faults.small_disk import small_disk
+from tests.support.printed_json import document_in
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
 OTHER = ContainerId(2)
@@ -69,7 +70,7 @@ def verified(path: Path, key: Path, capsys: Capture) -> tuple[int, Any]:
     """Verify a statement; return the exit code and the answer."""
     capsys.readouterr()
     code = run(["attest", "--verify", str(path), "--key", str(key), "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    return code, document_in(capsys.readouterr().out, "attest")
 
 
 def test_statement_counts_reads_verdicts_repairs_and_deletes(
@@ -160,7 +161,7 @@ def test_a_statement_that_was_changed_does_not_hold(
 
     code, answer = verified(path, public(key), capsys)
 
-    assert (ExitCode.TO_DO, False, "it was changed") == (code, answer["holds"], answer["why"])
+    assert (ExitCode.TO_DO, False, "it was changed") == (code, answer["valid"], answer["reason"])
 
 
 def test_another_key_is_named(volume: Path, key: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -171,7 +172,7 @@ def test_another_key_is_named(volume: Path, key: Path, tmp_path: Path, capsys: C
     code, answer = verified(path, tmp_path / "another.pub", capsys)
 
     assert ExitCode.TO_DO == code
-    assert answer["why"].startswith("it names key ")
+    assert answer["reason"].startswith("it names key ")
 
 
 def test_attest_refuses_a_log_with_a_removed_entry(

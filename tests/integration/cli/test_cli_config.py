@@ -1,6 +1,5 @@
 """`suture config`, as an operator runs it; and a reload of a running agent."""
 
-import json
 import signal
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from agent.cli.main import run
 from suture.runtime.exit_codes import ExitCode
 from suture.wire.clients.peer import Peer
 from tests.support.nursery import forked
+from tests.support.printed_json import document_in
 from tools.demo.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +47,7 @@ def test_a_wrong_file_is_refused_as_a_document(
 
     said = printed(capsys, "config", "check", "--config", str(path), "--json", code=ExitCode.FAILED)
 
-    error = json.loads(said)["error"]
+    error = document_in(said, "config check")["error"]
     assert "INVALID_CONFIG" == error["code"]
     assert f"{path}:3 storage.speed" in error["message"]
 
@@ -59,7 +59,9 @@ def test_every_option_is_shown_with_its_origin(
     path = tmp_path / "agent.toml"
     path.write_text('[storage]\nvolumes = ["/a"]\n')
 
-    shown = json.loads(printed(capsys, "config", "show", "--config", str(path), "--json"))
+    shown = document_in(printed(capsys, "config", "show", "--config", str(path), "--json"))[
+        "options"
+    ]
 
     assert {"value": '["/a"]', "origin": f"{path}:2"} == shown["storage.volumes"]
     assert {"value": '"7d"', "origin": "default"} == shown["scan.data_interval_s"]

@@ -1,6 +1,5 @@
 """`suture fsck`: 0 for a clean volume, 2 for one with problems, and nothing is changed."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from agent.cli.main import run
 from merkle.replica import ContainerId
 from suture.runtime.exit_codes import ExitCode
+from tests.support.printed_json import document_in
 from tests.support.storage.three_replicas import ThreeReplicas
 
 CONTAINER = ContainerId(7)
@@ -18,7 +18,7 @@ def checked(capsys: pytest.CaptureFixture[str], code: ExitCode, *arguments: str)
     """Run `suture fsck --json`; return the report of the only volume."""
     capsys.readouterr()
     assert code == run(["fsck", *arguments, "--json"])
-    [report] = json.loads(capsys.readouterr().out)
+    [report] = document_in(capsys.readouterr().out, "fsck")["volumes"]
     return dict(report)
 
 
@@ -57,4 +57,4 @@ def test_fsck_refuses_a_directory_that_is_no_volume(
     """A directory that was never a volume is an error, not a clean report."""
     assert ExitCode.FAILED == run(["fsck", str(tmp_path), "--json"])
 
-    assert str(tmp_path) in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert str(tmp_path) in document_in(capsys.readouterr().out, "fsck")["error"]["message"]

@@ -56,7 +56,7 @@ def test_a_block_that_all_replicas_lack_is_reported(
     """Equal replicas are not whole for that. A recover lets go of the key, whose delete is proven
     by tombstones, and then all is whole again."""
     suture = CommandLine(cluster.scm.address, capsys)
-    suture.wait_until(lambda: len(suture.json("scm", "nodes")) == 3)
+    suture.wait_until(lambda: len(suture.json("scm", "nodes")["nodes"]) == 3)
     files = [SourceFile(name, tmp_path / name, 200_000) for name in ("first", "second")]
     for file in files:
         file.path.write_bytes(os.urandom(200_000))
@@ -90,7 +90,7 @@ def test_shards_of_short_blocks_lack_nothing(
 ) -> None:
     """A block of one byte is in the first shard and in those of parity, and no other."""
     suture = CommandLine(cluster.scm.address, capsys)
-    suture.wait_until(lambda: len(suture.json("scm", "nodes")) == 3)
+    suture.wait_until(lambda: len(suture.json("scm", "nodes")["nodes"]) == 3)
     files = [SourceFile(f"{count}", tmp_path / f"{count}", count) for count in (1, 2, 70_000)]
     for file in files:
         file.path.write_bytes(os.urandom(file.size_bytes))

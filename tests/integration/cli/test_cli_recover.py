@@ -39,7 +39,7 @@ def test_a_container_that_is_not_taken_over_is_named(world: ScmWorld, suture: Co
 
     found = suture.json("scm", "recover", "--force", code=ExitCode.TO_DO)
 
-    assert ([9], [FAR_OFF]) == (found["adopted_containers"], found["left_containers"])
+    assert ([9], [FAR_OFF]) == (found["adopted_container_ids"], found["unknown_container_ids"])
     assert found["finished"]
     assert world.state.restored is None
     shown = suture("scm", "recover", "--dry-run", code=ExitCode.TO_DO)

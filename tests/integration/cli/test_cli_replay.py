@@ -20,7 +20,9 @@ from agent.cli.main import run
 from merkle.replica import CHUNK_BYTES_DEFAULT, BlockData, ContainerId
 from suture.runtime.exit_codes import ExitCode
 from suture.wire.clients.peer import Peer
+from tests.support.command_tree import command_of
 from tests.support.nursery import forked
+from tests.support.printed_json import document_in
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
 from tools.demo.damage import (
@@ -50,7 +52,7 @@ def answer(*words: str) -> tuple[int, Any]:
     shown = io.StringIO()
     with redirect_stdout(shown):
         code = run([*words, "--json"])
-    return code, json.loads(shown.getvalue())
+    return code, document_in(shown.getvalue(), " ".join(command_of(words)))
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +307,7 @@ def test_a_bundle_that_was_changed_is_found(bundle: Path, tmp_path: Path, change
     )
 
     assert ExitCode.TO_DO == code
-    assert all(one["why"] for one in seen["verdicts"] if one["outcome"] == "differs")
+    assert all(one["reason"] for one in seen["verdicts"] if one["outcome"] == "differs")
 
 
 HOSTILE = (None, -1, 2**70, math.inf, math.nan, "x", "", [], {}, True, "9" * 30, "f" * 20)

@@ -14,6 +14,7 @@ from agent.store.index import environment
 from agent.store.index.lmdb_errors import DATA_FILE
 from merkle.replica import ContainerId
 from suture.runtime.exit_codes import ExitCode
+from tests.support.printed_json import document_in
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, StoredReplica
 
 CHUNKS = 20  # five containers of two blocks of two chunks
@@ -35,7 +36,7 @@ def sampled(replica: StoredReplica, capsys: Capture, *words: str) -> tuple[int, 
     replica.close()
     capsys.readouterr()
     code = run(["scrub", "sample", str(replica.path), *words, "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    return code, document_in(capsys.readouterr().out, "scrub sample")
 
 
 def test_a_clean_sample_says_a_probability(replica: StoredReplica, capsys: Capture) -> None:

@@ -69,7 +69,7 @@ def test_sample_selects_a_datanode_by_id_prefix_or_address(
     cluster: Cluster, suture: CommandLine
 ) -> None:
     """Each form selects the same datanode, which holds a third of all replicas."""
-    nodes = suture.json("scm", "nodes")
+    nodes = suture.json("scm", "nodes")["nodes"]
     [node_id, *_] = [node["datanode_id"] for node in nodes]
 
     for name in (node_id, node_id[:12], cluster.nodes[0].address):
@@ -112,7 +112,9 @@ def test_a_bad_chunk_is_named_scanned_and_mended(cluster: Cluster, suture: Comma
         bad["offset"],
     )
     assert ("CORRUPT", "CHUNK_CHECKSUM") == (bad["verdict"], bad["fault"])
-    assert bad["datanode_id"] in {node["datanode_id"] for node in suture.json("scm", "nodes")}
+    assert bad["datanode_id"] in {
+        node["datanode_id"] for node in suture.json("scm", "nodes")["nodes"]
+    }
     suture.wait_until(lambda: counts_of(suture.json_any("scrub", "sample", "--seed", "3"))[2] == 0)
 
 
@@ -127,7 +129,7 @@ def test_sample_reports_a_silent_datanode_and_reads_the_others(
     finally:
         cluster.start_again(2)
 
-    [silent] = answer["silent"]
+    [silent] = answer["errors"]
     assert 2 * FILES == answer["size"]["chunk_count"]
     assert f"not drawn from: {silent[:8]} does not answer" in said
 

@@ -1,6 +1,5 @@
 """The first moment of `suture`."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 
 from agent.cli.main import run
 from suture.runtime.exit_codes import ExitCode
+from tests.support.printed_json import document_in
 
 INTERRUPTED = """
 import os, signal, sys
@@ -109,7 +109,7 @@ def test_a_closed_output_is_for_nobody() -> None:
 
 def test_a_full_disk_below_the_output_is_said() -> None:
     """In one line, on stderr; not by two tracebacks."""
-    ended = printing("print_json('x' * 100_000)", way='"$@" > /dev/full')
+    ended = printing("print_json({'x': 'x' * 100_000})", way='"$@" > /dev/full')
 
     assert ExitCode.FAILED == ended.returncode
     assert "error: cannot write to stdout: No space left on device [IO_EXCEPTION]\n" == ended.stderr
@@ -121,7 +121,12 @@ GONE = "import select; at = select.poll(); at.register(1, 0); at.poll(60_000)"
 
 @pytest.mark.parametrize(
     "text",
-    ["print_json(1)", "print_line('a')", "print_json('x' * 100_000)", "print_line('x' * 100_000)"],
+    [
+        "print_json({})",
+        "print_line('a')",
+        "print_json({'x': 'x' * 100_000})",
+        "print_line('x' * 100_000)",
+    ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [("ls", "--json"), ("ls",)])
@@ -151,7 +156,7 @@ def test_error_goes_to_stderr_if_stdout_cannot_be_written() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["print_json(1)", "print_line('a')"])
+@pytest.mark.parametrize("text", ["print_json({})", "print_line('a')"])
 def test_a_reader_that_goes_before_a_short_answer_is_no_success(text: str) -> None:
     """The exit code is that of a long answer, although the pipe closes before anything is
     written.
@@ -164,7 +169,7 @@ def test_a_reader_that_goes_before_a_short_answer_is_no_success(text: str) -> No
 
 def test_a_reader_that_goes_is_no_success() -> None:
     """A pipeline that checks all its parts gets an exit code for the closed reader."""
-    ended = printing("print_json('x' * 1_000_000)", way='"$@" | true; exit ${PIPESTATUS[0]}')
+    ended = printing("print_json({'x': 'x' * 1_000_000})", way='"$@" | true; exit ${PIPESTATUS[0]}')
 
     assert (ExitCode.READER_GONE, "") == (ended.returncode, ended.stderr)
 
@@ -210,7 +215,7 @@ class TestCommandLine:
         """
         assert ExitCode.USAGE == run(["tree", "not-a-number", "--json"])
 
-        assert "USAGE" == json.loads(capsys.readouterr().out)["error"]["code"]
+        assert "USAGE" == document_in(capsys.readouterr().out)["error"]["code"]
 
     def test_no_command_at_all_is_answered_with_help(
         self, capsys: pytest.CaptureFixture[str]

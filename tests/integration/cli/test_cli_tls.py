@@ -1,6 +1,5 @@
 """`suture tls`: an authority and certificates as an operator makes and looks at them."""
 
-import json
 import os
 import stat
 from datetime import timedelta
@@ -14,6 +13,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.wire.security import pki
 from suture.wire.security.caller import Role, identity_of
 from suture.wire.security.tls import Certificates, TlsFiles
+from tests.support.printed_json import document_in
 
 NOBODY = 65_534
 
@@ -60,10 +60,10 @@ def test_a_peer_keeps_its_datanode_and_gets_a_new_key_when_it_is_issued_again(
     A renewal is the same datanode; the key is another, and fits the new certificate.
     """
     words = ("issue", str(directory), "--role", "peer", "--host", "dn1.example.org", "--json")
-    first = json.loads(suture(capsys, *words))
+    first = document_in(suture(capsys, *words), "tls issue")
     key = Path(first["key"]).read_bytes()
 
-    second = json.loads(suture(capsys, *words))
+    second = document_in(suture(capsys, *words), "tls issue")
 
     assert first["datanode_id"]
     assert first["datanode_id"] == second["datanode_id"]
@@ -94,7 +94,7 @@ def test_refused_certificate_request_leaves_no_files(
 
     said = suture(capsys, "issue", str(directory), *words, "--json", code=ExitCode.FAILED)
 
-    assert named in json.loads(said)["error"]["message"]
+    assert named in document_in(said)["error"]["message"]
     assert before == sorted(tmp_path.rglob("*"))
 
 
@@ -108,7 +108,7 @@ def test_an_authority_is_never_overwritten(
 
     said = suture(capsys, "init", str(directory), "--json", code=ExitCode.FAILED)
 
-    assert "exists" in json.loads(said)["error"]["message"]
+    assert "exists" in document_in(said)["error"]["message"]
     assert before == (directory / "ca.key").read_bytes()
 
 
@@ -171,7 +171,7 @@ def test_settings_come_from_options_the_environment_or_a_file(
     def complaint(*words: str) -> str:
         capsys.readouterr()
         assert ExitCode.FAILED == run([*words, *ask])
-        return str(json.loads(capsys.readouterr().out)["error"]["message"])
+        return str(document_in(capsys.readouterr().out)["error"]["message"])
 
     assert f"cannot read {missing}" in complaint(*options)
     assert f"cannot read {missing}" in complaint("--client-config", str(file))

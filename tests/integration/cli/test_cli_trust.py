@@ -115,14 +115,14 @@ def test_a_person_decides(contested: Contested) -> None:
     assert SIZE_BYTES == sum(a != b for a, b in zip(right, wrong, strict=True))
     suture, command = contested.suture, contested.command()[:-2]
 
-    [shown] = [one for one in suture.json(*command, "--dry-run") if one["change_count"]]
+    [shown] = [one for one in suture.json(*command, "--dry-run")["replicas"] if one["change_count"]]
     refused = suture.json(*command, code=ExitCode.FAILED)["error"]
     with Terminal(contested.command()) as terminal:
         declined = terminal.answer("n")
 
     assert (contested.ids[LIAR], [SIZE_BYTES]) == (
         shown["datanode_id"],
-        [change["bytes"] for change in shown["changes"]],
+        [change["length_bytes"] for change in shown["changes"]],
     )
     assert "nobody to ask" in refused["message"]
     assert contested.ids[LIAR] in terminal.shown

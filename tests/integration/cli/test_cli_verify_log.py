@@ -1,6 +1,5 @@
 """`suture verify-log`: a log that is whole, one that is not, and what only an anchor betrays."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.wire.v1 import datanode_pb2, scm_pb2, scm_pb2_grpc
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_world import ScmWorld
+from tests.support.printed_json import document_in
 from tests.support.storage.stored_replica import DATANODE, StoredReplica
 
 
@@ -40,7 +40,7 @@ def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dic
     """Return the exit code and the one answer."""
     capsys.readouterr()
     code = run(["verify-log", *arguments, "--json"])
-    [answer] = json.loads(capsys.readouterr().out)
+    [answer] = document_in(capsys.readouterr().out, "verify-log")["logs"]
     return code, answer
 
 
@@ -144,7 +144,7 @@ def test_the_control_plane_keeps_what_the_chain_cannot_show(
     tell(scm, volume)
 
     code, answer = asked(capsys, *asking)
-    assert (ExitCode.OK, 1) == (code, answer["anchors_held"])
+    assert (ExitCode.OK, 1) == (code, answer["anchor_count"])
 
     path, lines = lines_of(volume)
     path.write_bytes(b"".join(lines[:-1]))
@@ -165,7 +165,7 @@ def test_verify_log_lists_the_anchors_of_each_volume(
     _, whole = asked(capsys, str(volume))
 
     assert run(["verify-log", "--list-anchors", "--scm", scm, "--json"]) == ExitCode.OK
-    [log] = json.loads(capsys.readouterr().out)
+    [log] = document_in(capsys.readouterr().out, "verify-log")["logs"]
 
     assert log["datanode_id"] == DATANODE
     assert [whole["head"]] == [one["checksum"] for one in log["anchors"]]

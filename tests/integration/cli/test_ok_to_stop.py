@@ -38,17 +38,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def keys(suture: CommandLine, tmp_path: Path) -> dict[str, int]:
     """Return keys, each alone in a closed container, some of shards; and the container of each."""
-    stored = {item["key"]: 0 for item in suture.json("ls", "file")}
+    stored = {item["key"]: 0 for item in suture.json("ls", "file")["keys"]}
     path = tmp_path / "file"
     for number in range(0 if stored else COPIES + CODED):
         prefix = f"file{number}/"
         path.write_bytes(os.urandom(200_000 + number))
         coding = ["--replication", "xor-2-1-64k"] if number >= COPIES else []
         suture("put", str(path), "--prefix", prefix, "--close", "--sessions", "1", *coding)
-    found = {item["key"]: number for number, item in enumerate(suture.json("ls", "file"), start=1)}
+    found = {
+        item["key"]: number
+        for number, item in enumerate(suture.json("ls", "file")["keys"], start=1)
+    }
     for number in found.values():
         suture.wait_until_reported(number)
-    suture.wait_until(lambda: all(c["state"] == "CLOSED" for c in suture.json("scm", "containers")))
+    suture.wait_until(
+        lambda: all(c["state"] == "CLOSED" for c in suture.json("scm", "containers")["containers"])
+    )
     return found
 
 
@@ -56,14 +61,14 @@ def holders(suture: CommandLine) -> dict[int, list[str]]:
     """Return who holds each container."""
     return {
         int(c["container_id"]): [r["datanode"]["datanode_id"] for r in c["replicas"]]
-        for c in suture.json("scm", "containers")
+        for c in suture.json("scm", "containers")["containers"]
     }
 
 
 @contextmanager
 def stopped(cluster: Cluster, suture: CommandLine, ids: Sequence[str]) -> Iterator[None]:
     """Stop datanodes for a while."""
-    places = {node["datanode_id"]: node["address"] for node in suture.json("scm", "nodes")}
+    places = {node["datanode_id"]: node["address"] for node in suture.json("scm", "nodes")["nodes"]}
     addresses = {places[name] for name in ids}
     off = [i for i, node in enumerate(cluster.nodes) if node.address in addresses]
     assert len(ids) == len(off)
@@ -75,7 +80,7 @@ def stopped(cluster: Cluster, suture: CommandLine, ids: Sequence[str]) -> Iterat
         for index in off:
             cluster.start_again(index)
         suture.wait_until(
-            lambda: {"HEALTHY"} == {node["health"] for node in suture.json("scm", "nodes")}
+            lambda: {"HEALTHY"} == {node["health"] for node in suture.json("scm", "nodes")["nodes"]}
         )
         suture.wait_until(lambda: "YES" == ask(suture, ids[:1])["answer"])
 
@@ -136,7 +141,9 @@ class TestOkToStop:
         """
         where = holders(suture)
         coded = {number for key, number in keys.items() if int(key[4]) >= COPIES}
-        for pair in combinations([node["datanode_id"] for node in suture.json("scm", "nodes")], 2):
+        for pair in combinations(
+            [node["datanode_id"] for node in suture.json("scm", "nodes")["nodes"]], 2
+        ):
             left = {number: set(nodes) - {*pair} for number, nodes in where.items()}
             expected = {n for n, nodes in left.items() if len(nodes) < (2 if n in coded else 1)}
 
@@ -151,7 +158,7 @@ class TestOkToStop:
         """
         A volume by its id, or by datanode and path; the only volume of a datanode is all it has.
         """
-        node = suture.json("scm", "nodes")[0]
+        node = suture.json("scm", "nodes")["nodes"][0]
         [volume] = node["volumes"]
         whole = ask(suture, [node["datanode_id"]])
 
@@ -180,7 +187,7 @@ class TestOkToStop:
                     "STALE"
                     in {
                         node["health"]
-                        for node in suture.json("scm", "nodes")
+                        for node in suture.json("scm", "nodes")["nodes"]
                         if node["datanode_id"] == first
                     }
                 )

@@ -176,7 +176,7 @@ def the_first_hour(reader: Reader, own: Own) -> None:
         return ["CLOSED"] * 3 == [shard["replica"]["state"] for shard in shards]
 
     wait_until(is_closed)
-    nodes = {node["address"]: node["datanode_id"] for node in suture.json("scm", "nodes")}
+    nodes = {node["address"]: node["datanode_id"] for node in suture.json("scm", "nodes")["nodes"]}
     reader.words |= {
         "ADDRESS": f"{reader.host.address}:9859",
         "NUMBER": "1",
@@ -263,7 +263,7 @@ def renewed(reader: Reader, host: Host, own: Own) -> None:
 
 def only_node(reader: Reader, host: Host) -> str:
     """Return the id of the one datanode of a site."""
-    [node] = reader.suture_of(host).json("scm", "nodes")
+    [node] = reader.suture_of(host).json("scm", "nodes")["nodes"]
     return str(node["datanode_id"])
 
 

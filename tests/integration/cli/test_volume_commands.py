@@ -58,7 +58,7 @@ def assert_readable(suture: CommandLine, stored: dict[str, bytes], path: Path) -
 
 def volumes_of(suture: CommandLine, cluster: Cluster, index: int) -> dict[str, dict[str, Any]]:
     """Return the volumes of one datanode by path."""
-    found = suture.json_any("volumes", "--datanode", cluster.nodes[index].address)
+    found = suture.json_any("volumes", "--datanode", cluster.nodes[index].address)["volumes"]
     return {volume["path"]: volume for volume in found}
 
 
@@ -88,7 +88,7 @@ def test_a_disk_is_replaced_step_by_step(
     cluster.nodes[index].kill()
     assert_readable(suture, stored, tmp_path)
     cluster.start_again(index)
-    last = suture.json("volume", "retire", old_id[:12], "--wait")
+    [last] = suture.json("volume", "retire", old_id[:12], "--wait")["volumes"]
 
     assert "RETIRED" == last["service"]
     assert 0 == last["container_count"]
@@ -105,7 +105,7 @@ def test_a_disk_is_replaced_step_by_step(
     assert not any(
         o["status"]["type"] == "replicate" for o in suture.json("history", "--commands")["outcomes"]
     )
-    assert {3} == {len(c["replicas"]) for c in suture.json("scm", "containers")}
+    assert {3} == {len(c["replicas"]) for c in suture.json("scm", "containers")["containers"]}
     cluster.nodes[index].stop()
     cluster.start_again(index)
     assert path in volumes_of(suture, cluster, index)
@@ -127,7 +127,7 @@ def test_retiring_volume_without_room_is_copied_to_other_datanodes(
     count = volumes_of(suture, cluster, index)[path]["container_count"]
     assert count
 
-    last = suture.json("volume", "retire", path, "--wait")
+    [last] = suture.json("volume", "retire", path, "--wait")["volumes"]
 
     assert "RETIRED" == last["service"]
     assert_readable(suture, stored, tmp_path)
@@ -137,12 +137,12 @@ def test_retiring_volume_without_room_is_copied_to_other_datanodes(
         if o["status"]["type"] == "replicate"
     ]
     assert count <= len(copies)
-    for container in suture.json("scm", "containers"):
+    for container in suture.json("scm", "containers")["containers"]:
         holders = {held["datanode"]["address"] for held in container["replicas"]}
         assert 2 <= len(holders), "the rule of an order to delete"
     assert [] == [
         container["container_id"]
-        for container in suture.json("scm", "containers")
+        for container in suture.json("scm", "containers")["containers"]
         for held in container["replicas"]
         if held["replica"]["volume_id"] == last["volume_id"]
     ]
@@ -263,5 +263,5 @@ def test_unloadable_replicas_are_reported_after_volume_add(
     assert str(stray) in shown.replace("\n", "")
     assert "1 replica not moved" in suture("volumes", "--datanode", node.address)
     stray.rename(tmp_path / "777")
-    last = suture.json("volume", "retire", f"{node.address}:{path}", "--wait")
+    [last] = suture.json("volume", "retire", f"{node.address}:{path}", "--wait")["volumes"]
     assert "RETIRED" == last["service"]

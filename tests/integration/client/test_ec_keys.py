@@ -65,7 +65,7 @@ def test_files_come_back_while_two_of_five_agents_are_down(
     appears.
     """
     stored = suture.json("put", str(files), "--replication", SCHEME, "--sessions", "1", "--close")
-    assert {5} == {item["replicas"] for item in stored["stored"]}
+    assert {5} == {item["replica_count"] for item in stored["keys"]}
     [container_id] = stored["container_ids"]
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
 
@@ -134,14 +134,14 @@ def test_a_lost_shard_is_rebuilt_and_fits(
     stored = suture.json("put", str(files), "--replication", SCHEME, "--sessions", "1", "--close")
     [container_id] = stored["container_ids"]
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
-    [before] = suture.json("scrub", "parity", str(container_id))
+    [before] = suture.json("scrub", "parity", str(container_id))["containers"]
 
     with ClusterClient(five.scm.address) as client:
         request = datanode_pb2.DeleteContainerRequest(container_id=container_id, force=True)
         client.peer(Endpoint("", five.nodes[1].address)).stub.DeleteContainer(request)
     suture.wait_until(lambda: len(shards_closed(five, container_id)) == 4)
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
-    [after] = suture.json("scrub", "parity", "--all")
+    [after] = suture.json("scrub", "parity", "--all")["containers"]
 
     suture.wait_until(lambda: any(stripes_verified(suture)))
     status = suture("scrub", "status")
@@ -149,7 +149,7 @@ def test_a_lost_shard_is_rebuilt_and_fits(
     assert before["clean"]
     assert after["clean"]
     assert "parity of 1 container verified" in status
-    assert before["stripes"] == after["stripes"] == 1 + 1 + 1 + 3
+    assert before["stripe_count"] == after["stripe_count"] == 1 + 1 + 1 + 3
     assert all(not told for told in read_all(suture, files, tmp_path).values())
 
 
@@ -215,7 +215,10 @@ def test_a_shard_is_asked_of_no_datanode_alone(
 
 def stripes_verified(suture: CommandLine) -> list[int]:
     """Return how many stripes each datanode verified in the background."""
-    return [answer["parity"]["stripe_count"] for answer in suture.json("scrub", "status").values()]
+    return [
+        answer["parity"]["stripe_count"]
+        for answer in suture.json("scrub", "status")["datanodes"].values()
+    ]
 
 
 def shards_closed(cluster: Cluster, container_id: int) -> set[int]:

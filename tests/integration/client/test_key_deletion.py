@@ -128,7 +128,7 @@ def test_rm_says_what_was_deleted_whichever_try_it_was(
     served.world.write("a", "l", 30)
     served.service.losses_left = 1
 
-    document = CommandLine(served.address, capsys).json("rm", "--yes", "l", "k", "l")
+    document = CommandLine(served.address, capsys).json("rm", "--yes", "l", "k", "l")["deletions"]
 
     assert [("l", "OK", 30), ("k", "OK", 10)] == [
         (one["key"], one["code"], one["size"]) for one in document
@@ -138,7 +138,9 @@ def test_rm_says_what_was_deleted_whichever_try_it_was(
 
 def test_rm_names_what_was_never_there(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     """The missing key is listed beside the deleted ones, and the exit code reports it."""
-    document = CommandLine(served.address, capsys).json("rm", "--yes", "nope", "k", code=1)
+    document = CommandLine(served.address, capsys).json("rm", "--yes", "nope", "k", code=1)[
+        "deletions"
+    ]
 
     assert ["KEY_NOT_FOUND", "OK"] == [one["code"] for one in document]
     assert [] == served.names

@@ -54,7 +54,7 @@ def test_writes_go_on_and_the_replica_is_caught_up(
     )
     with cluster, ClusterClient(cluster.scm.address) as client:
         suture = CommandLine(cluster.scm.address, capsys)
-        suture.wait_until(lambda: len(suture.json("scm", "nodes")) == 3)
+        suture.wait_until(lambda: len(suture.json("scm", "nodes")["nodes"]) == 3)
         victim = cluster.nodes[0]
         first = sources(tmp_path / "files")
         durable_bytes = 0

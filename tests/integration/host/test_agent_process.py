@@ -1,6 +1,5 @@
 """The agent as a process: who may run it, what it says, how it stops."""
 
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from agent.store.recovery.fsck import fsck
 from suture.client.cluster_client import ClusterClient
 from suture.wire.clients.peer import Endpoint
 from suture.wire.v1 import datanode_pb2, scm_pb2
+from tests.support.printed_json import document_in
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
 
@@ -155,7 +155,7 @@ def test_check_prints_the_whole_config(tmp_path: Path) -> None:
     shown = agent("--config", str(config), "--check")
 
     assert 0 == shown.returncode
-    assert 7 * 24 * 3600 == json.loads(shown.stdout)["scan"]["data_interval_s"]
+    assert 7 * 24 * 3600 == document_in(shown.stdout)["scan"]["data_interval_s"]
 
 
 def test_optimised_python_is_refused(tmp_path: Path) -> None:

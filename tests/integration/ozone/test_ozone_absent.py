@@ -17,6 +17,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.runtime.stop_request import StopRequest
 from tests.integration.ozone.test_ozone_service import WAIT_S, fetched, service
 from tests.support.ozone.ozone_volumes import golden
+from tests.support.printed_json import document_in
 from tests.support.process_logs import log_events
 from tests.support.waiting import wait_until
 
@@ -76,7 +77,7 @@ def test_a_disk_that_is_not_mounted_costs_no_other(
     codes = [run(command)]
     said = capsys.readouterr().out.splitlines()
     codes.append(run([*command, "--json"]))
-    document = json.loads(capsys.readouterr().out)
+    document = document_in(capsys.readouterr().out, "ozone scrub")
 
     assert [ExitCode.FAILED] * 2 == codes
     assert any("2 containers: 2 WHOLE" in line for line in said)

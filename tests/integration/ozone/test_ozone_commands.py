@@ -12,6 +12,7 @@ import pytest
 from agent.cli.main import run
 from suture.runtime.exit_codes import ExitCode
 from tests.support.ozone.ozone_volumes import OF_1_4, golden, unpack
+from tests.support.printed_json import document_in
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_the_json_document_has_everything(
     """The document has each container's standing, findings and tree, and the totals."""
     code = scrub(volumes / "dn0-damaged", tmp_path / "state", "--json", "--container", "1")
 
-    document = json.loads(capsys.readouterr().out)
+    document = document_in(capsys.readouterr().out, "ozone scrub")
     (volume,) = document["volumes"]
     (container,) = volume["containers"]
     assert ExitCode.TO_DO == code
@@ -93,7 +94,7 @@ def test_a_container_that_is_nowhere_is_no_success(
 
     assert [ExitCode.TO_DO] * 2 == codes
     assert "container 777: NOT_FOUND" in said
-    assert [1, 777] == json.loads(capsys.readouterr().out)["not_found"]
+    assert [1, 777] == document_in(capsys.readouterr().out, "ozone scrub")["not_found"]
 
 
 def test_missing_trees_of_a_volume_of_ozone_1_4_are_one_line(
@@ -160,7 +161,7 @@ def test_container_on_two_volumes_of_a_datanode_is_named(
     said = capsys.readouterr().out
     assert f"container 1 is on several volumes: {one}/hdds, {two}/hdds" in said
     assert ExitCode.TO_DO == run([*arguments, "--state-dir", str(tmp_path / "state"), "--json"])
-    document = json.loads(capsys.readouterr().out)
+    document = document_in(capsys.readouterr().out, "ozone scrub")
     assert {"1": [f"{one}/hdds", f"{two}/hdds"]} == document["on_several_volumes"]
 
 
@@ -169,9 +170,9 @@ def test_a_second_look_says_the_same(
 ) -> None:
     """The history returns what was found."""
     scrub(volumes / "dn0-damaged", tmp_path / "state", "--json")
-    first = json.loads(capsys.readouterr().out)
+    first = document_in(capsys.readouterr().out, "ozone scrub")
     scrub(volumes / "dn0-damaged", tmp_path / "state", "--json", "--restart")
-    second = json.loads(capsys.readouterr().out)
+    second = document_in(capsys.readouterr().out, "ozone scrub")
 
     def steady(document: dict[str, object]) -> str:
         return "".join(

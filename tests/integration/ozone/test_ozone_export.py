@@ -1,6 +1,5 @@
 """`suture ozone export`, from what a real SCM said."""
 
-import json
 import os
 import signal
 import subprocess
@@ -28,6 +27,7 @@ from tests.support.control.recorded_scm import (
     replicas_of_ozone,
     varint,
 )
+from tests.support.printed_json import document_in
 from tests.support.waiting import wait_until
 
 IMPATIENT = ScmClientOptions(timeout_s=0.5, patience_s=0.5, pause_s=0.01)
@@ -213,7 +213,7 @@ def test_export_prints_its_target_and_cost_as_json(
 
     code = run(["ozone", "export", "--scm", scm.address, "--to", str(target), "--json"])
 
-    told = json.loads(capsys.readouterr().out)
+    told = document_in(capsys.readouterr().out, "ozone export")
     assert ExitCode.OK == code
     assert str(target) == told["snapshot"]
     assert len(scm.calls) == told["requests"]

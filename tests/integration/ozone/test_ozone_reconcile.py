@@ -25,6 +25,7 @@ from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
 from suture.wire.mapping.plan_file import FinishedRun
 from tests.support.control.recorded_scm import RecordedScm, recorded_scm
+from tests.support.printed_json import document_in
 
 CLUSTER = "3ae656e7-e14e-41c6-99bb-9487cfe99e40"  # of the recording
 NOW_MS = 1_800_000_000_000
@@ -237,7 +238,7 @@ def test_without_a_yes_it_is_only_shown(
     assert [] == ordered(scm)
 
     done = run([*words, "--yes", "--json"])
-    document = json.loads(capsys.readouterr().out)
+    document = document_in(capsys.readouterr().out, "ozone reconcile")
     assert ExitCode.OK == done
     assert [2] == ordered(scm)
     assert 1 == document["outcomes"]["ORDERED"]

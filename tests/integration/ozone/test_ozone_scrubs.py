@@ -26,6 +26,7 @@ from suture.errors import RefusedError
 from suture.runtime.exit_codes import ExitCode
 from tests.support.control.recorded_scm import recorded_scm, replicas_of_ozone
 from tests.support.ozone.ozone_volumes import golden, lines
+from tests.support.printed_json import document_in
 from tests.support.verification.judged import judged
 from tests.support.verification.snapshots import (
     ContainerRow,
@@ -91,7 +92,7 @@ def test_damaged_bytes_have_a_root_of_their_own(
 
     run(["ozone", "scrub", str(tables / name), "--state-dir", str(tmp_path / "s"), "--json"])
 
-    document = json.loads(capsys.readouterr().out)
+    document = document_in(capsys.readouterr().out, "ozone scrub")
     listed = [c for volume in document["volumes"] for c in volume["containers"]]
     found = [container for container in listed if container["standing"] != "MISSING"]
     assert len(found) >= 2

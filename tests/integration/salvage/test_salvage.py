@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from suture.client.writer import WriterSession
 from suture.ec.scheme import parse_scheme
 from suture.errors import Code, RefusedError
 from tests.support.nursery import forked
+from tests.support.printed_json import document_in
 from tools.demo.cluster import Cluster
 
 AGENTS = 5
@@ -294,6 +294,6 @@ def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "out" / "keys" / "large").unlink()
 
     assert 2 == run([*words, "--json"])
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    document = document_in(capsys.readouterr().out, "salvage")
     assert ["large"] == [lack["key"] for lack in document["lacks"]]
-    assert set(SalvageSummary.__slots__) == set(document)
+    assert {"schema", *SalvageSummary.__slots__} == set(document)

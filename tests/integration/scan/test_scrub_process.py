@@ -51,7 +51,7 @@ def container_id(suture: CommandLine, tmp_path: Path) -> int:
 def volume(suture: CommandLine, address: str, *command: str) -> dict[str, object]:
     """Return the scrub status of the only volume of the datanode at `address`."""
     shown = suture.json("scrub", *(command or ("status",)), "--datanode", address)
-    (found,) = shown[address]["volumes"]
+    (found,) = shown["datanodes"][address]["volumes"]
     return dict(found)
 
 
@@ -132,7 +132,7 @@ def test_a_volume_that_vanishes_is_fenced_and_told(
     def replica_count() -> int:
         (found,) = [
             container
-            for container in suture.json("scm", "containers")
+            for container in suture.json("scm", "containers")["containers"]
             if int(container["container_id"]) == container_id
         ]
         return len(found["replicas"])

@@ -49,7 +49,9 @@ def test_a_peer_in_go_reads_and_verifies_what_was_put(
     suture = SecuredCommandLine(cluster.scm.address, capsys, ada)
     files = cluster.authority.issue("go", Role.PEER)
     container_id, put = stored(suture, tmp_path)
-    [tree] = suture.json("tree", str(container_id), "--datanode", cluster.nodes[0].address)
+    [tree] = suture.json("tree", str(container_id), "--datanode", cluster.nodes[0].address)[
+        "replicas"
+    ]
 
     answers = [peer.read(node.address, container_id, files) for node in cluster.nodes]
 

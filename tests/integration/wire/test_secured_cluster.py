@@ -22,6 +22,7 @@ from suture.wire.security.tls import TlsFiles, load_security
 from suture.wire.v1 import scm_pb2
 from tests.support.authority import Authority
 from tests.support.command_line import CommandLine
+from tests.support.printed_json import document_in
 from tests.support.process_logs import log_events
 from tests.support.secured_cluster import SecuredCluster, SecuredCommandLine
 from tests.support.storage.blocks_on_disk import newest_block
@@ -132,7 +133,7 @@ def test_a_cluster_works_over_mutual_tls(
     flip_bit_under_warm_cache(Target(container_id, root, (int(block.stem),), (size,), (size,)))
     admin("scrub", "scan", str(container_id), "--wait", code=ExitCode.TO_DO)
     mended = admin.json("reconcile", str(container_id))
-    client("get", stored["stored"][0]["key"], "--output", str(back))
+    client("get", stored["keys"][0]["key"], "--output", str(back))
     for words in (
         ("status",),
         ("volumes",),
@@ -160,7 +161,7 @@ def test_a_cluster_works_over_mutual_tls(
         for line in log_events(cluster.root / "scm-audit.jsonl")
         if line["who"] == "scm" and line["container_id"] == container_id
     ]
-    for node in admin.json("scm", "nodes"):
+    for node in admin.json("scm", "nodes")["nodes"]:
         for action in ("command close", "command reconcile"):
             for result in ("SENT", "OK"):
                 assert (action, result, node["datanode_id"]) in commands
@@ -191,7 +192,7 @@ def test_the_wrong_certificate_is_told_why(
     writing = admin.json("put", str(source), code=ExitCode.FAILED)
     capsys.readouterr()
     code = run(["scm", "nodes", "--json", "--scm", cluster.scm.address])
-    bare = json.loads(capsys.readouterr().out)
+    bare = document_in(capsys.readouterr().out)
 
     assert ["PERMISSION_DENIED"] * 2 == [a["error"]["code"] for a in (ordering, writing)]
     assert "carol is client" in ordering["error"]["message"]
@@ -208,7 +209,7 @@ def test_every_line_of_every_log_is_an_event(cluster: SecuredCluster, suture: Su
     the command's id and its container's.
     """
     admin = suture("ada", Role.ADMIN)
-    [container, *_] = admin.json("scm", "containers")
+    [container, *_] = admin.json("scm", "containers")["containers"]
     admin("reconcile", str(container["container_id"]))
     lines = [line for process in everyone(cluster) for line in log_events(process.log)]
 
@@ -235,7 +236,7 @@ def test_certificates_are_exchanged_under_a_running_cluster(
     """
     admin = suture("ada", Role.ADMIN)
     before = pids(cluster)
-    ids = {node["datanode_id"] for node in admin.json("scm", "nodes")}
+    ids = {node["datanode_id"] for node in admin.json("scm", "nodes")["nodes"]}
     late = load_security(authority.issue("late", Role.ADMIN))
     following = Authority(tmp_path / "following", "Following CA")
     both = authority.ca.read_bytes() + following.ca.read_bytes()
@@ -251,10 +252,12 @@ def test_certificates_are_exchanged_under_a_running_cluster(
     hang_up(cluster)
     wait_until(lambda: heard(cluster, "certificate_reloaded", 3))
 
-    nodes = admin.json("scm", "nodes")
+    nodes = admin.json("scm", "nodes")["nodes"]
     assert before == pids(cluster)
     assert ids == {node["datanode_id"] for node in nodes}
-    admin.wait_until(lambda: all(n["health"] == "HEALTHY" for n in admin.json("scm", "nodes")))
+    admin.wait_until(
+        lambda: all(n["health"] == "HEALTHY" for n in admin.json("scm", "nodes")["nodes"])
+    )
     admin.json("status")  # every datanode answers it
     with ScmClient(cluster.scm.address, security=late) as old, pytest.raises(SutureError) as caught:
         old.list_nodes(scm_pb2.ListNodesRequest())

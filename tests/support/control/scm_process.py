@@ -1,6 +1,5 @@
 """The real `suture-scm` as a process of its own, for tests that kill it."""
 
-import json
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.nursery import Child
+from tests.support.printed_json import document_in
 
 FAST = {
     "heartbeat_interval_ms": 50,
@@ -40,7 +40,7 @@ class ScmProcess:
         line = process.stdout.readline()
         if not line:
             raise AssertionError(f"suture-scm did not start: {process.stderr.read()}")
-        return cls(process, json.loads(line))
+        return cls(process, document_in(line))
 
     @property
     def address(self) -> str:

@@ -122,7 +122,7 @@ class Reader:
         """Wait until so many datanodes are healthy, as seen from a host."""
 
         def is_so() -> bool:
-            nodes = self.suture_of(host or self.host).json_any("scm", "nodes")
+            nodes = self.suture_of(host or self.host).json_any("scm", "nodes")["nodes"]
             return ["HEALTHY"] * count == [node["health"] for node in nodes]
 
         wait_until(is_so)

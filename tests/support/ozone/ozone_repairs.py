@@ -17,6 +17,7 @@ import pytest
 from agent.cli.main import run
 from tests.support.ozone.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers, original
 from tests.support.ozone.ozone_volumes import ROOT, each
+from tests.support.printed_json import document_in
 
 HOLD = """
 import sys
@@ -91,8 +92,7 @@ class DamagedVolume:
         """Run the command; return its JSON document."""
         capsys.readouterr()
         self.repair(container_id, peers, "--json", *(more or ("--yes",)))
-        document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return document
+        return document_in(capsys.readouterr().out, "ozone repair")
 
 
 def damaged_volume(golden: Path, target: Path) -> DamagedVolume:

@@ -1,6 +1,5 @@
 """What is told of what went wrong, in one line."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from spark_verify import job
 from spark_verify.errors import SnapshotRefused, describe_error
+from tests.support.printed_json import document_in
 
 JAVA = """An error occurred while calling o101.getResult.
 : org.apache.spark.SparkException: Exception thrown in awaitResult: Job aborted.
@@ -67,7 +67,7 @@ def test_too_little_memory_is_told_in_a_line(
 
     said = capsys.readouterr()
     assert ended.value.code == 1
-    answer = json.loads(said.out)
+    answer = document_in(said.out)["error"]
     assert answer["message"].startswith(message)
     assert "--master names a cluster" in answer["hint"]
     assert said.err == f"suture-verify: {answer['message']}\nhint: {answer['hint']}\n"

@@ -9,6 +9,7 @@ from spark_verify import job
 from spark_verify.errors import SnapshotRefused
 from spark_verify.snapshot.manifest import SnapshotManifest, read_manifest
 from spark_verify.storage import LocalStorage
+from tests.support.printed_json import document_in
 
 GOOD = {
     "schema_version": 5,
@@ -157,4 +158,4 @@ class TestExit:
         with pytest.raises(SystemExit):
             job.main()
 
-        assert json.loads(capsys.readouterr().out)["error"] == "SNAPSHOT_REFUSED"
+        assert document_in(capsys.readouterr().out)["error"]["code"] == "SNAPSHOT_REFUSED"

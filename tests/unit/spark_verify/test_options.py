@@ -1,6 +1,5 @@
 """What an operator chooses: where it comes from, and what is refused."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +11,7 @@ from spark_verify import job
 from spark_verify.errors import OptionRefused
 from spark_verify.options import OPTIONS, ResolvedOptions
 from spark_verify.pipeline import VerifyRequest, verify
+from tests.support.printed_json import document_in
 from tests.support.verification.snapshots import NodeRow, container, gather
 
 UNIT = Path(__file__).parents[3] / "systemd" / "suture-verify.service"
@@ -103,7 +103,7 @@ def test_show_options_prints_them_and_verifies_nothing(
     with pytest.raises(SystemExit) as ended:
         job.main()
 
-    told = json.loads(capsys.readouterr().out)
+    told = document_in(capsys.readouterr().out)["options"]
     assert 0 == ended.value.code
     assert {"value": 7, "from": "flag"} == {
         name: told["sample_max"][name] for name in ("value", "from")

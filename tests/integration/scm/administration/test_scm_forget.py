@@ -77,7 +77,7 @@ def test_forget_shows_keys_asks_and_records_the_loss(world: ScmWorld, suture: Co
     before = world.state.containers.get(1)
     suture("scm", "mark-lost", "1", code=ExitCode.FAILED)  # nobody can be asked
     done = suture("scm", "mark-lost", "1", "--yes")
-    listed = suture.json("ls")
+    listed = suture.json("ls")["keys"]
     suture("get", name, "--output", str(world.path / "out"), code=ExitCode.FAILED)
     container = suture.json("scm", "containers", "1")
     log = [json.loads(line) for line in (world.path.parent / "audit.log").read_text().splitlines()]
@@ -256,7 +256,7 @@ def test_dead_nodes_are_removed_from_the_command_line(world: ScmWorld, suture: C
     dead, living = held(world), left(world)
     refused = suture("scm", "remove-node", *dead, "--yes", code=ExitCode.FAILED)
     done = suture("scm", "remove-node", *dead, "--yes", "--force")
-    nodes = suture.json("scm", "nodes")
+    nodes = suture.json("scm", "nodes")["nodes"]
 
     assert "can be read from nobody else: 1" in " ".join(refused.split())
     assert 3 == done.count("OK")
@@ -272,8 +272,8 @@ def test_a_removal_is_repeated_as_it_was_given(world: ScmWorld, suture: CommandL
 
     shown = suture("scm", "remove-node", first, *rest, "--dry-run", "--force")
     again = suture("scm", "remove-node", first, *rest, "--yes", "--force")
-    once_more = suture.json("scm", "remove-node", first, *rest, "--yes")
-    nodes = suture.json("scm", "nodes")
+    once_more = suture.json("scm", "remove-node", first, *rest, "--yes")["decisions"]
+    nodes = suture.json("scm", "nodes")["nodes"]
 
     assert [1, 1] == [" ".join(said.split()).count("removed before") for said in (shown, again)]
     assert ["OK"] * 3 == [one["code"] for one in once_more]

@@ -156,8 +156,8 @@ def test_report_gives_the_verdict_and_its_reasons(
     with world.served() as address:
         facts = CommandLine(address, capsys).json("scm", "report", code=ExitCode.TO_DO)
 
-    assert ("UNKNOWN", False) == (facts["verdict"], facts["well"])
-    assert "safe mode: 8 of 10 nodes that were online have reported" in facts["answer"]
+    assert ("UNKNOWN", False) == (facts["verdict"], facts["healthy"])
+    assert "safe mode: 8 of 10 nodes that were online have reported" in facts["summary"]
 
 
 class TestCold:

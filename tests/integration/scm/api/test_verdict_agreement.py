@@ -111,7 +111,7 @@ def verdicts(cluster: SeededCluster, capsys: pytest.CaptureFixture[str]) -> dict
         "page": PAGE_KINDS[kind],
         "history": world.control.queries.survey().past.turns[-1].verdict,
         "text": "WHOLE" if text.startswith("every datanode is heard") else report["verdict"],
-        "well": "WHOLE" if report["well"] else report["verdict"],
+        "well": "WHOLE" if report["healthy"] else report["verdict"],
     }
 
 

@@ -1,9 +1,9 @@
 """Backups of the control plane's state: whole or not there, and restored nowhere by mistake."""
 
-import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -21,6 +21,7 @@ from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scm_world import MAP_BYTES, container, key, replica
+from tests.support.printed_json import document_in
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -331,20 +332,17 @@ def test_the_command_line(
     Takes, lists and restores; one damaged backup makes the list exit with 2.
     """
 
-    def suture(*words: str, code: int = 0) -> object:
+    def suture(*words: str, code: int = 0) -> dict[str, Any]:
         capsys.readouterr()
         assert code == run([*words, "--json"])
-        return json.loads(capsys.readouterr().out)
+        return document_in(capsys.readouterr().out, " ".join(words[:2]))
 
     # What is there is newer by its name: the clock of this test stands in the future.
     made = suture("scm", "backup", str(backups), "--data", str(data), "--keep", "2")
-    assert isinstance(made, dict)
     assert 1 == len(made["removed"])
     listed = suture("scm", "backup", str(backups), "--list")
-    assert isinstance(listed, list)
-    assert 2 == len(listed)
+    assert 2 == len(listed["backups"])
     restored = suture("scm", "restore", made["path"], "--to", str(tmp_path / "new"))
-    assert isinstance(restored, dict)
     assert made["manifest"] == restored["manifest"]
     flip(backups / Path(made["path"]).name / "manifest.json", 5)
     suture("scm", "backup", str(backups), "--list", code=2)

@@ -515,13 +515,13 @@ def test_the_command_shows_what_is_given_up_and_asks(
     with world.served() as address:
         suture = CommandLine(address, capsys)
         refused = suture.json("scm", "close", "1", code=ExitCode.FAILED)
-        shown = suture.json("scm", "close", "1", "--force", "--dry-run")
+        shown = suture.json("scm", "close", "1", "--force", "--dry-run")["decisions"]
         table = suture("scm", "close", "1", "--force", "--dry-run")
         unasked = suture.json("scm", "close", "1", "--force", code=ExitCode.FAILED)
         before = now(world)
-        done = suture.json("scm", "close", "1", "--force", "--yes")
+        done = suture.json("scm", "close", "1", "--force", "--yes")["decisions"]
 
-    assert "QUASI_CLOSED_STUCK" == refused[0]["code"]
+    assert "QUASI_CLOSED_STUCK" == refused["decisions"][0]["code"]
     assert [{"bcsid": 6, "local_id": 6, "key": "key6"}] == shown[0]["given_up"]
     assert "key6" in table
     assert "MALFORMED_REQUEST" == unasked["error"]["code"]

@@ -60,7 +60,9 @@ def test_a_deleted_replica_is_made_again(
 ) -> None:
     """By a datanode that has one, on one that has none; all is whole then, and can be read."""
     victim = alive(suture, container_id)[0]
-    shown = suture.json("scm", "delete", str(container_id), "--datanode", victim, "--dry-run")
+    shown = suture.json("scm", "delete", str(container_id), "--datanode", victim, "--dry-run")[
+        "decisions"
+    ]
     assert [(3, 2)] == [(d["copies_before"], d["copies_after"]) for d in shown]
     before = replicas(suture, container_id)[victim]["reported_at_ms"]
 
@@ -131,11 +133,11 @@ def test_a_datanode_is_decommissioned_and_switched_off(
     suture("scm", "decommission", leaving, "--yes")
 
     def is_ready() -> bool:
-        [departure] = suture.json_any("scm", "decommission-status")
+        [departure] = suture.json_any("scm", "decommission-status")["departures"]
         return bool(departure["switch_off"] and departure["persisted"])
 
     suture.wait_until(is_ready)
-    [departure] = suture.json("scm", "decommission-status")
+    [departure] = suture.json("scm", "decommission-status")["departures"]
     assert ("DECOMMISSIONED", True, 0) == (
         departure["op_state"],
         departure["persisted"],

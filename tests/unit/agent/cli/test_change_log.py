@@ -34,7 +34,7 @@ def test_a_change_says_when_where_and_what() -> None:
         line.container_id,
         line.state,
         line.finding_count,
-        line.what,
+        line.text,
     )
 
 
@@ -57,7 +57,7 @@ def test_orders_stand_beside_unless_they_touch_no_disk() -> None:
         line.at_ms,
         line.datanode_id,
         line.container_id,
-        line.what,
+        line.text,
     )
 
 

@@ -13,16 +13,12 @@ from suture.config.quantity import parse_typed_duration_s
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.tasks import OTHERS, TASKS, sections
 from suture.terminal.time_option import METAVAR
-from tests.support.command_walk import walk
+from tests.support.command_tree import ALL, LEAVES
 
 COLUMNS: Final = 80
 TOO_LARGE: Final = "99999999999999999999"  # for a container's id
 NAMES_A_DATANODE: Final = {"datanode", "target", "trust"}
 TIMES: Final = re.compile(r"(^|_)(for|every|until|since|wait_s|interval_s|duration_s)$")
-
-
-ALL: Final = dict(walk(get_command(program(None))))
-LEAVES: Final = {words: one for words, one in ALL.items() if not hasattr(one, "commands")}
 NAMED: Final = [" ".join(words) for words in ALL]
 
 
@@ -37,7 +33,7 @@ def test_help_lists_each_command_as_it_describes_itself() -> None:
     The list is written down, so that showing it imports no command.
     """
     shown = get_command(program([])).commands
-    known = get_command(program(None)).commands
+    known = ALL[()].commands
 
     assert set(shown) == set(known) > set().union(*COMMANDS.values())
     told = {

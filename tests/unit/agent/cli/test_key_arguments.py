@@ -1,6 +1,5 @@
 """Keys and paths that can never be right are refused before anybody is asked."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from agent.cli.main import run
 from suture.client.spool import Spool
 from suture.runtime.exit_codes import ExitCode
 from suture.wire.mapping.bounds import KEY_BYTES_MAX
+from tests.support.printed_json import document_in
 
 NOBODY = "127.0.0.1:9"
 NO_UTF8 = "x\udcffy"
@@ -23,7 +23,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Any:
 
     def message(*words: str) -> str:
         assert ExitCode.FAILED == run([*words, "--json", "--scm", NOBODY])
-        error = json.loads(capsys.readouterr().out)["error"]
+        error = document_in(capsys.readouterr().out)["error"]
         assert "MALFORMED_REQUEST" == error["code"]
         told: str = error["message"]
         assert told.isprintable()

@@ -73,13 +73,13 @@ def test_json_and_logs_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
     Machines get the name as it is, in letters that no terminal obeys.
     """
     names = [text for text, _ in HOSTILE.values()]
-    output.print_json(names)
+    output.print_json({"names": names})
     shown = capsys.readouterr().out
     logs.configure("info")
     logs.structlog.get_logger().info("seen", names=names)
     logged = capsys.readouterr().err
 
-    assert names == json.loads(shown)
+    assert {"schema": 1, "names": names} == json.loads(shown)
     for text in (shown, logged):
         assert all(line.isascii() and line.isprintable() for line in text.split("\n"))
 
