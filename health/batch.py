@@ -11,6 +11,7 @@ One container is a batch of one. The caller sorts a batch; `violations` reports 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,8 @@ class Replicas:
     is_contradictory: Bools
     """It reports that a peer contradicts it although both are right by their own rows."""
     block_count: Ints
+    tree_block_count: Ints
+    """Live blocks that its tree names; a tree may be older than its rows."""
     tombstone_count: Ints
     """Deleted blocks that its tree names; 0 where there is no tree."""
     is_barred: Bools
@@ -191,6 +194,15 @@ class BatchView:
     def of_container(self, column: NDArray[Any]) -> NDArray[Any]:
         """Return a column of containers expanded to their replicas."""
         return column[self.rows.owner]
+
+    def places(self, rows: Ints) -> Ints:
+        """Return the positions of replicas in an order that every planner agrees on: by a checksum
+        of container and datanode (HDDS-4589).
+        """
+        ids = self.batch.containers.container_id[self.rows.owner[rows]].tolist()
+        nodes, names = self.batch.replicas.node[rows].tolist(), self.batch.nodes.names
+        texts = (f"{i}:{names[node]}".encode() for i, node in zip(ids, nodes, strict=True))
+        return np.fromiter(map(crc32, texts), dtype=np.int64, count=len(rows))
 
 
 def view(batch: ContainerBatch) -> BatchView:

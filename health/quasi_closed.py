@@ -117,11 +117,14 @@ def judge_quasi_closed(view: BatchView, rules: Rules) -> QuasiClosed:
     )
     is_closable = is_quasi & (obstacle == Obstacle.NONE)
     writers = origin_count((state == SharedState.QUASI_CLOSED) | (state == SharedState.OPEN))
-    is_stuck = is_quasi & ~is_closable & (writers < containers.factor)
-    is_stuck &= origin_count(is_here) != 1
+    is_single, is_written = origin_count(is_here) == 1, writers >= containers.factor
+    is_stuck = is_quasi & ~is_closable & ~is_written & ~is_single
     best = groups.some(~is_sick & (bcsid == rows.highest(bcsid, -1, ~is_sick)[rows.owner]))
     service = view.service[chosen]
     target = np.where(best, rules.best_origin_copies, rules.other_origin_copies)
+    most = containers.factor[owner]
+    target = np.where(is_written[owner], np.minimum(target, most), target)
+    target = np.where(is_single[owner], most, target)
     online = groups.tally(service == ServiceState.IN_SERVICE)
     is_resting = groups.some(service == ServiceState.MAINTENANCE)
     need = np.where(is_resting, online == 0, target - online)

@@ -313,7 +313,7 @@ def spread_indexes(scene: PlanInput) -> Iterable[PlanRows]:
     crowd = np.zeros(len(stands), dtype=np.int64)
     crowd[here] = racks.tally()[racks.of_row]
     rows = np.flatnonzero(stands & scene.whole & ~replicas.is_barred)
-    order = np.lexsort((-scene.places(rows), -crowd[rows], view.rows.owner[rows]))
+    order = np.lexsort((-view.places(rows), -crowd[rows], view.rows.owner[rows]))
     rows = rows[order]
     chosen = rows[first_of_run(view.rows.owner[rows])]
     index = replicas.index[chosen]

@@ -20,6 +20,7 @@ from health.plan.plan_rows import (
     reasons_of,
     rows_of,
 )
+from health.remaining import agree, covers, is_equal, is_kept_by_origin, sound, trees
 from health.segmented_rows import Bools, Groups, Ints, first_of_run
 from health.words import (
     Action,
@@ -36,7 +37,7 @@ EXCESS, TWIN = "more replicas than needed", "unhealthy, its index has a good rep
 
 def _first(scene: PlanInput, rows: Ints, *keys: Ints) -> Ints:
     """Return one row of each container: the first by the keys, of which the last weighs most."""
-    order = np.lexsort((scene.places(rows), *keys, scene.view.rows.owner[rows]))
+    order = np.lexsort((scene.view.places(rows), *keys, scene.view.rows.owner[rows]))
     rows = rows[order]
     return rows[first_of_run(scene.view.rows.owner[rows])]
 
@@ -56,22 +57,6 @@ def _deletes(scene: PlanInput, rows: Ints, reason: Reasons | str, *, is_forced: 
     )
 
 
-def _trees(scene: PlanInput, rows: Ints, *keys: Ints) -> Groups:
-    """Group rows with the same keys and the same tree, including its tombstones."""
-    replicas = scene.view.batch.replicas
-    tree = (replicas.algorithm[rows], replicas.root[rows], replicas.tombstones[rows])
-    return Groups.of(*keys, *tree)
-
-
-def _agree(scene: PlanInput, mask: Bools) -> Bools:
-    """Return the containers in which all replicas in the mask have a tree, and the same one."""
-    rows = np.flatnonzero(mask)
-    owner = scene.view.rows.owner[rows]
-    trees = _trees(scene, rows, owner)
-    kinds = np.bincount(owner[trees.first], minlength=scene.view.rows.count)
-    return (kinds <= 1) & ~scene.view.rows.some(mask & ~scene.view.batch.replicas.has_root)
-
-
 def delete_excess(scene: PlanInput) -> Iterable[PlanRows]:
     """Delete one replica of a closed container that has too many.
 
@@ -89,7 +74,7 @@ def delete_excess(scene: PlanInput) -> Iterable[PlanRows]:
     online = rows.tally(seen & (view.service == ServiceState.IN_SERVICE) & asked)
     count = rows.tally(whole)
     applies &= (
-        (online > scene.counts.ratis.most) & (count >= containers.factor) & _agree(scene, whole)
+        (online > scene.counts.ratis.most) & (count >= containers.factor) & agree(view, whole)
     )
     last = rows.highest(replicas.bcsid, NO_BCSID, whole)
     victims = np.flatnonzero(scene.staying & ~replicas.is_barred & view.of_container(applies))
@@ -130,38 +115,23 @@ def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
     applies &= (verdicts.queue == Queue.OVER) & (view.deletes == 0) & view.is_judged
     applies &= verdicts.is_stuck  # otherwise it will soon be closed, and its origins become one
     able = scene.staying & ~replicas.is_barred & view.of_container(applies)
-    sound = able & (replicas.state == SharedState.QUASI_CLOSED) & replicas.is_loaded
-    sound &= (replicas.findings == 0) & replicas.has_root
-    rows = np.flatnonzero(sound)
+    kept = able & sound(view)
+    rows = np.flatnonzero(kept)
     origin = origins.of_row[rows]
-    trees = _trees(scene, rows, origin)
-    earliest = np.full(trees.count, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, trees.of_row, replicas.bcsid[rows])
+    same = trees(view, rows, origin)
+    earliest = np.full(same.count, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, same.of_row, replicas.bcsid[rows])
     owner = view.rows.owner[rows]
     target = np.where(by_origin[owner], origins.target[origin], containers.factor[owner])
-    is_spare = (trees.tally()[trees.of_row] > target) & _keeps_racks(scene, applies)[rows]
-    is_spare &= replicas.bcsid[rows] == earliest[trees.of_row]
-    enough = view.rows.tally(sound) >= containers.factor
+    is_spare = (same.tally()[same.of_row] > target) & _keeps_racks(scene, applies)[rows]
+    is_spare &= replicas.bcsid[rows] == earliest[same.of_row]
+    enough = view.rows.tally(kept) >= containers.factor
     is_over = ~by_origin[origins.container] | (origins.over > 0)
     bad = np.flatnonzero(able & view.is_sick & view.of_container(enough))
-    bad = bad[is_over[origins.of_row[bad]] & _is_kept_by_origin(scene, rows, bad)]
+    bad = bad[is_over[origins.of_row[bad]] & is_kept_by_origin(view, origins, rows, bad)]
     victims = np.concatenate((rows[is_spare], bad))
     is_whole = (~view.is_sick[victims]).astype(np.int64)
     yield _deletes(scene, _first(scene, victims, is_whole), EXCESS, is_forced=True)
-
-
-def _is_kept_by_origin(scene: PlanInput, sound: Ints, bad: Ints) -> Bools:
-    """Return the bad replicas for which sound ones of their origin have as many commits, and those
-    with the most have the same tree.
-    """
-    replicas, of_row = scene.view.batch.replicas, scene.counts.quasi.origins.of_row
-    count = len(scene.counts.quasi.origins.container)
-    last = np.full(count, NO_BCSID - 1, dtype=np.int64)
-    np.maximum.at(last, of_row[sound], replicas.bcsid[sound])
-    latest = sound[replicas.bcsid[sound] == last[of_row[sound]]]
-    trees = _trees(scene, latest, of_row[latest])
-    kinds = np.bincount(of_row[latest[trees.first]], minlength=count)
-    return (kinds == 1)[of_row[bad]] & (replicas.bcsid[bad] <= last[of_row[bad]])
 
 
 def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
@@ -206,12 +176,6 @@ def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
 def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
     """Return the whole shards that another of their index makes unnecessary, and how many whole
     ones are on each one's rack.
-
-    Equal trees make one unnecessary. So does a shard that came back beside one that was rebuilt
-    meanwhile: a rebuilt shard has the live blocks but no tombstones of those deleted before, so its
-    root differs for ever. It holds nothing more once no delete is pending and both hold as many
-    live blocks. The one with the tombstones stays, because its root is the one that every replica
-    of this index had.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     rows = np.flatnonzero(whole)
@@ -222,24 +186,17 @@ def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
     same = Groups.of(owner, index)
     doubled = same.tally()[same.of_row] > 1
     rows, same_of = rows[doubled], same.of_row[doubled]
-    order = np.lexsort((scene.places(rows), -replicas.tombstone_count[rows], same_of))
+    order = np.lexsort((scene.view.places(rows), -replicas.tombstone_count[rows], same_of))
     rows, same_of = rows[order], same_of[order]
     begins = first_of_run(same_of)
     best = rows[begins][np.cumsum(begins) - 1]
-    is_equal = replicas.has_root[rows]
-    for column in (replicas.algorithm, replicas.root, replicas.tombstones, replicas.has_root):
-        is_equal = is_equal & (column[rows] == column[best])
-    is_covered = replicas.has_root[rows] & replicas.has_root[best]
-    for column in (replicas.algorithm, replicas.block_count):
-        is_covered &= column[rows] == column[best]
-    is_covered &= (replicas.tombstone_count[best] > 0) & (replicas.tombstone_count[rows] == 0)
-    is_covered &= ~view.batch.containers.owes_deletes[view.rows.owner[rows]]
+    is_same = is_equal(view, best, rows)
     group = np.cumsum(begins) - 1
     is_refused = np.zeros(int(begins.sum()), dtype=np.bool_)
-    is_refused[group[~(is_equal | is_covered)]] = True
+    is_refused[group[~covers(view, best, rows)]] = True
     has_behind = np.zeros_like(is_refused)
-    has_behind[group[~is_equal]] = True
-    chosen = ~is_refused[group] & (~is_equal | ~has_behind[group])
+    has_behind[group[~is_same]] = True
+    chosen = ~is_refused[group] & (~is_same | ~has_behind[group])
     found = np.zeros(len(whole), dtype=np.bool_)
     found[rows[chosen]] = True
     return found, crowd

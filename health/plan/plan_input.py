@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from zlib import crc32
 
 import numpy as np
 
 from health.batch import BatchView
 from health.health_state import Counts, Verdicts
 from health.plan.plan_rows import RaggedArray
+from health.remaining import confirmed, whole
 from health.root_comparison import RootComparison
 from health.segmented_rows import Bools, Ints, first_of_run
-from health.words import ServiceState, SharedState
 
 
 @dataclass(frozen=True)
@@ -38,32 +37,13 @@ class PlanInput:
 
     @cached_property
     def whole(self) -> Bools:
-        """Replicas known to have all commits, on nodes that stay: CLOSED, loaded, without findings,
-        not being deleted, on an answering node in service that has reported all its replicas.
-        """
-        view, replicas = self.view, self.view.batch.replicas
-        is_complete = replicas.state == SharedState.CLOSED
-        is_complete &= replicas.bcsid >= view.of_container(view.batch.containers.sequence_id)
-        return self.staying & is_complete & replicas.is_loaded & (replicas.findings == 0)
+        """Replicas known to have all commits, on nodes that stay (`health.remaining`)."""
+        return whole(self.view)
 
     @cached_property
     def staying(self) -> Bools:
-        """Replicas that the control plane may act on: on an answering node in service that has
-        reported all its replicas, and not being deleted.
-        """
-        view = self.view
-        is_here = view.is_present & view.is_reachable & view.is_confirmed
-        return is_here & ~view.is_leaving & (view.service == ServiceState.IN_SERVICE)
-
-    def places(self, rows: Ints) -> Ints:
-        """Return the positions of replicas in an order that every planner agrees on: by a checksum
-        of container and datanode (HDDS-4589).
-        """
-        batch = self.view.batch
-        ids = batch.containers.container_id[self.view.rows.owner[rows]].tolist()
-        nodes, names = batch.replicas.node[rows].tolist(), batch.nodes.names
-        texts = (f"{i}:{names[node]}".encode() for i, node in zip(ids, nodes, strict=True))
-        return np.fromiter(map(crc32, texts), dtype=np.int64, count=len(rows))
+        """Replicas that the control plane may act on: confirmed, and not being deleted."""
+        return confirmed(self.view) & ~self.view.is_leaving
 
     def lists(self, containers: Ints, mask: Bools, order: Ints | None = None) -> RaggedArray:
         """Return the replicas in the mask of each of these containers.

@@ -6,7 +6,7 @@ from typing import Final
 
 from scm.cluster.container_context import ContainerContext, container_fingerprint
 from scm.cluster.decision_context import ControlComponent, DecisionContext
-from scm.replication.guards.shard_guard import copy_count
+from scm.replication.health.live_judge import LiveHealthJudge
 from scm.replication.reconcile.eligibility import Eligibility
 from scm.replication.reconcile.plan_check import ContainerDecision, PlannedCommand, PlanRow
 from scm.replication.reconcile.reconcile_scheduler import ReconcileScheduler
@@ -19,8 +19,11 @@ CHANGED_TOLD_MAX: Final = 5  # containers named as the reason when a plan is rej
 class Previews(ControlComponent):
     """Previews without deciding or changing anything. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: DecisionContext, reconciles: ReconcileScheduler) -> None:
+    def __init__(
+        self, basis: DecisionContext, judge: LiveHealthJudge, reconciles: ReconcileScheduler
+    ) -> None:
         super().__init__(basis)
+        self._judge = judge
         self._reconciles = reconciles
 
     def each(
@@ -94,9 +97,12 @@ class Previews(ControlComponent):
         if container is None or decision.world:
             return decision
         case = self._cases.case(container)
-        copies = copy_count(case)
+        copies = self._judge.copy_count(row.container_id)
         shown = replace(
-            decision, copies_before=copies, copies_after=copies, world=self._world(container)
+            decision,
+            copies_before=copies,
+            copies_after=copies,
+            world=container_fingerprint(case),
         )
         if decision.code != "OK":
             return shown
@@ -104,7 +110,9 @@ class Previews(ControlComponent):
             full = self.reconcile(row.container_id)
             return full if full.code == "OK" else shown
         return replace(
-            shown, commands=self._own_commands(row, case), copies_after=_whole_after(case, row)
+            shown,
+            commands=self._own_commands(row, case),
+            copies_after=self._copies_after(container, row, copies),
         )
 
     def _own_commands(self, row: PlanRow, case: ContainerContext) -> tuple[PlannedCommand, ...]:
@@ -142,7 +150,7 @@ class Previews(ControlComponent):
         at_best_count: int,
     ) -> ContainerDecision:
         """Return a decision with the copies before and after, and the current fingerprint."""
-        copies = copy_count(self._cases.case(container))
+        copies = self._judge.copy_count(container.container_id)
         shown = ContainerDecision(container.container_id, "OK", message, (), commands, copies)
         after = max(copies, at_best_count)
         return replace(shown, copies_after=after, world=self._world(container))
@@ -150,12 +158,11 @@ class Previews(ControlComponent):
     def _world(self, container: Container) -> int:
         return container_fingerprint(self._cases.case(container))
 
-
-def _whole_after(case: ContainerContext, row: PlanRow) -> int:
-    match row.action:
-        case CommandKind.DELETE:
-            return copy_count(replace(case, deletes=(*case.deletes, *row.targets)))
-        case CommandKind.RECONSTRUCT:
-            return min(case.container.replication_factor, copy_count(case) + row.copies)
-        case _:
-            return copy_count(case)
+    def _copies_after(self, container: Container, row: PlanRow, copies: int) -> int:
+        match row.action:
+            case CommandKind.DELETE:
+                return self._judge.copy_count(row.container_id, without=row.targets)
+            case CommandKind.RECONSTRUCT:
+                return min(container.replication_factor, copies + row.copies)
+            case _:
+                return copies

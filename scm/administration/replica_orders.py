@@ -20,13 +20,6 @@ from scm.cluster.container_context import (
 )
 from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.cluster.safemode import SafeMode
-from scm.replication.guards.delete_safety import good_replicas
-from scm.replication.guards.shard_guard import (
-    copy_count,
-    may_delete,
-    operator_keep_count,
-    whole_count,
-)
 from scm.replication.health.live_judge import HealthRow, LiveHealthJudge
 from scm.replication.reconcile.eligibility import Eligibility
 from scm.replication.reconcile.plan_check import ASKED_FOR, ContainerDecision, PlannedCommand
@@ -163,7 +156,7 @@ class OperatorCommands(ControlComponent):
         def decide(now: StateChange, case: ContainerContext) -> ContainerDecision:
             keep_count = min(KEEP_MIN, case.container.replication_factor)
             if case.container.scheme:
-                keep_count = operator_keep_count(case.container)
+                keep_count = case.container.data_count + 1
             return self.remove(
                 now,
                 case,
@@ -264,7 +257,9 @@ class OperatorCommands(ControlComponent):
             return self._decision(case, Code.CONTAINER_NOT_FOUND, message)
         if datanode_id in case.deletes:
             return self._decision(case, "OK", "was ordered before")
-        if not may_delete(case, datanode_id, keep_count=keep_count, rules=self._judge.rules()):
+        number = case.container.container_id
+        removals = self._judge.removals([number])
+        if not removals.may_remove(number, datanode_id, keep_count=keep_count):
             what = " shards" if case.container.scheme else ", equal and confirmed replicas"
             message = f"fewer than {keep_count} whole{what} would stay"
             return self._decision(case, NOT_ENOUGH_REPLICAS, message)
@@ -274,25 +269,21 @@ class OperatorCommands(ControlComponent):
         command = PlannedCommand(
             CommandKind.DELETE, datanode_id, size_bytes=held.replica.bytes_used
         )
-        command_ids: tuple[int, ...] = ()
-        if not dry_run:
-            command_ids = (
-                self._commands.queue(
-                    change,
-                    CommandKind.DELETE,
-                    case.container.container_id,
-                    datanode_id,
-                    why=why,
-                    force=force,
-                    keep_count=keep_count,
-                ),
-            )
-        decision = self._decision(case, "OK", "", commands=(command,), command_ids=command_ids)
-        if case.container.scheme:
-            left = replace(case, deletes=(*case.deletes, datanode_id))
-            return replace(decision, copies_after=whole_count(left))
-        was_good = held in good_replicas(case)
-        return replace(decision, copies_after=decision.copies_before - was_good)
+        decision = self._decision(case, "OK", "", commands=(command,))
+        left_count = removals.copy_count(number, without=[datanode_id])
+        decision = replace(decision, copies_after=left_count)
+        if dry_run:
+            return decision
+        command_id = self._commands.queue(
+            change,
+            CommandKind.DELETE,
+            number,
+            datanode_id,
+            why=why,
+            force=force,
+            keep_count=keep_count,
+        )
+        return replace(decision, command_ids=(command_id,))
 
     def _each(
         self,
@@ -346,7 +337,7 @@ class OperatorCommands(ControlComponent):
         commands: tuple[PlannedCommand, ...] = (),
         command_ids: tuple[int, ...] = (),
     ) -> ContainerDecision:
-        copies = copy_count(case)
+        copies = self._judge.copy_count(case.container.container_id)
         return ContainerDecision(
             case.container.container_id,
             code,

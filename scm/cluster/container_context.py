@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from health.racks import misplaced_count
 from merkle.replica import ReplicaState
 from scm.state.entities import Container, ContainerState, NodeHealthState, OpState, Replica
 
@@ -94,6 +95,29 @@ def counts_for_racks(case: ContainerContext, p: PlacedReplica) -> bool:
     """Return True if a replica counts for its rack: good, and its node neither dead nor leaving."""
     is_staying = p.op_state not in LEAVING and p.datanode_id not in case.deletes
     return is_staying and bool(present([p])) and not is_bad(case.container, p.replica)
+
+
+def is_better_rack(case: ContainerContext, moved: PlacedReplica, rack: str) -> bool:
+    """Return True if the shards are better spread with `moved` on `rack`."""
+    racks = [
+        p.rack
+        for p in present(case.placed)
+        if p.replica.state is ReplicaState.CLOSED
+        and not is_bad(case.container, p.replica)
+        and p.datanode_id not in case.deletes
+    ]
+    after = [*racks, rack]
+    after.remove(moved.rack)
+    return _misplaced(case, after) < _misplaced(case, racks)
+
+
+def _misplaced(case: ContainerContext, racks: list[str]) -> int:
+    return misplaced_count(
+        racks,
+        cluster_rack_count=case.cluster_rack_count,
+        required_count=case.container.replication_factor,
+        is_scattered=True,
+    )
 
 
 def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:

@@ -7,11 +7,8 @@ Callers hold the control plane's lock.
 
 from collections.abc import Collection, Sequence
 
-from scm.cluster.container_context import ContainerContext, PlacedReplica
+from health.removal import Removals
 from scm.cluster.decision_context import ControlComponent, DecisionContext
-from scm.replication.guards import quasi_closed_guard
-from scm.replication.guards.delete_safety import is_whole, movable
-from scm.replication.guards.shard_guard import equivalent_shards, may_delete
 from scm.replication.health.live_judge import LiveHealthJudge
 from scm.replication.processors.reconstruction import Reconstructor
 from scm.replication.reconcile.reconcile_scheduler import ReconcileScheduler
@@ -33,8 +30,15 @@ class PreSendCheck(ControlComponent):
         self._reconciles = reconciles
         self._coding = coding
 
-    def named_by(self, command: PendingCommand) -> tuple[str, ...]:
-        """Return the datanodes that a command names beside its receiver."""
+    def named_by(self, commands: Sequence[PendingCommand]) -> list[tuple[str, ...]]:
+        """Return the datanodes that each command names beside its receiver."""
+        if not commands:
+            return []
+        deletes = {c.container_id for c in commands if c.kind is CommandKind.DELETE}
+        removals = self._judge.removals(deletes)
+        return [self._named_by(command, removals) for command in commands]
+
+    def _named_by(self, command: PendingCommand, removals: Removals) -> tuple[str, ...]:
         match command.kind:
             case CommandKind.RECONCILE:
                 return self._reconciles.peers_of(command)
@@ -43,31 +47,26 @@ class PreSendCheck(ControlComponent):
             case CommandKind.RECONSTRUCT:
                 return tuple(node for _, node in command.shards + command.sources)
             case CommandKind.DELETE:
-                return self._witnesses_of(command)
+                return self._witnesses_of(command, removals)
             case _:
                 return ()
 
-    def _witnesses_of(self, command: PendingCommand) -> tuple[str, ...]:
-        """Return the datanodes that hold the same data as a replica to be deleted. The guards
-        approved the delete because of these, and one of them must first prove that it has the data
-        (docs/PROOFS.md).
-
-        Empty if the data is no longer needed. It is also empty for a shard that no other node has:
-        it is computed from the others, so no single datanode could prove it.
+    def _witnesses_of(self, command: PendingCommand, removals: Removals) -> tuple[str, ...]:
+        """Return the datanodes of which one must first prove that it has the data of a replica to
+        be deleted (docs/PROOFS.md); empty if the data is no longer needed.
         """
-        container = self._state.containers.get(command.container_id)
-        if container is None or not command.keep_count:
+        if self._state.containers.get(command.container_id) is None or not command.keep_count:
             return ()
-        case = self._cases.case(container)
-        victim = next((p for p in case.placed if p.datanode_id == command.datanode_id), None)
-        if victim is None:
-            return ()
-        return tuple(p.datanode_id for p in _others_with(case, victim))
+        return tuple(removals.witnesses(command.container_id, command.datanode_id))
 
     def objections(self, commands: Sequence[PendingCommand]) -> dict[int, str]:
         """Return the objections to commands that could be sent now, by id."""
+        if not commands:
+            return {}
         needed = self._coding.needed(commands) | self._readable(commands)
-        found = {c.command_id: self._objection(c, needed) for c in commands}
+        kinds = (CommandKind.DELETE, CommandKind.REPLICATE)
+        removals = self._judge.removals({c.container_id for c in commands if c.kind in kinds})
+        found = {c.command_id: self._objection(c, needed, removals) for c in commands}
         return {number: reason for number, reason in found.items() if reason}
 
     def _readable(self, commands: Sequence[PendingCommand]) -> set[int]:
@@ -80,27 +79,29 @@ class PreSendCheck(ControlComponent):
         )
         return {c.command_id for c in copies if c.datanode_id in able[c.container_id].sources}
 
-    def _objection(self, command: PendingCommand, needed: Collection[int]) -> str:
+    def _objection(
+        self, command: PendingCommand, needed: Collection[int], removals: Removals
+    ) -> str:
         match command.kind:
             case CommandKind.RECONCILE:
                 if not self._reconciles.peers_of(command):
                     return "not eligible any more when its turn came"
             case CommandKind.REPLICATE:
-                return self._replicate_objection(command, needed)
+                return self._replicate_objection(command, needed, removals)
             case CommandKind.DELETE:
-                return self._delete_objection(command)
+                return self._delete_objection(command, removals)
             case CommandKind.RECONSTRUCT:
                 if command.command_id not in needed:
                     return "what it would rebuild is not lost any more, or too few sources are left"
         return ""
 
-    def _replicate_objection(self, command: PendingCommand, needed: Collection[int]) -> str:
-        container = self._state.containers.get(command.container_id)
-        if container is None:
+    def _replicate_objection(
+        self, command: PendingCommand, needed: Collection[int], removals: Removals
+    ) -> str:
+        if self._state.containers.get(command.container_id) is None:
             return "no such container any more"
-        case = self._cases.case(container)
         if command.priority is CommandPriority.LOW:  # a move only requires a whole replica
-            is_source = command.datanode_id in movable(case)
+            is_source = removals.is_movable(command.container_id, command.datanode_id)
         else:
             is_source = command.command_id in needed
         if not is_source:
@@ -111,30 +112,18 @@ class PreSendCheck(ControlComponent):
             return f"{command.target_id} cannot be reached, is to leave, or is read-only"
         return ""
 
-    def _delete_objection(self, command: PendingCommand) -> str:
+    def _delete_objection(self, command: PendingCommand, removals: Removals) -> str:
         """Return the objection to a delete, which is checked again because replicas may be gone by
         now.
         """
         container = self._state.containers.get(command.container_id)
-        if container is None or not command.keep_count:
+        number, keep_count = command.container_id, command.keep_count
+        if container is None or not keep_count:
             return ""
-        case, keep_count = self._cases.case(container), command.keep_count
-        if may_delete(case, command.datanode_id, keep_count=keep_count, rules=self._judge.rules()):
+        if removals.may_remove(number, command.datanode_id, keep_count=keep_count):
             return ""
         if container.scheme:
             return "too few whole shards would stay"
         if container.state is ContainerState.QUASI_CLOSED:
             return "too few whole replicas of its origin would stay"
         return f"fewer than {keep_count} whole replicas would stay"
-
-
-def _others_with(case: ContainerContext, victim: PlacedReplica) -> list[PlacedReplica]:
-    if case.container.state is ContainerState.QUASI_CLOSED:
-        return quasi_closed_guard.others_with(case, victim)
-    index = victim.replica.replica_index
-    whole = [
-        p
-        for p in case.placed
-        if p is not victim and p.replica.replica_index == index and is_whole(case, p)
-    ]
-    return whole + equivalent_shards(case, victim) if case.container.scheme else whole

@@ -27,12 +27,12 @@ from scm.cluster.container_context import (
     ContainerContext,
     counts_for_racks,
     is_bad,
+    is_better_rack,
     needed_bytes,
     neighbours,
 )
 from scm.cluster.copy_targets import choose_targets
 from scm.cluster.decision_context import ControlComponent, DecisionContext
-from scm.replication.guards.shard_guard import is_better_rack
 from scm.replication.health.health_states import AT_RISK, HealthStates, Unwell
 from scm.replication.health.live_judge import MADE, HealthRow, LiveHealthJudge
 from scm.replication.processors.reconstruction import Reconstructor
@@ -374,8 +374,7 @@ class ReplicationManager(ControlComponent):
             )
         elif lost is None and not ordered and not is_put_off and not self.targets(case, 1):
             # Where each datanode has a shard, only a duplicate one keeps another's copy out.
-            make_room = self._removals.make_room if container.scheme else self._removals.unblock
-            make_room(change, case)
+            self._removals.make_room(change, case)
         if not ordered and not is_put_off and self._is_without_place(case, lost, copied):
             self._queue.rest(container.container_id)
         return is_rebuilt and ordered == sum(row.copies for row in copied)

@@ -152,6 +152,7 @@ def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
         "is_contradictory": _bools(table["is_contradictory"]),
         "is_loaded": _bools(pc.is_null(table["load_error"])),
         "block_count": _longs(table["block_count"]),
+        "tree_block_count": _longs(table["block_count"]),
         "tombstone_count": _longs(table["tombstone_count"], 0),
         "is_barred": _bools(table["is_barred"]),
         "is_hopeful": _bools(table["is_hopeful"]),

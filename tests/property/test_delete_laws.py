@@ -15,11 +15,9 @@ from health.rules import Rules
 from health.words import Action
 from merkle.replica import ReplicaState
 from scm.cluster.container_context import ContainerContext, PlacedReplica
-from scm.replication.guards.delete_safety import unblock_victim
-from scm.replication.guards.quasi_closed_guard import may_be_removed
-from scm.replication.guards.shard_guard import may_remove_shard, replaceable_shard
 from scm.state.entities import ContainerState, NodeHealthState, OpState
 from tests.support.control.judged_case import asked
+from tests.support.control.judged_removals import giving_way, may_be_removed, may_remove_shard
 from tests.support.control.scm_world import container, replica, summary
 
 QUIET = settings(
@@ -134,7 +132,7 @@ class TestAgreement:
         """
         case = drawn(draw)
 
-        victim = replaceable_shard(case) if case.container.scheme else unblock_victim(case)
+        victim = giving_way(case)
 
         if victim is not None:
             assert lets_go(case, victim.datanode_id, keep_count=1, rules=Rules())
@@ -151,7 +149,6 @@ class TestAgreement:
             is_quasi = case.container.state is ContainerState.QUASI_CLOSED
             kind = "shard" if case.container.scheme else "origin" if is_quasi else "copy"
             told[kind] += len(planned(case, Rules()))
-            way = replaceable_shard(case) if case.container.scheme else unblock_victim(case)
-            told["room"] += way is not None
+            told["room"] += giving_way(case) is not None
 
         assert min(told.values()) > 24, told

@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.cluster.container_context import ContainerContext, PlacedReplica
-from scm.replication.guards.delete_safety import is_whole
-from scm.replication.guards.shard_guard import (
-    may_lose_shard,
-    may_remove_shard,
-    operator_keep_count,
-    replaceable_shard,
-    whole_count,
-)
 from scm.state.entities import NodeHealthState, OpState
 from tests.support.control.judged_case import victims
+from tests.support.control.judged_removals import (
+    copy_count,
+    giving_way,
+    may_lose_shard,
+    may_remove_shard,
+)
+from tests.support.control.removal_reference import is_whole
 from tests.support.control.scm_world import container, replica, summary
 
 DATA_COUNT, TOTAL = 3, 5
@@ -106,7 +105,7 @@ def test_surplus_leaves_every_index_as_it_is(case: ContainerContext) -> None:
 @given(groups())
 def test_shard_deleted_to_make_room_leaves_enough_to_read(case: ContainerContext) -> None:
     """No index loses its last whole shard by the delete."""
-    victim = replaceable_shard(case)
+    victim = giving_way(case)
     if victim is None:
         return
 
@@ -114,7 +113,7 @@ def test_shard_deleted_to_make_room_leaves_enough_to_read(case: ContainerContext
 
     assert whole_indexes(case) == whole_indexes(after)
     has_twin = victim.replica.replica_index in whole_indexes(after) or has_equal(case, victim)
-    assert whole_count(after) >= (DATA_COUNT if has_twin else DATA_COUNT + 1)
+    assert copy_count(after) >= (DATA_COUNT if has_twin else DATA_COUNT + 1)
 
 
 @given(groups(), st.data())
@@ -135,4 +134,4 @@ def test_a_delete_that_leaves_at_its_turn_leaves_a_whole_twin_or_was_bad(
         assert len(left) >= DATA_COUNT
         assert not was_whole or doomed.replica.replica_index in left
     if may_lose_shard(case, doomed.datanode_id):
-        assert whole_count(after) >= operator_keep_count(case.container)
+        assert copy_count(after) >= case.container.data_count + 1

@@ -63,9 +63,6 @@ ASKED_BY_SCM = (
 SCM_RULES = (
     *(
         "container_context",
-        "delete_safety",
-        "quasi_closed_guard",
-        "shard_guard",
         "close_rules",
         "copy_targets",
     ),

@@ -107,7 +107,7 @@ class ControlPlaneComponents:
         """Create the components that serve operators and plans."""
         basis, judge, safe_mode = self.basis, self.judge, self.safe_mode
         pages = ContainerPages(basis, self.batches)
-        previews = Previews(basis, self.reconciles)
+        previews = Previews(basis, judge, self.reconciles)
         self.admin = OperatorCommands(
             basis, judge, self.manager, safe_mode, self.reconciles, previews
         )

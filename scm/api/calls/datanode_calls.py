@@ -6,7 +6,7 @@ heartbeat ─► reports, outcomes ─► observe what changed ─► commands t
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from scm.api.call_values import DatanodeAddress, Heartbeat, HeartbeatAnswer
+from scm.api.call_values import Heartbeat, HeartbeatAnswer
 from scm.api.calls.components import ControlPlaneComponents
 from scm.api.cluster_status.progress import is_news
 from scm.cluster.commands.command_limits import HARMLESS, OF_THE_NODE
@@ -92,12 +92,11 @@ class DatanodeCalls:
             sending = self._parts.commands.drain(
                 change, call.datanode_id, self._parts.last_look.objections, kinds
             )
+            commands = [self._addressed(change, one) for one in sending]
+            named = map(self._parts.endpoints, self._parts.last_look.named_by(commands))
             return HeartbeatAnswer(
                 is_known=True,
-                commands=tuple(
-                    (c, self._named_by(c))
-                    for c in [self._addressed(change, one) for one in sending]
-                ),
+                commands=tuple(zip(commands, named, strict=True)),
                 last_copies=self._parts.last_copies.on(call.datanode_id),
             )
 
@@ -171,7 +170,3 @@ class DatanodeCalls:
         if addressed.sources:
             change.touch(self._parts.state.commands, addressed)
         return addressed
-
-    def _named_by(self, command: PendingCommand) -> tuple[DatanodeAddress, ...]:
-        """Return the datanodes that a command names, with their current addresses."""
-        return self._parts.endpoints(self._parts.last_look.named_by(command))

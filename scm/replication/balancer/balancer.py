@@ -31,7 +31,6 @@ from scm.replication.balancer.balance_moves import (
     plan,
     used_share,
 )
-from scm.replication.guards.delete_safety import movable
 from scm.replication.health.live_judge import LiveHealthJudge
 from scm.replication.processors.removals import OverReplicatedProcessor
 from scm.replication.replication_manager import PlannedCopy, ReplicationManager
@@ -197,7 +196,7 @@ class Balancer(ControlComponent):
             sound = self._judge.healthy(number for number in numbers if self._is_free(number))
             for number in (n for n in numbers if datanode_id in sound.get(n, ())):
                 case = self._case(number)
-                if case is None or datanode_id not in movable(case):
+                if case is None:
                     continue
                 held_here = next(p for p in case.placed if p.datanode_id == datanode_id)
                 yield Movable(

@@ -182,6 +182,7 @@ class HealthBatchBuilder(ControlComponent):
             findings=held["finding_count"].astype(np.int64),
             is_contradictory=flags & CONTRADICTORY != 0,
             block_count=held["block_count"].astype(np.int64),
+            tree_block_count=held["tree_block_count"].astype(np.int64),
             tombstone_count=np.where(has_tree, held["tombstone_count"].astype(np.int64), 0),
             is_barred=self._barred(ids, owner, node, names),
             is_hopeful=self._hopeful(ids, owner, held, node, names),

@@ -18,7 +18,8 @@ from health.judge import Diagnosis, diagnose, scene_of
 from health.plan.copies import ratis_sources
 from health.plan.plan_rows import PlanRows, RaggedArray
 from health.plan.planner import plan
-from health.remaining import without
+from health.remaining import whole, without
+from health.removal import Removals
 from health.rules import Rules
 from health.segmented_rows import Bools
 from health.source_issues import DOUBTS, SourceIssue
@@ -158,13 +159,24 @@ class LiveHealthJudge:
         left = without(batch, batch.nodes.among([datanode_id])[batch.replicas.node])
         return HealthState(int(diagnose(left, self._batches.rules()).verdicts.state[0]))
 
+    def removals(self, container_ids: Collection[int]) -> Removals:
+        """Return what may be removed of containers, by what remains without it."""
+        return Removals(view(self._batches.of(container_ids)), self._batches.rules())
+
+    def copy_count(self, container_id: int, *, without: Collection[str] = ()) -> int:
+        """Return how many whole and equal copies, or indexes with a whole shard, a container has on
+        other datanodes than those `without`.
+        """
+        return self.removals([container_id]).copy_count(container_id, without=without)
+
     def healthy(self, container_ids: Iterable[int]) -> dict[int, frozenset[str]]:
-        """Return the HEALTHY ones among these containers, each with the datanodes whose replica has
-        no objection.
+        """Return the HEALTHY ones among these containers, each with the datanodes whose replica is
+        whole, not excluded, and has no objection.
         """
         found = self.diagnose(list(container_ids))
         batch = found.view.batch
         is_well = (found.verdicts.state == HealthState.HEALTHY)[found.view.rows.owner]
+        is_well &= whole(found.view) & ~batch.replicas.is_barred
         sound = (is_well & (found.doubts == SourceIssue.NONE)).nonzero()[0].tolist()
         ids = batch.containers.container_id.tolist()
         well: dict[int, set[str]] = {}

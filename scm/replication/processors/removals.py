@@ -12,15 +12,14 @@ from typing import Final
 import structlog
 
 from health.words import Action
+from merkle.replica import ReplicaState
 from scm.cluster.commands.loads import DELETE_LIMIT
 from scm.cluster.container_context import ContainerContext
 from scm.cluster.decision_context import ControlComponent, DecisionContext
-from scm.replication.guards.delete_safety import unblock_victim
-from scm.replication.guards.shard_guard import replaceable_shard
 from scm.replication.health.live_judge import HealthRow, LiveHealthJudge
 from scm.replication.processors.repair_queue import ReplicationQueue
 from scm.state.database import StateChange
-from scm.state.entities import CommandKind, Container
+from scm.state.entities import CommandKind, Container, Replica
 
 ATTEMPTS_PER_TURN: Final = 500
 ATTEMPTS_AT_ONCE: Final = 100  # while the lock is held
@@ -50,44 +49,39 @@ class OverReplicatedProcessor(ControlComponent):
             self._queue.put(container_id, 0)
 
     def make_room(self, change: StateChange, case: ContainerContext) -> bool:
-        """Remove a bad or duplicate shard if no other node has room for a missing one.
+        """Remove a bad or duplicate replica if no other node has room for a missing one.
 
         Return True if one is removed.
         """
-        victim = replaceable_shard(case)
-        is_ordered = victim is not None and self.delete(
-            change,
-            case.container,
-            victim.datanode_id,
-            why="gives way to a shard that is lost",
-            keep_count=case.container.data_count,
-        )
-        if victim is not None and is_ordered:
+        container = case.container
+        if container.scheme:
+            keep_count, why = container.data_count, "gives way to a shard that is lost"
+        else:
+            keep_count, why = 1, "is damaged and takes the place of a good replica"
+        number = container.container_id
+        able = self._judge.removals([number]).giving_way(number)
+        held = {p.datanode_id: p.replica for p in case.placed}
+        victim = next((node for node in able if not is_kept(container, held[node])), None)
+        if victim is None or not self.delete(
+            change, container, victim, why=why, keep_count=keep_count
+        ):
+            return False
+        if container.scheme:
             change.on_commit(
                 _log.warning,
                 "shard_delete_ordered",
-                container_id=case.container.container_id,
-                datanode_id=victim.datanode_id,
-                index=victim.replica.replica_index,
+                container_id=number,
+                datanode_id=victim,
+                index=held[victim].replica_index,
             )
-        return is_ordered
-
-    def unblock(self, change: StateChange, case: ContainerContext) -> None:
-        """Remove a bad replica that blocks the place of a good one, if there is no other place."""
-        victim = unblock_victim(case)
-        if victim is not None and self.delete(
-            change,
-            case.container,
-            victim.datanode_id,
-            why="is damaged and takes the place of a good replica",
-            keep_count=1,
-        ):
+        else:
             change.on_commit(
                 _log.warning,
                 "unhealthy_replica_delete_ordered",
-                container_id=case.container.container_id,
-                datanode_id=victim.datanode_id,
+                container_id=number,
+                datanode_id=victim,
             )
+        return True
 
     def begin_turn(self) -> None:
         """Choose the containers to try in this step."""
@@ -168,3 +162,12 @@ class OverReplicatedProcessor(ControlComponent):
             datanode_id=datanode_id,
         )
         return True
+
+
+def is_kept(container: Container, replica: Replica) -> bool:
+    """Return True if a replica is being made, or may yet be closed as a whole copy: it has all
+    commits. The judge does not know this of a replica that could not be loaded.
+    """
+    may_close = replica.state is ReplicaState.QUASI_CLOSED and not container.scheme
+    may_close &= replica.bcsid >= container.sequence_id
+    return may_close or replica.state is ReplicaState.RECOVERING

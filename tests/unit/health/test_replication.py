@@ -8,8 +8,8 @@ from health.racks import misplaced_count
 from health.words import HealthState
 from merkle.replica import ReplicaState
 from scm.cluster.container_context import ContainerContext, PlacedReplica, neighbours
-from scm.replication.guards.delete_safety import may_remove, unblock_victim
 from tests.support.control.judged_case import counts, health, needs, sources, victims
+from tests.support.control.judged_removals import giving_way, may_be_removed
 from tests.support.control.replica_words import case, shards
 from tests.support.control.scm_world import replica
 
@@ -279,7 +279,7 @@ class TestVictims:
 
         assert not set(names(victims(others))) - {"dn1"}
         assert [] == victims(fewer)
-        assert not may_remove(others, "dn2", keep_count=3)
+        assert not may_be_removed(others, "dn2", keep_count=3)
 
 
 class TestUnblock:
@@ -301,7 +301,7 @@ class TestUnblock:
         self, words: str, more: dict[str, object], expected: str | None
     ) -> None:
         """Nothing pending, one as it should be, and no repair is expected to heal it."""
-        victim = unblock_victim(case(words, **more))
+        victim = giving_way(case(words, **more))
 
         assert expected == (None if victim is None else victim.datanode_id)
 

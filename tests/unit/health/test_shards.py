@@ -10,19 +10,17 @@ from health.words import HealthState
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
-from scm.cluster.container_context import ContainerContext
-from scm.replication.guards.shard_guard import (
-    is_better_rack,
-    may_lose_shard,
-    may_remove_shard,
-    operator_keep_count,
-    replaceable_shard,
-    whole_count,
-)
+from scm.cluster.container_context import ContainerContext, is_better_rack
 from scm.state.entities import NodeHealthState as NodeHealth
 from scm.state.entities import OpState
 from tests.support.control.judged_case import copied as to_copy
 from tests.support.control.judged_case import health, lost, obstacle, victims
+from tests.support.control.judged_removals import (
+    copy_count,
+    giving_way,
+    may_lose_shard,
+    may_remove_shard,
+)
 from tests.support.control.replica_words import changed, shards
 from tests.support.control.scm_world import container, summary
 
@@ -215,7 +213,7 @@ def test_a_bad_shard_gives_way_while_more_stay_than_reading_needs(
     row: str, words: str, victim: str
 ) -> None:
     """No other node has room, so the shard is rebuilt in place of the bad one."""
-    found = replaceable_shard(shards(words))
+    found = giving_way(shards(words))
 
     assert (found.datanode_id if found else "") in (victim.split() or [""]), row
 
@@ -224,8 +222,8 @@ def test_a_shard_that_may_be_healed_does_not_give_way() -> None:
     """A repair in place costs one stripe, and comes first; a copy under way, too."""
     given = shards("C#1 C#2 C#3 C#4 U#5")
 
-    assert replaceable_shard(replace(given, healable_holders=frozenset({"dn5"}))) is None
-    assert replaceable_shard(replace(given, adds=("dn9",))) is None
+    assert giving_way(replace(given, healable_holders=frozenset({"dn5"}))) is None
+    assert giving_way(replace(given, adds=("dn9",))) is None
 
 
 def test_crowded_shards_are_copied_to_another_rack_and_then_removed() -> None:
@@ -270,12 +268,12 @@ def test_a_double_shard_gives_way_to_one_that_lacks() -> None:
     """No other node has room. The last whole copy of an index is never deleted."""
     given = shards("C#1 C#1 C#2 C#3 C#4")
 
-    victim = replaceable_shard(given)
+    victim = giving_way(given)
 
     assert victim is not None
     assert 1 == victim.replica.replica_index
     assert may_remove_shard(given, victim.datanode_id)
-    assert replaceable_shard(shards("C#1 C#2 C#3 C#4")) is None
+    assert giving_way(shards("C#1 C#2 C#3 C#4")) is None
 
 
 @pytest.mark.parametrize(
@@ -301,12 +299,12 @@ def test_shard_that_missed_a_commit_goes_only_if_its_equal_stays(
     assert may_remove_shard(given, victim.datanode_id)
     assert not may_remove_shard(changed, victim.datanode_id)
     assert not may_remove_shard(replace(given, deletes=(kept.datanode_id,)), victim.datanode_id)
-    assert replaceable_shard(changed) is not victim
+    assert giving_way(changed) is not victim
 
 
 def yielding(given: ContainerContext) -> str:
     """Return which replica gives way; empty: none."""
-    found = replaceable_shard(given)
+    found = giving_way(given)
     return "" if found is None else found.datanode_id
 
 
@@ -455,15 +453,17 @@ def test_an_operator_may_remove_what_can_be_rebuilt(
     """One more than the three that reading needs stays. Shards under deletion do not count."""
     given = replace(shards(words), deletes=deletes)
 
-    assert count == whole_count(given)
+    assert count == copy_count(given)
     assert expected is may_lose_shard(given, node)
 
 
-def test_operator_keep_count_follows_from_the_scheme() -> None:
-    """The count is one more than the number of data shards."""
+@pytest.mark.parametrize(("count", "expected"), [(8, True), (7, False)])
+def test_operator_keep_count_follows_from_the_scheme(count: int, expected: bool) -> None:
+    """The count is one more than the number of data shards: seven."""
     wide = replace(container(replication_factor=9), scheme="rs-6-3-1024k")
+    given = replace(shards(" ".join(f"C#{i + 1}" for i in range(count))), container=wide)
 
-    assert [4, 7] == [operator_keep_count(shards("").container), operator_keep_count(wide)]
+    assert expected is may_lose_shard(given, "dn1")
 
 
 @pytest.mark.parametrize(

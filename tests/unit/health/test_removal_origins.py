@@ -7,8 +7,8 @@ import pytest
 
 from health.rules import Rules
 from scm.cluster.container_context import ContainerContext
-from scm.replication.guards.quasi_closed_guard import may_be_removed, origins
 from scm.state.entities import ContainerState, NodeHealthState, OpState
+from tests.support.control.judged_removals import may_be_removed, origins
 from tests.support.control.replica_words import case, changed
 from tests.support.control.scm_world import container, summary
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from scm.cluster.container_context import ContainerContext
-from scm.replication.guards.shard_guard import may_remove_shard, replaceable_shard
 from tests.support.control.judged_case import victims
+from tests.support.control.judged_removals import giving_way, may_remove_shard
 from tests.support.control.replica_words import shards
 
 
 def given_way(given: ContainerContext) -> str:
     """Return which replica gives way; empty: none."""
-    found = replaceable_shard(given)
+    found = giving_way(given)
     return "" if found is None else found.datanode_id
 
 

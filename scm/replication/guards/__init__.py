@@ -1,1 +1,0 @@
-"""Final safety checks before a replica is deleted: for copies, origins and shards. Pure."""
