@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from itertools import zip_longest
 from threading import Lock
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from merkle.replica import BlockId, ContainerId
 from suture.client.block_reader import ReplicaBlockReader, ReplicaSource
-from suture.client.ecreader import GroupReader
 from suture.client.fan_out import Open
 from suture.client.file_pieces import SourceFile
 from suture.client.file_spans import FileSpan, spans_of
@@ -28,6 +27,9 @@ from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping.blockpieces import Data
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
 from suture.wire.v1 import datanode_pb2_grpc, scm_pb2
+
+if TYPE_CHECKING:
+    from suture.client.ecreader import GroupReader
 
 T = TypeVar("T")
 
@@ -315,8 +317,10 @@ class ClusterClient:
         )
 
     def _read_group(
-        self, span: FileSpan, found: scm_pb2.ContainerReplicas, groups: dict[int, GroupReader]
+        self, span: FileSpan, found: scm_pb2.ContainerReplicas, groups: dict[int, "GroupReader"]
     ) -> Iterator[Data]:
+        from suture.client.ecreader import GroupReader  # most programs never need the codec
+
         reader = groups.get(found.container_id)
         if reader is None:
             reader = groups[found.container_id] = GroupReader(

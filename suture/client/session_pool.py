@@ -13,7 +13,6 @@ from typing import Final
 import grpc
 
 from merkle.replica import CHUNK_BYTES_DEFAULT
-from suture.client.ecwriter import EcWriterSession
 from suture.client.file_pieces import SourceFile, piece_count
 from suture.client.writer import (
     ALLOCATION_BLOCKS_MAX,
@@ -59,6 +58,8 @@ class SessionPool:
         state = self._taken("" if scheme is None else str(scheme))
         if scheme is None:
             return WriterSession(self._scm, self._dial, self._stream, progress, waits, state=state)
+        from suture.client.ecwriter import EcWriterSession  # most programs never need the codec
+
         return EcWriterSession(
             self._scm, self._dial, self._stream, progress, waits, scheme=scheme, state=state
         )

@@ -198,6 +198,24 @@ def test_command_imports_only_the_modules_it_uses() -> None:
     assert "[]\n" == ended.stdout, ended.stderr
 
 
+CODEC = ("suture.ec.cell_codec", "suture.client.ecreader", "suture.client.ecwriter")
+CLIENT_IMPORTED = f"""
+import sys
+from suture import Client
+with Client("127.0.0.1:9"):
+    print([name for name in {CODEC} if name in sys.modules])
+"""
+
+
+def test_client_imports_the_codec_only_for_coded_keys() -> None:
+    """Programs that store whole copies start without it."""
+    ended = subprocess.run(
+        [sys.executable, "-c", CLIENT_IMPORTED], capture_output=True, text=True, timeout=60
+    )
+
+    assert "[]\n" == ended.stdout, ended.stderr
+
+
 class TestCommandLine:
     def test_a_wrong_command_line_is_64(self) -> None:
         """
