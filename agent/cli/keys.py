@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -12,20 +13,20 @@ from rich.progress import Progress
 from suture.client.cluster_client import LANES_DEFAULT
 from suture.client.download import write_whole
 from suture.client.file_pieces import SourceFile
-from suture.client.key_listing import all_keys, checked_key, key_fault
+from suture.client.key_listing import checked_key, key_fault, key_pages
 from suture.client.spool import Spool
 from suture.client.writer import StoredFile
 from suture.ec.scheme import parse_scheme
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.memory import share_heaps
 from suture.terminal.credentials import connect
+from suture.terminal.long_lists import print_json_pages, print_row_pages
 from suture.terminal.output import (
     bytes_progress,
     pluralize,
     print_json,
     print_line,
     print_note,
-    print_rows,
     print_waiting_once,
     size,
 )
@@ -277,22 +278,36 @@ def ls(
     """
     checked_key(prefix, "PREFIX", is_beginning=True)
     with connect(scm) as client:
-        keys = list(all_keys(client.scm, prefix, frozenset(container or ())))
-        for container_id in () if keys else container or ():  # empty, or no such container?
+        found = filter(None, key_pages(client.scm, prefix, frozenset(container or ())))
+        first = next(found, [])
+        for container_id in () if first else container or ():  # empty, or no such container?
             fetch_container(client, container_id)
-    if as_json:
-        print_json({"keys": [key_facts(key) for key in keys]})
-        return
-    rows = [
-        (key.key, size(key.size), ("LOST " if key.lost_container_ids else "") + locations(key))
-        for key in keys
-    ]
-    print_rows(["key", "bytes#", "container/block"], rows)
-    print_line(f"{pluralize(len(keys), 'key')}, {size(sum(key.size for key in keys))}")
-    lost = sum(bool(key.lost_container_ids) for key in keys)
-    if lost:
+        pages = chain([first], found)
+        if as_json:
+            print_json_pages("keys", (map(key_facts, page) for page in pages))
+        else:
+            print_keys(pages)
+
+
+def print_keys(pages: Iterable[Sequence[scm_pb2.KeyInfo]]) -> None:
+    """Print a row for each key, then the number and size of all."""
+    key_count = lost_count = total_bytes = 0
+
+    def rows(page: Sequence[scm_pb2.KeyInfo]) -> Iterator[tuple[str, str, str]]:
+        nonlocal key_count, lost_count, total_bytes
+        for key in page:
+            key_count += 1
+            lost_count += bool(key.lost_container_ids)
+            total_bytes += key.size
+            lost = "LOST " if key.lost_container_ids else ""
+            yield key.key, size(key.size), lost + locations(key)
+
+    print_row_pages(["key", "bytes#", "container/block"], (list(rows(page)) for page in pages))
+    print_line(f"{pluralize(key_count, 'key')}, {size(total_bytes)}")
+    if lost_count:
         print_line(
-            f"{pluralize(lost, 'key')} lost: their container is marked as lost (scm mark-lost)"
+            f"{pluralize(lost_count, 'key')} lost: their container is marked as lost "
+            "(scm mark-lost)"
         )
 
 

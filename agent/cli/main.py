@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from suture.errors import Code, RefusedError, SutureError, UnavailableError, missing_extra
-from suture.runtime.exit_codes import ExitCode
+from suture.errors import Code, RefusedError, SutureError, missing_extra
+from suture.runtime.exit_codes import ExitCode, exit_code_of_error
 from suture.terminal.credentials import is_secured
 from suture.terminal.streams import STDOUT
 
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
         if error.code is Code.UNAVAILABLE and not error.hint:
             error.hint = SECURED_HINT if is_secured() else PLAINTEXT_HINT
         fail(error, as_json=as_json)
-        return ExitCode.UNAVAILABLE if isinstance(error, UnavailableError) else ExitCode.FAILED
+        return exit_code_of_error(error)
     except ModuleNotFoundError as error:
         fail(missing_extra(error, "this command"), as_json=as_json)
         return ExitCode.FAILED

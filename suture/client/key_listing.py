@@ -5,7 +5,7 @@ which key is it? ──► delete that one ──no answer──► again, as lo
 """
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from suture.errors import Code, RefusedError, SutureError
@@ -62,14 +62,6 @@ def key_pages(
         start_after = page.next_start_after
         if not start_after:
             return
-
-
-def all_keys(
-    scm: ScmClient, prefix: str, container_ids: frozenset[int] = frozenset()
-) -> Iterable[scm_pb2.KeyInfo]:
-    """Yield the same keys one by one."""
-    for page in key_pages(scm, prefix, container_ids):
-        yield from page
 
 
 def delete_keys(

@@ -15,6 +15,8 @@ compares.
 
 from enum import IntEnum
 
+from suture.errors import SutureError, UnavailableError
+
 
 class ExitCode(IntEnum):
     """Exit codes of all programs; each program uses some of them."""
@@ -31,6 +33,11 @@ class ExitCode(IntEnum):
 
 PARSERS_USAGE = 2
 """Typer's exit code for an invalid command line."""
+
+
+def exit_code_of_error(error: SutureError) -> ExitCode:
+    """Return the exit code of a command that fails with this error."""
+    return ExitCode.UNAVAILABLE if isinstance(error, UnavailableError) else ExitCode.FAILED
 
 
 def exit_code_of(code: str | int | None) -> str | int | None:

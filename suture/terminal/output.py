@@ -104,19 +104,20 @@ def say_lines(text: str) -> None:
         print_line(line)
 
 
+def error_facts(error: SutureError) -> dict[str, object]:
+    """Return an error as JSON."""
+    return {
+        "code": error.code.value,
+        "message": str(error),
+        "hint": error.hint,
+        "facts": error.facts,
+    }
+
+
 def fail(error: SutureError, *, as_json: bool) -> None:
     """Print an error: as JSON on stdout, or as text on stderr."""
     if as_json:
-        print_json(
-            {
-                "error": {
-                    "code": error.code.value,
-                    "message": str(error),
-                    "hint": error.hint,
-                    "facts": error.facts,
-                }
-            }
-        )
+        print_json({"error": error_facts(error)})
         return
     complain(f"error: {error} [{error.code.value}]")
     if error.hint:

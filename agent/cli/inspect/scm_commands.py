@@ -2,6 +2,7 @@
 orders."""
 
 import time
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -12,6 +13,7 @@ from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts, print_messages
+from suture.terminal.long_lists import print_json_pages, print_row_pages
 from suture.terminal.outcomes import KEPT_MAX, newest_outcomes
 from suture.terminal.output import (
     ago,
@@ -92,17 +94,15 @@ def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag =
             )
 
 
-def all_containers(client: ClusterClient) -> list[scm_pb2.ContainerInfo]:
-    """Return every container the SCM knows."""
-    containers: list[scm_pb2.ContainerInfo] = []
+def container_pages(client: ClusterClient) -> Iterator[Sequence[scm_pb2.ContainerInfo]]:
+    """Yield every container that the SCM knows, one page per request."""
     start = 1
     while start:
         page = client.scm.list_container_infos(
             scm_pb2.ListContainerInfosRequest(start_container_id=start, count=PAGE)
         )
-        containers += page.containers
+        yield page.containers
         start = page.next_container_id
-    return containers
 
 
 @app.command("containers")
@@ -132,25 +132,32 @@ def containers(
             show_container(client, container_id, as_json=as_json)
             return
         is_selected = selected(client, on)
-        known = [
-            container
-            for container in all_containers(client)
-            if not on or any(is_selected(r.datanode.datanode_id) for r in container.replicas)
-        ]
-    rows = [
-        (
-            c.container_id,
-            c.state,
-            len(c.replicas),
-            size(c.used_bytes),
-            c.sequence_id,
-            c.checksums,
-            ", ".join(sorted({state_name(r.replica.state) for r in c.replicas})),
+        pages = (
+            [
+                c
+                for c in page
+                if not on or any(is_selected(r.datanode.datanode_id) for r in c.replicas)
+            ]
+            for page in container_pages(client)
         )
-        for c in known
-    ]
-    columns = ["container#", "state", "replicas#", "bytes#", "bcsid#", "checksums"]
-    print_messages("containers", [*columns, "replica states"], rows, known, as_json=as_json)
+        if as_json:
+            print_json_pages("containers", (map(facts, page) for page in pages))
+            return
+        columns = ["container#", "state", "replicas#", "bytes#", "bcsid#", "checksums"]
+        print_row_pages([*columns, "replica states"], (list(map(container_row, p)) for p in pages))
+
+
+def container_row(info: scm_pb2.ContainerInfo) -> tuple[object, ...]:
+    """Return the row of a container in the list of all."""
+    return (
+        info.container_id,
+        info.state,
+        len(info.replicas),
+        size(info.used_bytes),
+        info.sequence_id,
+        info.checksums,
+        ", ".join(sorted({state_name(one.replica.state) for one in info.replicas})),
+    )
 
 
 def state_name(state: container_pb2.ReplicaState) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inspect.scm_commands import all_containers
+from agent.cli.inspect.scm_commands import container_pages
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from merkle.replica import ContainerId
 from suture.client.cluster_client import ClusterClient
@@ -62,7 +62,12 @@ def verify_parity_command(
         infos = (
             [requested_container(client, container)]
             if container is not None
-            else [c for c in all_containers(client) if c.scheme and c.state == "CLOSED"]
+            else [
+                c
+                for page in container_pages(client)
+                for c in page
+                if c.scheme and c.state == "CLOSED"
+            ]
         )
         reports = []
         for info in infos:

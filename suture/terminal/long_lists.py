@@ -1,0 +1,67 @@
+"""Lists of any length, printed page by page: the first rows appear at once, and memory stays small.
+
+people    a table of the first page; rows of further pages follow in its columns
+--json    the document of a short list, written piece by piece
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+from suture.errors import SutureError
+from suture.observe.json_schema import JSON_SCHEMA
+from suture.observe.terminal_escape import printable
+from suture.runtime.exit_codes import exit_code_of_error
+from suture.terminal.output import GAP, error_facts, people, print_rows
+
+Row = Sequence[object]
+
+
+def print_row_pages(columns: Sequence[str], pages: Iterable[Sequence[Row]]) -> None:
+    """Print rows; a column whose name ends in `#` is a number, aligned right.
+
+    The columns of a page are at least as wide as those of the page before.
+    """
+    widths = [len(column.rstrip("#")) for column in columns]
+    marks = [column.endswith("#") for column in columns]
+    for number, page in enumerate(pages):
+        cells = [[printable(str(cell)) for cell in row] for row in page]
+        if number == 0:
+            print_rows(columns, page)
+        for row in cells:
+            widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
+        for row in cells if number else ():
+            aligned = [
+                cell.rjust(width) if is_number else cell.ljust(width)
+                for cell, width, is_number in zip(row, widths, marks, strict=True)
+            ]
+            people.file.write(" " + (" " * GAP).join(aligned).rstrip() + "\n")
+        people.file.flush()
+
+
+def print_json_pages(name: str, pages: Iterable[Iterable[Any]]) -> None:
+    """Print `{"schema": 1, NAME: [...]}`, as `print_json` prints it at once.
+
+    If a page cannot be fetched, the document ends with the key `error`, and the command with the
+    exit code of that error.
+    """
+    sys.stdout.write(f'{{\n  "schema": {JSON_SCHEMA},\n  {json.dumps(name)}: [')
+    comma, end = "", "]\n}\n"
+    code = None
+    try:
+        for page in pages:
+            for item in page:
+                lines = json.dumps(item, indent=2, sort_keys=True).replace("\n", "\n    ")
+                sys.stdout.write(f"{comma}\n    {lines}")
+                comma = ","
+            sys.stdout.flush()
+    except SutureError as error:
+        code = exit_code_of_error(error)
+        told = json.dumps(error_facts(error), indent=2, sort_keys=True).replace("\n", "\n  ")
+        end = f'],\n  "error": {told}\n}}\n'
+    sys.stdout.write(("\n  " if comma else "") + end)
+    if code is not None:
+        raise typer.Exit(code)
