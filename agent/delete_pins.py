@@ -38,13 +38,18 @@ class DeletePins:
             if container_id in self._leaving:
                 raise UnavailableError(
                     Code.BUSY,
-                    f"container {container_id} is being deleted here, too",
+                    f"cannot keep container {container_id} for another datanode: it is being "
+                    "deleted here",
                     container_id=container_id,
                 )
             if len(self._until_s) >= PLEDGES_MAX:
                 self._forget_old(now_s)
             if len(self._until_s) >= PLEDGES_MAX:
-                raise UnavailableError(Code.BUSY, f"{PLEDGES_MAX} replicas are kept for others")
+                raise UnavailableError(
+                    Code.BUSY,
+                    f"cannot keep another replica: {PLEDGES_MAX} "
+                    "are already kept for other datanodes",
+                )
             until_s = max(self._until_s.get(container_id, 0.0), now_s + keep_s)
             self._until_s[container_id] = until_s
 
@@ -56,8 +61,8 @@ class DeletePins:
             if left_s > 0:
                 raise UnavailableError(
                     Code.BUSY,
-                    f"container {container_id}: another datanode deletes its replica because this "
-                    f"one is whole; it stays for {left_s:.0f} s",
+                    f"cannot change container {container_id}: another datanode deletes its own "
+                    f"replica and relies on this one for {left_s:.0f} s",
                     container_id=container_id,
                 )
             self._until_s.pop(container_id, None)

@@ -124,7 +124,7 @@ class ContainerLeases:
         if self._waiter_count >= self._waiters_max:
             raise UnavailableError(
                 Code.BUSY,
-                f"{self._waiter_count} threads already wait for containers",
+                f"cannot wait for the container: {self._waiter_count} threads already wait",
                 hint="try again later",
                 container_id=container_id,
             )
@@ -138,7 +138,8 @@ class ContainerLeases:
             holder = current.thread_name if current else "those who copy it"
             raise UnavailableError(
                 Code.BUSY,
-                f"container {container_id} is held by {holder} for more than {timeout_s:g} s",
+                f"cannot lock container {container_id}: {holder} has held the lock for more "
+                f"than {timeout_s:g} s",
                 hint="try again later",
                 container_id=container_id,
             )

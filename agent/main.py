@@ -105,8 +105,8 @@ def who_am_i(
         if certified_id not in {"", known.datanode_id}:
             raise RefusedError(
                 Code.WRONG_DATANODE,
-                f"the certificate is for datanode {certified_id}, the volumes belong to "
-                f"{known.datanode_id}",
+                f"cannot start: the certificate is for datanode {certified_id}, the volumes "
+                f"belong to {known.datanode_id}",
                 hint=f"suture tls issue --role peer --node {known.datanode_id}",
             )
         return DatanodeIdentity(known.datanode_id, known.cluster_id)
@@ -155,7 +155,7 @@ def known_at(
     if node.health == HEALTHY and not certified_id:
         raise UnavailableError(
             Code.UNAVAILABLE,
-            f"{unreadable}; datanode {node.datanode_id} still calls from {address}",
+            f"{unreadable}; datanode {node.datanode_id} is still sending heartbeats from {address}",
         )
     log.warning("identity_adopted_from_scm", datanode_id=node.datanode_id, error=str(unreadable))
     return DatanodeIdentity(node.datanode_id, answer.cluster_id)
@@ -184,8 +184,9 @@ def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity
         if theirs != who.cluster_id:
             raise RefusedError(
                 Code.WRONG_CLUSTER,
-                f"{leader.address} leads cluster {theirs}, the volumes are of {who.cluster_id}",
-                hint="does node.scm name the right cluster?",
+                f"cannot join cluster {theirs} of {leader.address}: the volumes belong to "
+                f"cluster {who.cluster_id}",
+                hint="check node.scm",
             )
 
 
@@ -239,9 +240,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
         config = load(config_path)
         check_export(config.report)
         if not witness_is_native():
-            log.warning(
-                "second_checksum_not_compiled", hint="crcmod is here without its C extension"
-            )
+            log.warning("second_checksum_not_compiled", hint="install crcmod with its C extension")
         security = security_of(config)
         leaders = leaders_of(config)
         own = () if leaders else config.node.scm
@@ -336,7 +335,9 @@ def command(
         suture-agent --config /etc/suture/agent.toml
     """
     if log_level not in logs.LEVELS:
-        raise typer.BadParameter(f"{log_level}: debug, info, warning or error")
+        raise typer.BadParameter(
+            f"invalid --log-level '{log_level}': expected debug, info, warning or error"
+        )
     logs.configure(log_level)
     logs.take_over()
     if check:

@@ -267,7 +267,9 @@ def serve_command(
     with _usage("--interval"):
         interval_s = parse_duration_s(interval)
     if interval_s < INTERVAL_S_MIN:
-        raise typer.BadParameter(f"--interval {interval}: at least {INTERVAL_S_MIN:g} s")
+        raise typer.BadParameter(
+            f"invalid --interval '{interval}': expected at least {INTERVAL_S_MIN:g} s"
+        )
     wish = ScrubOptions(
         data_dirs=[local_path(path) for path in data_dirs],
         state_dir=state_dir or default_state_dir(),

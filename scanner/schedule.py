@@ -308,16 +308,16 @@ def parse_window(text: str) -> tuple[int, int]:
     first, _, end = text.partition("-")
     minutes = (_minute(first), _minute(end))
     if minutes[0] == minutes[1]:
-        raise ValueError(f"{text}: a window that ends when it begins is never open")
+        raise ValueError(f"invalid window '{text}': its begin and end are equal")
     return minutes
 
 
 def _minute(text: str) -> int:
     hour, _, minute = text.partition(":")
     if not (len(hour) == len(minute) == 2 and hour.isdecimal() and minute.isdecimal()):
-        raise ValueError(f"{text!r} is no time like 06:30")
+        raise ValueError(f"invalid time of day {text!r}: expected a form like 06:30")
     if int(hour) > 23 or int(minute) > 59:
-        raise ValueError(f"{text!r} is no time of the day")
+        raise ValueError(f"invalid time of day {text!r}")
     return int(hour) * 60 + int(minute)
 
 

@@ -291,7 +291,7 @@ def _settings(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise RefusedError(Code.INVALID_CONFIG, f"--set {pair}: write NAME=VALUE")
+            raise RefusedError(Code.INVALID_CONFIG, f"invalid --set '{pair}': expected NAME=VALUE")
         settings[name.strip()] = value.strip()
     return settings
 
@@ -300,7 +300,7 @@ def _verify_command(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise typer.BadParameter(f"--verify {text}: {error}") from error
+        raise typer.BadParameter(f"invalid --verify '{text}': {error}") from error
 
 
 DataOption = Annotated[
@@ -366,9 +366,11 @@ def run(
         typer.echo(scm_options.explain())
         raise typer.Exit(ExitCode.OK)
     if data is None:
-        raise typer.BadParameter("--data is needed: where to keep the state")
+        raise typer.BadParameter("--data is missing: expected the directory of the state")
     if log_level not in logs.LEVELS:
-        raise typer.BadParameter(f"--log-level {log_level}: {', '.join(logs.LEVELS)}")
+        raise typer.BadParameter(
+            f"invalid --log-level '{log_level}': expected {', '.join(logs.LEVELS)}"
+        )
     verify_command = _verify_command(verify)
     set_switch_interval()
     try:

@@ -85,8 +85,8 @@ def check_catalog(namespace: str, kind: str) -> None:
     """Raise FlagRefused if `namespace` is not `catalog.name` or `kind` is not one of FORMATS."""
     if len(namespace.split(".")) < 2 or not all(namespace.split(".")):
         raise FlagRefused(
-            f"--catalog: {namespace!r} is no CATALOG.NAMESPACE",
-            hint="the catalog is one of the session's: spark.sql.catalog.CATALOG",
+            f"invalid --catalog {namespace!r}: expected CATALOG.NAMESPACE",
+            hint="configure the catalog in Spark: spark.sql.catalog.CATALOG",
         )
     if kind not in FORMATS:
-        raise FlagRefused(f"--format: {kind!r} is none of {', '.join(FORMATS)}")
+        raise FlagRefused(f"invalid --format {kind!r}: expected {' or '.join(FORMATS)}")

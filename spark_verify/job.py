@@ -175,7 +175,7 @@ def verify_command(
 
     try:
         chosen = ResolvedOptions.of(flags, options)
-        snapshot = _one_snapshot(snapshot, named_snapshot, reports)
+        snapshot = _one_snapshot(snapshot, named=named_snapshot, reports=reports)
         if show_options:
             _say_options(chosen, _rules(snapshot, master), as_json=as_json)
             raise _ExitRequest(Exit.OK)
@@ -235,7 +235,7 @@ def views_command(
         typer.echo(statement)
 
 
-def _one_snapshot(snapshot: str, named: str, reports: str) -> str:
+def _one_snapshot(snapshot: str, *, named: str, reports: str) -> str:
     """Return the snapshot given as an argument or an option. Raise FlagRefused."""
     if (snapshot and named) or not (snapshot or named or reports):
         raise FlagRefused("invalid input: expected one SNAPSHOT, --reports DIR, or both")
@@ -274,8 +274,8 @@ def _published(
         found.publish(result.out, run_id=result.run_id, attempt=result.attempt)
     except failures() as error:
         raise CatalogRefused(
-            f"{namespace} does not take the tables of {result.address}: {describe_error(error)}",
-            hint="the result itself is whole; the same command tries again",
+            f"cannot write the tables of {result.address} to {namespace}: {describe_error(error)}",
+            hint="the result is complete; run the same command to try again",
         ) from error
     return found
 

@@ -128,10 +128,11 @@ def _read(file: Path) -> dict[str, int]:
     try:
         said: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise OptionRefused(f"{file} cannot be read: {error}") from error
+        raise OptionRefused(f"cannot read {file}: {error}") from error
     strange = sorted(set(said) - set(OPTIONS))
     if strange:
         raise OptionRefused(
-            f"{file}: unknown {', '.join(strange)}", hint=f"known: {', '.join(OPTIONS)}"
+            f"cannot use {file}: unknown options {', '.join(strange)}",
+            hint=f"known: {', '.join(OPTIONS)}",
         )
     return {name: OPTIONS[name].checked(value, str(file)) for name, value in said.items()}

@@ -431,7 +431,7 @@ def apart(run: VerificationRun, fact: str) -> WorkersApart:
     """Return the error for rows that the driver cannot find."""
     return WorkersApart(
         f"workers do not see {run.attempt.storage.address}: {fact}",
-        hint="it must be shared by all, or in a store",
+        hint="use a shared directory or an object store",
     )
 
 

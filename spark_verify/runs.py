@@ -92,7 +92,7 @@ def run_id_of(
         run_id += f"-changed-{zlib.crc32(named.encode()):08x}"
     refused = FlagRefused if given else RunConflict
     if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise refused(f"run id {run_id!r} is no name for a directory")
+        raise refused(f"invalid --run-id {run_id!r}: expected a directory name")
     if len(run_id) > RUN_ID_CHARS_MAX:
         raise refused(
             f"run id: {len(run_id)} characters are more than {RUN_ID_CHARS_MAX}",
@@ -198,12 +198,12 @@ def finished(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> dict[s
     summary = read_summary(storage, run_id)
     if summary is None:
         raise RunConflict(
-            f"{target} has a _SUCCESS file and no summary.json that can be read", hint=way_out
+            f"{target} has a _SUCCESS file but no readable summary.json", hint=way_out
         )
     known = summary.get("inputs")
     if not isinstance(known, dict):
         raise RunConflict(
-            f"{target} does not say what it was made from: an older version wrote it", hint=way_out
+            f"{target} does not name its inputs: an older version wrote it", hint=way_out
         )
     different = _differences(known, inputs)
     if different:

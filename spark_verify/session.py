@@ -147,9 +147,9 @@ def check_reached(master: str) -> None:
     faults = [_fault_at(place, PORTS[scheme]) for place in named.split(",")]
     if all(faults):
         raise SparkRefused(
-            f"no Spark at {scheme}://{named}: {'; '.join(faults)}",
-            hint="is it running there? --master names the master of a cluster, spark://HOST:7077, "
-            "or a server of Spark Connect, sc://HOST:15002",
+            f"cannot connect to Spark at {scheme}://{named}: {'; '.join(faults)}",
+            hint="check --master: expected a Spark master, spark://HOST:7077, or a Spark "
+            "Connect server, sc://HOST:15002",
         )
 
 
@@ -228,7 +228,7 @@ def _start(builder: Any, master: str) -> SparkSession:
             said = words.read().decode("utf-8", errors="replace")
             reason = reason_of(error, said)
             hint = next((hint for words, hint in HINTS.items() if re.search(words, reason)), "")
-            raise SparkRefused(f"Spark does not start: {reason}", hint=hint) from error
+            raise SparkRefused(f"cannot start Spark: {reason}", hint=hint) from error
     return session
 
 

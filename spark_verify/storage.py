@@ -35,20 +35,21 @@ def address_of(text: str | Path) -> str:
     parts = urlsplit(text)
     if "@" in parts.netloc and not parts.scheme.startswith(("abfs", "wasb")):
         raise PathRefused(
-            f"an address of {parts.scheme}:// holds credentials",
+            f"cannot use an address of {parts.scheme}:// with credentials",
             hint="configure credentials in Spark: addresses are printed and recorded",
         )
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path or "?" in text or "#" in text:
             raise PathRefused(
-                f"{text} is no address of a local disk",
-                hint="it is file:///data/x, with three slashes; %23 is a # in it, and %3F a ?",
+                f"invalid address '{text}': expected a local path as file:///data/x",
+                hint="write three slashes, and %23 for #, %3F for ?",
             )
         return str(Path(unquote(parts.path)))
     if "#" in text or "?" in text:
         raise PathRefused(
-            f"{text}: an address has no part behind {'#' if '#' in text else '?'}",
-            hint="configure endpoints in Spark, for instance spark.hadoop.fs.s3a.endpoint",
+            f"invalid address '{text}': a part after {'#' if '#' in text else '?'} is not "
+            "supported",
+            hint="configure endpoints in Spark, for example spark.hadoop.fs.s3a.endpoint",
         )
     scheme = HADOOP_NAMES.get(parts.scheme, parts.scheme)
     return f"{scheme}://{parts.netloc}{parts.path}".rstrip("/")
@@ -128,7 +129,7 @@ class HadoopStorage:
         jvm: Any = getattr(spark, "_jvm", None)
         if jvm is None:
             raise PathRefused(
-                f"{address} cannot be reached: a client of Spark Connect has no Hadoop file system",
+                f"cannot reach {address}: a Spark Connect client has no Hadoop file system",
                 hint="submit the job to the cluster (spark-submit), or name a shared directory",
             )
         self._jvm = jvm

@@ -128,8 +128,8 @@ def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Sour
         if not given:  # Path("") would be the current directory
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
-                "a PATH is empty",
-                hint="was a variable of the shell not set? The directory you are in is .",
+                "invalid path '': expected a file or a directory",
+                hint="check for an unset shell variable; . is the current directory",
             )
         path = Path(given)
         name = path.resolve().name if path.name in {"", ".."} else path.name  # `.` has one, too
@@ -140,9 +140,13 @@ def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Sour
         elif path.is_file():
             yield spool.file(prefix + name, path)
         elif path.exists():
-            raise RefusedError(Code.INELIGIBLE, f"neither a file nor a directory: {path}")
+            raise RefusedError(
+                Code.INELIGIBLE, f"cannot store {path}: it is neither a file nor a directory"
+            )
         else:
-            raise RefusedError(Code.MALFORMED_REQUEST, f"no such file or directory here: {path}")
+            raise RefusedError(
+                Code.MALFORMED_REQUEST, f"cannot store {path}: no such file or directory"
+            )
 
 
 def files_below(directory: Path) -> Iterator[Path]:
@@ -173,15 +177,15 @@ def checked(sources: Iterable[SourceFile]) -> list[SourceFile]:
         if fault := key_fault(source.key):
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
-                f"{path} cannot be stored: its key {fault}",
+                f"cannot store {path}: its key {fault}",
                 hint="rename the file or a directory above it, or take a shorter --prefix",
             )
         if source.key in by_key:
             other = by_key[source.key].path
             raise RefusedError(
                 Code.KEY_EXISTS,
-                f"two files would be stored under the key {source.key}: {other} and {path}",
-                hint="store them in two steps, with a --prefix each",
+                f"cannot store {other} and {path}: both have the key {source.key}",
+                hint="store them separately, each with its own --prefix",
             )
         by_key[source.key] = source
     return list(by_key.values())
@@ -213,7 +217,7 @@ def get(
     output = None if output == STDOUT else output
     if as_json and output is None:
         raise typer.BadParameter(
-            "the file itself goes to stdout without --output", param_hint="--json"
+            "cannot combine --json with output to stdout; give --output", param_hint="--json"
         )
     checked_key(key)
     with connect(scm) as client:

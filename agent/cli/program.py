@@ -272,5 +272,5 @@ def not_understood(error: BaseException) -> str:
         return ""
     first = error.__cause__.errors()[0]
     if first["type"] == "int_parsing":
-        return f"{first['input']!r} is no whole number"
+        return f"invalid number {first['input']!r}: expected a whole number"
     return f"{first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"

@@ -96,7 +96,7 @@ def _delete_batch(
     proven = {one for item in transactions if not item.message.keep for one in item.block_ids}
     try:
         if stop():
-            raise UnavailableError(Code.CANCELLED, "stopped before its turn")
+            raise UnavailableError(Code.CANCELLED, "stopped while queued")
         with leases.hold(container_id):
             deleted = store.free_blocks(container_id, wanted, kept - proven)
     except SutureError as error:

@@ -70,7 +70,7 @@ class Task:
 
     def __post_init__(self) -> None:
         if self.weight < 1:
-            raise ValueError(f"a task cannot weigh {self.weight}")
+            raise ValueError(f"invalid task weight {self.weight}")
 
     @property
     def identity(self) -> tuple[str, Hashable]:

@@ -304,7 +304,7 @@ class CommandHandlers:
         elif self._tools.store.replica(container_id).replica_index:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
-                f"container {container_id} is erasure-coded here: its peers are no copies",
+                f"cannot repair container {container_id} from copies: it is erasure-coded",
                 hint="the command must name the erasure code",
             )
         else:
@@ -338,12 +338,15 @@ class CommandHandlers:
         container_id = ContainerId(request.container_id)
         trusted = request.trusted_datanode_id
         if trusted == self._tools.store.datanode_id:
-            raise RefusedError(Code.WRONG_DATANODE, "a replica cannot be told to trust itself")
+            raise RefusedError(
+                Code.WRONG_DATANODE,
+                "cannot trust the replica of this datanode: it is the one to repair",
+            )
         if self._tools.store.replica(container_id).replica_index:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"container {container_id} is erasure-coded: its shards are not copies",
-                hint="delete the wrong shard; it is computed from the others",
+                f"cannot make the shards of container {container_id} equal: it is erasure-coded",
+                hint="delete the wrong shard; it is reconstructed from the others",
             )
         peers = {trusted: self.peer(Endpoint(trusted, request.trusted_address))}
         changes = self._reconciler.preview(container_id, peers, trusted)
@@ -358,8 +361,8 @@ class CommandHandlers:
         if shown != request.shown:
             raise RefusedError(
                 Code.STALE_PLAN,
-                f"container {container_id}: what would be replaced is not what was shown",
-                hint="look again with --dry-run",
+                f"cannot replace data of container {container_id}: it changed since it was shown",
+                hint="run the command again with --dry-run",
             )
         result = self._reconciler.reconcile(container_id, peers, trusted=trusted, stop=stop)
         response.result = result.result.value

@@ -102,7 +102,7 @@ class ReplicaDeleter:
             return build_from_rows(rows, {}, algorithm=self.store.algorithm)
         except DamagedData as damage:
             raise RefusedError(
-                Code.NOT_PROVEN, f"container {container_id} stays: {damage}"
+                Code.NOT_PROVEN, f"cannot delete the replica of container {container_id}: {damage}"
             ) from damage
 
     def _check_still(self, container_id: ContainerId, generation: int, proof: ReplicaProof) -> None:

@@ -134,7 +134,7 @@ def _refused(path: Path, wrong: list[str]) -> RefusedError:
     return RefusedError(
         Code.INVALID_CONFIG,
         f"config file {path}: " + "; ".join(wrong),
-        hint="suture config explain shows every option",
+        hint="suture config explain lists all options",
     )
 
 

@@ -104,8 +104,8 @@ def find(name: str) -> Iterator[OptionDoc]:
     if not found:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"there is no option {name}",
-            hint="suture config explain shows every option",
+            f"cannot explain option {name}: no option has this name",
+            hint="suture config explain lists all options",
         )
     yield from found
 

@@ -194,7 +194,8 @@ class HeartbeatWorker:
         if answer.cluster_id != me.cluster_id:
             raise RefusedError(
                 Code.WRONG_CLUSTER,
-                f"the SCM is of cluster {answer.cluster_id}, our volumes of {me.cluster_id}",
+                f"cannot join cluster {answer.cluster_id}: the volumes belong to cluster "
+                f"{me.cluster_id}",
             )
         self._interval_s = max(INTERVAL_S_MIN, answer.heartbeat_interval_ms / 1000)
         self._is_registered = True

@@ -60,8 +60,9 @@ class RecoveringReplicas:
         if is_fresh and self._is_recovering(container_id):
             raise UnavailableError(
                 Code.BUSY,
-                f"container {container_id} is being reconstructed here by another run",
-                hint=f"it is given up {self._timeout_s:g} s after its last write",
+                f"cannot reconstruct container {container_id}: another reconstruction of it is "
+                "running here",
+                hint=f"it times out {self._timeout_s:g} s after its last write",
                 container_id=container_id,
             )
         if container_id in self._store.replica_ids():

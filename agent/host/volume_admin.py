@@ -51,26 +51,29 @@ class VolumeAdmin:
         mode = ASKED.get(service)
         if mode is None:
             raise RefusedError(
-                Code.MALFORMED_REQUEST, f"service {service!r} is none of {', '.join(ASKED)}"
+                Code.MALFORMED_REQUEST,
+                f"invalid service {service!r}: expected one of {', '.join(ASKED)}",
             )
         if volume_id not in {volume.volume_id for volume in self._store.volumes()}:
             raise RefusedError(
                 Code.WRONG_DATANODE,
                 f"this datanode has no volume {volume_id!r}",
-                hint="suture volumes lists them",
+                hint="suture volumes lists all volumes",
             )
         self._moves.steer(volume_id, mode, target_id)
 
     def add(self, path: str) -> None:
         """Open a volume and serve it. Raise SutureError."""
         if not path.startswith("/"):
-            raise RefusedError(Code.MALFORMED_REQUEST, f"{path!r} is no absolute path")
+            raise RefusedError(
+                Code.MALFORMED_REQUEST, f"invalid path {path!r}: expected an absolute path"
+            )
         if not Path(path).is_dir():
             raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
-                f"{path} is no directory on this datanode that the agent can see",
-                hint="make it, give it to the user of the agent, and let its unit write there "
-                "(ReadWritePaths=)",
+                f"cannot add volume {path}: the agent sees no directory there",
+                hint="create it, chown it to the user of the agent, and add it to "
+                "ReadWritePaths= of the unit",
             )
         volume = self._store.services.add_volume(Path(path), self._check)
         log.info("volume_added", volume_id=volume.volume_id, path=path)

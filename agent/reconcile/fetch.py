@@ -105,8 +105,8 @@ class PeerSources:
             if not is_leaf(self.algorithm, chunk, wanted.leaf):
                 raise RefusedError(
                     Code.CHECKSUM_MISMATCH,
-                    f"block {block_id}, chunk at {chunk.offset}: what it serves is not what its "
-                    "tree says",
+                    f"block {block_id}, chunk at {chunk.offset}: the data does not match the "
+                    "tree of the peer",
                 )
             return FetchResult(chunk=chunk, data=data)
 

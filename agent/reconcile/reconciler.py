@@ -454,7 +454,7 @@ class _ReconcileRun:
 
     def _view(self, tree: PeerTree, window: BlockRange) -> tuple[PeerTree, PeerView | None]:
         """Return the peer's view; if its tree has changed meanwhile, of its present tree."""
-        error: SutureError = RefusedError(Code.MALFORMED_REQUEST, "answer: contradicts itself")
+        error: SutureError = RefusedError(Code.MALFORMED_REQUEST, "response: contradicts itself")
         for _ in range(ASKED_MAX):
             try:
                 return tree, tree.view(self.container_id, self._mine, window)

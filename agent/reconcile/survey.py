@@ -121,7 +121,7 @@ def ask(peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tre
         try:
             return _descend(peer_id, peer, container_id, mine, meter)
         except DamagedData as damage:  # inconsistent, or changed meanwhile
-            error: SutureError = RefusedError(Code.MALFORMED_REQUEST, f"answer: {damage}")
+            error: SutureError = RefusedError(Code.MALFORMED_REQUEST, f"response: {damage}")
         except SutureError as failure:
             error = failure
         if attempt == ASKED_MAX or error.code not in {Code.MALFORMED_REQUEST, Code.BUSY}:

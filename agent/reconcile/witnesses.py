@@ -125,8 +125,9 @@ class ReplicaProofCollector:
         log.warning("replica_delete_unproven", container_id=self.container_id, reasons=why[:500])
         raise RefusedError(
             Code.NOT_PROVEN,
-            f"container {self.container_id} stays: nobody proves to have it: {why}",
-            hint="scan and reconcile the others first; see docs/PROOFS.md",
+            f"cannot delete the replica of container {self.container_id}: no peer proved that "
+            f"it has the data: {why}",
+            hint="scan and reconcile the other replicas first; see docs/PROOFS.md",
             container_id=self.container_id,
         )
 
@@ -162,7 +163,7 @@ class ReplicaProofCollector:
 
     def _check_answer(self, theirs: Tree, nonce: bytes, proof: pb.ReplicaProof) -> None:
         if proof.answer != tree_answer_of(nonce, self.container_id, theirs):
-            raise RefusedError(Code.CHECKSUM_MISMATCH, "its answer is not made of its tree")
+            raise RefusedError(Code.CHECKSUM_MISMATCH, "its response does not match its tree")
 
     def _check_has_all(self, theirs: Tree) -> None:
         """Raise RefusedError if a witness lacks data that is healthy here, or may be, unless its
@@ -173,21 +174,21 @@ class ReplicaProofCollector:
                 buried.append(block_id)
             elif not _covers(self.mine, theirs, block_id):
                 raise RefusedError(
-                    Code.INELIGIBLE, f"it has not all of block {block_id} that is here"
+                    Code.INELIGIBLE, f"it lacks parts of block {block_id} that are here"
                 )
         for block_id in sorted(self.without_row):
             index = theirs.index_of(block_id)
             if index < 0:
                 raise RefusedError(
                     Code.INELIGIBLE,
-                    f"it has nothing of block {block_id}, which has bytes here and no row",
+                    f"it has no data of block {block_id}, which has data but no row here",
                 )
             if theirs.deleted[index]:
                 buried.append(block_id)
         if buried and (left := set(buried) - self.confirmed(self.container_id, buried)):
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"it has {len(left)} blocks deleted that nobody ordered deleted, {min(left)} first",
+                f"it deleted {len(left)} blocks without a command, the first is {min(left)}",
             )
 
     def _check_samples(self, theirs: Tree, peer_id: PeerId, peer: Peer) -> int:
@@ -239,7 +240,7 @@ def _lacking(mine: Tree, theirs: Tree) -> Iterator[tuple[BlockId, int]]:
     """Yield our live blocks that differ there, each with its index there, or -1."""
     if mine.algorithm != theirs.algorithm:
         raise RefusedError(
-            Code.INELIGIBLE, f"it folds by {theirs.algorithm}, we by {mine.algorithm}"
+            Code.INELIGIBLE, f"its tree uses {theirs.algorithm}, the local tree {mine.algorithm}"
         )
     places = np.searchsorted(theirs.block_ids, mine.block_ids)
     for index in np.flatnonzero(~mine.deleted).tolist():

@@ -116,9 +116,9 @@ class ReconstructionCoordinator:
         if needed:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"container {container_id}: block {needed[0]} belongs to a key, and "
-                f"{orphans[needed[0]]}",
-                hint="sources have lost it; a scan of them tells, and a reconcile may mend them",
+                f"cannot reconstruct container {container_id}: block {needed[0]} belongs to a "
+                f"key, and {orphans[needed[0]]}",
+                hint="scan the source replicas and reconcile them",
                 container_id=container_id,
             )
 

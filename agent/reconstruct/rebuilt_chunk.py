@@ -43,7 +43,7 @@ def rebuilt_chunk(
     if rest_bytes or chunk.length_bytes != agreed.group.cell_bytes(stripe, index):
         raise RefusedError(
             Code.INELIGIBLE,
-            f"block {agreed.block_id}: the chunk at {chunk.offset} is no cell of its group",
+            f"block {agreed.block_id}: the chunk at {chunk.offset} is not a cell of its group",
         )
 
     def computed(cells: Cells) -> bytes:

@@ -100,7 +100,7 @@ class RowRestorer:
             done = self.changes.store.install_chunks(self.changes.container_id, whole)
         if len(done) < len(whole):
             raise UnavailableError(
-                Code.UNAVAILABLE, f"{len(done)} of {len(whole)} chunks could be installed"
+                Code.UNAVAILABLE, f"only {len(done)} of {len(whole)} chunks could be installed"
             )
 
     def _made(self, agreed: RebuildableGroup) -> Iterator[OfferedChunk]:
@@ -112,4 +112,6 @@ class RowRestorer:
             proof = f"computed from shards {', '.join(map(str, sorted(cells)))}"
             yield OfferedChunk(agreed.block_id, chunk, bytes(data), proof=proof)
             if self.changes.must_stop():
-                raise UnavailableError(Code.CANCELLED, "it was stopped; the next repair goes on")
+                raise UnavailableError(
+                    Code.CANCELLED, "the repair was stopped; the next repair continues it"
+                )

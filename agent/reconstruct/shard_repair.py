@@ -348,8 +348,8 @@ class _ShardRepair:
         if not rebuilt.fits:
             raise RefusedError(
                 Code.CHECKSUM_MISMATCH,
-                f"block {block.block_id}: {', '.join(rebuilt.makers)} make something else of its "
-                "last chunk than its row says",
+                f"block {block.block_id}: the last chunk rebuilt from "
+                f"{', '.join(rebuilt.makers)} does not match its row",
             )
         return f"its last chunk, computed from {', '.join(rebuilt.makers)}"
 

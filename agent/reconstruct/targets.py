@@ -113,7 +113,7 @@ class RebuildTargets:
             if state is not ReplicaState.CLOSED:
                 raise UnavailableError(
                     Code.UNAVAILABLE,
-                    f"container {self._container_id} is {state} at {peer.address} after its close",
+                    f"container {self._container_id} is {state} on {peer.address} after its close",
                 )
 
     def remove(self) -> None:

@@ -98,9 +98,9 @@ def opened(
             if volumes and layout.cluster_id != volumes[0].layout.cluster_id:
                 raise RefusedError(
                     Code.WRONG_CLUSTER,
-                    f"{path} is of cluster {layout.cluster_id}, {volumes[0].name} of "
-                    f"{volumes[0].layout.cluster_id}: their containers have the same ids",
-                    hint="salvage the clusters one after the other, into different directories",
+                    f"cannot salvage two clusters at once: {path} belongs to "
+                    f"{layout.cluster_id}, {volumes[0].name} to {volumes[0].layout.cluster_id}",
+                    hint="salvage each cluster into its own directory",
                 )
             try:
                 index = Index(layout.database, map_bytes=MAP_BYTES, readonly=True)

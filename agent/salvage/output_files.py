@@ -70,7 +70,9 @@ def _make_folders(root: Path, folder: Path) -> None:
         except FileExistsError:
             if not stat.S_ISDIR(at.lstat().st_mode):
                 raise RefusedError(
-                    Code.INVALID_CONFIG, f"{at} is no directory", hint="name an empty directory"
+                    Code.INVALID_CONFIG,
+                    f"cannot write below {at}: it is not a directory",
+                    hint="name an empty directory",
                 ) from None
 
 
@@ -78,5 +80,7 @@ def _refuse_other(path: Path) -> None:
     """Refuse to replace anything that no salvage has written."""
     if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
         raise RefusedError(
-            Code.INVALID_CONFIG, f"{path} is no file", hint="name an empty directory"
+            Code.INVALID_CONFIG,
+            f"cannot write {path}: it is not a regular file",
+            hint="name an empty directory",
         )

@@ -105,7 +105,7 @@ def salvage(
             raise UnavailableError(
                 Code.IO_EXCEPTION,
                 f"cannot write {error.filename or to}: {error.strerror or error}",
-                hint="make room and run it again: what is written stays",
+                hint="free space and run the command again; it continues",
             ) from error
         summary.damaged_rows = [row for volume in volumes for row in volume.damaged_rows]
     return summary
@@ -228,8 +228,8 @@ def _refuse_inside(paths: Sequence[Path], to: Path) -> None:
         if volume == there or volume in there.parents:
             raise RefusedError(
                 Code.INVALID_CONFIG,
-                f"{to} is on the volume {path}: nothing is written to volumes",
-                hint="name a directory elsewhere, with room for all files",
+                f"cannot salvage into {to}: it is on the volume {path}, and volumes are only read",
+                hint="name a directory on another disk with enough space for all files",
             )
 
 
@@ -244,13 +244,15 @@ def _begin(to: Path, cluster_id: str) -> None:
             raise RefusedError(Code.INVALID_CONFIG, f"{mark} is damaged: {error}") from error
         if known != cluster_id:
             raise RefusedError(
-                Code.WRONG_CLUSTER, f"{to} has files of cluster {known}, these are of {cluster_id}"
+                Code.WRONG_CLUSTER,
+                f"cannot salvage into {to}: it has files of cluster "
+                f"{known}, the volumes belong to {cluster_id}",
             )
         return
     if any(to.iterdir()):
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{to} is not empty, and no salvage has begun in it",
+            f"cannot salvage into {to}: it is not empty and has no earlier salvage",
             hint="name a new directory",
         )
     with atomic_output(to, MARK) as file:

@@ -86,7 +86,9 @@ def run_sample(
         damaged_rows = [row for volume in volumes for row in volume.damaged_rows]
         chunk_count = sum(1 for _ in _chunks(volumes))
         if not chunk_count:
-            raise RefusedError(Code.INELIGIBLE, "no chunk with a checksum is on these volumes")
+            raise RefusedError(
+                Code.INELIGIBLE, "cannot draw a sample: these volumes have no chunk with a checksum"
+            )
         size = sample_size(chunk_count, confidence=confidence, fraction=fraction)
         sample = OfflineSample(size, seed, damaged_rows=damaged_rows, unreadable_volumes=unreadable)
         sample.without_checksum_count = all_count - chunk_count

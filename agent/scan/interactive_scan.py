@@ -83,16 +83,15 @@ class InteractiveScans:
         if not self._line.acquire(blocking=False):
             raise UnavailableError(
                 Code.BUSY,
-                f"{SCANS_MAX} requested scans run and {WAITING_MAX} wait already",
+                f"cannot start the scan: {SCANS_MAX} requested scans are running and "
+                f"{WAITING_MAX} are waiting",
                 hint="try again later",
             )
         try:
             yield ScanStep(0, total_bytes, is_waiting=True)
             while not self._places.acquire(timeout=PROGRESS_S):
                 if is_cancelled() or self._stopping.is_set():
-                    raise UnavailableError(
-                        Code.CANCELLED, "stopped while it waited for other scans"
-                    )
+                    raise UnavailableError(Code.CANCELLED, "stopped while waiting for other scans")
                 yield ScanStep(0, total_bytes, is_waiting=True)
         finally:
             self._line.release()
@@ -149,7 +148,11 @@ class InteractiveScans:
 
     def _queued(self, container_id: ContainerId) -> ScanStep:
         if not self._queue(container_id):
-            raise UnavailableError(Code.BUSY, "too many scans wait already", hint="try again later")
+            raise UnavailableError(
+                Code.BUSY,
+                "cannot queue the scan: too many scans are waiting",
+                hint="try again later",
+            )
         return ScanStep(0, self._tools.store.replica(container_id).bytes_used, is_queued=True)
 
     def _last(self, end: ScanReport | BaseException, total_bytes: int) -> ScanStep:
@@ -159,7 +162,7 @@ class InteractiveScans:
         if not end.committed:
             raise UnavailableError(
                 Code.BUSY,
-                f"the scan of container {end.container_id} was not kept: {end.tripped_reason}",
+                f"the scan of container {end.container_id} was discarded: {end.tripped_reason}",
                 hint="try again",
             )
         return ScanStep(end.bytes_read, total_bytes, end.commit)

@@ -218,7 +218,7 @@ class ParityScrub:
         while self._is_held() and not self._stop.wait(HELD_CHECK_S):
             self._pulse.beat()
         if self._stop.is_set():
-            raise UnavailableError(Code.CANCELLED, "the agent stops")
+            raise UnavailableError(Code.CANCELLED, "the agent is stopping")
 
     def _note(self, report: ParityReport) -> None:
         container_id = report.container_id

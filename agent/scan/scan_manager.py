@@ -95,7 +95,7 @@ def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: flo
     if config.promise == "refuse":
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"the promise to read every byte cannot be kept: {promise}",
+            f"cannot read every byte within the interval: {promise}",
             hint='raise the rate or scan.data_interval_s, or set scan.promise = "warn"',
         )
     log.warning("scan_interval_infeasible", volume_id=volume.volume_id, why=str(promise))
@@ -330,8 +330,8 @@ class ScanManager:
         if not chosen:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"no background scan of volume {volume_id or 'any'}",
-                hint="suture scrub status names the volumes",
+                f"cannot control the background scan of volume {volume_id or 'any'}: there is none",
+                hint="suture scrub status lists the volumes",
             )
         return chosen
 

@@ -33,7 +33,9 @@ class AdminHandlers:
         """Change the service of a volume, or add one; return the state of all."""
         del context
         if self._volumes is None:
-            raise RefusedError(Code.INELIGIBLE, "the volumes of this datanode do not change")
+            raise RefusedError(
+                Code.INELIGIBLE, "cannot change volumes: this datanode has a fixed set of volumes"
+            )
         match request.WhichOneof("wish"):
             case "service":
                 self._volumes.steer(
@@ -67,7 +69,10 @@ class AdminHandlers:
         """Pause, resume or cancel background scans; return their progress."""
         del context
         if self._scrub is None:
-            raise RefusedError(Code.INELIGIBLE, "this datanode scans nothing in the background")
+            raise RefusedError(
+                Code.INELIGIBLE,
+                "cannot control scans: background scans are disabled on this datanode",
+            )
         match request.WhichOneof("wish"):
             case "pause_ms":
                 self._scrub.pause(request.volume_id, request.pause_ms / 1000)

@@ -35,7 +35,9 @@ def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
 
 def no_room() -> UnavailableError:
     """Return the error of an item that earlier items of the call left no room for."""
-    return UnavailableError(Code.BUSY, f"what was asked for before it has {BYTES_MAX} bytes")
+    return UnavailableError(
+        Code.BUSY, f"cannot read another chunk: earlier requests already need {BYTES_MAX} bytes"
+    )
 
 
 def several_chunks(

@@ -121,8 +121,8 @@ class ProofHandlers:
             return facts
         raise RefusedError(
             Code.INELIGIBLE,
-            f"container {container_id} is {facts.state} here, with {facts.finding_count} findings: "
-            "nobody can rest on it",
+            f"container {container_id} is {facts.state} here, with {facts.finding_count} "
+            "findings: it cannot serve as proof",
             container_id=container_id,
         )
 
@@ -131,7 +131,7 @@ class ProofHandlers:
         if facts.tree is None or tree.root != facts.tree.root:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"container {container_id} is not as it was read last",
+                f"container {container_id} changed since it was last read",
                 container_id=container_id,
             )
         return tree

@@ -113,20 +113,22 @@ class ReadHandlers:
         if asked.replica_index not in {0, found.replica_index}:
             raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
-                f"container {container_id} is here with replica index {found.replica_index}, "
-                f"not {asked.replica_index}",
+                f"container {container_id} has replica index {found.replica_index} here, not "
+                f"{asked.replica_index}",
                 container_id=container_id,
             )
         if asked.bcsid > found.bcsid:
             raise RefusedError(
                 Code.UNKNOWN_BCSID,
-                f"container {container_id} is at bcsid {found.bcsid}, {asked.bcsid} was asked for",
+                f"container {container_id} is at bcsid {found.bcsid}, the request is for "
+                f"{asked.bcsid}",
                 container_id=container_id,
             )
         if asked.bcsid > found.block.bcsid:
             raise RefusedError(
                 Code.BCSID_MISMATCH,
-                f"block {block_id} is at bcsid {found.block.bcsid}, {asked.bcsid} was asked for",
+                f"block {block_id} is at bcsid {found.block.bcsid}, the request is for "
+                f"{asked.bcsid}",
                 container_id=container_id,
                 block_id=block_id,
             )
@@ -218,9 +220,9 @@ class ReadHandlers:
         if length_bytes > PIECE_BYTES_MAX:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"{length_bytes} bytes of block {found.block.block_id} are asked for in one "
-                f"message, at most {PIECE_BYTES_MAX} are sent so",
-                hint="ReadBlock sends them one after the other",
+                f"cannot send {length_bytes} bytes of block {found.block.block_id} in one "
+                f"message: the maximum is {PIECE_BYTES_MAX}",
+                hint="ReadBlock streams them",
             )
         start = chunks[0].offset
         if start + length_bytes == chunks[-1].end:
@@ -291,7 +293,7 @@ def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
     if not chunks or chunks[0].offset > offset:
         raise RefusedError(
             Code.UNABLE_TO_FIND_CHUNK,
-            f"block {block.block_id} has {block.length_bytes} bytes, no chunk at {offset}",
+            f"block {block.block_id} has {block.length_bytes} bytes and no chunk at {offset}",
             block_id=block.block_id,
             offset=offset,
         )

@@ -176,7 +176,7 @@ class WriteHandlers:
         if remaining_s is not None:
             timeout_s = min(timeout_s, remaining_s)
         if not context.is_active():
-            raise UnavailableError(Code.CANCELLED, "the caller has gone")
+            raise UnavailableError(Code.CANCELLED, "the caller disconnected")
         return self._leases.hold(container_id, timeout_s)
 
 

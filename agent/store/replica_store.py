@@ -200,7 +200,7 @@ class ReplicaStore:
             delete_replica(volume, container_id, force=True)
             raise UnavailableError(
                 Code.BUSY,
-                f"{volume.layout.volume} was retired meanwhile",
+                f"{volume.layout.volume} was retired concurrently",
                 container_id=container_id,
             )
         return self._appear(container_id, volume, row)
@@ -357,7 +357,7 @@ class ReplicaStore:
         self.volume_set.places[container_id] = volume
         if volume not in self.volume_set.working:  # fenced meanwhile
             self.volume_set.places.pop(container_id, None)
-            raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume.volume_id} does not serve")
+            raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume.volume_id} has failed")
         self.on_change(container_id)
         return facts_of(container_id, volume.volume_id, row)
 
@@ -377,7 +377,7 @@ class ReplicaStore:
             )
         if container_id in self.volume_set.arrivals and not arriving:
             raise UnavailableError(
-                Code.BUSY, f"container {container_id} is arriving", container_id=container_id
+                Code.BUSY, f"container {container_id} is being imported", container_id=container_id
             )
 
     def _handle(self, kind: type[H], container_id: ContainerId) -> H:

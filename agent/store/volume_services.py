@@ -88,14 +88,16 @@ class VolumeModes:
         if mode is not VolumeMode.IN_SERVICE and not others:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"{volume.layout.volume} is the only volume of this datanode in service",
+                f"cannot retire {volume.layout.volume}: it is the only volume of this datanode "
+                "in service",
                 hint="suture scm decommission empties a datanode; suture volume add adds a volume",
             )
         if target_id and target_id not in {other.volume_id for other in others}:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"volume {target_id} is none that is in service beside {volume_id}",
-                hint="suture volumes lists them",
+                f"cannot move replicas of {volume_id} to {target_id}: no other volume in "
+                "service has this id",
+                hint="suture volumes lists all volumes",
             )
         if (mode, target_id) == (before.mode, before.target_id) or (
             mode is VolumeMode.RETIRING and before.mode is VolumeMode.RETIRED
@@ -152,8 +154,8 @@ class VolumeModes:
         for other in self._set.others(announced.container_id):
             raise UnavailableError(
                 Code.BUSY,
-                f"{other.layout.volume} has another replica of it",
-                hint="suture volumes says why it is still there",
+                f"{other.layout.volume} has another replica of the container",
+                hint="suture volumes shows why the replica is still there",
                 container_id=announced.container_id,
             )
         wanted = self._service_of(source).target_id
@@ -171,7 +173,7 @@ class VolumeModes:
             arrival.discard()
             raise UnavailableError(
                 Code.BUSY,
-                f"{arrival.volume.layout.volume} takes no new replicas any more",
+                f"{arrival.volume.layout.volume} no longer accepts new replicas",
                 container_id=announced.container_id,
             )
         return arrival
@@ -201,7 +203,7 @@ class VolumeModes:
         if why:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"container {container_id} stays on {left.layout.volume}: {why}",
+                f"cannot remove container {container_id} from {left.layout.volume}: {why}",
                 container_id=container_id,
             )
         delete_replica(left, container_id, force=True)
@@ -228,9 +230,9 @@ class VolumeModes:
             if _are_one_shard(served, volume, container_id):
                 raise UnavailableError(
                     Code.BUSY,
-                    f"container {container_id} is still on {volume.layout.volume}, and on "
-                    f"{served.layout.volume}, which serves it",
-                    hint="suture volumes says why; first one of the two goes",
+                    f"container {container_id} is on both {volume.layout.volume} and "
+                    f"{served.layout.volume}; the latter serves it",
+                    hint="suture volumes shows the reason; remove one of the two first",
                     container_id=container_id,
                 )
 
@@ -342,7 +344,7 @@ class VolumeModes:
         volume = self._set.places.get(container_id)
         if volume is None:
             raise RefusedError(
-                Code.CONTAINER_NOT_FOUND, f"no replica of container {container_id} is served"
+                Code.CONTAINER_NOT_FOUND, f"no volume serves a replica of container {container_id}"
             )
         return volume
 
@@ -351,7 +353,8 @@ class VolumeModes:
         if self._service_of(volume).mode is not VolumeMode.RETIRING:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"container {container_id} is on {volume.layout.volume}, which does not retire",
+                f"cannot move container {container_id}: its volume {volume.layout.volume} is "
+                "not retiring",
                 container_id=container_id,
             )
         return volume

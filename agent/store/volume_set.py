@@ -203,7 +203,7 @@ class VolumeSet:
         for volume in self.working:
             if volume.volume_id == volume_id:
                 return volume
-        raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume_id} does not serve")
+        raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume_id} has failed")
 
 
 def _has_row(volume: Volume, container_id: ContainerId) -> bool:

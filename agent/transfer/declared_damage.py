@@ -39,8 +39,8 @@ class DeclaredDamage:
             if item.local_id < 1 and item.fault == DamageFault.BLOCK_ROW_MISSING:
                 raise RefusedError(
                     Code.CHECKSUM_MISMATCH,
-                    "the source has lost rows, and does not say of which blocks",
-                    hint="a scan of the source finds that out",
+                    "the source lost rows and does not name their blocks",
+                    hint="scan the source",
                     container_id=self.container_id,
                 )
             self._damage_count += 1

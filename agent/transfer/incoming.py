@@ -125,7 +125,7 @@ def parse_header(header: pb.ImportHeader, cluster_id: str) -> ImportSpec:
     """Return the announced replica. Raise RefusedError."""
     if header.cluster_id != cluster_id:
         raise RefusedError(
-            Code.WRONG_CLUSTER, f"the sender is of cluster {header.cluster_id!r}, not of ours"
+            Code.WRONG_CLUSTER, f"the sender belongs to another cluster: {header.cluster_id!r}"
         )
     state = codec.parse_state(header.state, "header.state")
     if state not in TREE_STATES:
@@ -490,6 +490,6 @@ def _undeclared(container_id: ContainerId, what: str) -> RefusedError:
     return RefusedError(
         Code.CHECKSUM_MISMATCH,
         what,
-        hint="the source does not know of this damage; scan it",
+        hint="scan the source, which has not reported this damage",
         container_id=container_id,
     )

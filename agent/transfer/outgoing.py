@@ -304,6 +304,6 @@ def check_exportable(facts: ReplicaFacts) -> None:
     if facts.state not in TREE_STATES:
         raise RefusedError(
             Code.INVALID_CONTAINER_STATE,
-            f"container {facts.container_id} is {facts.state}: only closed ones are copied",
+            f"cannot copy container {facts.container_id}: it is {facts.state}, not closed",
             container_id=facts.container_id,
         )

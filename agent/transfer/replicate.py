@@ -159,7 +159,7 @@ class Replicator:
         if watch.stalled:
             cause = UnavailableError(
                 Code.UNAVAILABLE,
-                f"datanode at {target.address} took no data for {self.stall_s:g} s",
+                f"datanode at {target.address} accepted no data for {self.stall_s:g} s",
                 container_id=export.container_id,
             )
         return cause

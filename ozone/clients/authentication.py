@@ -40,7 +40,6 @@ def not_accepted(address: str, failure: frames.Failure) -> RefusedError:
     """Return the error for a server that requires more than SIMPLE, or another user."""
     return RefusedError(
         Code.UNAUTHENTICATED,
-        f"{address} does not let in who asks: {failure.text}",
-        hint="a cluster with Kerberos cannot be asked yet: only SIMPLE authentication is spoken "
-        "here; otherwise --user names another user",
+        f"{address} rejected the user: {failure.text}",
+        hint="name another user with --user; Kerberos is not supported, only SIMPLE authentication",
     )

@@ -16,7 +16,7 @@ from suture.errors import Code, RefusedError, UnavailableError
 
 READ_BYTES: Final = 256 * 1024
 HTTP: Final = b"HTTP"
-CLIENT_PORT: Final = "the port is that of ozone.scm.client.address: 9860, if nothing was configured"
+CLIENT_PORT: Final = "use the port of ozone.scm.client.address, by default 9860"
 PORT_MAX: Final = 65_535
 
 
@@ -38,7 +38,7 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
         host, colon, port = part.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not (colon and host and port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
-            raise ValueError(f"{part.strip()!r} is no HOST:PORT")
+            raise ValueError(f"invalid address {part.strip()!r}: expected HOST:PORT")
         found.append(Address(host, int(port)))
     return tuple(dict.fromkeys(found))
 
@@ -132,7 +132,7 @@ class Connection:
     def _foreign(self, reason: str) -> RefusedError:
         return RefusedError(
             Code.MALFORMED_REQUEST,
-            f"{self.address} does not speak Hadoop's RPC: {reason}",
+            f"{self.address} does not use Hadoop RPC: {reason}",
             hint=self._hint,
         )
 

@@ -306,7 +306,7 @@ class Datanode:
                 raise UnavailableError(
                     Code.UNAVAILABLE,
                     f"datanode {self.address} ended the stream after {len(answers)} of "
-                    f"{len(batch)} answers",
+                    f"{len(batch)} responses",
                 )
             done += len(batch)
 

@@ -111,7 +111,7 @@ class OzonePeer:
         if not self._index:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"container {container_id}: what datanodes of Ozone claim is not used",
+                f"container {container_id}: claims of Ozone datanodes are not used",
             )
         state = self._datanode.container(container_id).state
         if state not in ReplicaState.__members__:
@@ -177,8 +177,8 @@ class OzonePeer:
         if not fits(chunk, data):
             raise RefusedError(
                 Code.CHECKSUM_MISMATCH,
-                f"datanode {self.address}: block {block_id}, chunk at {offset}: what it serves "
-                "does not have its checksums",
+                f"datanode {self.address}: block {block_id}, chunk at {offset}: the data does "
+                "not match its checksums",
             )
         return chunk, data
 

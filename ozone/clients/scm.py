@@ -95,7 +95,7 @@ class OzoneScmClient:
         if isinstance(answer, Failure):
             raise RefusedError(
                 Code.CONTAINER_INTERNAL_ERROR,
-                f"{self.leader} refuses {kind.name}: {answer.name}: {answer.text}",
+                f"{self.leader} rejected {kind.name}: {answer.name}: {answer.text}",
             )
         return answer
 
@@ -200,7 +200,7 @@ class OzoneScmClient:
             except DecodeError as error:
                 raise RefusedError(
                     Code.MALFORMED_REQUEST,
-                    f"{self.leader} answers with {len(answer.body)} bytes that are no response",
+                    f"{self.leader} sent {len(answer.body)} bytes that are not a response",
                 ) from error
             if response.status == STATUS_NOT_LEADER:
                 raise _RetryElsewhere("does not lead")
@@ -215,9 +215,8 @@ class OzoneScmClient:
         if failure.name in WRONG_PORT:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
-                f"{self.leader} is no client port of an SCM: {failure.text}",
-                hint="the port is that of ozone.scm.client.address: 9860, if nothing was "
-                "configured",
+                f"{self.leader} is not the client port of an SCM: {failure.text}",
+                hint="use the port of ozone.scm.client.address, by default 9860",
             )
         return failure
 
@@ -248,8 +247,8 @@ class OzoneScmClient:
             reasons = "; ".join(f"{at}: {why}" for at, why in self._said.items())
             raise UnavailableError(
                 Code.UNAVAILABLE,
-                f"no SCM answered for {self.manners.patience_s:g} s: {reasons}",
-                hint="is one of them the leader, and is that port the one of its clients?",
+                f"no SCM answered within {self.manners.patience_s:g} s: {reasons}",
+                hint="check that one is the leader, and that the port is its client port",
             )
         self._place = (self._place + 1) % len(self.addresses)
         if self._place == 0:

@@ -87,8 +87,8 @@ class OzoneClusterView:
             if min(containers) < start:
                 raise RefusedError(
                     Code.MALFORMED_REQUEST,
-                    f"{self.client.leader} lists container {min(containers)} when asked for those "
-                    f"from {start} on",
+                    f"{self.client.leader} returned container {min(containers)} for a request "
+                    f"of containers from {start} on",
                 )
             total = total or listed.total  # later answers count from their start on
             replicas = self._replicas(containers)
@@ -109,7 +109,7 @@ class OzoneClusterView:
                 if answer.name != NOT_FOUND:
                     raise RefusedError(
                         Code.CONTAINER_INTERNAL_ERROR,
-                        f"{self.client.leader} does not tell the replicas of container "
+                        f"{self.client.leader} did not return the replicas of container "
                         f"{container_id}: {answer.name}: {answer.text}",
                     )
                 continue

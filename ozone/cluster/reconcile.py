@@ -157,9 +157,9 @@ def reconcile(wish: ReconcileOptions, orders: ReconcileReport, told: Callable[[]
     if cluster_id != wish.plan.cluster_id:
         raise RefusedError(
             Code.WRONG_CLUSTER,
-            f"the plan is about cluster {wish.plan.cluster_id}, and {wish.client.leader} leads "
-            f"{cluster_id}",
-            hint="were the addresses of another cluster given?",
+            f"cannot apply the plan: it is for cluster {wish.plan.cluster_id}, and "
+            f"{wish.client.leader} leads {cluster_id}",
+            hint="check the addresses",
         )
     wanted = []
     for row in wish.plan.rows:

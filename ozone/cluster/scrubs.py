@@ -97,8 +97,8 @@ def read_scrubs(paths: Iterable[Path]) -> ScrubFindings:
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
-                f"{path} is no document of a scrub: {type(error).__name__}: {error}",
-                hint="give what `suture ozone scrub --json` printed",
+                f"cannot read {path} as the JSON of a scrub: {type(error).__name__}: {error}",
+                hint="give the output of suture ozone scrub --json",
             ) from error
     rows = np.concatenate(parts)
     order = np.lexsort([rows["read_at_ms"], rows["datanode"], rows["container"]])

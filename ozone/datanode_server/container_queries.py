@@ -47,12 +47,10 @@ class ContainerCommands:
         if not 0 <= count <= ECHO_BYTES_MAX:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
-                f"an echo of {count} bytes, possible are 0..{ECHO_BYTES_MAX}",
+                f"invalid echo size {count}: expected 0..{ECHO_BYTES_MAX} bytes",
             )
         if asked.body.sleep_ms > 0:
-            raise RefusedError(
-                Code.INELIGIBLE, "an echo that sleeps would keep a thread for nothing"
-            )
+            raise RefusedError(Code.INELIGIBLE, "cannot echo with a sleep: it would block a thread")
         return {"echo": {"payload": bytes(count)}}
 
     def _container(self, asked: CommandRequest) -> Body:

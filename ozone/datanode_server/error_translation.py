@@ -54,4 +54,4 @@ def arriving(requests: Iterator[bytes]) -> Iterator[bytes]:
     try:
         yield from requests
     except grpc.RpcError as error:
-        raise UnavailableError(Code.CANCELLED, "the sender has gone") from error
+        raise UnavailableError(Code.CANCELLED, "the sender disconnected") from error

@@ -30,5 +30,6 @@ def parse_request(data: bytes) -> Any:
         return REQUEST.FromString(data)
     except DecodeError as error:
         raise RefusedError(
-            Code.MALFORMED_REQUEST, f"{len(data)} bytes that are no ContainerCommandRequestProto"
+            Code.MALFORMED_REQUEST,
+            f"received {len(data)} bytes that are not a ContainerCommandRequestProto",
         ) from error

@@ -44,9 +44,8 @@ def parse_span(offset: int, length_bytes: int, where: str) -> tuple[int, int]:
     if length_bytes > READ_BYTES_MAX:
         raise RefusedError(
             Code.INELIGIBLE,
-            f"{where}: {length_bytes} bytes are asked for at once, at most {READ_BYTES_MAX} are "
-            "sent so",
-            hint="ask for less, or for the block by ReadBlock",
+            f"{where}: cannot send {length_bytes} bytes at once: the maximum is {READ_BYTES_MAX}",
+            hint="request fewer bytes, or use ReadBlock",
         )
     codec.parse_int(length_bytes, f"{where}.len", low=1, high=READ_BYTES_MAX)
     codec.parse_int(offset, f"{where}.offset", low=0, high=BLOCK_BYTES_MAX - length_bytes)
@@ -106,5 +105,5 @@ def _check_notes(message: Any, where: str) -> None:
     if any(note.key == INCREMENTAL for note in notes):
         raise RefusedError(
             Code.INELIGIBLE,
-            f"{where}: a commit of the last chunk alone, as files of Ratis pipelines have",
+            f"{where}: incremental chunk lists are not supported",
         )

@@ -102,20 +102,21 @@ class ReadCommands:
         if facts.replica_index and named.replica_index not in {0, facts.replica_index}:
             raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
-                f"container {asked.container_id} is here with replica index "
-                f"{facts.replica_index}, not {named.replica_index}",
+                f"container {asked.container_id} has replica index {facts.replica_index} here, "
+                f"not {named.replica_index}",
             )
         if named.bcsid > facts.bcsid:
             raise RefusedError(
                 Code.UNKNOWN_BCSID,
-                f"container {asked.container_id} is at bcsid {facts.bcsid}, {named.bcsid} was "
-                "asked for",
+                f"container {asked.container_id} is at bcsid {facts.bcsid}, the request is for "
+                f"{named.bcsid}",
             )
         found = self._store.view(asked.container_id).readable(block_id)
         if named.bcsid > found.block.bcsid:
             raise RefusedError(
                 Code.BCSID_MISMATCH,
-                f"block {block_id} is at bcsid {found.block.bcsid}, {named.bcsid} was asked for",
+                f"block {block_id} is at bcsid {found.block.bcsid}, the request is for "
+                f"{named.bcsid}",
             )
         return found
 
@@ -208,6 +209,6 @@ def _check_message(what: str, size_bytes: int) -> None:
     if size_bytes > MESSAGE_BYTES_MAX - FRAME_BYTES_MAX:
         raise RefusedError(
             Code.INELIGIBLE,
-            f"{what} is more than the {MESSAGE_BYTES_MAX} bytes that a message of Ozone has",
-            hint="ask for fewer at once",
+            f"{what} exceeds the {MESSAGE_BYTES_MAX} bytes of an Ozone message",
+            hint="request fewer at once",
         )

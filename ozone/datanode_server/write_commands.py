@@ -123,7 +123,7 @@ class WriteCommands:
         if index not in {0, here}:
             raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
-                f"container {asked.container_id} is here with replica index {here}, not {index}",
+                f"container {asked.container_id} has replica index {here} here, not {index}",
             )
 
     # closing and removing
@@ -169,7 +169,7 @@ class WriteCommands:
         if asked.remaining_s is not None:
             timeout_s = min(timeout_s, asked.remaining_s)
         if not asked.is_wanted():
-            raise UnavailableError(Code.CANCELLED, "the caller has gone")
+            raise UnavailableError(Code.CANCELLED, "the caller disconnected")
         return self._leases.hold(asked.container_id, timeout_s)
 
     def _audited(self, action: str, carry_out: Callable[[CommandRequest], Body]) -> Answering:
@@ -206,6 +206,6 @@ def _committed(block_id: Any, length_bytes: int) -> Body:
 def _replicated(container_id: ContainerId) -> RefusedError:
     return RefusedError(
         Code.INELIGIBLE,
-        f"container {container_id} is replicated: it is written, closed and deleted through Ratis "
-        "pipelines and by commands, and this datanode is in no pipeline",
+        f"container {container_id} is replicated: it is written and closed through Ratis "
+        "pipelines, which this datanode does not join",
     )

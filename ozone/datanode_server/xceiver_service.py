@@ -226,7 +226,7 @@ class _Answer:
         if not isinstance(error, SutureError):
             log.error("rpc_failed", method=f"{METHOD} {self._request.command}", exc_info=error)
             error = RefusedError(
-                Code.CONTAINER_INTERNAL_ERROR, "internal error: the datanode's log has it"
+                Code.CONTAINER_INTERNAL_ERROR, "internal error: see the log of the datanode"
             )
         self.result = result_of(error)
         said = f"{error} ({error.hint})" if error.hint else str(error)

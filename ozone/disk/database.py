@@ -214,7 +214,7 @@ class ContainerDatabase:
             raise UnavailableError(
                 Code.UNABLE_TO_READ_METADATA_DB,
                 f"{self._path} does not exist",
-                hint="hdds.datanode.container.db.dir may name another place: --db-dir",
+                hint="give --db-dir if hdds.datanode.container.db.dir names another directory",
             )
         with tempfile.TemporaryDirectory(dir=self._scratch, prefix="view-") as scratch:
             for name in _names(self._path):

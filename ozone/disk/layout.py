@@ -103,11 +103,14 @@ def find_volume(data_dir: Path) -> OzoneVolume:
     fields = read_properties(raw.decode("utf-8", "replace"))
     missing = [name for name in ("storageID", "clusterID", "datanodeUuid") if not fields.get(name)]
     if missing:
-        raise RefusedError(Code.INCONSISTENT_VOLUME, f"{version} does not say {', '.join(missing)}")
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME, f"cannot read {version}: it lacks {', '.join(missing)}"
+        )
     storage_id, cluster_id = fields["storageID"], fields["clusterID"]
     if any("/" in name or name in {".", ".."} for name in (storage_id, cluster_id)):
         raise RefusedError(
-            Code.INCONSISTENT_VOLUME, f"{version}: storageID or clusterID is no name"
+            Code.INCONSISTENT_VOLUME,
+            f"cannot read {version}: storageID or clusterID is not a valid name",
         )
     return OzoneVolume(
         hdds, _cluster(hdds, cluster_id), storage_id, cluster_id, fields["datanodeUuid"]
@@ -126,10 +129,12 @@ def local_path(place: Path) -> Path:
 def _no_volume(data_dir: Path) -> RefusedError:
     """Return the error for a missing volume: most often a disk that is not mounted."""
     hint = "name a directory of hdds.datanode.dir, as in the datanode's ozone-site.xml"
-    lacks = f"holds no {HDDS}/{VERSION_NAME}"
+    lacks = f"it has no {HDDS}/{VERSION_NAME}"
     if data_dir.is_dir() and not any(data_dir.iterdir()):
-        lacks, hint = f"is empty and {lacks}", f"mount its disk; or {hint}"
-    return RefusedError(Code.INCONSISTENT_VOLUME, f"{data_dir} {lacks}", hint=hint)
+        lacks, hint = f"it is empty: {lacks}", f"mount the disk, or {hint}"
+    return RefusedError(
+        Code.INCONSISTENT_VOLUME, f"cannot read volume {data_dir}: {lacks}", hint=hint
+    )
 
 
 def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
@@ -144,8 +149,8 @@ def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
     if not is_there or (held_containers and not (volume.cluster / "current").is_dir()):
         raise VolumeFailed(
             Code.IO_EXCEPTION,
-            f"volume {volume.storage_id} is not at {volume.hdds} any more",
-            hint="look whether it is mounted, and at the kernel's log; what is known of it is kept",
+            f"volume {volume.storage_id} is no longer at {volume.hdds}",
+            hint="check the mount and the kernel log; earlier results are kept",
         )
 
 

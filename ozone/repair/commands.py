@@ -141,7 +141,7 @@ def repair_command(
         suture ozone repair /data/hdds --container 42 --peer dn2.example.org:9859
     """
     if as_json and not (yes or dry_run):
-        raise typer.BadParameter("--json asks nobody: give --yes or --dry-run with it")
+        raise typer.BadParameter("cannot ask for confirmation with --json: give --yes or --dry-run")
     logs.configure("error")
     wish = RepairOptions(
         data_dir=local_path(data_dir),
@@ -217,7 +217,7 @@ def _address(text: str) -> PeerAddress:
     address, _, datanode_id = text.partition("/")
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) <= PORT_MAX):
-        raise typer.BadParameter(f"--peer {text}: not HOST:PORT or HOST:PORT/UUID")
+        raise typer.BadParameter(f"invalid --peer '{text}': expected HOST:PORT or HOST:PORT/UUID")
     return PeerAddress(address, datanode_id)
 
 

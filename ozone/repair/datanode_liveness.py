@@ -48,6 +48,6 @@ def check_stopped(databases: list[Path]) -> None:
             who = f"process {process_id}" if process_id else "another process"
             raise RefusedError(
                 Code.VOLUME_IN_USE,
-                f"{who} has {database} open: the datanode is running",
-                hint="stop the datanode of this host first; the others go on",
+                f"cannot repair: the datanode is running: {who} has {database} open",
+                hint="stop the datanode of this host first; others can run",
             )

@@ -114,7 +114,7 @@ class Installer:
         if not fits_twice(chunk, data):
             raise RefusedError(
                 Code.CHECKSUM_MISMATCH,
-                f"block {block_id}, chunk at {chunk.offset}: not what the row here says",
+                f"block {block_id}, chunk at {chunk.offset}: the data does not match the local row",
             )
         path = paths.chunks / f"{block_id}.block"
         make_home(paths)
@@ -191,7 +191,7 @@ class Installer:
                 raise UnavailableError(
                     Code.DISK_OUT_OF_SPACE,
                     f"{directory}: {needed_bytes} bytes are needed, {free_bytes} are free",
-                    hint="--state-dir says where replaced bytes are kept",
+                    hint="free space, or choose another directory with --state-dir",
                 )
 
     def _settle(self, entry: RepairJournalEntry) -> None:
@@ -256,8 +256,8 @@ def _regular_size(path: Path) -> int:
     if size_bytes == blockfile.ABSENT and os.path.lexists(path):
         raise BlockFailed(
             Code.IO_EXCEPTION,
-            f"{path} is no regular file",
-            hint="move it away; the block is made anew then",
+            f"{path} is not a regular file",
+            hint="move it away; the block is then created again",
         )
     return size_bytes
 

@@ -88,8 +88,8 @@ def decode_entry(data: bytes, name: str) -> RepairJournalEntry:
     except (ValueError, KeyError, TypeError) as error:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{name} is no journal of this version of suture: {error}",
-            hint="a repair was cut off; finish it with the version that began it",
+            f"cannot read {name} as a journal of this version: {error}",
+            hint="finish the interrupted repair with the version that started it",
         ) from error
 
 

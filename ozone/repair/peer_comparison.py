@@ -61,8 +61,8 @@ def check_not_behind(
     except UnavailableError as error:
         raise UnavailableError(
             error.code,
-            f"{peer_id} was not heard: {error}; the container is not marked closed here",
-            hint="it is when every --peer has answered; leave out one that is gone for ever",
+            f"cannot mark the container closed: {peer_id} did not answer: {error}",
+            hint="try again when every --peer answers; omit peers that are gone for good",
         ) from error
 
 
@@ -78,7 +78,7 @@ def _check(
         raise RefusedError(
             Code.INVALID_CONTAINER_STATE,
             f"{peer_id} has the container {said}: it is not marked closed here",
-            hint="ozone admin container info says what the container is",
+            hint="check the container with ozone admin container info",
         )
     theirs = set(datanode.block_ids(container_id))
     more = theirs - lengths_bytes.keys() - set(deleted)
@@ -96,5 +96,5 @@ def _check(
             Code.BCSID_MISMATCH,
             f"{peer_id} has {len(more)} blocks, or more of them, that are not here: {named}; "
             "the container is not marked closed here",
-            hint="mark the replica closed that lacks nothing; Ozone removes those that are not",
+            hint="mark only a complete replica closed; Ozone removes the others",
         )

@@ -85,7 +85,7 @@ def propose(
             views.append(tree.view(container_id, mine, ALL_BLOCKS))
             seen.append(tree)
         except DamagedData as damage:
-            error = RefusedError(Code.MALFORMED_REQUEST, f"answer: {damage}")
+            error = RefusedError(Code.MALFORMED_REQUEST, f"response: {damage}")
             seen.append(failed(tree.peer_id, tree.peer, error, tree.meter))
         except SutureError as error:
             seen.append(failed(tree.peer_id, tree.peer, error, tree.meter))

@@ -128,9 +128,9 @@ class OzoneRepair:
         if not (has_lock(shared) or wish.is_stopped):
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"{volume.hdds} has no database that a datanode always has open: nothing here "
-                "tells whether it is stopped",
-                hint="--stopped, if the datanode of this host is stopped",
+                f"cannot detect whether the datanode is stopped: {volume.hdds} has no database "
+                "that it keeps open",
+                hint="give --stopped if the datanode of this host is stopped",
             )
         _check_may_write(self.paths)
         view = ContainerDatabase(self._database, scratch).view(0.0)
@@ -252,7 +252,7 @@ class OzoneRepair:
         Raise SutureError, also if one of the peers does not answer.
         """
         if not after.is_whole:
-            raise RefusedError(Code.INELIGIBLE, "the replica is not whole: it is not marked closed")
+            raise RefusedError(Code.INELIGIBLE, "cannot mark the replica closed: it is incomplete")
         container_id = self._wish.container_id
         lengths_bytes = lengths_of(self._rows, container_id)
         deleted = tombstones_of(self.paths)
@@ -275,7 +275,7 @@ def _descriptor(paths: ContainerPaths) -> OzoneDescriptor:
         raise RefusedError(
             Code.CONTAINER_NOT_FOUND,
             f"{paths.descriptor} does not exist",
-            hint="without it Ozone does not load the container, and copies it from others",
+            hint="Ozone copies the container from other datanodes, because it cannot load it",
         ) from error
     except (DamagedData, UnsupportedFormat) as why:
         raise RefusedError(Code.INELIGIBLE, str(why)) from why
@@ -301,5 +301,5 @@ def _check_may_write(paths: ContainerPaths) -> None:
         raise RefusedError(
             Code.PERMISSION_DENIED,
             f"{paths.root} belongs to user {owner}",
-            hint="run it as that user, or as root: then files keep their owner",
+            hint="run the command as that user or as root, so that files keep their owner",
         )

@@ -81,8 +81,8 @@ def read_replica(
         why = doubted[0].evidence if doubted else "two implementations of a checksum differ"
         raise RefusedError(
             Code.INELIGIBLE,
-            f"this host does not read its own memory right: {why}",
-            hint="nothing is written by it; look at the memory",
+            f"cannot repair: the memory of this host is faulty: {why}",
+            hint="nothing was written; check the memory",
         )
     blocks, chunks = _damaged(reader.container_id, rows, outcome.tree)
     others = [

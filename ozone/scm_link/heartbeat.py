@@ -71,7 +71,7 @@ def cluster_of(version: Any) -> str:
     for item in version.keys:
         if item.key == CLUSTER and item.value:
             return text_of(item.value)
-    raise RefusedError(Code.MALFORMED_REQUEST, "the manager of Ozone names no cluster")
+    raise RefusedError(Code.MALFORMED_REQUEST, "Ozone's SCM sent no cluster id")
 
 
 def check_cluster(theirs: str, ours: str, *, address: str) -> None:
@@ -79,8 +79,8 @@ def check_cluster(theirs: str, ours: str, *, address: str) -> None:
     if theirs != ours:
         raise RefusedError(
             Code.WRONG_CLUSTER,
-            f"{address} leads cluster {theirs}, the volumes are of {ours}",
-            hint="does node.scm name the right cluster?",
+            f"cannot join cluster {theirs} of {address}: the volumes belong to cluster {ours}",
+            hint="check node.scm",
         )
 
 
@@ -163,7 +163,7 @@ class OzoneHeartbeat:
         if answer.error != messages.REGISTERED:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"{self._address} does not let this datanode join: {self._why(answer.error)}",
+                f"{self._address} rejected the registration: {self._why(answer.error)}",
                 hint="set ozone.layout_version to the version of the manager's Ozone",
             )
         check_cluster(text_of(answer.cluster_id), self._led.who.cluster_id, address=self._address)

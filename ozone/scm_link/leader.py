@@ -100,9 +100,8 @@ def self_of(led: AgentServices) -> DatanodeInfo:
     except ValueError as error:
         raise RefusedError(
             Code.INELIGIBLE,
-            f"the volumes belong to datanode {led.who.datanode_id}, and Ozone knows datanodes by "
-            "UUIDs",
-            hint="an agent with empty volumes gets one",
+            f"cannot join Ozone: the datanode id {led.who.datanode_id} is not a UUID",
+            hint="an agent with empty volumes gets a new id",
         ) from error
     host, _, port = led.door_addresses[0].rpartition(":")
     return DatanodeInfo(

@@ -125,7 +125,7 @@ class DatanodeProtocol:
         if response.status != OK or (response.HasField("success") and not response.success):
             said = text_of(response.message) or "no reason was given"
             raise UnavailableError(
-                Code.UNAVAILABLE, f"{self.address} refuses {request.kind}: {said}"
+                Code.UNAVAILABLE, f"{self.address} rejected {request.kind}: {said}"
             )
         return response
 
@@ -134,7 +134,7 @@ class DatanodeProtocol:
         if failure.name in WRONG_PORT:
             return RefusedError(
                 Code.MALFORMED_REQUEST,
-                f"{self.address} is no port of an SCM for datanodes: {said}",
+                f"{self.address} is not the datanode port of an SCM: {said}",
                 hint=PORT_HINT,
             )
         return UnavailableError(Code.UNAVAILABLE, f"{self.address}: {said}")

@@ -54,7 +54,7 @@ def _error_of(error: Exception, message: str) -> SutureError:
         hint = "free space at --state-dir: what it remembers is kept"
         return UnavailableError(Code.DISK_OUT_OF_SPACE, message, hint=hint)
     if code == sqlite3.SQLITE_BUSY:
-        return UnavailableError(Code.BUSY, message, hint="another program has it open: end that")
+        return UnavailableError(Code.BUSY, message, hint="stop the program that has it open")
     hint = "remove it to begin anew: what it remembers is then read again"
     if code not in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
         hint = "look at the disk of --state-dir, and at who may write there"
@@ -77,8 +77,8 @@ class History:
             if version not in {0, FORMAT}:
                 raise RefusedError(
                     Code.INELIGIBLE,
-                    f"{path} has format {version}, this program knows {FORMAT}",
-                    hint="remove it to begin anew",
+                    f"cannot read {path}: it has format {version}, expected {FORMAT}",
+                    hint="remove it to start over",
                 )
             if version != FORMAT:
                 self._base.executescript(_TABLES)

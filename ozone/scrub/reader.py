@@ -163,7 +163,7 @@ class OzoneReader:
     def _gone(self) -> RefusedError:
         return RefusedError(
             Code.CONTAINER_NOT_FOUND,
-            f"container {self._paths.container_id} has left {self._paths.root}",
+            f"container {self._paths.container_id} is no longer in {self._paths.root}",
         )
 
     def _read_tree(self) -> None:

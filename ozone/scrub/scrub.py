@@ -114,7 +114,7 @@ def default_state_dir() -> Path:
         raise RefusedError(
             Code.INVALID_CONFIG,
             f"cannot choose a directory for the state of scrubs: user {os.geteuid()} has no home",
-            hint="name one with --state-dir",
+            hint="choose a directory with --state-dir",
         ) from error
     return Path(home) / "suture-ozone"
 
@@ -159,13 +159,13 @@ def check_place(
                 )
     if any(other.storage_id == volume.storage_id for other in others):
         raise RefusedError(
-            Code.MALFORMED_REQUEST, f"{path}: volume {volume.storage_id} named twice"
+            Code.MALFORMED_REQUEST, f"{path}: volume {volume.storage_id} is named twice"
         )
     if state_dir.resolve().is_relative_to(volume.hdds.resolve()):
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            f"{state_dir} lies on Ozone's volume, where nothing is ever written",
-            hint="--state-dir says where else",
+            f"cannot keep results in {state_dir}: it is on Ozone's volume, which is only read",
+            hint="choose another directory with --state-dir",
         )
 
 

@@ -71,7 +71,7 @@ def check_promise(volume: OzoneVolume, used_bytes: int, wish: ScrubServiceOption
     if not promise.is_possible:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"the promise to read every byte cannot be kept: {promise}",
+            f"cannot read every byte within the interval: {promise}",
             hint="raise --rate or --interval",
         )
 

@@ -250,7 +250,7 @@ class OzoneStore:
             generation = identity_of(replica.paths)
         except FileNotFoundError as error:
             raise RefusedError(
-                Code.CONTAINER_NOT_FOUND, f"container {container_id} is not here any more"
+                Code.CONTAINER_NOT_FOUND, f"container {container_id} is no longer here"
             ) from error
         except (DamagedData, UnsupportedFormat) as why:
             raise RefusedError(Code.INELIGIBLE, str(why)) from why

@@ -168,7 +168,7 @@ def _unpacked(data: Iterator[bytes], compression: Compression) -> Iterator[bytes
             return _decompressed(data)
     raise RefusedError(
         Code.INELIGIBLE,
-        f"archives compressed by {compression.name} are not taken here",
+        f"archives compressed with {compression.name} are not supported",
         hint="set hdds.container.replication.compression to NO_COMPRESSION or ZSTD",
     )
 

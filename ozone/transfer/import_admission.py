@@ -63,12 +63,12 @@ class ImportAdmission:
         ends_at_s = self._monotonic_s() + self._wait_s
         while not self._is_free():
             if not is_wanted():
-                raise UnavailableError(Code.CANCELLED, "the sender has gone")
+                raise UnavailableError(Code.CANCELLED, "the sender disconnected")
             if self._monotonic_s() >= ends_at_s:
                 raise UnavailableError(
                     Code.BUSY,
-                    f"{ARRIVALS_MAX} containers are arriving, and none was whole within "
-                    f"{self._wait_s:g} s",
+                    f"cannot import the container: {ARRIVALS_MAX} imports are running, and "
+                    f"none finished within {self._wait_s:g} s",
                 )
 
     def _is_free(self) -> bool:

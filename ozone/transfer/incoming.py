@@ -176,8 +176,8 @@ class _Head:
         if self._replica_index not in {0, index}:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"container {self.container_id}: its source has shard {index}, ordered was "
-                f"{self._replica_index}",
+                f"container {self.container_id}: the source has shard {index}, the command is "
+                f"for {self._replica_index}",
             )
 
     def _decoded_tree(self, data: bytes) -> OzoneTree:
@@ -266,9 +266,10 @@ class _Reception:
         for chunk in (*chunks.wrong, *chunks.missing()):
             raise RefusedError(
                 Code.CHECKSUM_MISMATCH,
-                f"container {self.arrival.announced.container_id}: the chunk at {chunk.offset} of "
-                f"block {block.block_id} is not what its row says",
-                hint="the source has damage, or the way here has; Ozone's scan of it tells",
+                f"container {self.arrival.announced.container_id}: the chunk at {chunk.offset} "
+                f"of block {block.block_id} does not match its row",
+                hint="check the source with Ozone's scanner; otherwise the network damaged "
+                "the data",
             )
 
     def judged(self, algorithm: Algorithm) -> ImportVerdict:

@@ -65,5 +65,5 @@ def _parsed(kind: Any, name: str, data: bytes) -> Any:
         return kind.FromString(data)
     except DecodeError as error:
         raise RefusedError(
-            Code.MALFORMED_REQUEST, f"{len(data)} bytes that are no {name}"
+            Code.MALFORMED_REQUEST, f"received {len(data)} bytes that are not a {name}"
         ) from error

@@ -58,8 +58,7 @@ class ArchiveExport:
         if facts.state not in TREE_STATES:
             raise RefusedError(
                 Code.INVALID_CONTAINER_STATE,
-                f"container {self.container_id} is {facts.state}: it is not sent before it is "
-                "closed",
+                f"cannot send container {self.container_id}: it is {facts.state}, not closed",
             )
         return facts
 
@@ -97,8 +96,8 @@ class ArchiveExport:
             if size_bytes > 0:
                 raise RefusedError(
                     Code.INELIGIBLE,
-                    f"block {block_id} has bytes here and no row that can be read",
-                    hint="a reconcile brings back rows that another replica has",
+                    f"block {block_id} has data but no readable row here",
+                    hint="suture reconcile restores rows that another replica has",
                     container_id=self.container_id,
                 )
 
@@ -144,7 +143,7 @@ class ArchiveExport:
                 raise RefusedError(
                     Code.CHECKSUM_MISMATCH,
                     f"the chunk at {chunk.offset} of block {block_id} is damaged here",
-                    hint="a scan of the container tells more, and a reconcile heals it",
+                    hint="scan the container for details; suture reconcile repairs it",
                     container_id=self.container_id,
                 )
             yield data
@@ -155,7 +154,7 @@ def check_compression(compression: Compression) -> None:
     """Raise RefusedError for an unsupported compression."""
     if compression not in {Compression.NO_COMPRESSION, Compression.ZSTD}:
         raise RefusedError(
-            Code.INELIGIBLE, f"archives compressed by {compression.name} are not made here"
+            Code.INELIGIBLE, f"archives compressed with {compression.name} are not supported"
         )
 
 

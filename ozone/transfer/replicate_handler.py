@@ -149,7 +149,7 @@ class ContainerReplicator:
             if error.code is Code.CONTAINER_NOT_FOUND:
                 return
             raise
-        raise RefusedError(Code.CONTAINER_EXISTS, f"container {container_id} is here already")
+        raise RefusedError(Code.CONTAINER_EXISTS, f"container {container_id} already exists here")
 
     def _fetch_from(
         self, container_id: ContainerId, index: int, address: str, stop: Stop, timeout_s: float
@@ -199,7 +199,7 @@ class _Watch:
         if not self._watch.stalled:
             return None
         return UnavailableError(
-            Code.UNAVAILABLE, f"datanode {address}: nothing passed for {self._stall_s:g} s"
+            Code.UNAVAILABLE, f"datanode {address}: no data for {self._stall_s:g} s"
         )
 
 

@@ -265,9 +265,10 @@ class RestoreRecovery(ControlComponent):
         if missing and not is_forced:
             raise UnavailableError(
                 Code.SAFE_MODE,
-                f"{', '.join(missing)} has not named all it has: what was stored there since the "
-                "backup is not known yet",
-                hint="start it and wait; --force goes on without, and recover can be run again",
+                f"cannot finish the recovery: {', '.join(missing)} did not report all "
+                "containers since the start",
+                hint="start it and wait; --force continues without it, and recover can be run "
+                "again",
             )
         seen = {
             number for number in self._reports.unknown_container_ids if self._may_be_ours(number)

@@ -97,7 +97,7 @@ class StopImpactAnalyzer(ControlComponent):
         for name in (*question.datanode_ids, *(name for name, _ in question.volumes)):
             if self._state.nodes.get(name) is None:
                 raise RefusedError(
-                    Code.WRONG_DATANODE, f"no datanode {name} ever registered", datanode_id=name
+                    Code.WRONG_DATANODE, f"no datanode {name} has ever registered", datanode_id=name
                 )
         reasons = [] if not self._safe_mode.is_on else ["the control plane is in safe mode"]
         off = frozenset(question.datanode_ids)
@@ -131,7 +131,7 @@ class StopImpactAnalyzer(ControlComponent):
             raise RefusedError(
                 Code.WRONG_DATANODE,
                 f"datanode {datanode_id} has no volume {', '.join(missing)}",
-                hint="suture volumes lists them",
+                hint="suture volumes lists all volumes",
             )
         return rows["container_id"][there].astype(np.int64), words.count("")
 

@@ -60,7 +60,7 @@ def take_backup(
         _remove_unfinished(to)
         name = f"{PREFIX}{_stamp(now_ms)}"
         if (to / name).exists():
-            raise RefusedError(Code.CONTAINER_EXISTS, f"{to / name} is there already")
+            raise RefusedError(Code.CONTAINER_EXISTS, f"cannot write {to / name}: it exists")
         building = to / f".{name}{BUILDING}"
         try:
             made = _build(data, building, now_ms=now_ms, version=version, looked_at=looked_at)
@@ -115,7 +115,9 @@ def _build(
     for one in (path, state, building):
         sync_file(one)
     if manifests.read_manifest(building) != made:
-        raise UnavailableError(Code.IO_EXCEPTION, f"{path} does not read back as it was written")
+        raise UnavailableError(
+            Code.IO_EXCEPTION, f"cannot verify the backup: {path} reads back different bytes"
+        )
     return made
 
 
@@ -157,7 +159,9 @@ def _alone(to: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise UnavailableError(Code.BUSY, f"another backup into {to} is being taken") from error
+            raise UnavailableError(
+                Code.BUSY, f"cannot back up into {to}: another backup is running"
+            ) from error
         yield
     finally:
         os.close(descriptor)

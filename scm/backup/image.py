@@ -45,8 +45,8 @@ def check_state(source: Path) -> None:
     if not (source / DATA).is_file():
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{source.parent} has no state of a control plane",
-            hint="name the directory that suture-scm has as --data",
+            f"cannot back up {source.parent}: it has no state of an SCM",
+            hint="name the --data directory of suture-scm",
         )
 
 
@@ -160,7 +160,7 @@ def _look_at(
                 continue  # a start works without it
             raise table.damaged(bytes(key), error) from error
         if not is_in_place:
-            raise table.damaged(bytes(key), ValueError("the row is of another key"))
+            raise table.damaged(bytes(key), ValueError("the row belongs to another key"))
         count += 1
         if count % ROWS_PER_LOOK == 0:
             looked_at(ROWS_PER_LOOK)

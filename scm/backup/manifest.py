@@ -53,8 +53,8 @@ def read_manifest(backup: Path) -> BackupManifest:
     except FileNotFoundError as error:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{backup} is no backup: it has no {NAME}",
-            hint="a backup is a directory with the time in its name; suture scm backup makes them",
+            f"cannot read backup {backup}: it has no {NAME}",
+            hint="name a directory that suture scm backup created; it has the time in its name",
         ) from error
     try:
         return _decoded(data)
@@ -68,7 +68,7 @@ def _decoded(data: bytes) -> BackupManifest:
         raise ValueError("it does not match its own checksum")
     version = facts.pop("format")
     if version != FORMAT:
-        raise ValueError(f"format {version}, this program reads {FORMAT}")
+        raise ValueError(f"format {version} is not supported, expected {FORMAT}")
     return BackupManifest(**facts)
 
 

@@ -58,13 +58,14 @@ def restore_backup(
     if cluster_id and cluster_id != manifest.cluster_id:
         raise RefusedError(
             Code.WRONG_CLUSTER,
-            f"{backup} is of cluster {manifest.cluster_id}, not of {cluster_id}",
+            f"cannot restore {backup}: it belongs to cluster {manifest.cluster_id}, not "
+            f"{cluster_id}",
         )
     if manifest.taken_at_ms > now_ms:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{backup} was taken {(manifest.taken_at_ms - now_ms) / 1000:.0f} s after now: "
-            "the clock of this machine, or of the one that took it, is wrong",
+            f"cannot restore {backup}: it was taken "
+            f"{(manifest.taken_at_ms - now_ms) / 1000:.0f} s in the future, so a clock is wrong",
             hint="set the clock first: ids after a restore are taken from it",
         )
     left_bytes = cut_off_bytes(to)
@@ -82,7 +83,7 @@ def restore_backup(
         raise UnavailableError(
             Code.IO_EXCEPTION,
             f"cannot write {to}: {error}",
-            hint=f"what is there is not whole: remove {to / GROWING} before you try again",
+            hint=f"remove the incomplete {to / GROWING}, then try again",
         ) from error
     finally:
         owner.release()
@@ -119,12 +120,14 @@ def _grown(
     sync_file(growing / DATA)
     if manifests.sha256_of(growing / DATA) != (manifest.sha256, manifest.size_bytes):
         raise UnavailableError(
-            Code.IO_EXCEPTION, f"{growing / DATA} does not read back as it was written"
+            Code.IO_EXCEPTION,
+            f"cannot verify the restore: {growing / DATA} reads back different bytes",
         )
     image = read_all_rows(growing, looked_at)
     if (image.cluster_id, image.counts) != (manifest.cluster_id, manifest.counts):
         raise RefusedError(
-            Code.INCONSISTENT_VOLUME, f"{backup} is damaged: it holds not what its manifest says"
+            Code.INCONSISTENT_VOLUME,
+            f"{backup} is damaged: its content does not match its manifest",
         )
     return begin_anew(growing, taken_at_ms=manifest.taken_at_ms, now_ms=now_ms)
 
@@ -141,8 +144,8 @@ def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
     if names:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{to} is not empty: it holds {', '.join(names[:5])}",
-            hint="name a new directory, or move what is there elsewhere; nothing of it was changed",
+            f"cannot restore into {to}: it is not empty: {', '.join(names[:5])}",
+            hint="name a new directory, or move the files away; nothing was changed",
         )
 
 
@@ -153,6 +156,6 @@ def _check_room(to: Path, needed_bytes: int) -> None:
     if free_bytes < needed_bytes:
         raise UnavailableError(
             Code.DISK_OUT_OF_SPACE,
-            f"{free_bytes} bytes are free on the disk of {to}, and {needed_bytes} needed",
-            hint="make room, or name a directory on another disk; nothing was written",
+            f"cannot restore into {to}: it needs {needed_bytes} bytes, {free_bytes} are free",
+            hint="free space, or name a directory on another disk; nothing was written",
         )

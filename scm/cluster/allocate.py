@@ -56,8 +56,8 @@ def choose_nodes(
     if len(roomy) < count:
         raise UnavailableError(
             Code.NOT_ENOUGH_NODES,
-            f"{count} nodes with {size_text(needed_bytes)} of room are needed: "
-            f"{len(candidates)} healthy and in service, {len(roomy)} of them with room",
+            f"cannot place replicas: {count} datanodes with {size_text(needed_bytes)} free are "
+            f"needed, {len(candidates)} are healthy and in service, {len(roomy)} have space",
             hint="start more datanodes, add space, or lower replication_factor",
         )
     chosen: list[TargetCandidate] = []

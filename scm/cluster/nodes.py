@@ -85,9 +85,9 @@ class NodeManager:
         if registration.cluster_id and registration.cluster_id != self._state.cluster_id:
             raise RefusedError(
                 Code.WRONG_CLUSTER,
-                f"datanode {registration.datanode_id} belongs to cluster "
+                f"cannot register datanode {registration.datanode_id}: it belongs to cluster "
                 f"{registration.cluster_id}, this is {self._state.cluster_id}",
-                hint="point it at its own control plane, or give it empty volumes",
+                hint="set node.scm to its own SCM, or configure empty volumes",
                 datanode_id=registration.datanode_id,
             )
         self._check_address(registration)
@@ -154,9 +154,9 @@ class NodeManager:
             ):
                 raise RefusedError(
                     Code.WRONG_DATANODE,
-                    f"datanode {registration.datanode_id} has the address {node.address}, "
-                    f"which datanode {datanode_id} has too and calls from",
-                    hint="give each agent an address of its own: node.advertise",
+                    f"cannot register datanode {registration.datanode_id}: datanode "
+                    f"{datanode_id} uses the same address {node.address}",
+                    hint="set node.advertise of each agent to its own address",
                     datanode_id=registration.datanode_id,
                 )
 

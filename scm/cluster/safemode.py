@@ -200,7 +200,7 @@ class SafeMode(ControlComponent):
         if restored is not None:
             raise RefusedError(
                 Code.SAFE_MODE,
-                f"safe mode cannot be left: {_to_recover(restored)}",
+                f"cannot leave safe mode: {_to_recover(restored)}",
                 hint="suture scm recover",
             )
         if not self._gate.is_open:

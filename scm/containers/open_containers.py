@@ -99,9 +99,9 @@ class WriterSessions(ControlComponent):
             if size_bytes > bytes_max:
                 raise RefusedError(
                     Code.INVALID_WRITE_SIZE,
-                    f"block of {size_text(size_bytes)} ({size_bytes} bytes) does not fit "
-                    f"into a container, which takes {size_text(bytes_max)} ({bytes_max} bytes)",
-                    hint="split it into several blocks",
+                    f"cannot allocate a block of {size_text(size_bytes)} ({size_bytes} bytes): "
+                    f"a container has at most {size_text(bytes_max)} ({bytes_max} bytes)",
+                    hint="split the data into several blocks",
                     block_bytes_max=bytes_max,
                 )
         return [self._promise(change, client_id, size_bytes, scheme) for size_bytes in sizes]
@@ -258,9 +258,9 @@ class WriterSessions(ControlComponent):
             raise no_room
         raise UnavailableError(
             Code.BUSY,
-            f"no room for another container of {size_text(needed_bytes)}: {len(opened)} are open "
-            "for other sessions",
-            hint="try again later; add space, or lower container_bytes_max",
+            f"cannot open another container of {size_text(needed_bytes)}: {len(opened)} are "
+            "open for other sessions",
+            hint="try again later, add space, or lower container_bytes_max",
         ) from no_room
 
     def _takes(self, container: Container, taken_bytes: int) -> bool:
@@ -342,7 +342,7 @@ class WriterSessions(ControlComponent):
                 raise RefusedError(
                     Code.MALFORMED_REQUEST,
                     f"block {block.local_id} of key {key.name} has bcsid {block.bcsid} and "
-                    f"{block.length_bytes} bytes, promised were bcsid {allocation.bcsid} and "
+                    f"{block.length_bytes} bytes, allocated were bcsid {allocation.bcsid} and "
                     f"{allocation.size_bytes} bytes",
                 )
             self._settle(change, allocation, block.length_bytes)
@@ -361,21 +361,21 @@ class WriterSessions(ControlComponent):
         if container is None:
             raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
-                f"key {key_name}: container {container_id} does not exist",
+                f"cannot commit key {key_name}: container {container_id} does not exist",
                 container_id=container_id,
             )
         if container.state is not ContainerState.OPEN:
             raise RefusedError(
                 Code.CONTAINER_NOT_OPEN,
-                f"key {key_name}: container {container_id} was closed before block {local_id} "
-                f"was committed ({container.close_reason or container.state})",
+                f"cannot commit key {key_name}: container {container_id} was closed before "
+                f"block {local_id} was committed ({container.close_reason or container.state})",
                 hint="write the key again",
                 container_id=container_id,
             )
         raise RefusedError(
             Code.BLOCK_NOT_COMMITTED,
-            f"key {key_name}: block {local_id} of container {container_id} is not promised to "
-            f"session {client_id}, or is committed already",
+            f"cannot commit key {key_name}: block {local_id} of container {container_id} is "
+            f"not allocated to session {client_id}, or is already committed",
             container_id=container_id,
         )
 
@@ -402,7 +402,7 @@ class WriterSessions(ControlComponent):
         if container is None:
             raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
-                f"container {container_id} with a failed replica does not exist",
+                f"cannot record a failed replica: container {container_id} does not exist",
                 container_id=container_id,
             )
         if container.state is not ContainerState.OPEN or container.client_id != client_id:
@@ -458,4 +458,4 @@ def _is_short(container: Container) -> bool:
 
 
 def _key_exists(name: str) -> RefusedError:
-    return RefusedError(Code.KEY_EXISTS, f"key {name} exists", hint="replace it on purpose")
+    return RefusedError(Code.KEY_EXISTS, f"key {name} exists", hint="overwrite it with --replace")

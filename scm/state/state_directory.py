@@ -58,8 +58,8 @@ class StateDirectoryLock:
             os.close(descriptor)
             raise RefusedError(
                 Code.VOLUME_IN_USE,
-                f"{path.parent} is in use by another control plane: {holder}",
-                hint="stop it first, or give this one its own --data directory",
+                f"cannot use {path.parent}: another control plane uses it: {holder}",
+                hint="stop it first, or name another --data directory",
             ) from error
         left = os.pread(descriptor, _OWNER_BYTES, 0).decode(errors="replace").strip()
         owner = cls(descriptor, left)
@@ -70,7 +70,7 @@ class StateDirectoryLock:
             raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
                 f"cannot write {path}: {error.strerror}",
-                hint="free space there first",
+                hint="free space on the disk",
             ) from error
         return owner
 
@@ -119,8 +119,8 @@ def settle_cut_off(directory: Path) -> None:
     if (directory / GROWING).exists() and not (directory / "state").exists():
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"a restore into {directory} was cut off: there is no state yet",
-            hint="run suture scm restore again, it begins anew",
+            f"cannot start on {directory}: a restore into it was interrupted",
+            hint="run suture scm restore again; it starts over",
         )
     if remove_cut_off(directory):
         _log.warning("incomplete_restore_removed", path=str(directory / GROWING))
@@ -160,8 +160,8 @@ def lost_state(directory: Path, why: str) -> RefusedError:
     return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"cannot start on {directory}: the state of its cluster is lost, {why}",
-        hint="restore a backup with suture scm restore; if the cluster is given up for good, "
-        "--new-cluster begins another one, which refuses the datanodes of the old one",
+        hint="restore a backup with suture scm restore; to abandon the cluster, start a new "
+        "one with --new-cluster, which rejects the old datanodes",
     )
 
 
@@ -169,8 +169,8 @@ def not_new(directory: Path, cluster_id: str) -> RefusedError:
     """Return the error for starting a cluster where another one has its state."""
     return RefusedError(
         Code.INVALID_CONFIG,
-        f"cannot begin a new cluster in {directory}: it has the state of cluster {cluster_id}",
-        hint="leave --new-cluster out, or name another --data directory",
+        f"cannot start a new cluster in {directory}: it has the state of cluster {cluster_id}",
+        hint="omit --new-cluster, or name another --data directory",
     )
 
 
@@ -202,17 +202,19 @@ def check_directory(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISDIR(facts.st_mode):
-        raise RefusedError(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
+        raise RefusedError(Code.INCONSISTENT_VOLUME, f"cannot use {path}: it is not a directory")
     if facts.st_mode & stat.S_IWOTH:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: every user may change it",
+            f"cannot use {path}: its mode {stat.S_IMODE(facts.st_mode):04o} lets every user "
+            "change it",
             hint=f"chmod o-w {path}",
         )
     if facts.st_uid not in {0, os.geteuid()}:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{path} belongs to user {facts.st_uid}, neither to root nor to us",
+            f"cannot use {path}: its owner is user {facts.st_uid}, expected root or the user "
+            "of suture-scm",
         )
 
 

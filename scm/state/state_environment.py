@@ -80,7 +80,7 @@ class StateEnvironment:
         info, page_bytes = environment.info(), environment.stat()["psize"]
         if (self._path / DATA).stat().st_size < (info["last_pgno"] + 1) * page_bytes:
             environment.close()  # to read beyond the end of a mapped file kills the process
-            raise lmdb.CorruptedError("data.mdb is cut short: restore a backup")
+            raise lmdb.CorruptedError("data.mdb is truncated: restore a backup")
         return environment
 
     def open_databases(self, names: Iterable[str]) -> None:
@@ -201,7 +201,7 @@ def _check_copy_lock(path: Path, descriptor: int | None) -> None:
     found = (path / COPY_LOCK).stat().st_ino if (path / COPY_LOCK).exists() else None
     if found != inode:
         raise UnavailableError(
-            Code.BUSY, f"a control plane was started on {path.parent} meanwhile", hint="try again"
+            Code.BUSY, f"another control plane was started on {path.parent}", hint="try again"
         )
 
 

@@ -45,7 +45,9 @@ def refusal_of(error: lmdb.Error | OSError) -> UnavailableError:
     """Return the error for a change that was not written."""
     if isinstance(error, lmdb.MapFullError):
         hint = "restart with a larger lmdb_map_bytes"
-        return UnavailableError(Code.DISK_OUT_OF_SPACE, "the state is full", hint=hint)
+        return UnavailableError(
+            Code.DISK_OUT_OF_SPACE, "cannot write the state: its database is full", hint=hint
+        )
     # Not DISK_OUT_OF_SPACE even for a full disk: a client then waits until the SCM has room.
     hint = (
         "free space on the disk of the state" if isinstance(error, lmdb.DiskError | OSError) else ""

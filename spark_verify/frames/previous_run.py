@@ -70,7 +70,7 @@ def divergent_before(
 def _read_before(spark: SparkSession, storage: Storage, previous: Summary, keep: Keep) -> DataFrame:
     attempt = attempt_of(storage, previous["run_id"])
     if attempt is None:
-        raise FileNotFoundError("the run is not there any more")
+        raise FileNotFoundError("the run no longer exists")
     path = table_of(storage.address, "divergent", run_id=previous["run_id"], attempt=attempt)
     schema = pa.schema([JUDGED["divergent"].field(name) for name in BEFORE])
     # Copied, because another process may remove the old run at any time.

@@ -160,9 +160,8 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
     if reported * 100 < min_percent * len(expected):
         shown = ", ".join(sorted(missing)[:EXAMPLES_MAX])
         raise SnapshotRefused(
-            f"only {reported} of {len(expected)} nodes answer and have named all their replicas "
-            f"since the control plane started, or in a new report, {min_percent} % must; missing: "
-            f"{shown}",
+            f"cannot use the snapshot: only {reported} of {len(expected)} nodes have reported "
+            f"all replicas, {min_percent} % are required; missing: {shown}",
             hint="wait until the datanodes have reported, or lower --reporting-min-percent",
         )
 
@@ -177,13 +176,13 @@ def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
     rows = manifest.rows
     if not rows["nodes"]:
         raise SnapshotRefused(
-            "table nodes/ is empty: nobody has reported anything",
+            "table nodes/ is empty: no datanode has reported",
             hint="wait until datanodes have registered",
         )
     if rows["replicas"] and not rows["containers"]:
         raise SnapshotRefused(
             f"table containers/ is empty, and replicas/ has {rows['replicas']} rows",
-            hint="has the control plane lost its state? restore it before anything is decided",
+            hint="check the state of the SCM; restore it if it is lost",
         )
     if rows["replicas"] or not rows["containers"]:
         return
@@ -193,7 +192,7 @@ def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
         raise SnapshotRefused(
             "table replicas/ is empty, and containers hold keys: first: "
             + ", ".join(str(row["container_id"]) for row in named),
-            hint="wait until the datanodes have reported what they hold",
+            hint="wait until the datanodes have reported",
         )
 
 
@@ -203,7 +202,7 @@ def check_counts(manifest: SnapshotManifest, counts: dict[str, int]) -> None:
         if count != manifest.rows[name]:
             raise SnapshotRefused(
                 f"table {name}/ has {count} rows, its manifest says {manifest.rows[name]}",
-                hint="the snapshot is partial: was its export interrupted?",
+                hint="export the snapshot again; it is incomplete",
             )
 
 
@@ -234,7 +233,7 @@ def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
     if strange:
         raise SnapshotRefused(
             f"table nodes/ lists no datanode {', '.join(strange)}, which --changed-node names",
-            hint="look for the datanode's id in `suture scm nodes`",
+            hint="suture scm nodes lists the ids of datanodes",
         )
 
 

@@ -49,7 +49,7 @@ def read_manifest(storage: Storage) -> SnapshotManifest:
     except FileNotFoundError as error:
         raise SnapshotRefused(
             f"{storage.address} has no manifest.json",
-            hint="is it a snapshot, and is its export over?",
+            hint="check that the directory is a snapshot and its export is complete",
         ) from error
     except (ValueError, RecursionError) as error:  # also invalid UTF-8
         raise SnapshotRefused(f"{path} is not JSON: {error}", hint=SCAN_AGAIN) from error

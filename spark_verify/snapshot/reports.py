@@ -85,8 +85,8 @@ def open_reports(
     silent = {name: _shown(file) for name, file in newest.items() if name not in times}
     if not times:
         raise SnapshotRefused(
-            f"{directory} has no report that is new enough; too old: {min(silent.values())}",
-            hint="are the agents running? --max-age believes older reports",
+            f"cannot use the reports in {directory}: all are too old, first {min(silent.values())}",
+            hint="check that the agents run, or accept older reports with --max-age",
         )
     key = f"{zlib.crc32(repr([sorted(newest.values()), sorted(times)]).encode()):08x}"
     as_of_ms, (cluster_id, *_) = max(times.values()), [r["cluster_id"] for r in datanodes.values()]
@@ -144,7 +144,7 @@ def _newest(directory: str, files: Iterable[str]) -> dict[str, str]:
         if not FILE.fullmatch(name):
             raise SnapshotRefused(
                 f"{WHAT}: {file} is not <datanode id>/<UTC time>-<start id>.parquet",
-                hint="name a directory in which reports lie and nothing else",
+                hint="name a directory that has only reports",
             )
         by_name.setdefault(datanode_id, {}).setdefault(place, []).append(name)
     if not by_name:
@@ -157,7 +157,7 @@ def _newest(directory: str, files: Iterable[str]) -> dict[str, str]:
             shown = ", ".join(f"{where}/{datanode_id}/" for where in sorted(places))
             raise SnapshotRefused(
                 f"{WHAT}: two datanodes have the id {datanode_id}: {shown}",
-                hint="was a disk copied? stop one of the agents, and remove its reports",
+                hint="check for a copied disk; stop one of the agents, and remove its reports",
             )
         newest[datanode_id] = f"{place}/{datanode_id}/{names[-1]}"
     return newest
@@ -193,7 +193,7 @@ def _datanodes(
     clusters = {row["own"]["cluster_id"]: name for name, row in rows.items()}
     if len(clusters) > 1:
         shown = ", ".join(f"{cluster} in {_shown(newest[n])}" for cluster, n in clusters.items())
-        raise SnapshotRefused(f"{WHAT}: cluster_id is {shown}", hint="name those of one cluster")
+        raise SnapshotRefused(f"{WHAT}: cluster_id is {shown}", hint="name reports of one cluster")
     return {
         name: row["own"] | {"datanode_id": name, "reported_at_ms": row["times"][0]}
         for name, row in rows.items()

@@ -142,9 +142,9 @@ class ReplicaBlockReader:
         reasons = "; ".join(f"{who}: {why}" for who, why in said.items())
         raise UnavailableError(
             Code.UNAVAILABLE,
-            f"no replica gives block {self.block_id} of container {self.container_id} for "
-            f"{self.key}, chunk at offset {at}: {reasons or 'no replica is known'}",
-            hint=f"`suture explain {self.container_id}` shows what each replica has",
+            f"cannot read {self.key}: no replica of container {self.container_id} has block "
+            f"{self.block_id}, chunk at offset {at}: {reasons or 'no replica is known'}",
+            hint=f"suture explain {self.container_id} shows the state of each replica",
             container_id=self.container_id,
             block_id=self.block_id,
             offset=at,
@@ -156,7 +156,7 @@ class ReplicaBlockReader:
         """Yield the block of this replica from the byte at `at` on."""
         if holder.silent_count >= SILENT_COUNT_MAX:
             raise RefusedError(
-                Code.INELIGIBLE, "gave no answer, and is asked no more for this block"
+                Code.INELIGIBLE, "did not answer, and is not asked again for this block"
             )
         if holder.refusal:
             raise RefusedError(Code.INELIGIBLE, holder.refusal)
@@ -173,7 +173,7 @@ class ReplicaBlockReader:
             if start > at or stop > end:
                 raise RefusedError(
                     Code.UNABLE_TO_FIND_CHUNK,
-                    f"gives the bytes {start} to {stop} of {end}, none at {at}",
+                    f"returned bytes {start} to {stop} of {end}, none at {at}",
                 )
             if stop <= at:
                 continue  # the same chunk, already received

@@ -143,7 +143,7 @@ class Client:
         Raise KeyNotFound here, before the first piece is taken.
         """
         if start < 0 or (stop is not None and stop < start):
-            raise ValueError(f"not a range of bytes: {start} to {stop}")
+            raise ValueError(f"invalid range of bytes: {start} to {stop}")
         return self._pieces(self._found(key), start, stop)
 
     def download(
@@ -168,7 +168,7 @@ class Client:
     def pages(self, prefix: str = "") -> Generator[tuple[KeyInfo, ...], None, None]:
         """Yield the same page by page."""
         if fault := key_fault(prefix, is_beginning=True):
-            raise ValueError(f"no key begins so: {prefix!r} {fault}")
+            raise ValueError(f"invalid prefix {prefix!r}: it {fault}")
         with self._asked():
             for page in key_pages(self._cluster.scm, prefix):
                 yield tuple(_info(key) for key in page)
@@ -223,7 +223,7 @@ def closed(**facts: str) -> UnavailableError:
 
 def _checked(key: str) -> str:
     if fault := key_fault(key):
-        raise ValueError(f"not the name of a key: {key!r} {fault}")
+        raise ValueError(f"invalid key {key!r}: it {fault}")
     return key
 
 

@@ -209,8 +209,8 @@ class ClusterClient:
         if now.key.blocks != answer.key.blocks:
             raise RefusedError(
                 Code.KEY_REPLACED,
-                f"key {key} was replaced while it was read",
-                hint="read it again from its beginning: what was read is of the version before",
+                f"cannot read key {key}: it was replaced during the read",
+                hint="read it again from the beginning; the data read so far is of the old version",
             ) from error
         if now.containers == answer.containers:
             raise error
@@ -235,8 +235,8 @@ class ClusterClient:
                 if datanode_id is not None:
                     raise RefusedError(
                         Code.INELIGIBLE,
-                        f"container {found.container_id} is erasure-coded: no datanode alone has "
-                        f"{key}",
+                        f"cannot read {key} from one datanode: container {found.container_id} "
+                        "is erasure-coded",
                     )
                 yield from self._read_group(span, found, groups)
                 continue

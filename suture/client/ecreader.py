@@ -58,7 +58,7 @@ class GroupReader:
         if agreed.group.length_bytes != length_bytes:
             raise UnavailableError(
                 Code.UNAVAILABLE,
-                f"{where} has {agreed.group.length_bytes} bytes, {length_bytes} were stored",
+                f"{where} has {agreed.group.length_bytes} bytes, expected {length_bytes}",
             )
         end = length_bytes if stop is None else stop
         stripe_bytes = self._scheme.stripe_bytes

@@ -58,7 +58,7 @@ class ReplicaStream:
             return error_from(error)
         except (grpc.FutureTimeoutError, grpc.FutureCancelledError):
             self._answer.cancel()
-            return UnavailableError(Code.UNAVAILABLE, f"took nothing for {self._timeout_s:g} s")
+            return UnavailableError(Code.UNAVAILABLE, f"accepted no data for {self._timeout_s:g} s")
         return None
 
     def cancel(self) -> None:

@@ -82,7 +82,8 @@ def chunks_of(piece: FilePart, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterat
             if not data:
                 raise RefusedError(
                     Code.INVALID_WRITE_SIZE,
-                    f"{piece.source.path} is {left_bytes} bytes shorter than when it was listed",
+                    f"cannot store {piece.source.path}: it became {left_bytes} bytes shorter "
+                    "since it was listed",
                 )
             left_bytes -= len(data)
             yield data

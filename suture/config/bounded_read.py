@@ -45,5 +45,5 @@ def read_file_bounded(path: Path, *, bytes_max: int) -> bytes:
     with path.open("rb") as file:
         content = read_up_to(file, bytes_max + 1)
     if len(content) > bytes_max:
-        raise OSError(errno.EFBIG, f"it has over {bytes_max} bytes", str(path))
+        raise OSError(errno.EFBIG, f"it has more than {bytes_max} bytes", str(path))
     return content

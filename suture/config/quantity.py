@@ -39,10 +39,10 @@ def parse_bytes(text: str) -> int:
 
     match = _SIZE.fullmatch(text[:TEXT_CHARACTERS_MAX])
     if match is None:
-        raise ValueError(f"{text!r} is no size; write it like 500GiB, 20MiB or 4096B")
+        raise ValueError(f"invalid size {text!r}: expected a form like 500GiB, 20MiB or 4096B")
     value_bytes = Decimal(match[1]) * SIZES_BYTES[match[2]]
     if value_bytes != int(value_bytes):
-        raise ValueError(f"{text!r} is no whole number of bytes")
+        raise ValueError(f"invalid size {text!r}: expected a whole number of bytes")
     return int(value_bytes)
 
 
@@ -50,11 +50,11 @@ def parse_bytes_per_s(text: str) -> int:
     """Return the bytes per second that `20MiB/s` means. Raise ValueError."""
     size, slash, unit = text.partition("/")
     if not slash or unit.strip() != "s":
-        raise ValueError(f"{text!r} is no rate; write it like 20MiB/s")
+        raise ValueError(f"invalid rate {text!r}: expected a form like 20MiB/s")
     try:
         return parse_bytes(size.strip())
     except ValueError:
-        raise ValueError(f"{text!r} is no rate; write it like 20MiB/s") from None
+        raise ValueError(f"invalid rate {text!r}: expected a form like 20MiB/s") from None
 
 
 def parse_duration_s(text: str) -> float:
@@ -69,7 +69,7 @@ def parse_duration_s(text: str) -> float:
         total_ms += Decimal(match[1]) * TIMES_MS[match[2]]
         at = match.end()
     if not at or at != len(text) or seen != sorted(set(seen), reverse=True):
-        raise ValueError(f"{text!r} is no time; write it like 7d, 1d12h, 90s or 250ms")
+        raise ValueError(f"invalid time {text!r}: expected a form like 7d, 1d12h, 90s or 250ms")
     return float(total_ms / 1000)
 
 
@@ -124,5 +124,5 @@ class OptionUnit:
     def __call__(self, value: object) -> object:
         """Return `value` in this unit. Raise ValueError for a text in another."""
         if isinstance(value, bool):
-            raise ValueError(f"{value} is no number of {self.name}")  # noqa: TRY004 - pydantic's
+            raise ValueError(f"invalid value {value}: expected a number of {self.name}")  # noqa: TRY004 - pydantic's
         return self.parse(value) if isinstance(value, str) else value

@@ -153,12 +153,13 @@ def _text(path: Path) -> str:
     if mode & stat.S_IWOTH:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"config file {path} has mode {mode:04o}: every user may change it",
+            f"cannot use config file {path}: its mode {mode:04o} lets every user change it",
             hint=f"chmod o-w {path}",
         )
     if len(content) > FILE_BYTES_MAX:
         raise RefusedError(
-            Code.INVALID_CONFIG, f"config file {path} has over {FILE_BYTES_MAX} bytes"
+            Code.INVALID_CONFIG,
+            f"cannot read config file {path}: it has more than {FILE_BYTES_MAX} bytes",
         )
     try:
         return decoded(content)

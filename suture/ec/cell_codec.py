@@ -31,7 +31,7 @@ def encode(scheme: Scheme, data_cells: Sequence[Cell]) -> list[Octets]:
     """
     if len(data_cells) != scheme.data_count:
         raise RefusedError(
-            Code.MALFORMED_REQUEST, f"{len(data_cells)} data cells, {scheme} has another number"
+            Code.MALFORMED_REQUEST, f"{len(data_cells)} data cells do not match {scheme}"
         )
     cells = dict(enumerate(data_cells, start=1))
     parity = range(scheme.data_count + 1, scheme.shard_count + 1)
@@ -85,8 +85,9 @@ def rebuild_checked(
         if not np.array_equal(again[:step_bytes], inputs[-1][start : start + step_bytes]):
             raise RefusedError(
                 Code.CHECKSUM_MISMATCH,
-                f"shard {witness}, computed from what was rebuilt, is not what was read of it",
-                hint="memory, processor or library of this host err; nothing was committed",
+                f"shard {witness}, computed from rebuilt data, does not match the shard that "
+                "was read",
+                hint="check the memory and the processor of this host; nothing was committed",
             )
     return dict(zip(names, outputs, strict=True))
 
@@ -97,10 +98,9 @@ def sources_for(scheme: Scheme, at_hand: Mapping[int, object]) -> tuple[int, ...
     if len(indexes) < scheme.data_count:
         raise RefusedError(
             Code.INELIGIBLE,
-            f"{scheme} needs {scheme.data_count} shards, only {len(indexes)} are at hand: "
+            f"{scheme} needs {scheme.data_count} shards, only {len(indexes)} are available: "
             f"{', '.join(map(str, indexes)) or 'none'}",
-            hint="more is lost than the parity can give back; bring a datanode back that holds "
-            "one of the others",
+            hint="start a datanode that has another shard",
         )
     return indexes[: scheme.data_count]
 

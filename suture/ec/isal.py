@@ -107,7 +107,7 @@ def _library() -> ctypes.CDLL:
     if library is None:
         raise RefusedError(
             Code.NO_SUCH_ALGORITHM,
-            "erasure coding needs the library ISA-L, and none is here",
+            "cannot use erasure coding: the library ISA-L is not installed",
             hint="reinstall pyeclib from its wheel, or: apt-get install libisal2",
         )
     _declare(library)

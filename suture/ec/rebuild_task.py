@@ -42,9 +42,8 @@ class RebuildTask:
             raise RefusedError(
                 Code.INELIGIBLE,
                 f"container {self.container_id}: {self.scheme} needs {self.scheme.data_count} "
-                f"sources, the order names {len(sources)}",
-                hint="more is lost than the parity can give back; bring a datanode back that "
-                "holds another shard",
+                f"sources, the command names {len(sources)}",
+                hint="start a datanode that has another shard",
                 container_id=self.container_id,
             )
 

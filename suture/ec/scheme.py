@@ -101,7 +101,7 @@ def parse_scheme(text: str) -> Scheme:
     if match is None:
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            f"{text!r} names no erasure code",
+            f"invalid erasure code {text!r}",
             hint="for example " + ", ".join(str(scheme) for scheme in OFFERED),
         )
     codec, data, parity, cell_kib = match.groups()

@@ -73,7 +73,7 @@ def error_of(error: OSError, path: Path) -> SutureError:
         return UnavailableError(
             Code.DISK_OUT_OF_SPACE, message, hint="free space on the volume or add a volume"
         )
-    return VolumeFailed(Code.IO_EXCEPTION, message, hint="check the disk and the kernel's log")
+    return VolumeFailed(Code.IO_EXCEPTION, message, hint="check the disk and the kernel log")
 
 
 @contextmanager

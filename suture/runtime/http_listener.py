@@ -83,7 +83,7 @@ class WebListener:
             raise RefusedError(
                 Code.INVALID_CONFIG,
                 f"cannot listen on {address} for HTTP: {error}",
-                hint="host:port; is another process using the port? port 0 takes a free one",
+                hint="check HOST:PORT and other users of the port; port 0 = any free port",
             ) from error
         self._host = host
         self._thread = threading.Thread(

@@ -162,9 +162,10 @@ class MemoryBudget:
                     if stop() or self._monotonic_s() >= ends_at_s:
                         raise UnavailableError(
                             Code.BUSY,
-                            f"{size_bytes} bytes of memory are not free: {self._used_bytes} of "
-                            f"{self.total_bytes} are in use, {len(self._waiting)} wait",
-                            hint="node.in_flight_bytes, or more memory",
+                            f"cannot reserve {size_bytes} bytes of memory: {self._used_bytes} "
+                            f"of {self.total_bytes} are in use, {len(self._waiting)} requests "
+                            "wait",
+                            hint="raise node.in_flight_bytes, or add memory",
                         )
                     while_short()
                     self._changed.wait(LOOK_S)

@@ -133,7 +133,7 @@ def _read(path: Path) -> dict[str, Any]:
     if wrong:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{path}: not understood: {', '.join(wrong)}",
-            hint="[tls] takes certificate, key, ca and allow_plaintext",
+            f"cannot read {path}: unknown {', '.join(wrong)}",
+            hint="expected certificate, key, ca and allow_plaintext in [tls]",
         )
     return dict(tls)

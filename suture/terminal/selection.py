@@ -69,7 +69,7 @@ def one_node(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> scm_pb2.NodeInfo:
     if len(found) == 1:
         return found[0]
     raise RefusedError(
-        Code.WRONG_DATANODE, _not_one(found, given), hint="suture scm nodes lists them"
+        Code.WRONG_DATANODE, _not_one(found, given), hint="suture scm nodes lists all datanodes"
     )
 
 
@@ -98,7 +98,7 @@ def resolve_targets(
             raise RefusedError(
                 Code.WRONG_DATANODE,
                 f"{name} names {len(own)} volumes" + (" and a datanode" if is_node else ""),
-                hint="write more of the id, or DATANODE:/its/path",
+                hint="give more characters of the id, or DATANODE:/path",
             )
         if own:
             volumes += own
@@ -122,11 +122,11 @@ def one_volume(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[scm_pb2.N
         return found[0]
     what = f"{len(found)} volumes are" if found else "no volume is"
     if given and any(given in {node.address, node.datanode_id} for node in nodes):
-        what = "a datanode, and no volume, is"
+        what = "a datanode instead of a volume is"
     raise RefusedError(
         Code.WRONG_DATANODE,
         f"{what} named {given!r}",
-        hint="suture volumes lists them; DATANODE:/its/path names one",
+        hint="suture volumes lists all volumes; name one by DATANODE:/path",
     )
 
 
@@ -139,8 +139,8 @@ def _volume_at(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[str, str]
     known = ", ".join(volume.path for volume in node.volumes) or "none that is known now"
     raise RefusedError(
         Code.WRONG_DATANODE,
-        f"datanode {node.datanode_id} has no volume {path}; it has: {known}",
-        hint="suture volumes lists them",
+        f"datanode {node.datanode_id} has no volume {path}; its volumes: {known}",
+        hint="suture volumes lists all volumes",
     )
 
 
@@ -152,7 +152,7 @@ def _nodes_named(nodes: Sequence[scm_pb2.NodeInfo], name: str) -> list[scm_pb2.N
         raise RefusedError(
             Code.WRONG_DATANODE,
             f"no datanode is in rack {name}",
-            hint="a volume is named by its id, or as DATANODE:/its/path",
+            hint="name a volume by its id, or by DATANODE:/path",
         )
     return rack
 
@@ -168,5 +168,5 @@ def _not_one(found: Sequence[scm_pb2.NodeInfo], given: str) -> str:
     if ":" in given:
         return f"the SCM knows no datanode at {given}"
     if "." in given:
-        return f"{given!r} has no port, and is the beginning of no datanode's id"
+        return f"{given!r} is neither HOST:PORT nor the beginning of a datanode id"
     return f"no datanode has an id that begins with {given!r}"

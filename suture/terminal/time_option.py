@@ -24,9 +24,9 @@ def duration(
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         if value < min_s:
-            raise typer.BadParameter(f"{given} is less than {min_s:g}s")
+            raise typer.BadParameter(f"invalid time '{given}': expected at least {min_s:g}s")
         if value > DAYS_MAX * DAY_S:
-            raise typer.BadParameter(f"{given} is more than {DAYS_MAX}d")
+            raise typer.BadParameter(f"invalid time '{given}': expected at most {DAYS_MAX}d")
         return value
 
     parse: Callable[[str], float] = parsed

@@ -176,7 +176,7 @@ def test_scm_refuses_to_start_on_a_full_btrfs(disk: Path) -> None:
 
     _, logged = spawn(disk / "data").communicate(60)
     assert f"cannot write {disk / 'data' / 'LOCK'}: No space left on device" in logged
-    assert "free space there first" in logged
+    assert "free space on the disk" in logged
     assert "Traceback" not in logged
     assert "exception" not in logged
 

@@ -38,7 +38,7 @@ def test_restore_without_room_writes_nothing_and_names_the_room(
     """
     size_bytes = (backup / "state" / "data.mdb").stat().st_size
     with small_disk(tmp_path / "disk", size_bytes=size_bytes + 20_480) as disk:
-        with pytest.raises(UnavailableError, match="bytes are free") as caught:
+        with pytest.raises(UnavailableError, match="are free") as caught:
             restore_backup(backup, disk.path / "scm" / "new", now_ms=NOW_MS + 1)
 
         assert Code.DISK_OUT_OF_SPACE is caught.value.code

@@ -158,6 +158,16 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         {"tests/unit/test_x.py": "def test_what_is_full(): ...\n"},
         {"tests/unit/test_x.py": "def test_full_disk_is_reported(): ...\n"},
     ),
+    tidy.error_texts_are_plain: (
+        {
+            "agent/x.py": "RefusedError(code, 'Cannot do it', hint='ask us')\n"
+            "UnavailableError(code, f'{x} was not told.')\n"
+        },
+        {
+            "agent/x.py": "RefusedError(code, 'cannot do it', hint='LMDB is ...')\n",
+            "tests/x.py": "RefusedError(code, 'Cannot do it')\n",
+        },
+    ),
     tidy.classes_are_nouns_of_their_own: (
         {"agent/x.py": "class Held: ...\nclass Lease: ...\n", "scm/x.py": "class Lease: ...\n"},
         {"agent/x.py": "class Lease: ...\n", "tests/x.py": "class Held: ...\nclass Lease: ...\n"},

@@ -39,5 +39,5 @@ def test_every_greater_loss_is_refused(scheme: Scheme) -> None:
 
     for lost in combinations(scheme.indexes, scheme.parity_count + 1):
         rest = {index: cell for index, cell in cells.items() if index not in lost}
-        with pytest.raises(RefusedError, match="are at hand"):
+        with pytest.raises(RefusedError, match="are available"):
             rebuild(scheme, rest, lost, scheme.cell_bytes)

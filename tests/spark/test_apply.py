@@ -183,7 +183,7 @@ def test_a_plan_is_taken_from_wherever_it_lies(
     assert 3 == len(shown[0])
     assert shown[0] == shown[1] == shown[2] == shown[3]
     assert "has no _SUCCESS" in missing["error"]["message"]
-    assert "holds credentials" in keys["error"]["message"]
+    assert "with credentials" in keys["error"]["message"]
 
 
 def test_deleting_plan_without_a_terminal_is_refused(
@@ -376,7 +376,7 @@ def test_a_plan_whose_scans_cannot_be_read_is_refused_before_anything_is_ordered
 
         answer = suture.json("scm", "apply-plan", str(run), "--yes", code=ExitCode.FAILED)
 
-        assert "cannot be read" in answer["error"]["message"]
+        assert "cannot read the plan" in answer["error"]["message"]
         assert [] == stage.ordered()
 
 

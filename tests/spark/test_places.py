@@ -170,10 +170,10 @@ def test_an_address_of_a_local_disk_is_its_path(tmp_path: Path, local: VerifyRes
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("s3a://key:secret@bucket/x", "holds credentials"),
-        ("s3a://bucket/x?endpoint=y", "no part behind"),
-        ("hdfs://name:1/x#1", "no part behind"),
-        ("file://data/s", "is no address of a local disk"),
+        ("s3a://key:secret@bucket/x", "with credentials"),
+        ("s3a://bucket/x?endpoint=y", "is not supported"),
+        ("hdfs://name:1/x#1", "is not supported"),
+        ("file://data/s", "expected a local path"),
     ],
 )
 def test_an_address_that_says_too_much_is_refused(address: str, words: str) -> None:
@@ -233,11 +233,13 @@ def test_a_snapshot_that_cannot_be_put_there_is_told_and_kept(
     address = store.nowhere("scm")
     with ScmWorld(tmp_path, ScmOptions(snapshot_address=address)).running() as world:
         world.join("dn1")
-        with pytest.raises(UnavailableError, match="cannot be written to") as raised:
+        with pytest.raises(UnavailableError, match="cannot write snapshot") as raised:
             world.control.queries.export_snapshot()
 
     assert (
-        Path(raised.value.hint.removeprefix("it is whole in ")).joinpath("manifest.json").is_file()
+        Path(raised.value.hint.removeprefix("a complete copy is in "))
+        .joinpath("manifest.json")
+        .is_file()
     )
     for wrong in ("bucket/snapshots", "s3://key:secret@bucket/x"):
         with pytest.raises(RefusedError):

@@ -168,5 +168,8 @@ def test_the_command_prints_the_views(results: Path) -> None:
     assert Exit.USAGE == refused.returncode
     assert "excel is none of duckdb, spark" in refused.stderr
     assert Exit.FAILED == told.returncode
-    assert "suture-verify: an address of s3:// holds credentials" == told.stderr.splitlines()[0]
+    assert (
+        "suture-verify: cannot use an address of s3:// with credentials"
+        == told.stderr.splitlines()[0]
+    )
     assert {"duckdb", "spark"} == set(ENGINES)

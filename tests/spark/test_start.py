@@ -71,7 +71,7 @@ def test_a_start_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     assert 1 == failed.returncode
     *_, last, hint = failed.stderr.strip().splitlines()
     assert "openjdk-17" in hint
-    assert last.startswith("suture-verify: Spark does not start: ")
+    assert last.startswith("suture-verify: cannot start Spark: ")
     assert "/nonexistent/bin/java: No such file or directory" in last
     assert "Traceback" not in failed.stderr
     assert not list((tmp_path / "out").glob("*"))
@@ -92,7 +92,7 @@ def test_a_host_without_the_loopback_of_ipv4_is_told_what_it_lacks(tmp_path: Pat
 
     assert 1 == failed.returncode
     *_, last, hint = failed.stderr.strip().splitlines()
-    assert "Spark does not start: " in last
+    assert "cannot start Spark: " in last
     assert "ip address add 127.0.0.1/8 dev lo" in hint
 
 

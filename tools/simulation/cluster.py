@@ -115,7 +115,7 @@ class Agent:
         """Scan for a caller that waits."""
         report = scan_container(self.tools, container_id)
         if not report.committed:
-            raise UnavailableError(Code.BUSY, f"the scan was not kept: {report.tripped_reason}")
+            raise UnavailableError(Code.BUSY, f"the scan was discarded: {report.tripped_reason}")
         yield ScanStep(report.bytes_read, report.bytes_read, report.commit)
 
 

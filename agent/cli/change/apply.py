@@ -185,6 +185,6 @@ def not_this_plan(path: Path, reason: str) -> RefusedError:
     """Return the error for a file that is not the dry run of this plan."""
     return RefusedError(
         Code.MALFORMED_REQUEST,
-        f"{path} does not show what would become of this plan: {reason}",
-        hint="give what the same command printed with --dry-run --json",
+        f"cannot read {path} as a dry run of this plan: {reason}",
+        hint="give the output of the same command with --dry-run --json",
     )

@@ -69,7 +69,10 @@ def threshold_permille(text: str) -> int:
         permille = 0
     if not 1 <= permille <= 100 * PERMILLE:
         raise RefusedError(
-            Code.MALFORMED_REQUEST, f"--threshold {text}: write a percentage above 0", hint="10%"
+            Code.MALFORMED_REQUEST,
+            f"invalid --threshold '{text}': expected a percentage "
+            "above 0 and up to 100, for example 10%",
+            hint="10%",
         )
     return permille
 

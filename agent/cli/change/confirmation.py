@@ -82,8 +82,8 @@ def require_confirmation(*, as_json: bool) -> None:
     if as_json or not sys.stdin.isatty():
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            "this changes data, and there is nobody to ask",
-            hint="--dry-run shows what it would do, --yes does it",
+            "refusing to change data without confirmation: stdin is not a terminal",
+            hint="--dry-run shows the changes, --yes confirms them",
         )
 
 
@@ -97,9 +97,8 @@ def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
     except (ValueError, TypeError, KeyError) as error:
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            f"{path} does not show what would become of these containers: "
-            f"{type(error).__name__} {error}",
-            hint="give what the same command printed with --dry-run --json",
+            f"cannot read {path} as a dry run of these containers: {type(error).__name__} {error}",
+            hint="give the output of the same command with --dry-run --json",
         ) from error
 
 

@@ -190,7 +190,9 @@ def reconcile(
     with connect(scm) as client:
         if trusted:
             if len(ids) > 1:
-                raise typer.BadParameter("give one container with --trust", param_hint="CONTAINER")
+                raise typer.BadParameter(
+                    "expected one CONTAINER with --trust", param_hint="CONTAINER"
+                )
             if not (dry_run or yes):
                 require_confirmation(as_json=as_json)
             chosen = datanode_id(client, trusted)

@@ -48,7 +48,9 @@ def hold(
         suture scm hold 42
     """
     if not ids and (datanode or release):
-        raise typer.BadParameter("name what to hold or release", param_hint="CONTAINER")
+        raise typer.BadParameter(
+            "expected the ids of containers to hold or release", param_hint="CONTAINER"
+        )
     with connect(scm) as client:
         if not ids:
             return show_holds(client, on, as_json=as_json)

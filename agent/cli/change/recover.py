@@ -150,7 +150,9 @@ def _backlog(client: ClusterClient, *, is_awaited: bool) -> scm_pb2.GetRestoreRe
         found.append(client.scm.get_restore_recovery(scm_pb2.GetRestoreRecoveryRequest()))
         missing = ", ".join(found[-1].missing_datanode_ids)
         if is_awaited and missing:
-            raise UnavailableError(Code.SAFE_MODE, f"not reported yet: {missing}")
+            raise UnavailableError(
+                Code.SAFE_MODE, f"cannot finish the recovery: {missing} have not reported yet"
+            )
 
     try:
         until_free(THE_SCM, once)

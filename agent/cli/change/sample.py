@@ -73,8 +73,8 @@ def sample(
     if volumes and datanode is not None:
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            "DIR is a volume of a stopped agent, --datanode one that runs",
-            hint="name one of the two",
+            "cannot sample DIR and --datanode together: DIR is a volume of a stopped agent",
+            hint="give DIR or --datanode",
         )
     number = secrets.randbits(32) if seed is None else seed
     with items_progress("sample", 0, quiet=as_json) as bar:

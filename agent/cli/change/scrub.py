@@ -107,9 +107,8 @@ def scan(
     if (full_speed and not wait) or (cancel and wait):
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            "--full-speed is about a scan that somebody waits for, --cancel about one in the "
-            "background",
-            hint="--wait goes with --full-speed, and not with --cancel",
+            "cannot combine the options: --full-speed requires --wait, and --cancel excludes it",
+            hint="--cancel stops the background scan; --wait starts a scan now",
         )
     if cancel:
         wish = pb.ControlScrubRequest(skip_container_id=container_id)

@@ -91,7 +91,9 @@ def add(
         suture volume add /data/3 --datanode dn1.example.org:9861
     """
     if next_start == bool(datanode) or (datanode and len(paths) > 1):
-        raise typer.BadParameter("give --datanode and one DIR, or --next-start", param_hint="DIR")
+        raise typer.BadParameter(
+            "expected --datanode and one DIR, or --next-start", param_hint="DIR"
+        )
     if next_start:
         return declare(paths, as_json=as_json)
     with connect(scm) as client:
@@ -151,7 +153,7 @@ def retire(
         suture volume retire dn1.example.org:9861:/data/3 --wait
     """
     if cancel and to:
-        raise typer.BadParameter("give --cancel or --to", param_hint="--to")
+        raise typer.BadParameter("cannot combine --cancel with --to", param_hint="--to")
     with connect(scm) as client:
         place = resolve_volume(client, volume)
         target_id = target_of(client, place, volume, to) if to else ""
@@ -168,8 +170,9 @@ def target_of(client: ClusterClient, place: VolumeRef, volume: str, to: str) -> 
     if place.datanode_id != target.datanode_id:
         raise RefusedError(
             Code.WRONG_DATANODE,
-            f"{to} is a volume of {target.datanode_id}, {volume} one of {place.datanode_id}",
-            hint="suture volume retire --wait sends to other datanodes what has no room",
+            f"cannot move {volume} to {to}: it is on datanode {place.datanode_id}, the target "
+            f"on {target.datanode_id}",
+            hint="without --to, suture volume retire --wait copies the rest to other datanodes",
         )
     return target.volume_id
 
@@ -254,8 +257,8 @@ def fetch_volume_status(client: ClusterClient, place: VolumeRef) -> pb.VolumeSta
             return volume
     raise UnavailableError(
         Code.UNAVAILABLE,
-        f"datanode {place.datanode_id} has no volume {place.volume_id} any more",
-        hint="suture volumes says why",
+        f"volume {place.volume_id} of datanode {place.datanode_id} is no longer in use",
+        hint="suture volumes shows the reason",
     )
 
 

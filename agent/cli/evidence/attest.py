@@ -84,15 +84,15 @@ def attest(
     if key is None:
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            "no key is named",
-            hint="--key FILE; suture attest --make-key FILE makes one",
+            "cannot sign or verify a statement: --key is missing",
+            hint="give --key FILE; suture attest --make-key FILE creates a key",
         )
     if verify is not None:
         return verify_statement(verify, key, as_json=as_json)
     if not volumes or output is None or not begin:
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            "a statement is about volumes and a time, and goes to a file",
+            "cannot sign a statement: volumes, --from or --output are missing",
             hint="suture attest DIR --from 2026-11-01 --key FILE --output FILE",
         )
     anchors = named_anchors(anchor or (), volumes)
@@ -134,8 +134,8 @@ def moment_ms(option: str, text: str) -> int:
     except ValueError as error:
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            f"{option} {text[:100]}: is no date",
-            hint="write it like 2026-11-01 or 2026-11-01T06:00, UTC",
+            f"invalid {option} '{text[:100]}': expected a date",
+            hint="for example 2026-11-01 or 2026-11-01T06:00, in UTC",
         ) from error
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     return int(moment.timestamp() * 1000)
@@ -154,22 +154,23 @@ def build_statement(
         if checked.gap is not None or not checked.head.count:
             raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
-                f"{path}: nothing is stated from a log that does not hold: "
+                f"cannot sign a statement from {path}: its chain is broken: "
                 f"{chain_check_text(checked)}",
-                hint="suture verify-log names the gap; keep the log as it is",
+                hint="keep the log unchanged; suture verify-log shows the gap",
             )
         try:
             logs.append(account(entries(files), checked, from_ms=period[0], to_ms=period[1]))
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
-                f"{path}: nothing is stated from entries that no agent writes: {error!r}",
-                hint="the chain fits, so somebody wrote them on purpose; keep the log as it is",
+                f"cannot sign a statement from {path}: no agent writes such entries: {error!r}",
+                hint="keep the log unchanged: its chain is intact, so the entries were forged",
             ) from error
     whose = [str(one["volume_id"]) for one in logs]
     if len({*whose}) != len(whose):
         raise RefusedError(
-            Code.MALFORMED_REQUEST, "a volume is named twice, or a log has two copies"
+            Code.MALFORMED_REQUEST,
+            "cannot sign a statement: a volume is named twice, or a log has two copies",
         )
     return {
         "kind": KIND,
@@ -213,8 +214,8 @@ def read_statement(path: Path) -> dict[str, Any]:
     if kind != (KIND, FORMAT):
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            f"{path} is no statement of format {FORMAT}",
-            hint="suture attest makes one",
+            f"cannot verify {path}: it is not a statement of format {FORMAT}",
+            hint="suture attest creates a statement",
         )
     found: dict[str, Any] = document
     return found

@@ -134,8 +134,8 @@ def no_bundle(path: Path, why: str) -> RefusedError:
     """Return the refusal of a file that is no bundle."""
     return RefusedError(
         Code.MALFORMED_REQUEST,
-        f"{path} is no bundle of suture diagnose: {why[:200]}",
-        hint="suture diagnose CONTAINER makes one",
+        f"cannot read {path} as a bundle of suture diagnose: {why[:200]}",
+        hint="suture diagnose CONTAINER creates a bundle",
     )
 
 

@@ -92,7 +92,9 @@ def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> LiveS
             Code.UNAVAILABLE, next(iter(silent.values()), "no datanode is known")
         )
     if not sum(counts.values()):
-        raise RefusedError(Code.INELIGIBLE, "no chunk with a checksum is on these datanodes")
+        raise RefusedError(
+            Code.INELIGIBLE, "cannot draw a sample: these datanodes have no chunk with a checksum"
+        )
     size = sample_size(sum(counts.values()), confidence=wish.confidence, fraction=wish.fraction)
     wish.begin(size.drawn_count)
     requests = requests_of(counts, size, wish.seed)
@@ -155,7 +157,7 @@ def last_of(
             read_count = progress.read_count
             if progress.HasField("result"):
                 return progress.result
-        raise UnavailableError(Code.UNAVAILABLE, "it ended the sample without a result")
+        raise UnavailableError(Code.UNAVAILABLE, "the datanode ended the sample without a result")
 
     return until_free(peer.address, once)
 

@@ -63,7 +63,7 @@ def diagnose(
         suture diagnose 42 --output container-42.tar.gz
     """
     if (container_id is None) == (bundle is None):
-        raise typer.BadParameter("give a container, or --replay", param_hint="CONTAINER")
+        raise typer.BadParameter("expected CONTAINER or --replay BUNDLE", param_hint="CONTAINER")
     if bundle is not None:
         return replay(bundle, as_json=as_json)
     assert container_id is not None
@@ -72,7 +72,7 @@ def diagnose(
         file = path.open("xb")
     except FileExistsError as error:
         hint = "--output names another file"
-        raise RefusedError(Code.KEY_EXISTS, f"{path} exists", hint=hint) from error
+        raise RefusedError(Code.KEY_EXISTS, f"cannot write {path}: it exists", hint=hint) from error
     try:
         with file, connect(scm) as client:
             documents = dict(evidence(client, ContainerId(container_id)))
@@ -114,7 +114,7 @@ def evidence(
     if info is None:
         raise RefusedError(
             Code.CONTAINER_NOT_FOUND,
-            f"the SCM knows no container {container_id}",
+            f"the SCM has no container {container_id}",
             hint="suture scm containers lists them",
         )
     yield "container", facts(info)

@@ -35,7 +35,9 @@ def make_key(path: Path) -> Path:
     public_path = path.with_name(path.name + PUBLIC_SUFFIX)
     for one in (path, public_path):
         if os.path.lexists(one):
-            raise RefusedError(Code.KEY_EXISTS, f"{one} exists", hint="a key is never overwritten")
+            raise RefusedError(
+                Code.KEY_EXISTS, f"cannot create key {one}: the file exists", hint="name a new file"
+            )
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM,
@@ -74,8 +76,8 @@ def read_key(path: Path) -> Ed25519PrivateKey:
     if mode & 0o077:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{path}: others may use this key (mode {mode:04o})",
-            hint="chmod 600; if somebody may have read it, make another one",
+            f"cannot use key {path}: other users can access it (mode {mode:04o})",
+            hint="run chmod 600 on it; if another user may have read it, create a new key",
         )
     try:
         key = serialization.load_pem_private_key(content, password=None)
@@ -102,8 +104,8 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
 def _no_key(path: Path, what: str, why: str) -> RefusedError:
     return RefusedError(
         Code.INVALID_CONFIG,
-        f"{path} is not {what} of statements: {why[:200]}",
-        hint="suture attest --make-key FILE makes FILE and FILE.pub",
+        f"cannot read {path} as {what} of statements: {why[:200]}",
+        hint="suture attest --make-key FILE creates FILE and FILE.pub",
     )
 
 

@@ -59,7 +59,7 @@ def verify_log(
         suture verify-log /data/1
     """
     if bool(volumes) == list_anchors or (datanode and not list_anchors):
-        raise typer.BadParameter("give either DIR or --list-anchors", param_hint="DIR")
+        raise typer.BadParameter("expected either DIR or --list-anchors", param_hint="DIR")
     if not volumes:
         return show_anchors(scm, datanode, as_json=as_json)
     anchors = named_anchors(anchor or (), volumes)
@@ -89,7 +89,7 @@ def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
     }
     if len(owners) != 1:
         raise RefusedError(
-            Code.INELIGIBLE, f"{path}: the log names {len(owners)} volumes as its own"
+            Code.INELIGIBLE, f"cannot verify {path}: the log has entries of {len(owners)} volumes"
         )
     [(datanode_id, volume_id)] = owners
     request = scm_pb2.ListAnchorsRequest(datanode_id=datanode_id, volume_id=volume_id)
@@ -99,8 +99,9 @@ def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
     if not kept:
         raise RefusedError(
             Code.INELIGIBLE,
-            f"{path}: the control plane keeps no head of volume {volume_id} of {datanode_id}",
-            hint="it keeps one a day, from the first heartbeat on; is this its cluster?",
+            f"cannot verify {path}: the SCM stores no log head of volume {volume_id} of "
+            f"{datanode_id}",
+            hint="check that this is the right cluster; the SCM stores one head per day",
         )
     return kept
 
@@ -109,7 +110,9 @@ def named_anchors(texts: Sequence[str], volumes: Sequence[Path]) -> list[Head]:
     """Return the heads on the command line. Raise RefusedError if they are of several volumes."""
     anchors = [anchor_of(text) for text in texts]
     if anchors and len(volumes) > 1:
-        raise RefusedError(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
+        raise RefusedError(
+            Code.MALFORMED_REQUEST, "cannot check --anchor: it needs exactly one volume"
+        )
     return anchors
 
 
@@ -119,8 +122,9 @@ def anchor_of(text: str) -> Head:
     if not (count.isascii() and count.isdigit() and ANCHOR_CHECKSUM.fullmatch(checksum)):
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            f"--anchor {text[:100]}: is no head of a log",
-            hint="as suture verify-log prints it: the number of an entry, a colon, its SHA-256",
+            f"invalid --anchor '{text[:100]}': expected the head of a log",
+            hint="for example 41:9f86d0...: entry number and SHA-256, as suture verify-log "
+            "prints them",
         )
     return Head(int(count), checksum)
 

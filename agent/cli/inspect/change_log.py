@@ -105,7 +105,9 @@ def history(
         suture history --since 1d
     """
     if container_id is not None and (commands or datanode):
-        raise typer.BadParameter("goes with --count only", param_hint="CONTAINER")
+        raise typer.BadParameter(
+            "cannot combine CONTAINER with options other than --count", param_hint="CONTAINER"
+        )
     if container_id is not None:
         return show_container_history(scm, container_id, count or HISTORY_SHOWN, as_json=as_json)
     if commands:

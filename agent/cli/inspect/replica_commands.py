@@ -94,7 +94,7 @@ def chosen_replicas(
             Code.WRONG_DATANODE,
             f"{len(chosen)} datanodes with a replica have this address, or an id that begins so: "
             f"{datanode}: " + ", ".join(r.datanode.datanode_id for r in chosen),
-            hint="write more of an id",
+            hint="give more characters of the id",
         )
     if not chosen:
         raise RefusedError(
@@ -213,9 +213,9 @@ def diff(
     if info.scheme and not pairs:
         raise RefusedError(
             Code.INELIGIBLE,
-            f"container {container_id} is erasure-coded ({info.scheme}): no two of its replicas "
-            "are to be equal",
-            hint=f"`suture scrub parity {container_id}` computes its shards from each other",
+            f"cannot compare replicas of container {container_id}: it is erasure-coded "
+            f"({info.scheme})",
+            hint=f"suture scrub parity {container_id} checks its shards against each other",
         )
     compared = [(mine, theirs, *compare_pair(mine, theirs)) for mine, theirs in pairs]
     if as_json:

@@ -398,6 +398,6 @@ def container_info(client: ClusterClient, container_id: int) -> scm_pb2.Containe
         raise RefusedError(
             Code.CONTAINER_NOT_FOUND,
             f"no datanode reports a replica of container {container_id}",
-            hint="if it was made just now, ask again: a new replica is reported within seconds",
+            hint="try again in some seconds if the container is new",
         )
     return info

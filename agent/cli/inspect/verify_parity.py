@@ -56,7 +56,7 @@ def verify_parity_command(
         suture scrub parity --all --rate 50
     """
     if (container is None) == (not every):
-        raise typer.BadParameter("give a container, or --all", param_hint="CONTAINER")
+        raise typer.BadParameter("expected CONTAINER or --all", param_hint="CONTAINER")
     pace = rate_limiter(rate_mib_per_s * MIB)
     with connect(scm) as client, ThreadPoolExecutor(SHARDS_MAX) as executor:
         infos = (
@@ -89,8 +89,9 @@ def requested_container(client: ClusterClient, container_id: int) -> scm_pb2.Con
     if not info.scheme:
         raise RefusedError(
             Code.INELIGIBLE,
-            f"container {container_id} is not erasure-coded: its replicas are whole copies",
-            hint="`suture diff` compares copies",
+            f"cannot check the parity of container {container_id}: it is replicated, not "
+            "erasure-coded",
+            hint="suture diff compares replicas",
         )
     return info
 

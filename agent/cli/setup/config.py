@@ -114,8 +114,8 @@ def explain_event(name: str, *, as_json: bool) -> int:
     if not found:
         raise RefusedError(
             Code.MALFORMED_REQUEST,
-            f"no event {name}",
-            hint="config explain --event lists them",
+            f"cannot explain event {name}: no event has this name",
+            hint="suture config explain --event lists all events",
         )
     if as_json:
         known = [{"event": k, "ids": list(e.ids), "meaning": e.meaning} for k, e in found.items()]

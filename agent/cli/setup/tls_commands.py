@@ -132,8 +132,8 @@ def show_certificates(
     if not found:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"no certificate is in {', '.join(map(str, paths))}",
-            hint="of a directory the files *.pem are shown",
+            f"cannot find a certificate in {', '.join(map(str, paths))}",
+            hint="in a directory, only files named *.pem are read",
         )
     now = pki.now()
     if as_json:

@@ -84,7 +84,9 @@ class ChunkSampler:
         """
         if not self._place.acquire(blocking=False):
             raise UnavailableError(
-                Code.BUSY, "a sample is drawn here already", hint="try again later"
+                Code.BUSY,
+                "cannot draw a sample: another sample is being drawn here",
+                hint="try again later",
             )
         result = SampleResult()
         try:
@@ -105,7 +107,7 @@ class ChunkSampler:
             for _ in self._replica(container_id, wanted, result, paces):
                 if is_over():
                     raise UnavailableError(
-                        Code.BUSY, "the sample was stopped", hint="take it again"
+                        Code.BUSY, "the sample was stopped", hint="run the command again"
                     )
                 now_s = self._clock.monotonic_s()
                 if now_s - told_at_s >= WORD_S:

@@ -69,6 +69,6 @@ def copy(fd: int, target: Path, *, start: int, end: int) -> None:
         os.posix_fadvise(target_fd, 0, 0, os.POSIX_FADV_DONTNEED)
         for offset, length_bytes, checksum in sums:
             if crc32c(os.pread(target_fd, length_bytes, offset)) != checksum:
-                raise OSError(errno.EIO, f"the copy reads back otherwise at byte {offset}")
+                raise OSError(errno.EIO, f"the copy reads back different bytes at byte {offset}")
     finally:
         os.close(target_fd)

@@ -249,7 +249,8 @@ def decode_version(data: bytes, path: Path) -> VolumeVersion:
     if version.layout_version != LAYOUT_VERSION:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{path}: layout version {version.layout_version}, this agent reads {LAYOUT_VERSION}",
+            f"cannot read {path}: it has layout version {version.layout_version}, this agent "
+            f"supports {LAYOUT_VERSION}",
             hint="start the agent version that wrote the volume",
         )
     for name in (version.cluster_id, version.datanode_id, version.volume_id):

@@ -62,7 +62,7 @@ class ReadQueue:
         """Open a queue. Raise OSError if none is available."""
         numbers = NUMBERS.get(platform.machine())
         if numbers is None:
-            raise OSError(errno.ENOSYS, "no numbers for the calls of this machine")
+            raise OSError(errno.ENOSYS, "the system calls of this architecture are not supported")
         self._numbers = numbers
         self._library = ctypes.CDLL(None, use_errno=True)
         self._context = ctypes.c_ulong(0)

@@ -68,4 +68,4 @@ class MapResizeLock:
     def _wait(self, condition: Callable[[], bool]) -> None:
         with self._changed:
             if not self._changed.wait_for(condition, MAP_WAIT_S):
-                raise UnavailableError(Code.BUSY, "the index is busy growing its memory map")
+                raise UnavailableError(Code.BUSY, "the index is growing its memory map")

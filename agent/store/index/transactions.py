@@ -112,8 +112,8 @@ class IndexView:
                 if is_newer(row):
                     raise RefusedError(
                         Code.INCONSISTENT_VOLUME,
-                        f"{path}: replica row of container {_U64.unpack(key)[0]}: version "
-                        f"{row[0]}, this agent reads {ROW_VERSION}",
+                        f"cannot read {path}: the row of container {_U64.unpack(key)[0]} has "
+                        f"version {row[0]}, this agent supports {ROW_VERSION}",
                         hint="start the agent version that wrote the volume",
                     )
         self.let_go_of_pages()

@@ -104,10 +104,10 @@ class NewBlocks(ReplicaHandle):
         if growing is not None and growing.block_id != block_id:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
-                f"block {block_id} begins before block {growing.block_id} is whole",
+                f"block {block_id} begins before block {growing.block_id} is complete",
             )
         if growing is None and block_id in {one.block.block_id for one in self._whole}:
-            raise RefusedError(Code.MALFORMED_REQUEST, f"block {block_id} came twice")
+            raise RefusedError(Code.MALFORMED_REQUEST, f"block {block_id} was sent twice")
         before = growing.chunks if growing else []
         chunks = before + self._checked(block_id, before, piece.chunks, data)
         block = replace(piece, chunks=tuple(chunks))
@@ -272,8 +272,8 @@ def _is_committed(rows: IndexView, container_id: ContainerId, block: BlockData) 
     if known.end or known.committed is not None:
         raise RefusedError(
             Code.OVERLAPPING_CHUNK,
-            f"block {block.block_id} of container {container_id}: it is no new block, "
-            f"{known.end} bytes of it are written",
+            f"block {block.block_id} of container {container_id} is not new: {known.end} bytes "
+            "are already written",
             container_id=container_id,
             block_id=block.block_id,
         )

@@ -350,7 +350,7 @@ def check_deletable(
             Code.DELETE_ON_NON_EMPTY_CONTAINER,
             f"container {container_id} holds {row.block_count} blocks"
             + (f" and the file {leftover.name}" if leftover is not None else ""),
-            hint="force deletes it with its data",
+            hint="force deletes the container with its data",
             container_id=container_id,
         )
 
@@ -415,6 +415,6 @@ def changed_meanwhile(container_id: ContainerId) -> RefusedError:
     """Return the refusal of a change whose base has changed: its caller held no lease."""
     return RefusedError(
         Code.INVALID_CONTAINER_STATE,
-        f"container {container_id} changed while it was being changed",
+        f"container {container_id} was changed concurrently",
         container_id=container_id,
     )

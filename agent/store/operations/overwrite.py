@@ -172,8 +172,8 @@ def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
         if not is_here:
             raise BlockFailed(
                 Code.IO_EXCEPTION,
-                f"{path}: bytes at {entry.chunk.offset} read back otherwise than they were written",
-                hint="check the disk and the kernel's log",
+                f"{path}: bytes at {entry.chunk.offset} read back differ from the bytes written",
+                hint="check the disk and the kernel log",
             )
 
 
@@ -237,7 +237,7 @@ def kept_of(layout: VolumeLayout, entry: InstallEntry) -> bytes:
         read = partial(read_file, kept, bytes_max=entry.chunk.length_bytes)
     data = blockfile.read_agreed(read, read())
     if not data:
-        raise OSError(errno.EBADMSG, "reads otherwise each time", str(kept))
+        raise OSError(errno.EBADMSG, "each read returns different bytes", str(kept))
     if entry.is_of_batch and len(data) < entry.kept_bytes:
         raise OSError(errno.EBADMSG, f"{len(data)} of {entry.kept_bytes} bytes", str(kept))
     return data

@@ -134,7 +134,7 @@ class LocalReplicaView(ReplicaHandle):
             raise UnavailableError(
                 Code.UNAVAILABLE,
                 f"{place.name}: {len(data)} of {length_bytes} bytes at {offset}",
-                hint="another replica has it; reconcile repairs this one",
+                hint="read another replica; suture reconcile repairs this one",
             )
         return data
 
@@ -193,7 +193,7 @@ def damaged_block(container_id: ContainerId, damage: DamagedData) -> Unavailable
     return UnavailableError(
         Code.UNAVAILABLE,
         f"container {container_id}: {damage}",
-        hint="another replica has it; reconcile repairs this one",
+        hint="read another replica; suture reconcile repairs this one",
     )
 
 

@@ -121,7 +121,7 @@ class ReplicaRepair(ReplicaHandle):
         try:
             end = 0 if row is None else decode_block(block_id, row).length_bytes
         except DamagedData as damage:
-            raise RefusedError(Code.INELIGIBLE, f"{damage}: nothing is trimmed") from damage
+            raise RefusedError(Code.INELIGIBLE, f"cannot trim the file: {damage}") from damage
         self._tell("trim", block_id, proof=proof)
         return trim_block(self, block_id, end)
 
@@ -286,17 +286,17 @@ def check_replaceable(
         if held and not proof:
             raise RefusedError(
                 Code.NOT_PROVEN,
-                f"{where}: no peer proved to have on its medium what would replace the "
-                f"{len(held)} bytes here, of which no row says that they are wrong",
+                f"{where}: cannot replace {len(held)} bytes that no row calls wrong: no peer "
+                "proved that the replacement is on its disk",
             )
         return
     if verifies(recorded, held):
-        raise RefusedError(Code.INELIGIBLE, f"{where}: what is there verifies")
+        raise RefusedError(Code.INELIGIBLE, f"{where}: the existing data is intact")
     if chunk != recorded:
         raise RefusedError(
             Code.CHECKSUM_MISMATCH,
-            f"{where}: what is offered is not what the row here says was written",
-            hint="the replicas contradict each other; `suture reconcile --trust` decides",
+            f"{where}: the offered data does not match the local row",
+            hint="the replicas contradict each other; choose one with suture reconcile --trust",
         )
 
 

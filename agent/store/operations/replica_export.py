@@ -258,7 +258,7 @@ class ReadsAhead:
         Raise OSError also if there is no queue, or no room in it.
         """
         if self._queue is None or not self._free:
-            raise OSError(errno.EAGAIN, "no place in a queue")
+            raise OSError(errno.EAGAIN, "a queue is full")
         fd, start = self._files.open_direct(block_id)
         number = self._free[-1]
         try:

@@ -111,12 +111,14 @@ class ReplicaImports:
         same container, or too many, are arriving; DISK_OUT_OF_SPACE."""
         container_id = announced.container_id
         if len(self._claims) >= ARRIVALS_MAX:
-            raise UnavailableError(Code.BUSY, f"{ARRIVALS_MAX} containers are arriving already")
+            raise UnavailableError(
+                Code.BUSY, f"cannot import the replica: {ARRIVALS_MAX} imports are already running"
+            )
         claim = _SpaceReservation()
         if self._claims.setdefault(container_id, claim) is not claim:
             raise UnavailableError(
                 Code.BUSY,
-                f"container {container_id} is arriving already",
+                f"container {container_id} is already being imported",
                 container_id=container_id,
             )
         try:
@@ -156,8 +158,8 @@ class ReplicaImports:
         free = max((self._free_bytes(volume) for volume in by_room), default=0)
         raise UnavailableError(
             Code.DISK_OUT_OF_SPACE,
-            f"{wanted_bytes} bytes are needed, {max(free - self.options.reserve_bytes, 0)} are "
-            "free on the roomiest volume",
+            f"cannot import the replica: it needs {wanted_bytes} bytes, the volume with the "
+            f"most space has {max(free - self.options.reserve_bytes, 0)}",
             hint="free space or add a volume",
         )
 
@@ -289,8 +291,8 @@ class ReplicaImport:
         if size_bytes > self._claim.left_bytes:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
-                f"more than {RESERVED_TIMES} times the announced "
-                f"{self.announced.data_bytes} bytes came",
+                f"received more than {RESERVED_TIMES} times the announced "
+                f"{self.announced.data_bytes} bytes",
                 container_id=self.announced.container_id,
             )
 

@@ -81,7 +81,7 @@ def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState
     if not 0 <= replica_index <= REPLICA_INDEX_MAX:
         raise RefusedError(Code.MALFORMED_REQUEST, f"replica index {replica_index} is out of range")
     if state not in {ReplicaState.OPEN, ReplicaState.RECOVERING}:
-        raise RefusedError(Code.MALFORMED_REQUEST, f"a replica cannot be created {state}")
+        raise RefusedError(Code.MALFORMED_REQUEST, f"cannot create a replica in state {state}")
 
 
 def check_same(facts: ReplicaFacts, replica_index: int, state: ReplicaState) -> ReplicaFacts:
@@ -90,7 +90,8 @@ def check_same(facts: ReplicaFacts, replica_index: int, state: ReplicaState) -> 
         return facts
     raise RefusedError(
         Code.CONTAINER_EXISTS,
-        f"container {facts.container_id} is {facts.state} here with index {facts.replica_index}",
+        f"container {facts.container_id} exists here: {facts.state}, replica index "
+        f"{facts.replica_index}",
         container_id=facts.container_id,
     )
 
@@ -145,8 +146,8 @@ def checked_chunk(
     if not 0 < len(data) <= options.chunk_bytes_max or chunk.length_bytes != len(data):
         raise RefusedError(
             Code.INVALID_WRITE_SIZE,
-            f"{where}: {len(data)} bytes for a length of {chunk.length_bytes}, "
-            f"possible are 1..{options.chunk_bytes_max}",
+            f"{where}: {len(data)} bytes for a length of {chunk.length_bytes}; expected "
+            f"1..{options.chunk_bytes_max}",
         )
     if chunk.offset < 0 or chunk.end > min(BLOCK_BYTES_MAX, options.container_bytes_max):
         raise RefusedError(
@@ -202,7 +203,7 @@ def check_checksums(block_id: BlockId, chunk: ChunkInfo, data: Buffer) -> None:
             f"{where}: window {window} has {chunk.checksum_type.name} "
             f"{actual[window * width : (window + 1) * width].hex()}, given was "
             f"{chunk.window_checksums[window * width : (window + 1) * width].hex()}",
-            hint="the data changed between the client's memory and this host",
+            hint="the data was damaged between the client's memory and this host",
             block_id=block_id,
         )
 
@@ -234,7 +235,7 @@ def place_chunk(
     if chunk.offset > known.end:
         raise RefusedError(
             Code.CHUNK_GAP,
-            f"{where}: the block ends at {known.end}, a hole would be left",
+            f"{where}: the block ends at {known.end}, the write would leave a hole",
             container_id=container_id,
             block_id=block_id,
         )
@@ -293,7 +294,8 @@ def resolved_commit(known: RecordedBlock, written: list[ChunkInfo], block: Block
     if end < known.committed_end:
         raise RefusedError(
             Code.OVERLAPPING_CHUNK,
-            f"block {block.block_id}: a commit of {end} bytes, {known.committed_end} are committed",
+            f"block {block.block_id}: cannot commit {end} bytes: {known.committed_end} are "
+            "already committed",
         )
     resolved = replace(block, chunks=tuple(chunks))
     check_encodable(resolved)
@@ -312,8 +314,8 @@ def check_commit(known: RecordedBlock, block: BlockData) -> None:
     if known.committed is not None and block.bcsid < known.committed.bcsid:
         raise RefusedError(
             Code.BCSID_MISMATCH,
-            f"block {block.block_id}: a commit of bcsid {block.bcsid}, "
-            f"{known.committed.bcsid} is committed",
+            f"block {block.block_id}: cannot commit bcsid {block.bcsid}: "
+            f"{known.committed.bcsid} is already committed",
         )
 
 

@@ -133,7 +133,7 @@ def volume_layout(path: Path) -> VolumeLayout:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{version}: {error.strerror}",
-            hint="name the volume's directory, the one that holds hdds/",
+            hint="name the directory that contains hdds/",
         ) from error
     return VolumeLayout(path, decode_version(data, version).cluster_id)
 

@@ -117,7 +117,7 @@ def check_any_left(paths: Sequence[Path], retired: Sequence[Path]) -> None:
         raise RefusedError(
             Code.INVALID_CONFIG,
             f"all volumes are retired: {', '.join(map(str, retired))}",
-            hint="name one that is not in storage.volumes",
+            hint="name a directory that is not in storage.volumes",
         )
 
 
@@ -144,7 +144,7 @@ def check_apart(layout: VolumeLayout, others: Iterable[Path]) -> None:
             raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
                 f"{layout.volume} and the volume {other} share a directory",
-                hint="name a directory that is in no other volume, and has none in it",
+                hint="name a directory that neither is in another volume nor contains one",
             )
 
 

@@ -100,7 +100,7 @@ def failure_of(error: Exception, volume: Volume) -> SutureError:
     return VolumeFailed(
         Code.UNABLE_TO_READ_METADATA_DB,
         f"{volume.layout.volume}: {type(error).__name__}: {error}",
-        hint="run suture fsck on it",
+        hint="run suture fsck on the volume",
     )
 
 

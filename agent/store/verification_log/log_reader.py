@@ -23,8 +23,8 @@ def log_directory(path: Path) -> Path:
     if len(found) != 1:
         raise RefusedError(
             Code.INELIGIBLE,
-            f"{path} has {len(found)} verification logs",
-            hint="name the directory of a volume, as storage.volumes does, or of a copy of a log",
+            f"cannot choose a log: {path} has {len(found)} verification logs",
+            hint="name a directory of storage.volumes, or one that has a copy of a log",
         )
     return found[0]
 

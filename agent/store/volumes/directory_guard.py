@@ -41,9 +41,9 @@ def _check(path: Path) -> None:
     if facts.st_uid not in {0, os.geteuid()}:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{path} belongs to user {facts.st_uid}, neither to root nor to the agent's user "
-            f"{os.geteuid()}",
-            hint=f"chown -R it to the agent's user: {path}",
+            f"cannot use {path}: its owner is user {facts.st_uid}, expected root or the "
+            f"agent's user {os.geteuid()}",
+            hint=f"run chown -R with the agent's user on {path}",
         )
 
 
@@ -51,8 +51,8 @@ def _check_writers(path: Path, facts: os.stat_result) -> None:
     if facts.st_mode & stat.S_IWOTH:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: every user may change what is in "
-            "it",
+            f"cannot use {path}: its mode {stat.S_IMODE(facts.st_mode):04o} lets every user "
+            "change it",
             hint=f"chmod o-w {path}",
         )
 
@@ -61,6 +61,6 @@ def linked(path: Path) -> RefusedError:
     """Return the refusal of a link in the place of a directory."""
     return RefusedError(
         Code.INCONSISTENT_VOLUME,
-        f"{path} is a symbolic link, where this agent makes only directories",
-        hint="put the directory itself in its place; only a whole volume may be a link",
+        f"cannot use {path}: it is a symbolic link, expected a directory",
+        hint="replace the link with the directory; only a volume itself may be a link",
     )

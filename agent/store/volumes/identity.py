@@ -59,9 +59,10 @@ def remembered(volumes: Sequence[Path]) -> VolumeVersion | None:
         )
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{other}: datanode {votes[1][0][1]} of cluster {votes[1][0][0]}, while {one} says "
-            f"{votes[0][0][1]} of {votes[0][0][0]}, and as many volumes say the one as the other",
-            hint="was a disk of another host put in? Take it out of storage.volumes",
+            f"cannot determine the datanode: {one} names {votes[0][0][1]} of {votes[0][0][0]}, "
+            f"{other} names {votes[1][0][1]} of {votes[1][0][0]}, "
+            "and equally many volumes name each",
+            hint="check for a disk of another host, and remove it from storage.volumes",
         )
     return next(one for one in readable.values() if _names(one) == votes[0][0])
 

@@ -55,6 +55,6 @@ def _free_name(path: Path) -> Path:
             return aside
     raise RefusedError(
         Code.INCONSISTENT_VOLUME,
-        f"{path}: {ASIDE_MAX} times something else was moved aside",
-        hint=f"look who puts it there, and remove {path}{ASIDE}*",
+        f"cannot use {path}: foreign files were moved away {ASIDE_MAX} times",
+        hint=f"find the program that creates them, and remove {path}{ASIDE}*",
     )

@@ -217,13 +217,15 @@ def check_owner(version: VolumeVersion, layout: VolumeLayout, datanode_id: str) 
     if version.cluster_id != layout.cluster_id:
         raise RefusedError(
             Code.WRONG_CLUSTER,
-            f"{layout.version}: volume of cluster {version.cluster_id}, not of {layout.cluster_id}",
+            f"cannot use volume {layout.version}: it belongs to cluster {version.cluster_id}, "
+            f"not {layout.cluster_id}",
         )
     if version.datanode_id != datanode_id:
         raise RefusedError(
             Code.WRONG_DATANODE,
-            f"{layout.version}: volume of datanode {version.datanode_id}, not of {datanode_id}",
-            hint="was the disk moved, or the datanode id lost?",
+            f"cannot use volume {layout.version}: it belongs to datanode "
+            f"{version.datanode_id}, not {datanode_id}",
+            hint="check for a moved disk or a changed datanode id",
         )
 
 
@@ -320,7 +322,7 @@ def _in_use(layout: VolumeLayout, fd: int) -> RefusedError:
         Code.VOLUME_IN_USE,
         f"volume {layout.volume} is held by "
         + (f"pid {pid} ({command.strip()})" if pid else reader),
-        hint="stop that process, or give this one its own volumes",
+        hint="stop that process, or configure other volumes",
         pid=pid,
         volume=layout.volume,
     )
@@ -369,7 +371,7 @@ def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: in
 def check_volume_paths(paths: Sequence[Path]) -> None:
     """Refuse an empty list of volumes, and duplicates."""
     if not paths:
-        raise RefusedError(Code.INVALID_CONFIG, "no volume is configured")
+        raise RefusedError(Code.INVALID_CONFIG, "cannot start: no volume is configured")
     resolved = [os.path.realpath(path) for path in paths]
     twice = next((path for path in resolved if resolved.count(path) > 1), None)
     if twice is not None:

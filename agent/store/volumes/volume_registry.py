@@ -78,27 +78,27 @@ def check_new(layout: VolumeLayout, expected: str, *, fstab: Path) -> None:
     if beside:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{layout.volume}: no volume, yet it holds {beside!r}",
-            hint="mount its disk, if it has one; a new volume begins as an empty directory",
+            f"cannot format {layout.volume}: it is not a volume and contains {beside!r}",
+            hint="mount the disk, or use an empty directory for a new volume",
         )
     foreign = _foreign(layout)
     if foreign:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{layout.hdds}: no VERSION, yet it holds {foreign!r}",
+            f"cannot format {layout.hdds}: it has no VERSION and contains {foreign!r}",
             hint="restore VERSION, or empty the directory to format it",
         )
     mount = unmounted(layout.volume, fstab=fstab)
     if mount is not None:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{layout.volume} is empty, and {mount}, which {fstab} names, is not mounted",
+            f"cannot use volume {layout.volume}: {mount} of {fstab} is not mounted",
             hint=f"mount {mount}, then restart the agent",
         )
     if expected and not layout.new.is_file():
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{layout.volume} is empty, and was volume {expected}: is its disk mounted?",
+            f"cannot use {layout.volume}: volume {expected} was there, and it is empty now",
             hint="mount the disk, then restart the agent; if this is a new disk: "
             f"suture volume add --next-start {layout.volume}, then restart the agent",
         )
@@ -113,7 +113,7 @@ def check_kept(layout: VolumeLayout) -> None:
     if is_lost(layout) and not layout.new.is_file():
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{layout.cluster}: the index and all replicas of this volume are gone",
+            f"cannot use volume {layout.cluster}: its index and all replicas are missing",
             hint=f"put the directory back; if it is lost for good: suture volume add --next-start "
             f"{layout.volume}, then restart the agent",
         )
@@ -138,7 +138,8 @@ def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
     if elsewhere and old:
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"no volume of this host is formatted, and the control plane knows better: {elsewhere}",
+            "cannot format the volumes of this host: the SCM has records of earlier ones: "
+            f"{elsewhere}",
             hint="mount the disks, then start the agent; if they are new: "
             + " ".join(["suture volume add --next-start", *map(str, old)]),
         )
@@ -153,7 +154,9 @@ def declare_new(path: Path, *, fstab: Path) -> Path:
     layout = VolumeLayout(Path(os.path.realpath(path)), "")
     with disk_errors(path):
         if not layout.volume.is_dir():
-            raise RefusedError(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
+            raise RefusedError(
+                Code.INCONSISTENT_VOLUME, f"cannot use {path}: it is not a directory"
+            )
         if os.path.lexists(layout.version):
             _check_lost(layout)
         else:
@@ -181,8 +184,8 @@ def _check_lost(layout: VolumeLayout) -> None:
     if not is_lost(VolumeLayout(layout.volume, version.cluster_id)):
         raise RefusedError(
             Code.INCONSISTENT_VOLUME,
-            f"{layout.version} is there: this is a volume",
-            hint="start the agent; to use the disk for another, empty it yourself",
+            f"cannot declare a new disk: {layout.version} exists, so it is a volume",
+            hint="start the agent; to reuse the disk for another volume, empty it first",
         )
 
 

@@ -141,7 +141,7 @@ class ClientCalls:
             raise UnavailableError(
                 Code.SAFE_MODE,
                 f"in safe mode {what}: {gate.reason}",
-                hint="suture scm safemode shows what it waits for; --leave ends it",
+                hint="suture scm safemode shows the missing reports; --leave ends safe mode",
             )
 
 

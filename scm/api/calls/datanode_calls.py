@@ -103,7 +103,7 @@ class DatanodeCalls:
     def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:
         """Record the call of a datanode; return False if another process registered last."""
         if not is_awaited():
-            raise UnavailableError(Code.CANCELLED, f"{call.datanode_id} has given up waiting")
+            raise UnavailableError(Code.CANCELLED, f"{call.datanode_id} timed out")
         if not self._parts.nodes.is_current(call.datanode_id, call.boot_id):
             return False
         self._parts.nodes.record_heartbeat(call.datanode_id, call.volumes, call.queues)

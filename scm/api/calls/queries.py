@@ -251,7 +251,7 @@ class Queries:
         """
         parts = self._parts
         if not self._export_lock.acquire(blocking=False):
-            raise UnavailableError(Code.BUSY, "another snapshot is being exported")
+            raise UnavailableError(Code.BUSY, "cannot export a snapshot: another export is running")
         try:
             with self.access.lock:
                 at_risk = parts.manager.at_risk()

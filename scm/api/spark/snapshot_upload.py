@@ -36,8 +36,8 @@ def publish(snapshot: Path, address: str, *, keep_count: int) -> str:
     except (OSError, pyarrow.ArrowException) as error:
         raise UnavailableError(
             Code.UNAVAILABLE,
-            f"snapshot {snapshot.name} cannot be written to {address}: {error}",
-            hint=f"it is whole in {snapshot}",
+            f"cannot write snapshot {snapshot.name} to {address}: {error}",
+            hint=f"a complete copy is in {snapshot}",
         ) from error
     return below(address, snapshot.name)
 

@@ -100,12 +100,16 @@ class Balancer(ControlComponent):
         Raise RefusedError(SAFE_MODE), and RefusedError(INELIGIBLE) while one is running.
         """
         if self._safe_mode.is_on:
-            raise RefusedError(Code.SAFE_MODE, "in safe mode nothing is moved")
+            raise RefusedError(Code.SAFE_MODE, "cannot balance: the SCM is in safe mode")
         if dry_run:
             moves = tuple(self._plan(threshold_percent))
             return replace(self._status(), threshold_percent=threshold_percent, moves=moves)
         if self._run.is_running:
-            raise RefusedError(Code.INELIGIBLE, "a balancing is running", hint="--stop ends it")
+            raise RefusedError(
+                Code.INELIGIBLE,
+                "cannot balance: another balancing is running",
+                hint="--stop ends it",
+            )
         self._run = BalanceStatus(True, 0, iteration_count_max, threshold_percent)
         _log.info("balance_started", threshold_percent=threshold_percent)
         return self._status()

@@ -67,6 +67,7 @@ def _read_alone(
     if served != chunk:
         raise RefusedError(
             Code.CHECKSUM_MISMATCH,
-            f"block {block_id}, chunk at {chunk.offset}: what it serves is not what it listed",
+            f"block {block_id}, chunk at {chunk.offset}: the data does not match the listed "
+            "checksums",
         )
     return data

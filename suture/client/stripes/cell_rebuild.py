@@ -57,9 +57,9 @@ class CellRebuilder:
                 raise RefusedError(
                     Code.CHECKSUM_MISMATCH,
                     f"container {self._sources.container_id}, block {agreed.block_id}, stripe "
-                    f"{stripe}: the shards are not what their writer recorded, and it cannot be "
-                    "told which of them is wrong",
-                    hint="`suture scrub parity` reads every stripe of the container",
+                    f"{stripe}: the shards do not match the writer's record, and the wrong "
+                    "shard cannot be identified",
+                    hint="suture scrub parity checks every stripe of the container",
                     container_id=self._sources.container_id,
                 )
             made = self._computed(agreed, stripe, cells)

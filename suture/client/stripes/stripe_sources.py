@@ -179,7 +179,7 @@ class RebuildSources:
         return UnavailableError(
             Code.UNAVAILABLE,
             f"container {self.container_id}{what}: {reasons}",
-            hint=f"bring a datanode back that has another shard: {listing} lists them",
+            hint=f"start a datanode that has another shard; {listing} lists them",
             container_id=self.container_id,
         )
 
@@ -437,7 +437,7 @@ class RebuildSources:
         verdict = judge_stripe(agreed.group, stripe, cells, proof)
         where = f"block {agreed.block_id}, stripe {stripe}"
         error = RefusedError(
-            Code.CHECKSUM_MISMATCH, f"{where}: its cell is wrong, its checksums fit it"
+            Code.CHECKSUM_MISMATCH, f"{where}: the cell is wrong although its checksums match"
         )
         for index in verdict.wrong:
             del cells[index]

@@ -85,13 +85,14 @@ def check_address(address: str) -> None:
     is_port = port.isdecimal() and int(port) <= PORT_MAX
     if is_port and host and not host.endswith(":") and "/" not in host:
         return
-    what = "has no port" if ":" not in address else "is no address"
+    what = "it has no port" if ":" not in address else "it is not HOST:PORT"
     if "//" in address:
-        what = "is the address of a page"
+        what = "it is the address of a web page"
     raise RefusedError(
         Code.INVALID_CONFIG,
-        f"{address!r} {what}",
-        hint="write HOST:PORT, as scm.example.org:9860 or 192.0.2.7:9859 or [2001:db8::7]:9859",
+        f"invalid address {address!r}: {what}",
+        hint="expected HOST:PORT, for example scm.example.org:9860, 192.0.2.7:9859 or "
+        "[2001:db8::7]:9859",
     )
 
 

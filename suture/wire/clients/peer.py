@@ -181,7 +181,8 @@ class Peer(ShardWriter):
         if tree.root != summary.root:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
-                f"answer: blocks fold to {tree.root:#x}, the root sent is {summary.root:#x}",
+                f"response: the root of the blocks is {tree.root:#x}, the root sent is "
+                f"{summary.root:#x}",
             )
         return tree
 

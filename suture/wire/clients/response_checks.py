@@ -121,7 +121,7 @@ def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
     if chunk.end > end:
         raise RefusedError(
             Code.UNABLE_TO_FIND_CHUNK,
-            f"has a chunk of the bytes {chunk.offset} to {chunk.end}, of a block of {end}",
+            f"sent a chunk of bytes {chunk.offset} to {chunk.end} of a block of {end}",
         )
     return chunk
 
@@ -144,7 +144,7 @@ def _verify(chunk: ChunkInfo, data: Data, start: int = 0, *, each: bool = False)
     if not fits(chunk, data, each=each):
         raise RefusedError(
             Code.CHECKSUM_MISMATCH,
-            f"chunk at {chunk.offset}: the bytes do not have the checksums they came with",
-            hint="the peer's medium or memory is damaged; scan its replica",
+            f"chunk at {chunk.offset}: the data does not match the checksums sent with it",
+            hint="scan the replica of the peer; its disk or memory is damaged",
             offset=chunk.offset,
         )

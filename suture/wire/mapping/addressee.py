@@ -37,9 +37,9 @@ def _refusing(own_id: str, wanted_id: str) -> Any:
     def refuse(_requests: object, context: grpc.ServicerContext) -> None:
         error = RefusedError(
             Code.WRONG_DATANODE,
-            f"this is datanode {own_id}, and the call is for datanode {wanted_id}",
-            hint="two datanodes have one address, or the host was reinstalled: compare "
-            "`suture scm nodes` with node.advertise of both",
+            f"this is datanode {own_id}, the call is for datanode {wanted_id}",
+            hint="check for two datanodes with one address, or a reinstalled host: compare "
+            "suture scm nodes with node.advertise of both",
             datanode_id=own_id,
         )
         context.abort_with_status(rpc_status.to_status(to_status(error)))

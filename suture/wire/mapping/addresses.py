@@ -13,8 +13,8 @@ def check_address(address: str) -> None:
     if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{address!r} is no address of a file system",
-            hint="for instance s3://bucket/snapshots or file:///data/snapshots",
+            f"invalid address {address!r}: expected an address of a file system",
+            hint="for example s3://bucket/snapshots or file:///data/snapshots",
         )
     opened(address)
 

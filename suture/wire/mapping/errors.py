@@ -180,7 +180,7 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
         message = f"busy: {_cut(details, MESSAGE_BYTES_MAX)}"
         return UnavailableError(Code.BUSY, f"{party} is {message}" if party else message)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and party:
-        return UnavailableError(Code.UNAVAILABLE, f"{party} gave no answer in time")
+        return UnavailableError(Code.UNAVAILABLE, f"{party} did not answer in time")
     prefix = f"{party} is " if party and code is grpc.StatusCode.UNAVAILABLE else ""
     message = f"{prefix}{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
     if code in _RETRY_GRPC_CODES:
@@ -189,8 +189,8 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
     if code is grpc.StatusCode.UNIMPLEMENTED and party:
         return RefusedError(
             Code.MALFORMED_REQUEST,
-            f"whoever answers for {party} does not know this call",
-            hint="is it the right address? An SCM listens on port 9860 usually, a datanode on 9859",
+            f"{party} does not support this call",
+            hint="check the address: an SCM usually listens on port 9860, a datanode on 9859",
         )
     if code is grpc.StatusCode.CANCELLED:
         return UnavailableError(Code.CANCELLED, message)
@@ -314,7 +314,7 @@ def _arriving(requests: Iterator[Any]) -> Iterator[Any]:
                 _refuse_malformed()
             yield request
     except grpc.RpcError as error:
-        raise UnavailableError(Code.CANCELLED, "the sender has gone") from error
+        raise UnavailableError(Code.CANCELLED, "the sender disconnected") from error
 
 
 def _refuse_malformed() -> NoReturn:

@@ -73,14 +73,14 @@ class FsPath:
         if "@" in parts.netloc:
             raise RefusedError(
                 Code.INVALID_CONFIG,
-                f"an address of {parts.scheme}:// holds credentials",
-                hint="give them by the environment: addresses are printed and remembered",
+                f"cannot use an address of {parts.scheme}:// with credentials",
+                hint="set credentials in the environment: addresses are printed and stored",
             )
         if "#" in text:
             raise RefusedError(
                 Code.INVALID_CONFIG,
-                f"{text}: an address has no part behind #",
-                hint="name the directory otherwise",
+                f"invalid address '{text}': a fragment after # is not supported",
+                hint="rename the directory",
             )
         scheme = SAME.get(parts.scheme, parts.scheme)
         if scheme == LOCAL:
@@ -200,8 +200,8 @@ def _check_local(text: str) -> None:
     if parts.netloc not in ("", "localhost") or not parts.path or "?" in text:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{text} is no address of a local disk",
-            hint="it is file:///data/x, with three slashes; %23 is a # in it, and %3F a ?",
+            f"invalid address '{text}': expected a local path as file:///data/x",
+            hint="write three slashes, and %23 for #, %3F for ?",
         )
 
 
@@ -222,7 +222,7 @@ def _files(scheme: str, *, host: str, bucket: str, query: str) -> Any:
     except UNUSABLE as error:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{scheme}://{host or bucket}/ cannot be opened: {str(error).splitlines()[0]}",
+            f"cannot open {scheme}://{host or bucket}/: {str(error).splitlines()[0]}",
             hint=HINTS.get(scheme, f"known are file, s3, s3a and {', '.join(sorted(HDFS))}"),
         ) from error
 

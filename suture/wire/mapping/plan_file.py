@@ -55,14 +55,14 @@ class FinishedRun:
         if not is_whole:
             raise RefusedError(
                 Code.STALE_PLAN,
-                f"{name} is no finished verification run: it has no _SUCCESS file",
-                hint="give the directory that suture-verify printed",
+                f"cannot read the run {name}: it is not complete, it has no _SUCCESS file",
+                hint="name the directory that suture-verify printed",
             )
         run = cls(name, place.files, place.path, {})
         attempt = run._read(SUCCESS).decode(errors="replace").strip()
         manifest = run.json_object(MANIFEST)
         if attempt != manifest.get("attempt", ""):
-            told = ValueError(f"{SUCCESS} and {MANIFEST} are of two attempts")
+            told = ValueError(f"{SUCCESS} and {MANIFEST} belong to different attempts")
             raise unreadable(name, told)
         return replace(run, manifest=manifest, attempt=attempt)
 
@@ -74,7 +74,7 @@ class FinishedRun:
         except ValueError as error:
             raise unreadable(self.name, error) from error
         if not isinstance(found, dict):
-            raise unreadable(self.name, ValueError(f"{file} is no JSON object"))
+            raise unreadable(self.name, ValueError(f"{file} is not a JSON object"))
         return found
 
     def _read(self, file: str) -> bytes:
@@ -139,7 +139,7 @@ class FinishedRun:
 
 def unreadable(name: str, error: Exception) -> RefusedError:
     """Return the error for a run with a missing or damaged file."""
-    return RefusedError(Code.MALFORMED_REQUEST, f"plan in {name} cannot be read: {error}")
+    return RefusedError(Code.MALFORMED_REQUEST, f"cannot read the plan in {name}: {error}")
 
 
 def read_plan(run: FinishedRun, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRequest:

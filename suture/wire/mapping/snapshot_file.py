@@ -62,8 +62,8 @@ def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
             if target.exists():
                 raise RefusedError(
                     Code.CONTAINER_EXISTS,
-                    f"{target} exists",
-                    hint="a finished snapshot is never written over: name another",
+                    f"cannot write the snapshot {target}: it exists",
+                    hint="name a new directory",
                 )
             files = SnapshotFiles(building, snapshot_id)
             try:
@@ -79,7 +79,7 @@ def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
             os.close(claim)
     except OSError as error:
         raise UnavailableError(
-            Code.DISK_OUT_OF_SPACE, f"snapshot cannot be written: {error}"
+            Code.DISK_OUT_OF_SPACE, f"cannot write the snapshot: {error}"
         ) from error
 
 
@@ -233,7 +233,9 @@ def _lock(descriptor: int, building: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise UnavailableError(
-            Code.BUSY, f"another export writes {building}", hint="wait until it is done"
+            Code.BUSY,
+            f"cannot export the snapshot: another export writes {building}",
+            hint="wait for its end",
         ) from error
 
 

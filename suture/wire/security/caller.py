@@ -106,13 +106,13 @@ def check_own(certificate: bytes, role: Role, now_s: float) -> CertificateIdenti
         raise RefusedError(
             Code.INVALID_CONFIG,
             f"the certificate of {identity.name} has expired",
-            hint="suture tls issue makes a new one; no restart is needed then",
+            hint="suture tls issue creates a new one; no restart is needed",
         )
     if now_s < identity.begins_at_s:
         raise RefusedError(
             Code.INVALID_CONFIG,
             f"the certificate of {identity.name} is not valid yet",
-            hint="is the clock of this host right?",
+            hint="check the clock of this host",
         )
     if role not in identity.roles:
         said = ", ".join(sorted(identity.roles)) or "none"

@@ -74,7 +74,8 @@ def create_authority(directory: Path, *, name: str, days: int, now: datetime) ->
         if path.exists():
             raise RefusedError(
                 Code.INVALID_CONFIG,
-                f"{path} exists: a new authority would make every issued certificate worthless",
+                f"cannot create an authority: {path} exists, and a new one would invalidate "
+                "all issued certificates",
                 hint="name another directory",
             )
     key = ec.generate_private_key(ec.SECP256R1())
@@ -112,8 +113,9 @@ def issue(directory: Path, order: CertificateRequest, *, now: datetime) -> tuple
     if expires_at > authority.not_valid_after_utc:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"the authority itself expires on {authority.not_valid_after_utc:%Y-%m-%d}",
-            hint="--days fewer, or a new authority in another directory",
+            "cannot issue the certificate: the authority expires on "
+            f"{authority.not_valid_after_utc:%Y-%m-%d}",
+            hint="give a smaller --days, or create a new authority in another directory",
         )
     paths = _paths(directory, order.name)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -183,18 +185,18 @@ def _check(order: CertificateRequest) -> None:
     if not NAME.fullmatch(order.name) or order.name == CA_NAME:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{order.name!r} cannot be the name of a certificate",
-            hint="1 to 63 letters, digits, '.', '_', '-'; not ca",
+            f"invalid certificate name {order.name!r}",
+            hint="expected 1 to 63 letters, digits, '.', '_', '-'; not ca",
         )
     if SERVING & set(order.roles) and not order.hosts:
         raise RefusedError(
             Code.INVALID_CONFIG,
-            "a certificate with the role peer or scm must name the hosts under which it is dialled",
-            hint="--host datanode1.example.org --host 10.0.0.1",
+            "cannot issue a certificate with the role peer or scm without the names of its hosts",
+            hint="for example --host datanode1.example.org --host 10.0.0.1",
         )
     if order.node_id and Role.PEER not in order.roles:
         raise RefusedError(
-            Code.INVALID_CONFIG, "only a certificate with the role peer names a datanode"
+            Code.INVALID_CONFIG, "cannot combine --node with these roles: it requires the role peer"
         )
 
 
@@ -208,7 +210,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         raise RefusedError(
             Code.INVALID_CONFIG,
             f"cannot read {error.filename}: {error.strerror}",
-            hint="suture tls init makes an authority",
+            hint="suture tls init creates an authority",
         ) from error
     except (ValueError, TypeError) as error:
         raise RefusedError(
@@ -239,8 +241,8 @@ def _dns_name(host: str) -> x509.DNSName:
     if not HOST.fullmatch(host):
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{host!r} is no host name",
-            hint="the name or number that others dial, without a port",
+            f"invalid host name {host!r}",
+            hint="expected the name or IP address that clients connect to, without a port",
         )
     return x509.DNSName(host)
 

@@ -110,11 +110,15 @@ def _content(path: Path, modes_refused: int) -> bytes:
         others = "write" if modes_refused == FILE_MODES_REFUSED else "read"
         raise RefusedError(
             Code.INVALID_CONFIG,
-            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: others may {others} it",
+            f"cannot use {path}: its mode {stat.S_IMODE(facts.st_mode):04o} lets other users "
+            f"{others} it",
             hint=f"chmod {'go-w' if others == 'write' else 'u=rw,g=,o='} {path}",
         )
     if facts.st_uid not in {0, os.geteuid()}:
-        raise _refused(f"{path} belongs to user {facts.st_uid}, neither to root nor to us")
+        raise _refused(
+            f"cannot use {path}: its owner is user {facts.st_uid}, expected root or "
+            "the user of suture-scm"
+        )
     return content
 
 
@@ -220,8 +224,8 @@ class Security:
         if not self.allow_plaintext and not is_loopback(address):
             raise RefusedError(
                 Code.INVALID_CONFIG,
-                f"refusing to {what} {address} without TLS: anybody on the network could read "
-                "and change what is there",
+                f"refusing to {what} {address} without TLS: the network could read and change "
+                "all data",
                 hint="set certificate, key and ca (suture tls init makes them), "
                 "or allow_plaintext on a network that only the cluster can reach",
             )
@@ -267,7 +271,7 @@ def files_of(*, certificate: Path | None, key: Path | None, ca: Path | None) -> 
         raise RefusedError(
             Code.INVALID_CONFIG,
             f"tls {' and '.join(missing)} must be set, too",
-            hint="the certificate, its key and the ca go together",
+            hint="set certificate, key and ca together",
         )
     return None
 

@@ -190,13 +190,13 @@ def check(rule: AccessRule, method: str, caller: Caller, now_s: float) -> None:
         raise RefusedError(
             Code.UNAUTHENTICATED,
             f"the certificate of {identity.name} has expired",
-            hint="suture tls issue makes a new one",
+            hint="suture tls issue creates a new one",
         )
     if not identity.roles:
         raise RefusedError(
             Code.UNAUTHENTICATED,
-            f"the certificate of {identity.name} names no role",
-            hint="suture tls issue --role says what its holder is",
+            f"the certificate of {identity.name} has no role",
+            hint="issue a certificate with suture tls issue --role",
         )
     if not identity.roles & rule.roles:
         raise RefusedError(
@@ -215,8 +215,8 @@ def check_node(rule: AccessRule, request: Any, caller: Caller) -> None:
     if said != caller.identity.node_id:
         raise RefusedError(
             Code.PERMISSION_DENIED,
-            f"{caller.identity.name} may speak for datanode {caller.identity.node_id}, "
-            f"not for {said}",
+            f"{caller.identity.name} may act for datanode {caller.identity.node_id}, not for "
+            f"{said}",
             caller=caller.identity.name,
         )
 
@@ -312,7 +312,7 @@ class AuthorizationMiddleware:
         try:
             if self._allowances is not None and not self._allowances.take(caller.account):
                 raise UnavailableError(
-                    Code.BUSY, f"{caller.name} calls more often than this server allows"
+                    Code.BUSY, f"{caller.name} exceeds the rate limit of this server"
                 )
             check(rule, method, caller, self._now_s())
             if request is not None:
@@ -400,7 +400,7 @@ class AuthorizationMiddleware:
 
 
 def _closed(_request: Any, _context: grpc.ServicerContext) -> Any:
-    raise RefusedError(Code.PERMISSION_DENIED, "nobody may call this method")
+    raise RefusedError(Code.PERMISSION_DENIED, "no role is allowed to call this method")
 
 
 def _like(handler: Any, behavior: Callable[..., Any]) -> _Handler:

@@ -97,7 +97,7 @@ def bind(server: grpc.Server, address: str, security: Security) -> int:
         raise RefusedError(
             Code.INVALID_CONFIG,
             f"cannot listen on {address}",
-            hint="host:port; is another process using the port?",
+            hint="check HOST:PORT and other users of the port",
             address=address,
         )
     return port

@@ -353,11 +353,11 @@ def test_error_names_the_missing_object_and_its_kind(
     def message(*words: str) -> str:
         return str(suture.json(*words, code=1)["error"]["message"])
 
-    assert f"no such file or directory here: {absent}" == message("put", str(absent))
+    assert f"cannot store {absent}: no such file or directory" == message("put", str(absent))
     assert "no container 77777" in message("ls", "--container", "77777")
     assert [] != suture.json("ls", "--container", str(damaged))["keys"]
-    assert "'127.0.0.1' has no port" in message("status", "--datanode", "127.0.0.1")
-    assert "a datanode, and no volume" in message("volume", "retire", address)
+    assert "'127.0.0.1' is neither HOST:PORT" in message("status", "--datanode", "127.0.0.1")
+    assert "a datanode instead of a volume" in message("volume", "retire", address)
     assert f" {address} " in suture("scrub", "status", "--datanode", address)
 
 

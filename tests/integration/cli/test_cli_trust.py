@@ -124,7 +124,7 @@ def test_a_person_decides(contested: Contested) -> None:
         shown["datanode_id"],
         [change["length_bytes"] for change in shown["changes"]],
     )
-    assert "nobody to ask" in refused["message"]
+    assert "stdin is not a terminal" in refused["message"]
     assert contested.ids[LIAR] in terminal.shown
     assert f"replace as shown, trusting {contested.ids[0]}?" in terminal.shown
     assert ExitCode.FAILED == declined

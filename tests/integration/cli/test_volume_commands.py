@@ -226,7 +226,7 @@ def test_added_volume_that_cannot_be_scanned_in_time_is_refused(
     restart("refuse")
     refused = suture.json("volume", "add", path, "--datanode", address, code=ExitCode.FAILED)
 
-    assert "the promise to read every byte" in refused["error"]["message"]
+    assert "cannot read every byte within the interval" in refused["error"]["message"]
     assert path not in volumes_of(suture, cluster, index)
     restart("refuse")
     assert path not in volumes_of(suture, cluster, index)

@@ -209,7 +209,7 @@ def test_a_shard_is_asked_of_no_datanode_alone(
     )
 
     assert "is erasure-coded" in refused["error"]["message"]
-    assert "'rs-3-2-x' names no erasure code" in unknown["error"]["message"]
+    assert "invalid erasure code 'rs-3-2-x'" in unknown["error"]["message"]
     assert 5 == len(five.nodes)
 
 

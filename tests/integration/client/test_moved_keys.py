@@ -103,7 +103,7 @@ def test_two_versions_of_a_key_are_never_mixed(
 
     pieces = client.stream(name)
     taken = [next(pieces)]
-    with pytest.raises(KeyReplaced, match=f"{name} was replaced while it was read") as caught:
+    with pytest.raises(KeyReplaced, match=f"{name}: it was replaced during the read") as caught:
         client.download(name, path, progress=replace)
     with pytest.raises(KeyReplaced):
         taken.extend(pieces)

@@ -149,9 +149,10 @@ def test_unreadable_chunk_error_names_block_key_offset_and_causes(three: list[Da
 
     said = str(caught.value)
     assert (
-        f"block {BLOCK} of container {CONTAINER} for a/key, chunk at offset {CHUNK_BYTES}" in said
+        f"no replica of container {CONTAINER} has block {BLOCK}, chunk at offset {CHUNK_BYTES}"
+        in said
     )
-    assert "dn1: chunk at 100000: the bytes do not have the checksums" in said
+    assert "dn1: chunk at 100000: the data does not match the checksums" in said
     assert "dn2: " in said
     assert "dn3: " in said
 

@@ -358,7 +358,7 @@ class TestTrust:
         shown = handlers.trust(self.wish(other, dry_run=True), lambda: False)
         remove_blocks(other.replica.store, CONTAINER, [BlockId(1)])
 
-        with pytest.raises(RefusedError, match="not what was shown") as refused:
+        with pytest.raises(RefusedError, match="changed since it was shown") as refused:
             handlers.trust(self.wish(other, shown=shown.shown), lambda: False)
 
         assert Code.STALE_PLAN is refused.value.code

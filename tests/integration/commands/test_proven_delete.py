@@ -197,7 +197,7 @@ def test_replica_with_lost_rows_is_deleted_if_the_other_has_the_blocks(
 
     error = refusal(lambda: delete(mine, [other]))
     assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
-    assert "it has nothing of block 2" in str(error)
+    assert "it has no data of block 2" in str(error)
 
     other.replica.store.delete_container(CONTAINER, force=True)
     other.replica.create()
@@ -213,13 +213,13 @@ def test_two_do_not_go_because_of_each_other(two: tuple[Datanode, Datanode]) -> 
     with mine.pledges.leaving(CONTAINER):
         error = refusal(lambda: delete(other, [mine]))
     assert (Code.NOT_PROVEN, True) == (error.code, has(other))
-    assert "is being deleted here, too" in str(error)
+    assert "it is being deleted here" in str(error)
 
     delete(mine, [other])
     error = refusal(lambda: delete(other, [mine]))
     assert isinstance(error, UnavailableError)
     assert (Code.BUSY, True) == (error.code, has(other))
-    [left_s] = re.findall(r"it stays for (\d+) s", str(error))
+    [left_s] = re.findall(r"relies on this one for (\d+) s", str(error))
     assert 0 < int(left_s) <= 30, "a witness is bound for seconds, not for as long as reading"
 
 

@@ -100,7 +100,7 @@ def test_quasi_closed_replica_is_kept_when_the_witness_lost_bytes(
         close(one, QUASI)
     other.replica.flip(2, 5)
 
-    assert "nobody proves to have it" in delete(mine, other)
+    assert "no peer proved that it has the data" in delete(mine, other)
 
 
 @pytest.mark.parametrize("state", [QUASI, CLOSED])
@@ -164,7 +164,7 @@ def test_quasi_closed_replica_with_blocks_of_its_own_is_kept(
         mine.replica.flip(1, 5)
         mine.replica.scan()
 
-    assert "it has not all of block 3" in delete(mine, other)
+    assert "it lacks parts of block 3" in delete(mine, other)
 
 
 def test_uncommitted_chunks_do_not_prevent_a_delete(two: tuple[Datanode, Datanode]) -> None:

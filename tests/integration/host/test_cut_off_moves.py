@@ -56,7 +56,7 @@ class TestDelete:
         number = ContainerId(host.on("a")[-1])
         cut_off(host, monkeypatch, number)
 
-        with pytest.raises(UnavailableError, match="is still on") as caught:
+        with pytest.raises(UnavailableError, match="is on both") as caught:
             host.store.delete_container(number, force=True)
 
         assert Code.BUSY is caught.value.code

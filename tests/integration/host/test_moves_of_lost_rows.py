@@ -89,7 +89,7 @@ class TestDrop:
         host.store.services.change(host.id_of("a"), VolumeMode.RETIRING)
         copied_without(host, one, BlockId(2))
 
-        with pytest.raises(RefusedError, match="nothing of block 2"):
+        with pytest.raises(RefusedError, match="no data of block 2"):
             host.store.services.drop_moved(host.id_of("a"), one)
 
         assert content(one, 2) == left.paths(one).block_file(BlockId(2)).read_bytes()

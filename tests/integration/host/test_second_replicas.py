@@ -74,7 +74,7 @@ class TestCancelled:
         if is_restarted:
             host.restart()
 
-        with pytest.raises(UnavailableError, match="is still on") as caught:
+        with pytest.raises(UnavailableError, match="is on both") as caught:
             host.store.delete_container(number, force=True)
 
         assert Code.BUSY is caught.value.code
@@ -224,7 +224,7 @@ class TestTakenBack:
         assert number in host.on("a")
         assert ["a", "b"] == directories(host, number)
 
-        with pytest.raises(UnavailableError, match="is still on"):
+        with pytest.raises(UnavailableError, match="is on both"):
             host.store.delete_container(number, force=True)
 
         host.work()
@@ -245,7 +245,7 @@ class TestReturnedDisk:
         if is_restarted:
             host.restart()
 
-        with pytest.raises(UnavailableError, match="is still on"):
+        with pytest.raises(UnavailableError, match="is on both"):
             host.store.delete_container(number, force=True)
 
         host.work()
@@ -327,7 +327,7 @@ class TestReturnedDisk:
 
         progress = host.moves.progress(host.id_of("b"))
         assert progress is not None
-        assert "has another replica of it" in progress.stuck[number].why
+        assert "has another replica of the container" in progress.stuck[number].why
         assert not progress.stuck[number].has_no_room
         host.restart()
         assert ["a", "b"] == directories(host, number)

@@ -388,7 +388,7 @@ class TestAdd:
         """A directory given by mistake, such as /etc, stays as it is."""
         (host.at("c") / "passwd").touch()
 
-        with pytest.raises(SutureError, match="c: no volume, yet it holds 'passwd'"):
+        with pytest.raises(SutureError, match="c: it is not a volume and contains 'passwd'"):
             host.store.services.add_volume(host.at("c"))
 
         assert ["passwd"] == [path.name for path in host.at("c").iterdir()]

@@ -81,7 +81,7 @@ class TestTakeBack:
         host.open("a", "b")
 
         [error] = [volume.error for volume in host.store.volumes() if volume.failed]
-        assert f"was volume {volume_id}" in error
+        assert f"volume {volume_id} was there" in error
         host.at("a").rmdir()
         (host.path / "away").rename(host.at("a"))
         host.restart("b")
@@ -117,7 +117,7 @@ class TestArrivals:
         targets = [host.store.volume_set.by_id(host.id_of("a"))]
         host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
 
-        with pytest.raises(UnavailableError, match="takes no new replicas"):
+        with pytest.raises(UnavailableError, match="no longer accepts new replicas"):
             host.store.services.begin_arrival(ANNOUNCED, targets)
 
         assert ANNOUNCED.container_id not in host.store.volume_set.arrivals
@@ -136,7 +136,7 @@ class TestArrivals:
             return chosen
 
         monkeypatch.setattr("agent.store.replica_store.choose_volume", slow)
-        with pytest.raises(UnavailableError, match="retired meanwhile"):
+        with pytest.raises(UnavailableError, match="retired concurrently"):
             host.store.create_container(ContainerId(1))
 
         assert [] == host.store.services.left_on(chosen.volume_id)

@@ -37,19 +37,19 @@ def volumes(tmp_path: Path) -> Path:
 def empty(path: Path) -> str:
     """Leave a mount point without its disk; return what is said of it."""
     path.mkdir()
-    return "is empty and holds no hdds/VERSION"
+    return "it is empty: it has no hdds/VERSION"
 
 
 def nowhere(_path: Path) -> str:
     """Leave nothing at all."""
-    return "holds no hdds/VERSION"
+    return "has no hdds/VERSION"
 
 
 def garbage(path: Path) -> str:
     """Leave a volume of which nobody can say whose it is."""
     (path / "hdds").mkdir(parents=True)
     (path / "hdds" / "VERSION").write_bytes(b"\xff" * 100)
-    return "does not say storageID"
+    return "lacks storageID"
 
 
 def unreadable(path: Path) -> str:
@@ -100,8 +100,8 @@ def test_disks_that_are_all_absent_are_all_named(
 
     said = capsys.readouterr().out
     assert ExitCode.FAILED == code
-    assert all(f"{path}: ABSENT: {path} is empty" in said for path in paths)
-    assert "mount its disk" in said
+    assert all(f"{path}: ABSENT: cannot read volume {path}: it is empty" in said for path in paths)
+    assert "mount the disk" in said
 
 
 def test_a_service_reads_the_others_and_waits_for_a_disk(volumes: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_service_reads_the_others_and_waits_for_a_disk(volumes: Path, tmp_path
     assert {str(volumes / "dn4" / "hdds"): 0, place: 0} == after
     shown = json.loads(health)["volumes"][place]
     assert "absent" == shown["state"]
-    assert "is empty and holds no hdds/VERSION" in shown["last_error"]
+    assert "it is empty: it has no hdds/VERSION" in shown["last_error"]
     assert str(absent) == told["path"]
     assert 0 == code
 
@@ -178,5 +178,5 @@ def test_a_service_of_nothing_is_refused(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("1", "2")]
     scrub = ScrubOptions(data_dirs=paths, state_dir=tmp_path / "state")
 
-    with pytest.raises(RefusedError, match="holds no hdds/VERSION"):
+    with pytest.raises(RefusedError, match="has no hdds/VERSION"):
         serve(ScrubServiceOptions(scrub=scrub, interval_s=60.0), StopRequest())

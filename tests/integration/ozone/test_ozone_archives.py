@@ -415,7 +415,7 @@ def messages(**changes: Any) -> list[Any]:
         ([], "there is nothing of it"),
         ([WIRE["Upload"](offset=0, data=b"x")], "containerID"),
         ([WIRE["Upload"](containerID=5, compression=9)], "compression 9 is unknown"),
-        ([WIRE["Upload"](containerID=5, compression=3)], "compressed by LZ4 are not taken"),
+        ([WIRE["Upload"](containerID=5, compression=3)], "compressed with LZ4 are not supported"),
     ],
 )
 def test_parts_that_do_not_follow_each_other_are_refused(

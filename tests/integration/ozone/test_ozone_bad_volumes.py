@@ -318,7 +318,7 @@ def test_a_volume_that_goes_away_is_not_one_whose_containers_were_deleted(
     assert [(1, ScrubStatus.WHOLE), (2, ScrubStatus.WHOLE)] == sorted(
         (item.container_id, item.standing) for item in results
     )
-    assert [(hdds, f"volume DS-made is not at {hdds} any more")] == told
+    assert [(hdds, f"volume DS-made is no longer at {hdds} any more")] == told
     assert [ScrubStatus.WHOLE] * 3 == [again[number].standing for number in (1, 2, 3)]
     assert len(BIG) <= sum(rest) < len(BIG) + 8_000  # container 1 is not read again
 
@@ -379,7 +379,7 @@ def test_volumes_are_read_at_once(two: tuple[MadeVolume, Path], tmp_path: Path) 
 
 def test_directory_that_is_no_ozone_volume_is_refused(tmp_path: Path) -> None:
     """The error names the path before anything is read."""
-    with pytest.raises(RefusedError, match=r"holds no hdds/VERSION") as refused:
+    with pytest.raises(RefusedError, match=r"has no hdds/VERSION") as refused:
         scrubbed(ScrubOptions(data_dirs=[tmp_path], state_dir=tmp_path / "state"))
 
     assert Code.INCONSISTENT_VOLUME is refused.value.code

@@ -210,7 +210,7 @@ def test_scrub_refuses_a_path_that_is_no_data_directory(
 
     said = capsys.readouterr().err
     assert ExitCode.FAILED == code
-    assert "holds no hdds/VERSION [INCONSISTENT_VOLUME]" in said
+    assert "has no hdds/VERSION [INCONSISTENT_VOLUME]" in said
     assert "hdds.datanode.dir" in said
 
 

@@ -194,7 +194,7 @@ def test_a_target_that_is_full_says_so(
         status = answered(scm, 71, target=at(port_of(full)))
 
         assert FAILED == status.status
-        assert "bytes are needed, 0 are free" in status.msg
+        assert "the volume with the most space has 0" in status.msg
         assert full.address in status.msg
         assert [] == full.replica.store.replica_ids()
 
@@ -317,7 +317,7 @@ def test_another_shard_than_was_ordered_is_not_taken(scm: StandInScm, agent: Age
         other = answered(scm, 71, containerID=6, sources=sources, replicaIndex=1)
 
         assert FAILED == other.status
-        assert "container 6: its source has shard 2, ordered was 1" in other.msg
+        assert "container 6: the source has shard 2, the command is for 1" in other.msg
         assert CODED not in store.replica_ids()
 
         meant = answered(scm, 72, containerID=6, sources=sources, replicaIndex=2)
@@ -331,7 +331,7 @@ def test_existing_container_is_not_fetched(scm: StandInScm, agent: AgentProcess)
         status = answered(scm, 71, sources=[at(peer.port)])
 
         assert FAILED == status.status
-        assert "is here already" in status.msg
+        assert "already exists here" in status.msg
         assert [] == peer.wishes
 
 
@@ -384,7 +384,7 @@ def test_stalled_copy_times_out_and_releases_the_container(
         order = ReplicateCommand(container_id=5 if is_pull else 1)
         (order.sources.add() if is_pull else order.target).address = f"127.0.0.1:{peer.port}"
 
-        with pytest.raises(UnavailableError, match=f"nothing passed for {PATIENCE_S:g} s"):
+        with pytest.raises(UnavailableError, match=f"no data for {PATIENCE_S:g} s"):
             copies.copy(order, lambda: False, 60.0)
 
     with copies.leases.hold(ONE, 0.0):

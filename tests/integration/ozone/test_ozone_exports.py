@@ -185,8 +185,8 @@ def test_exported_container_can_be_imported_by_another_agent(
     [
         (99, 1, grpc.StatusCode.NOT_FOUND, "99"),
         (0, 1, grpc.StatusCode.INVALID_ARGUMENT, "containerID"),
-        (OPEN, 1, grpc.StatusCode.FAILED_PRECONDITION, "not sent before it is closed"),
-        (WHOLE, 3, grpc.StatusCode.FAILED_PRECONDITION, "LZ4 are not made here"),
+        (OPEN, 1, grpc.StatusCode.FAILED_PRECONDITION, ", not closed"),
+        (WHOLE, 3, grpc.StatusCode.FAILED_PRECONDITION, "LZ4 are not supported"),
         (WHOLE, 9, grpc.StatusCode.INVALID_ARGUMENT, "compression 9 is unknown"),
     ],
 )
@@ -255,4 +255,4 @@ def test_replica_with_lost_rows_is_not_exported(
     with pytest.raises(grpc.RpcError) as caught:
         client.download(WHOLE)
 
-    assert "block 101 has bytes here and no row" in caught.value.details()
+    assert "block 101 has data but no readable row" in caught.value.details()

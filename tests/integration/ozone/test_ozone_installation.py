@@ -59,7 +59,7 @@ def test_bytes_that_are_not_the_rows_are_refused(tmp_path: Path) -> None:
     """Nothing is changed or kept, whoever offers the bytes."""
     prepare(tmp_path, "flipped")
 
-    with pytest.raises(RefusedError, match="not what the row here says") as refused:
+    with pytest.raises(RefusedError, match="not match the local row") as refused:
         installer(tmp_path).install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[2])
 
     assert Code.CHECKSUM_MISMATCH is refused.value.code
@@ -114,7 +114,7 @@ def test_bytes_that_do_not_arrive_are_taken_back(
         write(path, data[:-1] + b"?", offset)
 
     monkeypatch.setattr(blockfile, "overwrite", loses_the_first)
-    with pytest.raises(BlockFailed, match="read back otherwise"):
+    with pytest.raises(BlockFailed, match="read back differ"):
         one.install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[1])
 
     assert old_bytes("flipped") == file_of(tmp_path).read_bytes()
@@ -133,7 +133,7 @@ def test_chunk_corrupted_in_memory_is_restored_from_the_file(
 
     with monkeypatch.context() as bad:
         failing_memory(bad)
-        with pytest.raises(BlockFailed, match="read back otherwise"):
+        with pytest.raises(BlockFailed, match="read back differ"):
             one.install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[1])
 
     assert WHOLE == file_of(tmp_path).read_bytes()
@@ -149,7 +149,7 @@ def test_a_copy_that_reads_otherwise_each_time_is_not_put_back(
     monkeypatch.setattr(overwrite, "read_file", lambda *_, **__: bytes([next(reads)]) * CHUNK_BYTES)
     monkeypatch.setattr(installation, "check_arrived", refuses)
 
-    with pytest.raises(BlockFailed, match="reads otherwise each time"):
+    with pytest.raises(BlockFailed, match="each read returns different bytes"):
         one.install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[1])
 
     assert WHOLE == file_of(tmp_path).read_bytes()
@@ -159,7 +159,7 @@ def test_a_copy_that_reads_otherwise_each_time_is_not_put_back(
 
 def refuses(_path: Path, _entries: Sequence[InstallEntry]) -> None:
     """Find that nothing arrived."""
-    raise BlockFailed(Code.IO_EXCEPTION, "read back otherwise")
+    raise BlockFailed(Code.IO_EXCEPTION, "read back differ")
 
 
 def test_recovery_keeps_a_chunk_that_was_fully_written(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_journal_of_another_version_stops_everything(tmp_path: Path) -> None:
 
     for garbage in (data.replace(b'"version": 1', b'"version": 2'), data[:-7], b"[]"):
         kept.write_bytes(garbage)
-        with pytest.raises(RefusedError, match="no journal of this version"):
+        with pytest.raises(RefusedError, match="as a journal of this version"):
             one.recover()
 
 

@@ -224,7 +224,7 @@ def test_the_manager_of_another_cluster_is_refused_at_start(
     found = leaders_of(load(written(tmp_path, scm.address)))
 
     with pytest.raises(
-        RefusedError, match=r"leads cluster CID-1.*, the volumes are of CID-other"
+        RefusedError, match=r"cannot join cluster CID-1.* the volumes belong to cluster CID-other"
     ) as caught:
         check_leaders(found, replace(WHO, cluster_id="CID-other"))
 
@@ -258,7 +258,7 @@ def test_a_secure_cluster_is_refused_with_a_sentence(tmp_path: Path) -> None:
         found[0].close()
 
     assert Code.UNAUTHENTICATED is caught.value.code
-    assert "a cluster with Kerberos" in caught.value.hint
+    assert "Kerberos is not supported" in caught.value.hint
 
 
 def test_another_layout_is_refused_with_the_option(scm: StandInScm, tmp_path: Path) -> None:
@@ -276,5 +276,5 @@ def test_another_layout_is_refused_with_the_option(scm: StandInScm, tmp_path: Pa
 
 def test_a_datanode_that_ozone_could_not_name_is_refused(scm: StandInScm, tmp_path: Path) -> None:
     """Ozone knows datanodes by UUIDs."""
-    with pytest.raises(RefusedError, match="datanode dn1, and Ozone knows datanodes by UUIDs"):
+    with pytest.raises(RefusedError, match="the datanode id dn1 is not a UUID"):
         built(load(written(tmp_path, scm.address)), replace(WHO, datanode_id="dn1"))

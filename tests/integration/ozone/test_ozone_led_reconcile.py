@@ -260,4 +260,4 @@ def test_reconcile_of_a_missing_or_coded_container_fails_with_the_reason(
 
     assert FAILED == missing.status == coded.status
     assert "CONTAINER_NOT_FOUND" in missing.msg
-    assert "erasure-coded here" in coded.msg
+    assert "it is erasure-coded" in coded.msg

@@ -153,7 +153,7 @@ def test_a_plan_about_another_cluster_is_refused(scm: RecordedScm, tmp_path: Pat
     """
     directory = finished_run(tmp_path / "run", {"container_id": 1}, cluster_id="another")
 
-    with pytest.raises(RefusedError, match="the plan is about cluster another") as caught:
+    with pytest.raises(RefusedError, match="the plan: it is for cluster another") as caught:
         given(scm, directory)
 
     assert Code.WRONG_CLUSTER is caught.value.code
@@ -234,7 +234,7 @@ def test_without_a_yes_it_is_only_shown(
     told = capsys.readouterr()
     assert ExitCode.TO_DO == shown
     assert "1 SHOWN" in told.out
-    assert "--yes does it" in told.err
+    assert "--yes confirms them" in told.err
     assert [] == ordered(scm)
 
     done = run([*words, "--yes", "--json"])
@@ -256,5 +256,5 @@ def test_an_unfinished_run_is_refused(
     code = run(["ozone", "reconcile", str(directory), "--scm", scm.address, "--yes"])
 
     assert ExitCode.FAILED == code
-    assert "no finished verification run" in capsys.readouterr().err
+    assert "it is not complete" in capsys.readouterr().err
     assert [] == scm.calls

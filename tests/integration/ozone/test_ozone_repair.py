@@ -425,7 +425,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(
     assert b"somebody else's" == elsewhere.read_bytes()
     left = [one for one in document["outcomes"] if one["written"] == "LEFT"]
     assert [FIRST + 3] == [one["block_id"] for one in left]
-    assert "is no regular file" in left[0]["message"]
+    assert "is not a regular file" in left[0]["message"]
 
 
 def test_files_belong_to_the_datanodes_user(

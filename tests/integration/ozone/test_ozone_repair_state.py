@@ -200,7 +200,7 @@ def test_a_replica_is_not_marked_closed_while_a_peer_is_not_heard(
         heard_and_silent = [*addresses(peers), "127.0.0.1:1"]
         assert ExitCode.UNAVAILABLE == whole.repair(1, heard_and_silent, "--yes", "--mark-closed")
 
-    assert "127.0.0.1:1 was not heard" in capsys.readouterr().err
+    assert "127.0.0.1:1 did not answer" in capsys.readouterr().err
     assert before == whole.descriptor(1).read_bytes()
 
 

@@ -184,13 +184,13 @@ def test_a_cluster_with_kerberos_is_refused_in_plain_words() -> None:
         client.ask(ScmRequestType.GET_SCM)
 
     assert Code.UNAUTHENTICATED is caught.value.code
-    assert "Kerberos cannot be asked yet" in caught.value.hint
+    assert "Kerberos is not supported" in caught.value.hint
     assert 1 == client.counts.connections
 
 
 @pytest.mark.parametrize(
     ("server", "said"),
-    [("http", "does not speak Hadoop's RPC: HTTP"), ("dn", "is no client port of an SCM")],
+    [("http", "does not use Hadoop RPC: HTTP"), ("dn", "is not the client port of an SCM")],
 )
 def test_another_port_of_the_scm_is_told(server: str, said: str) -> None:
     """

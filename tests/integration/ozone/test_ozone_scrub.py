@@ -185,7 +185,7 @@ def test_state_on_the_volume_is_refused(made: MadeVolume) -> None:
     """
     before = snapshot(made.root)
 
-    with pytest.raises(RefusedError, match="lies on Ozone's volume"):
+    with pytest.raises(RefusedError, match="it is on Ozone's volume"):
         scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=made.root / "hdds" / "state"))
 
     assert before == snapshot(made.root)

@@ -217,9 +217,9 @@ def test_a_volume_that_has_left_is_an_error_and_its_findings_stay(
         listing = store.listing()
         leave(made)
 
-        with pytest.raises(VolumeFailed, match="DS-made is not at"):
+        with pytest.raises(VolumeFailed, match="DS-made is no longer at"):
             list(store.columns())
-        with pytest.raises(VolumeFailed, match="DS-made is not at"):
+        with pytest.raises(VolumeFailed, match="DS-made is no longer at"):
             store.forget_gone(listing)  # of containers, when it left in the middle of a listing
         assert [ScrubStatus.DAMAGED, ScrubStatus.WHOLE] == [result.standing for result in before]
         assert before == list(history.results())
@@ -239,7 +239,7 @@ def test_a_volume_that_left_before_it_was_read_is_an_error(
         store = OzoneStore(volume, history, tmp_path, SystemClock(), database=made.database)
         leave(made)
 
-        with pytest.raises(VolumeFailed, match="DS-made is not at"):
+        with pytest.raises(VolumeFailed, match="DS-made is no longer at"):
             store.listing()
 
 
@@ -258,7 +258,9 @@ def test_a_promise_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     data_dir = golden(tmp_path / "golden") / "dn0-damaged"
     scrub = ScrubOptions(data_dirs=[data_dir], state_dir=tmp_path / "state", bytes_per_s_max=1000)
 
-    with pytest.raises(RefusedError, match=r"cannot be kept: volume .* --rate gives") as refused:
+    with pytest.raises(
+        RefusedError, match=r"within the interval: volume .* --rate gives"
+    ) as refused:
         serve(ScrubServiceOptions(scrub=scrub, interval_s=60.0), StopRequest())
 
     assert Code.INVALID_CONFIG is refused.value.code

@@ -312,7 +312,7 @@ def test_a_history_that_somebody_holds_is_not_to_be_removed(
     with pytest.raises(RefusedError, match="unable to open") as lost:
         History(tmp_path / "nowhere" / "history.sqlite")
 
-    assert "another program" in held.value.hint
+    assert "stop the program" in held.value.hint
     assert "--state-dir" in lost.value.hint
     assert "remove" not in held.value.hint + lost.value.hint
 

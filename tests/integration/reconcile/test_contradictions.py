@@ -161,7 +161,7 @@ class TestStore:
         before = cluster.mine.files()
         [chunk] = cluster.wrong.replica.store.view(CONTAINER).block(BLOCK).chunks
 
-        with pytest.raises(RefusedError, match="not what the row here says") as refused:
+        with pytest.raises(RefusedError, match="not match the local row") as refused:
             store.repair(CONTAINER).install_chunk(BLOCK, chunk, cluster.lie)
 
         assert Code.CHECKSUM_MISMATCH is refused.value.code

@@ -209,7 +209,7 @@ class TestBadSources:
             result = cluster.reconstruct(cluster.order([1]))
 
             cluster.assert_shard(6, 1)
-            assert "its cell is wrong" in result.replaced["dn-3"]
+            assert "the cell is wrong" in result.replaced["dn-3"]
 
     def test_wrong_bytes_that_nothing_can_name_are_not_built_upon(self, tmp_path: Path) -> None:
         """If the record does not fit and no further shard is available, nothing is committed."""
@@ -218,7 +218,9 @@ class TestBadSources:
         ) as cluster:
             cluster.serve()
 
-            with pytest.raises(RefusedError, match="it cannot be told which") as caught:
+            with pytest.raises(
+                RefusedError, match="the wrong shard cannot be identified"
+            ) as caught:
                 cluster.reconstruct(cluster.order([1, 2]))
 
             assert Code.CHECKSUM_MISMATCH is caught.value.code
@@ -310,7 +312,7 @@ class TestRefusals:
         with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
             cluster.serve()
 
-            with pytest.raises(RefusedError, match="needs 3 sources, the order names 2"):
+            with pytest.raises(RefusedError, match="needs 3 sources, the command names 2"):
                 cluster.reconstruct(cluster.order([1], sources=[2, 3]))
 
             assert [] == cluster.nodes[6].store.replica_ids()

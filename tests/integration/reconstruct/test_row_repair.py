@@ -225,7 +225,7 @@ def test_undecidable_contradiction_records_no_row(tmp_path: Path) -> None:
         found, told = outcome(cluster, 2, [1, 3, 5])
 
         assert (ReconcileVerdict.PARTIAL, ChunkResult.FAILED) == (found, told.result)
-        assert "not what their writer recorded" in told.message
+        assert "do not match the writer's record" in told.message
 
 
 def test_interrupted_row_repair_is_resumed_later(tmp_path: Path) -> None:

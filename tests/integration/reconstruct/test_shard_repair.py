@@ -173,7 +173,7 @@ class TestChunkRepair:
             ({1: groups_of(RS_3_2, [62_000])}, "by the length of its group"),
             (
                 {4: {1: altered(groups_of(RS_3_2, [50_000])[1], 4, 4)}},
-                "make something else of its last chunk",
+                "the last chunk rebuilt from",
             ),
         ],
     )

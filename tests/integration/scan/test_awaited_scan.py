@@ -94,7 +94,7 @@ class TestRequestedScans:
                 next(scan)
             one_more = requested.scans.run(CONTAINER, lambda: False)
 
-            with pytest.raises(UnavailableError, match=f"{WAITING_MAX} wait already") as refusal:
+            with pytest.raises(UnavailableError, match=f"{WAITING_MAX} are waiting") as refusal:
                 next(one_more)
             waiting.pop().close()
             in_its_place = requested.scans.run(CONTAINER, lambda: False)

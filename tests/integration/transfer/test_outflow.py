@@ -204,7 +204,7 @@ def test_without_queues_nothing_is_read_ahead(
     """The caller reads it in another way then."""
     monkeypatch.setattr(readqueue, "NUMBERS", {})
     ahead = ReadsAhead(files)
-    with pytest.raises(OSError, match="no place"):
+    with pytest.raises(OSError, match="a queue is full"):
         ahead.begin(BlockId(6), 0, pages(1))
     ahead.close()
 

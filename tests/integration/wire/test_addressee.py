@@ -46,7 +46,7 @@ def test_call_for_another_datanode_is_refused(
         call(peer)
 
     assert Code.WRONG_DATANODE is refused.value.code
-    assert "this is datanode dn1, and the call is for datanode dn2" in str(refused.value)
+    assert "this is datanode dn1, the call is for datanode dn2" in str(refused.value)
     assert [CONTAINER] == list(datanode.replica.store.replica_ids())
 
 

@@ -382,7 +382,7 @@ class TestPermissions:
         refused = refusal(lambda: Certificates(files))
 
         assert Code.INVALID_CONFIG == refused.code
-        assert f"{getattr(files, name)} has mode {mode:04o}" in str(refused)
+        assert f"{getattr(files, name)}: its mode {mode:04o}" in str(refused)
         assert "chmod" in refused.hint
 
     @pytest.mark.parametrize("address", ["10.0.0.1:9859", "example.org:1", "[2001:db8::1]:1"])

@@ -21,7 +21,7 @@ def test_scm_that_never_answers_is_named_in_the_error() -> None:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with (
             ScmClient(address, timeout_s=0.1) as scm,
-            pytest.raises(UnavailableError, match=f"^the SCM at {address} gave no answer in time$"),
+            pytest.raises(UnavailableError, match=f"^the SCM at {address} did not answer in time$"),
         ):
             scm.list_nodes(pb.ListNodesRequest())
 
@@ -32,7 +32,7 @@ def test_silent_scm_is_not_asked_to_end_a_session() -> None:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with ScmClient(address, timeout_s=0.1) as scm, ClusterClient(address) as client:
             session = WriterSession(scm, client._dial, client._stream)
-            with pytest.raises(UnavailableError, match="gave no answer in time"):
+            with pytest.raises(UnavailableError, match="did not answer in time"):
                 session._allocate([10])
 
             session.finish(close=False)

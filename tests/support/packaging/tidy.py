@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from tests.support.packaging import language
+from tests.support.packaging import language, messages
 from tests.support.packaging.naming import (
     DECLARING,
     NAMING,
@@ -481,6 +481,14 @@ def docstrings_say_what_it_is(tree: Tree) -> Iterator[str]:
                 yield f"{path}:{line}: {text[:60]}"
 
 
+def error_texts_are_plain(tree: Tree) -> Iterator[str]:
+    """A text of an error begins in lower case, ends without a full stop, and is plain English."""
+    for path, module in tree.modules.items():
+        if path.startswith(PRODUCT_PACKAGES):
+            for line, fault in messages.violations(module):
+                yield f"{path}:{line}: {fault}"
+
+
 def tests_name_their_subject(tree: Tree) -> Iterator[str]:
     """A test is named by subject, condition and result: no pronoun or connective comes first."""
     for path, node in tree.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
@@ -530,6 +538,7 @@ RULES: tuple[Rule, ...] = (
     no_host_of_a_registry,
     citations_are_of_what_is_here,
     docstrings_say_what_it_is,
+    error_texts_are_plain,
     tests_name_their_subject,
     classes_are_nouns_of_their_own,
     documents_wrap,

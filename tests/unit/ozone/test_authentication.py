@@ -41,7 +41,7 @@ def test_state_directory_of_a_user_without_home_is_refused_with_the_option() -> 
     with pytest.raises(RefusedError) as refusal:
         default_state_dir()
 
-    assert (Code.INVALID_CONFIG, "name one with --state-dir") == (
+    assert (Code.INVALID_CONFIG, "choose a directory with --state-dir") == (
         refusal.value.code,
         refusal.value.hint,
     )

@@ -80,9 +80,9 @@ def test_directory_is_taken_as_it_stands_in_hdds_datanode_dir(said: str, path: s
 @pytest.mark.parametrize(
     ("version", "clusters", "why"),
     [
-        ("storageID=DS-1\n", (), "does not say clusterID, datanodeUuid"),
-        (VERSION.replace("CID-1", "../.."), (), "is no name"),
-        (VERSION.replace("DS-1", ".."), (), "is no name"),
+        ("storageID=DS-1\n", (), "lacks clusterID, datanodeUuid"),
+        (VERSION.replace("CID-1", "../.."), (), "is not a valid name"),
+        (VERSION.replace("DS-1", ".."), (), "is not a valid name"),
         (VERSION, ("A", "B"), "several clusters: A, B"),
         (VERSION.replace("CID-1", "6f0a"), ("89de",), "cluster 6f0a, .* in 89de"),
         (VERSION, ("CID-2",), "VERSION names cluster CID-1, and its containers are in CID-2"),

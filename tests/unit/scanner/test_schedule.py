@@ -222,5 +222,5 @@ class TestWindows:
     )
     def test_a_wrong_window_is_refused(self, text: str) -> None:
         """The config names what it does not understand."""
-        with pytest.raises(ValueError, match=r"time|never open"):
+        with pytest.raises(ValueError, match=r"time|invalid window"):
             parse_window(text)

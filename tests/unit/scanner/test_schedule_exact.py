@@ -251,15 +251,15 @@ class TestWindows:
     @pytest.mark.parametrize(
         ("text", "complaint"),
         [
-            ("24:00-06:00", "'24:00' is no time of the day"),
-            ("22:00-06:60", "'06:60' is no time of the day"),
-            ("22:00", "'' is no time like 06:30"),
-            ("2:00-06:00", "'2:00' is no time like 06:30"),
-            ("022:00-06:00", "'022:00' is no time like 06:30"),
-            ("22:0-06:00", "'22:0' is no time like 06:30"),
-            ("ab:00-06:00", "'ab:00' is no time like 06:30"),
-            ("22:cd-06:00", "'22:cd' is no time like 06:30"),
-            ("06:00-06:00", "06:00-06:00: a window that ends when it begins is never open"),
+            ("24:00-06:00", "invalid time of day '24:00'"),
+            ("22:00-06:60", "invalid time of day '06:60'"),
+            ("22:00", "invalid time of day '': expected a form like 06:30"),
+            ("2:00-06:00", "invalid time of day '2:00': expected a form like 06:30"),
+            ("022:00-06:00", "invalid time of day '022:00': expected a form like 06:30"),
+            ("22:0-06:00", "invalid time of day '22:0': expected a form like 06:30"),
+            ("ab:00-06:00", "invalid time of day 'ab:00': expected a form like 06:30"),
+            ("22:cd-06:00", "invalid time of day '22:cd': expected a form like 06:30"),
+            ("06:00-06:00", "invalid window '06:00-06:00': its begin and end are equal"),
         ],
     )
     def test_invalid_window_is_refused_as_written(self, text: str, complaint: str) -> None:

@@ -105,7 +105,9 @@ class TestReporting:
         """
         nodes = [node("a"), node("b", has_reported=False), node("c", has_reported=False)]
 
-        with pytest.raises(SnapshotRefused, match=r"only 1 of 3 nodes .* 50 % must; missing: b, c"):
+        with pytest.raises(
+            SnapshotRefused, match=r"only 1 of 3 nodes .* 50 % are required; missing: b, c"
+        ):
             check_reporting(nodes, DEFAULTS["reporting_min_percent"])
 
     def test_the_operator_may_lower_the_share(self) -> None:

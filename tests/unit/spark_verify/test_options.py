@@ -49,11 +49,11 @@ def test_a_flag_comes_before_the_file_and_the_file_before_the_snapshot(tmp_path:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("maintenance = 1", "unknown maintenance"),
+        ("maintenance = 1", "unknown options maintenance"),
         ("maintenance_min = -1", "must be 0 to 100"),
         ("maintenance_min = true", "must be a whole number"),
         ("reporting_min_percent = 101", "must be 0 to 100"),
-        ("maintenance_min =", "cannot be read"),
+        ("maintenance_min =", "cannot read"),
     ],
 )
 def test_invalid_option_value_is_refused_by_its_name(tmp_path: Path, text: str, words: str) -> None:
@@ -134,5 +134,5 @@ def test_the_shipped_unit_refuses_what_is_old_or_half_reported(
         said.append(capsys.readouterr().err)
 
     assert "at most 3600 s are allowed" in said[0]
-    assert "90 % must" in said[1]
+    assert "90 % are required" in said[1]
     assert 'snapshot)" && exec' in script, "without a snapshot nothing is verified"

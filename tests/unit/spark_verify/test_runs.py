@@ -76,7 +76,7 @@ class TestName:
     @pytest.mark.parametrize("name", ["a/b", "..", "a b", "-."])
     def test_run_name_that_is_no_directory_name_is_refused(self, name: str) -> None:
         """Nothing is written outside of the results directory."""
-        with pytest.raises(FlagRefused, match="is no name for a directory"):
+        with pytest.raises(FlagRefused, match="expected a directory name"):
             run_id_of(name, MANIFEST, ())
 
 
@@ -125,10 +125,10 @@ class TestReuse:
     @pytest.mark.parametrize(
         ("summary", "words"),
         [
-            ("", "no summary.json that can be read"),
-            ("[]", "no summary.json that can be read"),
-            ({"snapshot_id": "s1"}, "does not say what it was made from"),
-            ({"inputs": ["s1"]}, "does not say what it was made from"),
+            ("", "no readable summary.json"),
+            ("[]", "no readable summary.json"),
+            ({"snapshot_id": "s1"}, "does not name its inputs"),
+            ({"inputs": ["s1"]}, "does not name its inputs"),
         ],
     )
     def test_a_result_that_says_nothing_of_its_question_is_refused(
@@ -145,7 +145,7 @@ class TestReuse:
         storage = kept(tmp_path, {})
         (tmp_path / "run_id=r" / "summary.json").unlink()
 
-        with pytest.raises(RunConflict, match=r"no summary\.json"):
+        with pytest.raises(RunConflict, match=r"no readable summary\.json"):
             finished(storage, "r", inputs())
 
     def test_a_run_that_was_cut_off_is_no_result(self, tmp_path: Path) -> None:

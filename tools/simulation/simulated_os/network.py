@@ -415,7 +415,7 @@ class _UploadMethod(_Method):
                 return
             self._carry(None)
             yield handler.request_deserializer(data)
-        raise CallFailed(grpc.StatusCode.CANCELLED, "the sender has gone")
+        raise CallFailed(grpc.StatusCode.CANCELLED, "the sender disconnected")
 
 
 class _Call:

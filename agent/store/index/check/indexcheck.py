@@ -113,8 +113,8 @@ class _Check:
         self._is_short = unwritten_count > 0
         if unwritten_count > UNWRITTEN_PAGES_MAX:
             raise PageFault(
-                f"{size_bytes} bytes, where {page_count} pages of {self._page_bytes} are in use: "
-                "the file was cut short"
+                f"{size_bytes} bytes, but {page_count} pages of {self._page_bytes} are in use: "
+                "the file was truncated"
             )
         self._is_reached = np.zeros(page_count, np.bool_)
         self._is_reached[:FIRST_PAGE] = True
@@ -125,7 +125,7 @@ class _Check:
         named = dict(self._named())
         if (strange := named.keys() - key_bytes.keys()) and key_bytes.keys() - named.keys():
             raise PageFault(
-                f"database {min(strange)!r} is none of ours, and one of ours is missing"
+                f"database {min(strange)!r} is unknown, and an expected database is missing"
             )
         is_large = len(self._is_reached) * self._page_bytes > SMALL_BYTES
         if is_large and not whole and not self._is_short:
@@ -167,7 +167,7 @@ class _Check:
         entry_count = 0
         for pages, nodes in self._leaves(database, key_bytes, node_count_min=node_count_min):
             if (nodes.flags & ~BIG_DATA).any():
-                raise PageFault("a node has flags that no row of ours has")
+                raise PageFault("a node has unknown flags")
             entry_count += len(nodes.at)
             is_big = (nodes.flags & BIG_DATA) != 0
             flat, data_at = pages.reshape(-1), nodes.data_at
@@ -227,7 +227,7 @@ class _Check:
         """Record that these pages are in use, each only once."""
         is_outside = (numbers < FIRST_PAGE) | (numbers >= len(self._is_reached))
         if is_outside.any():
-            raise PageFault(f"page {numbers[is_outside][0]} is named, and there is none")
+            raise PageFault(f"page {numbers[is_outside][0]} is referenced but does not exist")
         again = self._is_reached[numbers]
         if again.any() or len(np.unique(numbers)) != len(numbers):
             named = numbers[again][0] if again.any() else numbers[0]
@@ -253,7 +253,9 @@ class _Check:
             count = os.preadv(self._fd, [view], at)
             if not count:
                 number = at // self._page_bytes
-                raise PageFault(f"page {number} is behind the end of the file: it was cut short")
+                raise PageFault(
+                    f"page {number} is beyond the end of the file: the file was truncated"
+                )
             view, at = view[count:], at + count
             self.read_bytes += count
 
@@ -262,15 +264,15 @@ class _Check:
         page_bytes = self._page_bytes
         needed = -(-(HEADER_BYTES + data_bytes) // page_bytes)
         if not FIRST_PAGE <= first <= len(self._is_reached) - needed:
-            raise PageFault(f"page {first} is named, and there is none")
+            raise PageFault(f"page {first} is referenced but does not exist")
         pages = np.empty((needed, page_bytes), np.uint8)
         self._read_into(pages, first)
         kind = int(pages[0].view(np.uint16)[5]) & KINDS
         count = int(pages[0].view(np.uint32)[3])
         if kind != OVERFLOW or int(pages[0].view(np.uint64)[0]) != first or count < needed:
-            raise PageFault(f"page {first} does not hold the data that it must")
+            raise PageFault(f"page {first} does not have the expected data")
         if count > len(self._is_reached) - first:
-            raise PageFault(f"page {first} has {count} pages, and there are not so many")
+            raise PageFault(f"page {first} claims {count} pages, more than the file has")
         self._reach(np.arange(first, first + count), "is reached twice")
         return pages.reshape(-1)[HEADER_BYTES : HEADER_BYTES + data_bytes].tobytes()
 

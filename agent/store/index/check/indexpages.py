@@ -91,11 +91,11 @@ def decode_database(data: bytes) -> DatabaseRoot:
 def decode_meta(data: bytes, number: int) -> Meta:
     """Parse a meta page. Raise `PageFault`."""
     if len(data) < META_BYTES:
-        raise PageFault(f"meta page {number}: cut short")
+        raise PageFault(f"meta page {number}: truncated")
     flags = int.from_bytes(data[10:12], "little")
     magic, form, _, _ = _META.unpack_from(data, HEADER_BYTES)
     if flags & KINDS != META or magic != MAGIC or form != FORMAT:
-        raise PageFault(f"meta page {number}: not one of LMDB, format {FORMAT}")
+        raise PageFault(f"meta page {number}: not LMDB format {FORMAT}")
     at = HEADER_BYTES + _META.size
     free = decode_database(data[at : at + _DATABASE.size])
     at += _DATABASE.size

@@ -54,7 +54,7 @@ class TestSafeMode:
         report(world, 1, 2)
         assert "this is a backup of 2027-01-15T07:59:59" in world.control.safe_mode.status().reason
         assert not world.control.safe_mode.status().is_open
-        with pytest.raises(RefusedError, match="cannot be left") as caught:
+        with pytest.raises(RefusedError, match="cannot leave safe mode") as caught:
             world.control.safe_mode.leave()
         assert Code.SAFE_MODE == caught.value.code
         with pytest.raises(UnavailableError, match="no block is allocated"):
@@ -87,7 +87,7 @@ class TestSafeMode:
         world.beat("dn1", replica("dn1"), full=True)
         world.beat("dn2", replica("dn2"), full=True)
 
-        with pytest.raises(UnavailableError, match="dn3 has not named all it has"):
+        with pytest.raises(UnavailableError, match="dn3 did not report all containers"):
             recover(world, is_end=True)
         assert world.state.restored is not None
 

@@ -272,7 +272,7 @@ class TestErrors:
                     datanode_id="x", address="dn1:1", boot_id=1, layout_version=1
                 ),
                 Code.WRONG_DATANODE,
-                "datanode dn1 has too",
+                "datanode dn1 uses the same address",
             ),
             ("Heartbeat", scm_pb2.HeartbeatRequest(), Code.MALFORMED_REQUEST, "datanode_id"),
             ("LookupKey", scm_pb2.LookupKeyRequest(key="no"), Code.KEY_NOT_FOUND, "no"),

@@ -127,7 +127,7 @@ class TestTaking:
         """
         before = contents(take(data, tmp_path / "to"))
 
-        with pytest.raises(RefusedError, match="is there already"):
+        with pytest.raises(RefusedError, match="it exists"):
             take(data, tmp_path / "to")
 
         assert before == contents(list_backups(tmp_path / "to")[0][0])
@@ -171,7 +171,7 @@ class TestTaking:
         """
         A directory without a state is refused by name.
         """
-        with pytest.raises(RefusedError, match="has no state of a control plane"):
+        with pytest.raises(RefusedError, match="it has no state of an SCM"):
             take(tmp_path, tmp_path / "to")
 
     def test_second_concurrent_backup_is_refused(self, data: Path, tmp_path: Path) -> None:
@@ -252,10 +252,10 @@ class TestRestoring:
     @pytest.mark.parametrize(
         ("break_it", "words"),
         [
-            (lambda path: (path / "manifest.json").unlink(), "is no backup"),
+            (lambda path: (path / "manifest.json").unlink(), "cannot read backup"),
             (lambda path: (path / "state" / DATA).unlink(), "data.mdb is missing"),
             (lambda path: os.truncate(path / "state" / DATA, 4096), "4096 bytes"),
-            (lambda path: shutil.rmtree(path), "is no backup"),
+            (lambda path: shutil.rmtree(path), "cannot read backup"),
         ],
     )
     def test_damaged_backup_is_refused_with_the_reason(
@@ -285,7 +285,7 @@ class TestRestoring:
         """
         path = take(data, tmp_path / "to")
 
-        with pytest.raises(RefusedError, match="taken 60 s after now"):
+        with pytest.raises(RefusedError, match="taken 60 s in the future"):
             restore_backup(path, tmp_path / "new", now_ms=NOW_MS - 60_000)
 
     @pytest.mark.parametrize("name", ["state", "notes.txt"])
@@ -296,7 +296,7 @@ class TestRestoring:
         path = take(data, tmp_path / "to")
         (tmp_path / "new" / name).mkdir(parents=True)
 
-        with pytest.raises(RefusedError, match=f"is not empty: it holds {name}"):
+        with pytest.raises(RefusedError, match=f"it is not empty: {name}"):
             restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
 
         assert [name] == [path.name for path in (tmp_path / "new").iterdir()]

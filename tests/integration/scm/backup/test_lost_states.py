@@ -128,7 +128,7 @@ def test_first_start_that_was_killed_begins_again(tmp_path: Path) -> None:
 def test_first_start_that_was_refused_begins_once_it_may(tmp_path: Path) -> None:
     """The lock file of a start that made nothing else is no sign of a lost state."""
     (tmp_path / GROWING).mkdir()
-    with pytest.raises(RefusedError, match="was cut off"):
+    with pytest.raises(RefusedError, match="was interrupted"):
         StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     (tmp_path / GROWING).rmdir()
 

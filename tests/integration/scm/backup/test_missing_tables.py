@@ -95,7 +95,7 @@ def test_a_backup_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     other = replace(bad.manifest, counts={**bad.manifest.counts, "keys": 2})
     (bad.path / manifests.NAME).write_bytes(other.encoded())
 
-    with pytest.raises(RefusedError, match="it holds not what its manifest says"):
+    with pytest.raises(RefusedError, match="its content does not match its manifest"):
         restore_backup(bad.path, tmp_path / "new", now_ms=NOW_MS + 2)
     restore_backup(good.path, tmp_path / "new", now_ms=NOW_MS + 2)
 

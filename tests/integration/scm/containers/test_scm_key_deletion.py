@@ -59,7 +59,7 @@ def test_many_keys_go_in_turns_and_no_more_of_them_than_are_wanted(
         looks.append(len(world.state.keys))
         return len(looks) < 3
 
-    with pytest.raises(UnavailableError, match="the caller has gone: 4 of 5 keys") as caught:
+    with pytest.raises(UnavailableError, match="the caller disconnected: 4 of 5 keys") as caught:
         world.control.deletions.delete_keys(names, dry_run=False, is_wanted=is_wanted)
 
     assert Code.CANCELLED is caught.value.code

@@ -122,7 +122,7 @@ def test_second_balancing_is_refused_for_good(world: ScmWorld) -> None:
     closed(world, 7, 7, 7)
     world.control.balancer.start(10.0, 1, dry_run=False)
 
-    with pytest.raises(RefusedError, match="a balancing is running") as refused:
+    with pytest.raises(RefusedError, match="another balancing is running") as refused:
         world.control.balancer.start(10.0, 1, dry_run=False)
 
     assert Code.INELIGIBLE is refused.value.code

@@ -114,5 +114,5 @@ def test_the_bound_is_that_of_the_file(tmp_path: Path) -> None:
         read_file(path, bytes_max=4)
     assert read_file_bounded(path, bytes_max=5) == b"12345"
     grow(path)
-    with pytest.raises(OSError, match=f"over {SETTINGS_BYTES_MAX}"):
+    with pytest.raises(OSError, match=f"more than {SETTINGS_BYTES_MAX}"):
         read_file_bounded(path, bytes_max=SETTINGS_BYTES_MAX)

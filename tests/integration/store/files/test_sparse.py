@@ -150,7 +150,7 @@ class TestCopy:
         )
         with (
             source.open("rb") as reading,
-            pytest.raises(OSError, match="reads back otherwise"),
+            pytest.raises(OSError, match="reads back different bytes"),
         ):
             extents.copy(reading.fileno(), target, start=0, end=CHUNK_BYTES)
 

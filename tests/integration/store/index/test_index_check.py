@@ -173,7 +173,7 @@ class TestCheck:
         monkeypatch.setattr(indexcheck, "SMALL_BYTES", 0)
         (tmp_path / "data.mdb").write_bytes(good[: len(good) // 2])
 
-        with pytest.raises(VolumeFailed, match="cut short"):
+        with pytest.raises(VolumeFailed, match="truncated"):
             check_index(tmp_path, key_bytes=KEY_BYTES)
 
     def test_a_count_of_pages_that_cannot_be_takes_no_memory(
@@ -187,7 +187,7 @@ class TestCheck:
             data[at + 136 + 5] ^= 1
         (tmp_path / "data.mdb").write_bytes(data)
 
-        with pytest.raises(VolumeFailed, match="cut short"):
+        with pytest.raises(VolumeFailed, match="truncated"):
             check_index(tmp_path, key_bytes=KEY_BYTES, whole=True)
 
     def test_checked_index_never_kills_its_process(self, good: bytes, tmp_path: Path) -> None:
@@ -207,10 +207,10 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("fault", "words"),
         [
-            (lambda data: data[: len(data) // 2], "cut short"),
-            (lambda data: data[:100], "meta page 0: cut short"),
-            (lambda data: data[: PAGE + 60], "meta page 1: cut short"),
-            (lambda data: b"\0" * PAGE + data[PAGE:], "meta page 0: not one of LMDB"),
+            (lambda data: data[: len(data) // 2], "truncated"),
+            (lambda data: data[:100], "meta page 0: truncated"),
+            (lambda data: data[: PAGE + 60], "meta page 1: truncated"),
+            (lambda data: b"\0" * PAGE + data[PAGE:], "meta page 0: not LMDB format"),
             (lambda data: data[: 2 * PAGE] + b"\0" * (len(data) - 2 * PAGE), "holds another page"),
         ],
     )
@@ -312,7 +312,7 @@ class TestVolumes:
         [problem] = fsck(tmp_path / "v0").problems
 
         assert "INDEX_UNREADABLE" == problem.kind
-        assert "cut short" in problem.message
+        assert "truncated" in problem.message
 
     @pytest.mark.parametrize("is_clean", [True, False])
     def test_an_index_that_was_not_closed_is_read_whole(

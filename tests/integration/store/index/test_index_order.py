@@ -137,7 +137,7 @@ def name_of_a_database(file: File) -> None:
         (key_in_a_branch, "a key that is not in its place"),
         (key_in_a_branch_out_of_order, "a key that is not in its place"),
         (lost_row, "counts 20000 rows, and has 19999"),
-        (name_of_a_database, "'tombstoner' is none of ours"),
+        (name_of_a_database, "'tombstoner' is unknown"),
     ],
 )
 def test_index_with_misordered_keys_is_refused(

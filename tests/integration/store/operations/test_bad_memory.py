@@ -63,7 +63,7 @@ def test_bytes_misread_by_bad_memory_are_not_put_back(
 
     with monkeypatch.context() as bad:
         reads = failing_memory(bad)
-        with pytest.raises(VolumeFailed, match="read back otherwise"):
+        with pytest.raises(VolumeFailed, match="read back differ"):
             store.repair(ONE).install_chunk(BLOCK, CHUNK, SECOND)
 
     assert len(reads) > 2

@@ -103,7 +103,7 @@ def test_piece_that_did_not_arrive_is_named(store: ReplicaStore, number: int) ->
     check_arrived(path, entries())
     flip_bit(path, number * CHUNK_BYTES + 5)
 
-    with pytest.raises(BlockFailed, match=f"at {number * CHUNK_BYTES} read back otherwise"):
+    with pytest.raises(BlockFailed, match=f"at {number * CHUNK_BYTES} read back differ"):
         check_arrived(path, entries())
 
 
@@ -112,7 +112,7 @@ def test_piece_behind_the_end_of_the_file_did_not_arrive(store: ReplicaStore) ->
     path = store.paths(ONE).block_file(BLOCK)
     path.write_bytes(PIECES[0] + PIECES[1][:-1])
 
-    with pytest.raises(BlockFailed, match=f"at {CHUNK_BYTES} read back otherwise"):
+    with pytest.raises(BlockFailed, match=f"at {CHUNK_BYTES} read back differ"):
         check_arrived(path, entries())
 
 

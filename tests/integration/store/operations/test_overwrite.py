@@ -53,7 +53,7 @@ def test_bytes_that_do_not_arrive_are_taken_back(
         lambda path, pieces, **how: (writes.pop() if writes else real)(path, pieces, **how),
     )
 
-    with pytest.raises(VolumeFailed, match="read back otherwise"):
+    with pytest.raises(VolumeFailed, match="read back differ"):
         store.repair(ONE).install_chunk(BLOCK, blocks[2].chunks[1], SECOND)
 
     assert before == path.read_bytes()

@@ -234,7 +234,7 @@ def test_a_medium_that_does_not_keep_what_was_written_fails(tmp_path: Path) -> N
     path.write_bytes(SECOND)
     entry = InstallEntry(BLOCK, chunk_of(FIRST), crc32c(FIRST), 0, "", pending=False)
 
-    with pytest.raises(VolumeFailed, match="read back otherwise"):
+    with pytest.raises(VolumeFailed, match="read back differ"):
         check_arrived(path, [entry])
     path.write_bytes(FIRST)
     check_arrived(path, [entry])

@@ -47,7 +47,7 @@ def test_remains_of_a_volume_are_not_formatted(tmp_path: Path, is_there: bool) -
     store.close()
     assert [(False, 1), (True, 0)] == [(v.failed, v.container_count) for v in (served, failed)]
     assert bad.volume_id == failed.volume_id
-    assert "the index and all replicas of this volume are gone" in failed.error
+    assert "its index and all replicas are missing" in failed.error
     assert before == names_below(bad.path)
     declare_new(bad.path, fstab=NO_FSTAB)
 
@@ -64,7 +64,7 @@ def test_remains_of_the_only_volume_are_not_formatted(tmp_path: Path) -> None:
     [bad] = filled(tmp_path, volume_count=1)
     shutil.rmtree(VolumeLayout(bad.path, CLUSTER).cluster)
 
-    with pytest.raises(RefusedError, match="index and all replicas of this volume are gone"):
+    with pytest.raises(RefusedError, match="its index and all replicas are missing"):
         open_store(tmp_path, volume_count=1)
 
 

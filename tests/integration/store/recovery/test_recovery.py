@@ -85,7 +85,7 @@ def test_a_replica_that_a_newer_agent_wrote_is_not_taken_for_damaged(tmp_path: P
     served = [facts.container_id for facts in store.replicas()]
     store.close()
     assert layout.volume == failed.path
-    assert "replica row of container 1: version 2, this agent reads 1" in failed.error
+    assert "the row of container 1 has version 2, this agent supports 1" in failed.error
     assert [2] == served
     assert newer == replica_row(index)
     assert (layout.importing / "left").is_dir()
@@ -102,7 +102,7 @@ def test_neither_fsck_nor_salvage_takes_what_a_newer_agent_wrote_for_damaged(
     layout = store.volume_set.places[ONE].layout
     store.close()
     rewritten_by_newer(layout.cluster / "db")
-    said = "replica row of container 1: version 2, this agent reads 1"
+    said = "the row of container 1 has version 2, this agent supports 1"
     unreadable: dict[str, str] = {}
 
     with pytest.raises(RefusedError, match=said) as refused:

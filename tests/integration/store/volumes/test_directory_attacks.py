@@ -130,7 +130,7 @@ class TestLinks:
         path.rename(tmp_path / "elsewhere")
         path.symlink_to(tmp_path / "elsewhere")
 
-        with pytest.raises(SutureError, match=f"{path} is a symbolic link") as refused:
+        with pytest.raises(SutureError, match=f"{path}: it is a symbolic link") as refused:
             opened(tmp_path / "volume")
 
         assert Code.INCONSISTENT_VOLUME == refused.value.code
@@ -235,7 +235,7 @@ class TestPermissions:
         path = (tmp_path / "volume" / name).resolve()
         path.chmod(0o777)
 
-        with pytest.raises(RefusedError, match="has mode 0777") as refused:
+        with pytest.raises(RefusedError, match="its mode 0777") as refused:
             opened(tmp_path / "volume")
 
         assert (Code.INCONSISTENT_VOLUME, f"chmod o-w {path}") == (
@@ -252,7 +252,7 @@ class TestPermissions:
         path = tmp_path / "volume" / "hdds" / CLUSTER / "current"
         os.chown(path, 12345, 12345)
 
-        with pytest.raises(RefusedError, match="belongs to user 12345"):
+        with pytest.raises(RefusedError, match="its owner is user 12345"):
             opened(tmp_path / "volume")
 
     def test_files_of_a_volume_are_not_accessible_to_others(self, tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ class TestPermissions:
         path.write_text('[storage]\nvolumes = ["/a"]\n')
         path.chmod(0o666)
 
-        with pytest.raises(RefusedError, match=r"agent\.toml has mode 0666"):
+        with pytest.raises(RefusedError, match=r"agent\.toml: its mode 0666"):
             load(path)
 
 

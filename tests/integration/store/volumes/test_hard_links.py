@@ -148,7 +148,7 @@ def test_rollback_leaves_a_new_hard_link_alone(
         monkeypatch.setattr(blockfile, "overwrite_pieces", real)
 
     monkeypatch.setattr(blockfile, "overwrite_pieces", lying)
-    with pytest.raises(BlockFailed, match="read back otherwise"):
+    with pytest.raises(BlockFailed, match="read back differ"):
         store.repair(ONE).install_chunk(BLOCK, blocks[2].chunks[1], content((2, 1)))
 
     assert torn == path.read_bytes()

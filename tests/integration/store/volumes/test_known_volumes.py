@@ -71,7 +71,7 @@ class TestEmpty:
         failed = left_out(open_store(tmp_path, volume_count=2))
 
         assert (bad.volume_id, bad.path) == (failed.volume_id, failed.path)
-        assert f"was volume {bad.volume_id}: is its disk mounted?" in failed.error
+        assert f"volume {bad.volume_id} was there, and it is empty now" in failed.error
         assert f"suture volume add --next-start {bad.path}" in failed.error
         assert before == tree_of(bad.path)
         shutil.rmtree(bad.path, ignore_errors=True)
@@ -158,12 +158,12 @@ class TestEmpty:
         A volume, or anything with data of ours, is no new disk.
         """
         [volume] = filled(tmp_path, volume_count=1)
-        with pytest.raises(RefusedError, match="this is a volume"):
+        with pytest.raises(RefusedError, match="so it is a volume"):
             declare_new(volume.path, fstab=NO_FSTAB)
         VolumeLayout(volume.path, CLUSTER).version.unlink()
-        with pytest.raises(RefusedError, match="no VERSION, yet it holds"):
+        with pytest.raises(RefusedError, match="it has no VERSION and contains"):
             declare_new(volume.path, fstab=NO_FSTAB)
-        with pytest.raises(RefusedError, match="is no directory"):
+        with pytest.raises(RefusedError, match="is not a directory"):
             declare_new(tmp_path / "mistyped", fstab=NO_FSTAB)
 
     @pytest.mark.parametrize("name", ["passwd", "ssh/"])
@@ -174,11 +174,13 @@ class TestEmpty:
         strange.mkdir()
         (strange / name).mkdir() if name.endswith("/") else (strange / name).touch()
         before = tree_of(strange)
-        with pytest.raises(RefusedError, match=f"v1: no volume, yet it holds '{name.strip('/')}'"):
+        with pytest.raises(
+            RefusedError, match=f"v1: it is not a volume and contains '{name.strip('/')}'"
+        ):
             declare_new(strange, fstab=NO_FSTAB)
         failed = left_out(open_store(tmp_path, volume_count=2))
 
-        assert "v1: no volume, yet it holds" in failed.error
+        assert "v1: it is not a volume and contains" in failed.error
         assert before == tree_of(strange)
 
     def test_a_new_file_system_is_a_new_disk(self, tmp_path: Path) -> None:
@@ -328,7 +330,7 @@ class TestOwners:
         assert known is not None
         assert (CLUSTER, DATANODE) == (known.cluster_id, known.datanode_id)
         assert tmp_path / "v2" == failed.path
-        assert "volume of" in failed.error
+        assert "it belongs to" in failed.error
         assert before == tree_of(tmp_path / "v2")
 
     def test_two_volumes_of_different_owners_are_refused(self, tmp_path: Path) -> None:
@@ -341,12 +343,10 @@ class TestOwners:
             options=options_of_test(),
         ).close()
 
-        with pytest.raises(
-            RefusedError, match="as many volumes say the one as the other"
-        ) as refused:
+        with pytest.raises(RefusedError, match="equally many volumes name each") as refused:
             remembered([tmp_path / "v0", tmp_path / "v1"])
 
-        assert "Take it out of storage.volumes" in refused.value.hint
+        assert "remove it from storage.volumes" in refused.value.hint
 
     def test_the_copy_of_a_disk_is_left_out(self, tmp_path: Path) -> None:
         """

@@ -171,7 +171,7 @@ def test_a_place_that_is_filled_again_and_again_is_refused(
         path.with_name(f"quarantine.aside{number}").mkdir()
     path.write_bytes(b"somebody's")
 
-    with pytest.raises(RefusedError, match="2 times something else") as refused:
+    with pytest.raises(RefusedError, match="were moved away 2 times") as refused:
         StoredReplica(layout.volume)
 
     assert Code.INCONSISTENT_VOLUME is refused.value.code

@@ -87,7 +87,9 @@ class TestFormat:
         open_as(tmp_path / "v0").close()
         (tmp_path / "v0/hdds/VERSION").unlink()
 
-        with pytest.raises(RefusedError, match="no VERSION, yet it holds 'CID-test'") as refusal:
+        with pytest.raises(
+            RefusedError, match="it has no VERSION and contains 'CID-test'"
+        ) as refusal:
             open_as(tmp_path / "v0")
 
         assert Code.INCONSISTENT_VOLUME is refusal.value.code

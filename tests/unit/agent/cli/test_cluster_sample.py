@@ -29,14 +29,14 @@ def test_a_datanode_that_draws_another_sample_is_asked_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The reason for the wait is on stderr, once."""
-    busy = [UnavailableError(Code.BUSY, "a sample is drawn here already") for _ in range(2)]
+    busy = [UnavailableError(Code.BUSY, "another sample is being drawn here") for _ in range(2)]
     end = pb.SampleProgress(read_count=7, result=pb.SampleResult(read_count=7))
     peer, read = ScriptedPeer(*busy, end), list[int]()
 
     result = last_of(peer, pb.SampleChunksRequest(), read.append)  # type: ignore[arg-type]
 
     assert (7, [7]) == (result.read_count, read)
-    assert 1 == capsys.readouterr().err.count("waiting for 127.0.0.1:9: a sample is drawn")
+    assert 1 == capsys.readouterr().err.count("waiting for 127.0.0.1:9: another sample")
 
 
 def test_another_refusal_is_final() -> None:

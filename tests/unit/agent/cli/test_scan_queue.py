@@ -11,7 +11,7 @@ from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 REPLICA = scm_pb2.ContainerInfoReplica(datanode=container_pb2.DatanodeEndpoint(datanode_id="dn1"))
 WISH = ScanOptions(container_id=1, wait=False, full_speed=False, quiet=True)
-BUSY = UnavailableError(Code.BUSY, "10 scans wait already")
+BUSY = UnavailableError(Code.BUSY, "10 scans are waiting")
 AWAY = UnavailableError(Code.UNAVAILABLE, "connection refused")
 
 

@@ -186,7 +186,9 @@ def test_request_carried_out_as_a_whole_is_submitted_as_a_whole(
 
 def test_balance_waits_for_the_end_of_safe_mode(connected: Callable[[object], None]) -> None:
     """The SCM refuses the whole call."""
-    answers: list[Any] = [UnavailableError(Code.SAFE_MODE, "nothing is moved")]
+    answers: list[Any] = [
+        UnavailableError(Code.SAFE_MODE, "cannot balance: the SCM is in safe mode")
+    ]
 
     def begin(_request: object) -> scm_pb2.BalanceResponse:
         if answers:
@@ -227,7 +229,7 @@ def test_other_refusals_are_final(code: str, connected: Callable[[object], None]
 @pytest.mark.parametrize(
     "error",
     [
-        UnavailableError(Code.UNAVAILABLE, "the SCM gave no answer in time"),
+        UnavailableError(Code.UNAVAILABLE, "the SCM did not answer in time"),
         RefusedError(Code.PERMISSION_DENIED, "not an operator"),
     ],
 )
@@ -328,7 +330,7 @@ def recovering_scm(missing: list[list[str]]) -> SimpleNamespace:
         names = missing.pop(0) if len(missing) > 1 else missing[0]
         return scm_pb2.GetRestoreRecoveryResponse(restored=True, missing_datanode_ids=names)
 
-    ends = [UnavailableError(Code.SAFE_MODE, "dn3 has not named all it has")]
+    ends = [UnavailableError(Code.SAFE_MODE, "dn3 did not report all containers")]
 
     def end(_request: object) -> scm_pb2.RecoverFromRestoreResponse:
         if ends:
@@ -347,7 +349,10 @@ def test_recovery_waits_until_all_datanodes_have_reported(
     ended = recover.recover()
 
     assert ExitCode.OK == ended
-    assert "waiting for the control plane: not reported yet: dn1, dn2" in capsys.readouterr().err
+    assert (
+        "waiting for the control plane: cannot finish the recovery: dn1, dn2 have not reported yet"
+        in capsys.readouterr().err
+    )
 
 
 def test_recovery_ends_without_a_datanode_that_does_not_report(

@@ -74,11 +74,14 @@ class TestPlaces:
         ("text", "named"),
         [
             ("[scan]\n# why\n\nflor_bytes_per_s = 1\n", r"c\.toml:6 scan\.flor_bytes_per_s"),
-            ('[scan]\ndata_interval_s = "7MiB"\n', r"c\.toml:4 scan\.data_interval_s: .* no time"),
-            ('[scan]\nfloor_bytes_per_s = "1MiB"\n', r"c\.toml:4 .*is no rate"),
+            (
+                '[scan]\ndata_interval_s = "7MiB"\n',
+                r"c\.toml:4 scan\.data_interval_s: .*invalid time",
+            ),
+            ('[scan]\nfloor_bytes_per_s = "1MiB"\n', r"c\.toml:4 .*invalid rate"),
             ("[scan]\nwatch = 1\n", r"c\.toml:4 scan\.watch"),
             ("[tasks]\nthreads = true\n", r"c\.toml:4 tasks\.threads"),
-            ("[scan]\nstart_jitter_s = true\n", r"c\.toml:4 .*no number of seconds"),
+            ("[scan]\nstart_jitter_s = true\n", r"c\.toml:4 .*a number of seconds"),
             ("[scan]\nwindows = [\n  # night\n  'soon',\n]\n", r"c\.toml:4 scan\.windows\.0"),
             ("[tasks]\nthreads = 9\nthreads = 8\n", "line 5"),
             ('[node]\nlisten = "127.0.0.1:65536"\n', r"c\.toml:4 node\.listen: .* at most 65535"),
@@ -267,5 +270,5 @@ class TestReference:
         """
         A question for something else is refused.
         """
-        with pytest.raises(RefusedError, match="no option nothing"):
+        with pytest.raises(RefusedError, match="cannot explain option nothing"):
             list(find("nothing"))

@@ -37,7 +37,7 @@ def test_a_rate_is_read() -> None:
 @pytest.mark.parametrize("text", ["", "7", "7d", "1.5B", "GiB", "-1MiB", "1 mib", "1MiB/s"])
 def test_invalid_size_is_refused(text: str) -> None:
     """A missing or unknown unit, half a byte and wrong case are refused."""
-    with pytest.raises(ValueError, match=r"write it like|whole number"):
+    with pytest.raises(ValueError, match=r"expected a form like|whole number"):
         parse_bytes(text)
 
 
@@ -46,7 +46,7 @@ def test_invalid_duration_is_refused(text: str) -> None:
     """`m` could be a minute or a month. Units in rising order or repeated units are typing
     errors.
     """
-    with pytest.raises(ValueError, match="write it like"):
+    with pytest.raises(ValueError, match="expected a form like"):
         parse_duration_s(text)
 
 

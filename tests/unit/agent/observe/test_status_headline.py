@@ -86,9 +86,11 @@ def test_a_reason_of_the_control_plane_is_said_once() -> None:
 
 def test_a_control_plane_in_trouble_is_said_first() -> None:
     """A control plane that cannot write its state repairs nothing, whatever it counts."""
-    line = headline(told(reasons=("the control plane: the state is full",)), NOW_MS)
+    line = headline(
+        told(reasons=("the control plane: cannot write the state: its database is full",)), NOW_MS
+    )
 
-    assert line.text.startswith("the control plane: the state is full; ")
+    assert line.text.startswith("the control plane: cannot write the state: its database is full; ")
     assert (False, False) == (line.is_well, ALL_CLEAR in line.text)
 
 

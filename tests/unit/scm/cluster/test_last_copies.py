@@ -121,7 +121,9 @@ def test_a_change_that_came_to_nothing_is_counted_back(
     world.beat("a", replica("a", ReplicaState.UNHEALTHY))
 
     def fail(_change: object) -> None:
-        raise UnavailableError(Code.DISK_OUT_OF_SPACE, "the state is full")
+        raise UnavailableError(
+            Code.DISK_OUT_OF_SPACE, "cannot write the state: its database is full"
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(world.state, "_commit", fail)

@@ -79,7 +79,7 @@ class TestAllocate:
             world.control.clients.allocate("a", [1])
 
         assert caught.value.code is Code.NOT_ENOUGH_NODES
-        assert "2 healthy" in str(caught.value)
+        assert "2 are healthy" in str(caught.value)
 
     def test_a_container_with_a_silent_node_takes_no_more_blocks(self, world: ScmWorld) -> None:
         """The session continues in another container, and may still commit its blocks in the old

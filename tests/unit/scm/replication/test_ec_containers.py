@@ -67,7 +67,7 @@ def test_a_container_holds_as_much_data_as_its_data_shards(world: ScmWorld) -> N
     """
     world.control.clients.allocate("a", [30 * MIB], scheme=SCHEME)
 
-    with pytest.raises(RefusedError, match="does not fit"):
+    with pytest.raises(RefusedError, match="a container has at most"):
         world.control.clients.allocate("a", [30 * MIB + 1], scheme=SCHEME)
 
 
@@ -75,7 +75,7 @@ def test_too_few_nodes_are_refused(world: ScmWorld) -> None:
     """
     A code with more shards than there are nodes cannot be allocated, and nothing is promised.
     """
-    with pytest.raises(UnavailableError, match="9 nodes"):
+    with pytest.raises(UnavailableError, match="9 datanodes"):
         world.control.clients.allocate("a", [1], scheme="rs-6-3-1024k")
 
 

@@ -44,8 +44,8 @@ class TestLoad:
         ("line", "message"),
         [
             ("rpc_thread = 1", "unknown option rpc_thread"),
-            ('dead_after_ms = "1 fortnight"', "dead_after_ms: '1 fortnight' is no time"),
-            ('lmdb_map_bytes = "5 m"', "lmdb_map_bytes: '5 m' is no size"),
+            ('dead_after_ms = "1 fortnight"', "dead_after_ms: invalid time '1 fortnight'"),
+            ('lmdb_map_bytes = "5 m"', "lmdb_map_bytes: invalid size '5 m'"),
             ('rpc_threads = "1s"', "rpc_threads: '1s' is not a number"),
             ("stale_after_ms = 60_000", "must exceed stale_after_ms 60000"),
         ],
@@ -79,7 +79,7 @@ class TestLoad:
         path.write_text("rpc_threads = 1\n")
         path.chmod(0o666)
 
-        with pytest.raises(RefusedError, match="has mode 0666"):
+        with pytest.raises(RefusedError, match="its mode 0666"):
             load(path, {})
 
     @pytest.mark.parametrize("content", [b"rpc_threads = ", b"\xff"])

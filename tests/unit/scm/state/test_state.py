@@ -181,7 +181,7 @@ class TestAtomicity:
         assert len(state.outcomes) == 0
         with state.change() as change:
             change.put(state.nodes, NODE)  # and it goes on working
-        assert "the state is full" in state.writability.trouble
+        assert "cannot write the state: its database is full" in state.writability.trouble
         state.close()
 
     def test_a_row_that_can_never_be_kept_is_no_trouble_of_the_disk(self, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ class TestDamage:
         file = tmp_path / "state" / "data.mdb"
         os.truncate(file, file.stat().st_size // 2 // 4096 * 4096)
 
-        with pytest.raises(RefusedError, match=r"data\.mdb is cut short") as caught:
+        with pytest.raises(RefusedError, match=r"data\.mdb is truncated") as caught:
             open_state(tmp_path)
 
         assert caught.value.code is Code.INCONSISTENT_VOLUME

@@ -195,7 +195,7 @@ def test_a_copy_that_a_start_made_invalid_is_discarded(
     StateEnvironment(never_opened, MAP_BYTES).close()
 
     for reader in (disturbed, also_disturbed):
-        assert "a control plane was started" in reader.end()
+        assert "another control plane was started" in reader.end()
     assert "" == readers().end()
 
 
@@ -214,7 +214,7 @@ def test_an_environment_that_lmdb_gave_up_is_opened_again(
     overwrite(state, 1)
     with state.read() as transaction:
         assert ROWS == transaction.stat(state.databases["t"])["entries"]
-    assert "a control plane was started" in reader.end()
+    assert "another control plane was started" in reader.end()
     assert f"{ROWS} {1:06}" == readers().rows()
 
 

@@ -78,7 +78,7 @@ class TestRefusals:
         With fewer cells than data shards nothing is made up; the message counts what is there.
         """
         with pytest.raises(
-            RefusedError, match=r"needs 3 shards, only 2 are at hand: 1, 5"
+            RefusedError, match=r"needs 3 shards, only 2 are available: 1, 5"
         ) as caught:
             rebuild(RS_3_2, {1: b"a", 5: b"b"}, [2], 1)
 
@@ -140,7 +140,7 @@ class TestTheWayBack:
         rebuild_checked(RS_3_2, cells, [4], 700)  # from here on the matrices are known
         monkeypatch.setattr(isal, "multiply_at", err_once)
 
-        with pytest.raises(RefusedError, match="shard 3, computed from what was rebuilt") as caught:
+        with pytest.raises(RefusedError, match="shard 3, computed from rebuilt data") as caught:
             rebuild_checked(RS_3_2, cells, [4], 700)
         assert Code.CHECKSUM_MISMATCH is caught.value.code
         assert [4] == list(rebuild_checked(RS_3_2, cells, [4], 700))

@@ -21,9 +21,9 @@ class TestNames:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("", "names no erasure code"),
-            ("ratis-3", "names no erasure code"),
-            ("rs-3-2-1024", "names no erasure code"),
+            ("", "invalid erasure code"),
+            ("ratis-3", "invalid erasure code"),
+            ("rs-3-2-1024", "invalid erasure code"),
             ("rs-0-2", "needs data"),
             ("rs-30-3", "at most 32 shards"),
             ("xor-3-2", "exactly one parity"),

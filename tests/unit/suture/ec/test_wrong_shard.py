@@ -115,5 +115,5 @@ def test_too_few_cells_are_refused() -> None:
     """
     made = encoded_group(RS_3_2, RS_3_2.stripe_bytes)
 
-    with pytest.raises(RefusedError, match="are at hand"):
+    with pytest.raises(RefusedError, match="are available"):
         judge_stripe(made.group, 0, {1: made.stripes[0][1]})

@@ -114,7 +114,7 @@ def test_a_command_that_no_shell_could_read_is_a_wrong_command_line(
         scm.main.main()
 
     assert ExitCode.USAGE == ended.value.code
-    assert "--verify it's: No closing quotation" in capsys.readouterr().err
+    assert "invalid --verify 'it's': No closing quotation" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
 
 

@@ -154,7 +154,7 @@ class TestCheck:
         """
         nobody = replace(ADA, roles=frozenset())
 
-        with pytest.raises(RefusedError, match="names no role") as caught:
+        with pytest.raises(RefusedError, match="has no role") as caught:
             check(AccessRule(frozenset({Role.ADMIN})), "/s/Scan", calls(nobody), 1.0)
 
         assert Code.UNAUTHENTICATED == caught.value.code
@@ -182,7 +182,7 @@ class TestCheck:
         check_node(rule, mine, calls(NODE))
         check_node(rule, other, calls(replace(NODE, node_id="")))
         check_node(rule, other, calls(None))
-        with pytest.raises(RefusedError, match="may speak for datanode id1, not for id2"):
+        with pytest.raises(RefusedError, match="may act for datanode id1, not for id2"):
             check_node(rule, other, calls(NODE))
 
 

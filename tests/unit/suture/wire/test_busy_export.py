@@ -11,8 +11,8 @@ from suture.wire.v1 import scm_pb2 as pb
 def test_an_export_waits_for_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is notified once of the wait. A permanent refusal is final."""
     answers: list[Exception | pb.ExportSnapshotResponse] = [
-        UnavailableError(Code.BUSY, "another snapshot is being exported"),
-        UnavailableError(Code.BUSY, "another snapshot is being exported"),
+        UnavailableError(Code.BUSY, "another export is running"),
+        UnavailableError(Code.BUSY, "another export is running"),
         pb.ExportSnapshotResponse(path="/snapshots/7"),
         RefusedError(Code.MALFORMED_REQUEST, "no"),
     ]
@@ -34,4 +34,4 @@ def test_an_export_waits_for_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) 
 
     assert "/snapshots/7" == exported.path
     assert 1 == len(told)
-    assert "another snapshot" in told[0]
+    assert "another export" in told[0]

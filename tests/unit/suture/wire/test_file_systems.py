@@ -9,15 +9,15 @@ from suture.wire.mapping.file_systems import FsPath
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("file://data/s", "file://data/s is no address of a local disk"),
-        ("file://results", "is no address of a local disk"),
-        ("file://", "is no address of a local disk"),
-        ("file:///data/what?", "is no address of a local disk"),
-        ("file:///data/s?x=1", "is no address of a local disk"),
-        ("file:///data/s#1", "no part behind #"),
-        ("s3://bucket/res#1", "no part behind #"),
-        ("s3://bucket/res#", "no part behind #"),
-        ("hdfs://host:1/res#1", "no part behind #"),
+        ("file://data/s", "invalid address 'file://data/s': expected a local path"),
+        ("file://results", "expected a local path"),
+        ("file://", "expected a local path"),
+        ("file:///data/what?", "expected a local path"),
+        ("file:///data/s?x=1", "expected a local path"),
+        ("file:///data/s#1", "a fragment after # is not supported"),
+        ("s3://bucket/res#1", "a fragment after # is not supported"),
+        ("s3://bucket/res#", "a fragment after # is not supported"),
+        ("hdfs://host:1/res#1", "a fragment after # is not supported"),
     ],
 )
 def test_an_address_of_which_a_part_would_be_dropped_is_refused(address: str, words: str) -> None:

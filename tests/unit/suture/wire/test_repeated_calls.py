@@ -91,7 +91,7 @@ def test_error_of_an_unrepeated_call_names_its_party() -> None:
     """The method is unknown to the server, so it is called once."""
     method = Method(grpc.StatusCode.UNIMPLEMENTED)
 
-    with pytest.raises(RefusedError, match="whoever answers for the SCM at scm1:9860"):
+    with pytest.raises(RefusedError, match="the SCM at scm1:9860 does not support this call"):
         call_again(method, "asked", timeout_s=9.0, party="the SCM at scm1:9860")
     assert [9.0] == method.timeouts_s
 
