@@ -122,7 +122,7 @@ class Removals:
             has &= (self._sound & ~view.is_leaving)[others] & self._has_as_much(others, row)
             return self._names(others[has])
         same = others[replicas.index[others] == replicas.index[row]]
-        return self._names(np.concatenate((same[self._whole[same]], self._equivalents(row))))
+        return self._names(np.concatenate((same[whole(view)[same]], self._equivalents(row))))
 
     def giving_way(self, container_id: int) -> list[str]:
         """Return the datanodes whose replica may be removed because no other node has room for a

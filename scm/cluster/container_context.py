@@ -1,7 +1,6 @@
 """A container at this moment: its replicas with their nodes, and its pending commands. Pure.
 
-The judge (`health.judge`) evaluates containers. This is for questions about a single container:
-where a copy may go, and whether a replica may really be removed.
+The judge (`health.judge`) evaluates containers. This is for the choice of where a copy may go.
 """
 
 import zlib
@@ -19,28 +18,17 @@ LEAVING: Final = frozenset({OpState.DECOMMISSIONING, OpState.DECOMMISSIONED})
 
 @dataclass(frozen=True, slots=True)
 class PlacedReplica:
-    """A replica and its node at this moment.
-
-    `is_confirmed` means that the node has reported all its replicas since this control plane
-    started. A replica that was only read back from disk may be gone since.
-    """
+    """A replica and its node at this moment."""
 
     replica: Replica
     health: NodeHealthState
     op_state: OpState
     rack: str
-    is_confirmed: bool = True
 
     @property
     def datanode_id(self) -> str:
         """The node that holds the replica."""
         return self.replica.datanode_id
-
-    @property
-    def is_staying(self) -> bool:
-        """True if its node answers, is in service, and has confirmed the replica."""
-        is_here = self.health is NodeHealthState.HEALTHY and self.is_confirmed
-        return is_here and self.op_state is OpState.IN_SERVICE
 
 
 def present(placed: Iterable[PlacedReplica]) -> list[PlacedReplica]:
@@ -82,8 +70,6 @@ class ContainerContext:
     deletes: tuple[str, ...] = ()
     healable_holders: frozenset[str] = frozenset()
     cluster_rack_count: int = 1
-    excluded: frozenset[str] = frozenset()  # no commands are sent for these datanodes' replicas
-    owes_deletes: bool = False  # blocks are deleted that some holder does not know of yet
 
 
 def needed_bytes(case: ContainerContext) -> int:

@@ -13,8 +13,6 @@ from scm.state.database import StateDatabase
 from scm.state.entities import CommandKind, Container, OpState, Replica
 from scm.state.options import ScmOptions
 
-"""Commands that bring replicas to datanodes."""
-
 
 class ContainerContexts:
     """Builds cases and candidates. Callers hold the control plane's lock."""
@@ -57,8 +55,6 @@ class ContainerContexts:
             deletes=tuple(deletes),
             healable_holders=self._hopeful(container, replicas),
             cluster_rack_count=self._nodes.rack_count(),
-            excluded=self._excluded(container_id, holders),
-            owes_deletes=self.has_unacknowledged_deletes(container_id),
         )
 
     def is_confirmed(self, datanode_id: str) -> bool:
@@ -114,12 +110,6 @@ class ContainerContexts:
         """Return True if a node is not ordered to leave or into maintenance."""
         node = self._state.nodes.get(datanode_id)
         return node is None or node.op_state is OpState.IN_SERVICE
-
-    def _excluded(self, container_id: int, holders: Iterable[str]) -> frozenset[str]:
-        strange = frozenset(node for node in holders if not self._nodes.takes_commands(node))
-        if not len(self._state.holds):
-            return strange
-        return strange | {hold.datanode_id for hold in self._state.holds.of(container_id)}
 
     @contextmanager
     def cached_candidates(self) -> Iterator[None]:
@@ -186,7 +176,6 @@ class ContainerContexts:
             self._nodes.health(replica.datanode_id),
             OpState.IN_SERVICE if node is None else node.op_state,
             "" if node is None else node.rack,
-            is_confirmed=self.is_confirmed(replica.datanode_id),
         )
 
     def _hopeful(self, container: Container, replicas: Iterable[Replica]) -> frozenset[str]:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from health.rules import Rules
 from health.words import Action
 from merkle.replica import ReplicaState
-from scm.cluster.container_context import ContainerContext, PlacedReplica
 from scm.state.entities import ContainerState, NodeHealthState, OpState
 from tests.support.control.judged_case import asked
+from tests.support.control.judged_container import JudgedContainer, JudgedReplica
 from tests.support.control.judged_removals import giving_way, may_be_removed, may_remove_shard
 from tests.support.control.scm_world import container, replica, summary
 
@@ -27,7 +27,7 @@ STATES = (ReplicaState.UNHEALTHY, ReplicaState.UNHEALTHY, ReplicaState.QUASI_CLO
 DRAWS = st.randoms(use_true_random=False)
 
 
-def drawn(draw: random.Random) -> ContainerContext:
+def drawn(draw: random.Random) -> JudgedContainer:
     """Draw a container with some replicas too many; in a tame one little else is odd."""
     scheme = "rs-3-2-1024k" if draw.random() < 0.5 else ""
     factor = 5 if scheme else draw.choice((1, 2, 3, 3, 3))
@@ -47,7 +47,7 @@ def drawn(draw: random.Random) -> ContainerContext:
         ]
     names = [p.datanode_id for p in placed]
     box = container(state, sequence_id=5, replication_factor=factor)
-    return ContainerContext(
+    return JudgedContainer(
         replace(box, scheme=scheme),
         tuple(placed),
         deletes=tuple(_some(draw, names, odd / 4)),
@@ -64,7 +64,7 @@ def _some(draw: random.Random, names: list[str], share: float) -> list[str]:
 
 def _placed(
     draw: random.Random, place: int, usual: ReplicaState, odd: float, ahead: int
-) -> PlacedReplica:
+) -> JudgedReplica:
     def rarely(value: Any, *others: Any) -> Any:
         return draw.choice(others) if draw.random() < odd else value
 
@@ -78,7 +78,7 @@ def _placed(
         finding_count=rarely(0, 1),
         load_error=rarely("", "no descriptor"),
     )
-    return PlacedReplica(
+    return JudgedReplica(
         replace(made, tree=tree, origin_datanode_id=draw.choice("aab")),
         rarely(NodeHealthState.HEALTHY, NodeHealthState.STALE, NodeHealthState.DEAD),
         rarely(OpState.IN_SERVICE, *OpState),
@@ -87,7 +87,7 @@ def _placed(
     )
 
 
-def planned(case: ContainerContext, rules: Rules) -> list[str]:
+def planned(case: JudgedContainer, rules: Rules) -> list[str]:
     """Return the datanodes whose replica a plan deletes by force."""
     found = asked(
         case,
@@ -101,7 +101,7 @@ def planned(case: ContainerContext, rules: Rules) -> list[str]:
     return [batch.nodes.names[batch.replicas.node[place]] for place in places]
 
 
-def lets_go(case: ContainerContext, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
+def lets_go(case: JudgedContainer, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
     """Whether the last look at a delete has nothing against it; it is pending by then."""
     then = replace(case, deletes=(*case.deletes, datanode_id))
     if case.container.scheme:

@@ -9,10 +9,11 @@ from health.words import COUNTED_STATES
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
-from scm.cluster.container_context import ContainerContext, PlacedReplica, present
+from scm.cluster.container_context import present
 from scm.state.entities import ContainerState, NodeHealthState, OpState
 from tests.property.test_delete_laws import drawn
 from tests.support.control import judged_removals, removal_reference
+from tests.support.control.judged_container import JudgedContainer, JudgedReplica
 from tests.support.control.scm_world import container, replica
 
 CASES = 400
@@ -25,7 +26,7 @@ RULES = (
 )
 
 
-def odd_case(draw: random.Random) -> ContainerContext:
+def odd_case(draw: random.Random) -> JudgedContainer:
     """Draw a container in which every fact of each replica may be unusual."""
     is_coded, odd = draw.random() < 0.6, draw.choice((0.02, 0.1, 0.3))
     state, count = draw.choice(STATES), draw.randint(0, 9)
@@ -37,7 +38,7 @@ def odd_case(draw: random.Random) -> ContainerContext:
 
     factor = 5 if is_coded else draw.choice((1, 2, 3, 3))
     box = container(state, sequence_id=5, replication_factor=factor)
-    return ContainerContext(
+    return JudgedContainer(
         replace(box, scheme="rs-3-2-1024k" if is_coded else ""),
         placed,
         adds=("dn99",) if draw.random() < odd / 3 else (),
@@ -50,7 +51,7 @@ def odd_case(draw: random.Random) -> ContainerContext:
 
 def _placed(
     draw: random.Random, place: int, state: ContainerState, odd: float, *, is_coded: bool
-) -> PlacedReplica:
+) -> JudgedReplica:
     def rarely(value: Any, *others: Any) -> Any:
         return draw.choice(others) if draw.random() < odd else value
 
@@ -67,7 +68,7 @@ def _placed(
     )
     blocks, origin = draw.choice((0, 3, 4)), draw.choice(("", "a", "a", "b", "c"))
     held = replace(made, tree=rarely(tree, None), block_count=blocks, origin_datanode_id=origin)
-    return PlacedReplica(
+    return JudgedReplica(
         held,
         rarely(NodeHealthState.HEALTHY, *NodeHealthState),
         rarely(OpState.IN_SERVICE, *OpState),
@@ -76,7 +77,7 @@ def _placed(
     )
 
 
-def ordinary(case: ContainerContext) -> ContainerContext:
+def ordinary(case: JudgedContainer) -> JudgedContainer:
     """Return a case as the control plane makes it: loaded, and deletes only of present replicas.
 
     The judge takes a replica that could not be loaded for UNHEALTHY, whatever it was before.

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.cluster.container_context import ContainerContext, PlacedReplica
 from scm.state.entities import NodeHealthState, OpState
 from tests.support.control.judged_case import victims
+from tests.support.control.judged_container import JudgedContainer, JudgedReplica
 from tests.support.control.judged_removals import (
     copy_count,
     giving_way,
@@ -34,7 +34,7 @@ HEALTHS = (NodeHealthState.HEALTHY,) * 4 + (NodeHealthState.STALE, NodeHealthSta
 
 
 @st.composite
-def groups(draw: st.DrawFn) -> ContainerContext:
+def groups(draw: st.DrawFn) -> JudgedContainer:
     """Draw a closed RS(3,2) container: any shards anywhere, some being deleted."""
     placed = []
     for i in range(draw(st.integers(0, 9))):
@@ -50,7 +50,7 @@ def groups(draw: st.DrawFn) -> ContainerContext:
             st.sampled_from((summary(index), summary(index), summary(index, tombstones=9), None))
         )
         placed.append(
-            PlacedReplica(
+            JudgedReplica(
                 replace(made, tree=tree),
                 draw(st.sampled_from(HEALTHS)),
                 draw(st.sampled_from(OPS)),
@@ -61,7 +61,7 @@ def groups(draw: st.DrawFn) -> ContainerContext:
     names = [p.datanode_id for p in placed]
     coded = replace(container(replication_factor=TOTAL), scheme="rs-3-2-1024k")
     deletes = draw(st.lists(st.sampled_from(names), unique=True, max_size=2)) if names else []
-    return ContainerContext(
+    return JudgedContainer(
         coded,
         tuple(placed),
         deletes=tuple(deletes),
@@ -70,12 +70,12 @@ def groups(draw: st.DrawFn) -> ContainerContext:
     )
 
 
-def whole_indexes(case: ContainerContext) -> set[int]:
+def whole_indexes(case: JudgedContainer) -> set[int]:
     """Return the indexes with a whole shard that is not being deleted."""
     return {p.replica.replica_index for p in case.placed if is_whole(case, p)}
 
 
-def has_equal(case: ContainerContext, victim: PlacedReplica) -> bool:
+def has_equal(case: JudgedContainer, victim: JudgedReplica) -> bool:
     """Whether a replica in service that nothing was found in holds the same, as far as it got."""
     mine = victim.replica
     return any(
@@ -92,7 +92,7 @@ def has_equal(case: ContainerContext, victim: PlacedReplica) -> bool:
 
 
 @given(groups())
-def test_surplus_leaves_every_index_as_it_is(case: ContainerContext) -> None:
+def test_surplus_leaves_every_index_as_it_is(case: JudgedContainer) -> None:
     """All of it deleted at once, each index that had a whole shard still has one."""
     gone = [p.datanode_id for p in victims(case)]
 
@@ -103,7 +103,7 @@ def test_surplus_leaves_every_index_as_it_is(case: ContainerContext) -> None:
 
 
 @given(groups())
-def test_shard_deleted_to_make_room_leaves_enough_to_read(case: ContainerContext) -> None:
+def test_shard_deleted_to_make_room_leaves_enough_to_read(case: JudgedContainer) -> None:
     """No index loses its last whole shard by the delete."""
     victim = giving_way(case)
     if victim is None:
@@ -118,7 +118,7 @@ def test_shard_deleted_to_make_room_leaves_enough_to_read(case: ContainerContext
 
 @given(groups(), st.data())
 def test_a_delete_that_leaves_at_its_turn_leaves_a_whole_twin_or_was_bad(
-    case: ContainerContext, data: st.DataObject
+    case: JudgedContainer, data: st.DataObject
 ) -> None:
     """The delete may be ordered by the replication manager, the balancer, a move between racks
     or an operator.

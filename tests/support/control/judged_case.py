@@ -32,9 +32,10 @@ from health.words import (
 from merkle.checksum import Algorithm
 from scm.administration.decommission_rules import ReplicaNeed as LeavingNeed
 from scm.administration.decommission_rules import need as need_of
-from scm.cluster.container_context import ContainerContext, PlacedReplica, present
+from scm.cluster.container_context import present
 from scm.replication.health.live_judge import losses_without
 from scm.state.entities import OpState
+from tests.support.control.judged_container import JudgedContainer, JudgedReplica
 
 ALGORITHMS = list(Algorithm)
 
@@ -49,7 +50,7 @@ class Need:
     weight: int
 
 
-def batch_of(case: ContainerContext) -> ContainerBatch:
+def batch_of(case: JudgedContainer) -> ContainerBatch:
     """Return the container of a case as a batch of one.
 
     An add may say the rack of its datanode: `dn9@/b`.
@@ -67,7 +68,7 @@ def batch_of(case: ContainerContext) -> ContainerBatch:
     )
 
 
-def _container(case: ContainerContext) -> Containers:
+def _container(case: JudgedContainer) -> Containers:
     box = case.container
     data = box.data_count if box.scheme else 0
     return Containers(
@@ -89,8 +90,8 @@ def _container(case: ContainerContext) -> Containers:
 
 
 def _replicas(
-    case: ContainerContext,
-    placed: Sequence[PlacedReplica],
+    case: JudgedContainer,
+    placed: Sequence[JudgedReplica],
     names: Sequence[str],
     origins: Sequence[str],
 ) -> Replicas:
@@ -123,7 +124,7 @@ def _replicas(
     )
 
 
-def _ops(case: ContainerContext, names: Sequence[str]) -> Ops:
+def _ops(case: JudgedContainer, names: Sequence[str]) -> Ops:
     index = {p.datanode_id: p.replica.replica_index for p in case.placed}
     adds = [add.partition("@")[0] for add in case.adds]
     ops = [(PendingOpKind.ADD, names.index(n) if n in names else UNKNOWN, 0) for n in adds]
@@ -136,7 +137,7 @@ def _ops(case: ContainerContext, names: Sequence[str]) -> Ops:
     )
 
 
-def _nodes(placed: Sequence[PlacedReplica], adds: Mapping[str, str], names: Sequence[str]) -> Nodes:
+def _nodes(placed: Sequence[JudgedReplica], adds: Mapping[str, str], names: Sequence[str]) -> Nodes:
     at = {p.datanode_id: p for p in placed}
     racks = {name: at[name].rack if name in at else adds[name] for name in names}
     numbers = {rack: i for i, rack in enumerate(sorted(set(racks.values())))}
@@ -160,17 +161,17 @@ def flags(values: Sequence[bool]) -> Bools:
     return np.array(values, dtype=np.bool_)
 
 
-def rules_of(case: ContainerContext, **numbers: int) -> Rules:
+def rules_of(case: JudgedContainer, **numbers: int) -> Rules:
     """Return the rules of a case, with these numbers changed."""
     return replace(Rules(rack_count=case.cluster_rack_count), **numbers)
 
 
-def asked(case: ContainerContext, **numbers: int) -> HealthJudgement:
+def asked(case: JudgedContainer, **numbers: int) -> HealthJudgement:
     """Return all that the judge says, by rules with these numbers changed."""
     return judge(batch_of(case), rules_of(case, **numbers))
 
 
-def counts(case: ContainerContext, **numbers: int) -> tuple[int, int, int, int, bool]:
+def counts(case: JudgedContainer, **numbers: int) -> tuple[int, int, int, int, bool]:
     """Return what lacks now, what is to be made, what may go, what may still be lost, and whether
     only nodes out of service are the reason."""
     found = asked(case, **numbers)
@@ -185,7 +186,7 @@ def counts(case: ContainerContext, **numbers: int) -> tuple[int, int, int, int, 
     )
 
 
-def needs(case: ContainerContext, **numbers: int) -> Need:
+def needs(case: JudgedContainer, **numbers: int) -> Need:
     """Return what a container is and lacks, or has too many of."""
     found = asked(case, **numbers)
     made = np.isin(found.actions.action, (Action.REPLICATE, Action.RECONSTRUCT))
@@ -197,19 +198,19 @@ def needs(case: ContainerContext, **numbers: int) -> Need:
     )
 
 
-def doubts(case: ContainerContext) -> dict[str, str]:
+def doubts(case: JudgedContainer) -> dict[str, str]:
     """Return what speaks against copying each replica, by datanode."""
     found = asked(case)
     names, node = found.view.batch.nodes.names, found.view.batch.replicas.node
     return {names[node[row]]: DOUBTS[code] for row, code in enumerate(found.doubts) if code}
 
 
-def health(case: ContainerContext) -> HealthState:
+def health(case: JudgedContainer) -> HealthState:
     """Return what a container is."""
     return needs(case).health
 
 
-def sources(case: ContainerContext) -> list[PlacedReplica]:
+def sources(case: JudgedContainer) -> list[JudgedReplica]:
     """Return the replicas to copy from, whether or not a copy is needed."""
     found = asked(case)
     rows = _sources_of(found, Action.REPLICATE)
@@ -230,7 +231,7 @@ def _sources_of(found: HealthJudgement, action: Action) -> list[int]:
     ]
 
 
-def copied(case: ContainerContext, *, is_move: bool = False) -> list[PlacedReplica]:
+def copied(case: JudgedContainer, *, is_move: bool = False) -> list[JudgedReplica]:
     """Return the shards to copy because they are about to go, or as `is_move` off a full rack."""
     found = asked(case)
     moves = found.actions.priority == MISPLACED_PRIORITY
@@ -244,7 +245,7 @@ def copied(case: ContainerContext, *, is_move: bool = False) -> list[PlacedRepli
     return [p for name in names for p in case.placed if p.datanode_id == name]
 
 
-def lost(case: ContainerContext) -> tuple[int, ...]:
+def lost(case: JudgedContainer) -> tuple[int, ...]:
     """Return the indexes to compute."""
     found = asked(case).actions
     lists = found.indexes
@@ -255,7 +256,7 @@ def lost(case: ContainerContext) -> tuple[int, ...]:
     )
 
 
-def read_from(case: ContainerContext) -> list[tuple[int, str]]:
+def read_from(case: JudgedContainer) -> list[tuple[int, str]]:
     """Return index and datanode of each shard that a reconstruction reads, in its order."""
     found = asked(case)
     replicas, names = found.view.batch.replicas, found.view.batch.nodes.names
@@ -263,9 +264,9 @@ def read_from(case: ContainerContext) -> list[tuple[int, str]]:
     return [(int(replicas.index[row]), names[replicas.node[row]]) for row in rows]
 
 
-def victims(case: ContainerContext, **numbers: int) -> list[PlacedReplica]:
+def victims(case: JudgedContainer, **numbers: int) -> list[JudgedReplica]:
     """Return what is deleted one after the other, each while those before are being deleted."""
-    chosen: list[PlacedReplica] = []
+    chosen: list[JudgedReplica] = []
     while True:
         found = asked(case, **numbers)
         batch, actions = found.view.batch, found.actions
@@ -278,14 +279,14 @@ def victims(case: ContainerContext, **numbers: int) -> list[PlacedReplica]:
         case = replace(case, deletes=(*case.deletes, name))
 
 
-def obstacle(case: ContainerContext, **numbers: int) -> str | None:
+def obstacle(case: JudgedContainer, **numbers: int) -> str | None:
     """Return why the nodes of a container that are to leave are needed; None if they are not."""
     found = asked(case, **numbers)
     [held] = obstacles(found.view, found.counts, found.flags).tolist()
     return None if held == FREE else HELD_BY[held]
 
 
-def need(case: ContainerContext, leaving: Collection[str], op_state: OpState) -> LeavingNeed:
+def need(case: JudgedContainer, leaving: Collection[str], op_state: OpState) -> LeavingNeed:
     """Return what a container needs if these nodes leave or rest."""
     [loss] = losses_without(batch_of(case), rules_of(case), leaving, op_state)
     size_bytes = max((p.replica.bytes_used for p in present(case.placed)), default=0)

@@ -10,48 +10,48 @@ from health.quasi_closed import judge_quasi_closed
 from health.remaining import whole
 from health.removal import Removals
 from health.rules import Rules
-from scm.cluster.container_context import ContainerContext, PlacedReplica
 from scm.replication.processors.removals import is_kept
 from tests.support.control.judged_case import batch_of, rules_of
+from tests.support.control.judged_container import JudgedContainer, JudgedReplica
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The replicas of one origin, and the number of copies it should have."""
 
-    replicas: tuple[PlacedReplica, ...]
+    replicas: tuple[JudgedReplica, ...]
     target_count: int
 
 
-def removals(case: ContainerContext, rules: Rules | None = None) -> Removals:
+def removals(case: JudgedContainer, rules: Rules | None = None) -> Removals:
     """Return the answers for the container of a case."""
     return Removals(view(batch_of(case)), rules or rules_of(case))
 
 
 def may_be_removed(
-    case: ContainerContext, datanode_id: str, *, keep_count: int, rules: Rules | None = None
+    case: JudgedContainer, datanode_id: str, *, keep_count: int, rules: Rules | None = None
 ) -> bool:
     """Return whether a delete of a replica is permitted."""
     number = case.container.container_id
     return removals(case, rules).may_remove(number, datanode_id, keep_count=keep_count)
 
 
-def may_remove_shard(case: ContainerContext, datanode_id: str) -> bool:
+def may_remove_shard(case: JudgedContainer, datanode_id: str) -> bool:
     """Return whether a delete of a shard is permitted that the control plane orders."""
     return may_be_removed(case, datanode_id, keep_count=case.container.data_count)
 
 
-def may_lose_shard(case: ContainerContext, datanode_id: str) -> bool:
+def may_lose_shard(case: JudgedContainer, datanode_id: str) -> bool:
     """Return whether a delete of a shard is permitted that an operator orders."""
     return may_be_removed(case, datanode_id, keep_count=case.container.data_count + 1)
 
 
-def copy_count(case: ContainerContext, *without: str) -> int:
+def copy_count(case: JudgedContainer, *without: str) -> int:
     """Return the number of whole and equal copies, or of whole indexes, on other datanodes."""
     return removals(case).copy_count(case.container.container_id, without=without)
 
 
-def whole_names(case: ContainerContext) -> list[str]:
+def whole_names(case: JudgedContainer) -> list[str]:
     """Return the datanodes with a whole replica."""
     seen = view(batch_of(case))
     return [
@@ -59,38 +59,38 @@ def whole_names(case: ContainerContext) -> list[str]:
     ]
 
 
-def good_names(case: ContainerContext) -> list[str]:
+def good_names(case: JudgedContainer) -> list[str]:
     """Return the datanodes with a whole replica; none while two of them differ."""
     names = [p.datanode_id for p in case.placed]
     return [name for name in names if copy_count(case, name) < copy_count(case)]
 
 
-def movable(case: ContainerContext) -> set[str]:
+def movable(case: JudgedContainer) -> set[str]:
     """Return the datanodes whose replica may be moved."""
     found, number = removals(case), case.container.container_id
     return {p.datanode_id for p in case.placed if found.is_movable(number, p.datanode_id)}
 
 
-def witnesses(case: ContainerContext, datanode_id: str) -> list[str]:
+def witnesses(case: JudgedContainer, datanode_id: str) -> list[str]:
     """Return the datanodes that can prove that they have the data of a replica."""
     return removals(case).witnesses(case.container.container_id, datanode_id)
 
 
-def giving_way(case: ContainerContext) -> PlacedReplica | None:
+def giving_way(case: JudgedContainer) -> JudgedReplica | None:
     """Return the replica that is deleted because no other node has room for a missing one."""
     held = {p.datanode_id: p for p in case.placed}
     able = [held[name] for name in removals(case).giving_way(case.container.container_id)]
     return next((p for p in able if not is_kept(case.container, p.replica)), None)
 
 
-def places(case: ContainerContext) -> Sequence[int]:
+def places(case: JudgedContainer) -> Sequence[int]:
     """Return the position of each replica in the order that every planner agrees on."""
     seen = view(batch_of(case))
     found: list[int] = seen.places(np.arange(len(seen.rows.owner))).tolist()
     return found
 
 
-def origins(case: ContainerContext, rules: Rules) -> list[Origin]:
+def origins(case: JudgedContainer, rules: Rules) -> list[Origin]:
     """Return the origins of a quasi-closed container."""
     seen = view(batch_of(case))
     found, names = judge_quasi_closed(seen, rules).origins, seen.batch.nodes.names

@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from health.rules import Rules
 from merkle.diff import SummaryComparison, compare
 from merkle.replica import ReplicaState
-from scm.cluster.container_context import ContainerContext, PlacedReplica, is_bad, present
+from scm.cluster.container_context import is_bad, present
 from scm.cluster.lifecycle import is_complete
 from scm.state.entities import Container, ContainerState, Replica
+from tests.support.control.judged_container import JudgedContainer, JudgedReplica
 
 
-def movable(case: ContainerContext) -> set[str]:
+def movable(case: JudgedContainer) -> set[str]:
     """Return the datanodes whose replica is whole, so that it may be moved."""
     return {p.datanode_id for p in case.placed if is_whole(case, p)} - case.excluded
 
 
-def good_replicas(case: ContainerContext) -> list[PlacedReplica]:
+def good_replicas(case: JudgedContainer) -> list[JudgedReplica]:
     """Return the replicas that are known to be whole, equal and permanent.
 
     That is: CLOSED with all commits and no findings, on an answering node in service that has
@@ -33,7 +34,7 @@ def good_replicas(case: ContainerContext) -> list[PlacedReplica]:
     return whole if all(is_equal(whole[0], p) for p in whole) else []
 
 
-def is_whole(case: ContainerContext, p: PlacedReplica) -> bool:
+def is_whole(case: JudgedContainer, p: JudgedReplica) -> bool:
     """Return True if a replica has all commits, is confirmed, and is on a node that stays."""
     return (
         p.is_staying
@@ -44,7 +45,7 @@ def is_whole(case: ContainerContext, p: PlacedReplica) -> bool:
     )
 
 
-def is_equal(one: PlacedReplica, other: PlacedReplica) -> bool:
+def is_equal(one: JudgedReplica, other: JudgedReplica) -> bool:
     """Return True if two replicas report equal trees; False if one has no tree."""
     mine, theirs = one.replica.tree, other.replica.tree
     return (
@@ -52,7 +53,7 @@ def is_equal(one: PlacedReplica, other: PlacedReplica) -> bool:
     )
 
 
-def is_sound(case: ContainerContext, p: PlacedReplica) -> bool:
+def is_sound(case: JudgedContainer, p: JudgedReplica) -> bool:
     """Return True if a replica reports all data that its origin's writes left in a quasi-closed
     container, on a node that stays.
     """
@@ -66,7 +67,7 @@ def is_sound(case: ContainerContext, p: PlacedReplica) -> bool:
     )
 
 
-def is_kept_by_origin(case: ContainerContext, bad: PlacedReplica) -> bool:
+def is_kept_by_origin(case: JudgedContainer, bad: JudgedReplica) -> bool:
     """Return True if other replicas of its origin have everything that a damaged replica of a
     quasi-closed container may have: at least as many commits, and equal to each other.
     """
@@ -77,12 +78,12 @@ def is_kept_by_origin(case: ContainerContext, bad: PlacedReplica) -> bool:
     return last >= bad.replica.bcsid and all(is_equal(latest[0], p) for p in latest)
 
 
-def origin_of(p: PlacedReplica) -> str:
+def origin_of(p: JudgedReplica) -> str:
     """Return the datanode that took a replica's writes."""
     return p.replica.origin_datanode_id or p.datanode_id
 
 
-def has_more(p: PlacedReplica, others: Collection[PlacedReplica]) -> bool:
+def has_more(p: JudgedReplica, others: Collection[JudgedReplica]) -> bool:
     """Return True if a replica has commits that none of the others has.
 
     Its container was closed without them, because the replica was absent or is damaged. They may be
@@ -96,7 +97,7 @@ def stable_order(replica: Replica) -> int:
     return zlib.crc32(f"{replica.container_id}:{replica.datanode_id}".encode())
 
 
-def unblock_victim(case: ContainerContext) -> PlacedReplica | None:
+def unblock_victim(case: JudgedContainer) -> JudgedReplica | None:
     """Return the unhealthy replica to remove because no node has room for a copy beside it.
 
     At least two replicas stay, one of them whole (in a quasi-closed container one of the same
@@ -131,7 +132,7 @@ def unblock_victim(case: ContainerContext) -> PlacedReplica | None:
     )
 
 
-def may_remove(case: ContainerContext, datanode_id: str, *, keep_count: int) -> bool:
+def may_remove(case: JudgedContainer, datanode_id: str, *, keep_count: int) -> bool:
     """Return True if at least `keep_count` other replicas are whole and equal to each other."""
     return sum(p.datanode_id != datanode_id for p in good_replicas(case)) >= keep_count
 
@@ -143,13 +144,13 @@ _WRITTEN = frozenset({ReplicaState.QUASI_CLOSED, ReplicaState.OPEN})
 class Origin:
     """The replicas of one origin, and the number of copies it should have."""
 
-    replicas: tuple[PlacedReplica, ...]
+    replicas: tuple[JudgedReplica, ...]
     target_count: int
 
 
-def origins(case: ContainerContext, rules: Rules) -> list[Origin]:
+def origins(case: JudgedContainer, rules: Rules) -> list[Origin]:
     """Return the origins of a quasi-closed container that is not erasure-coded."""
-    grouped: dict[str, list[PlacedReplica]] = {}
+    grouped: dict[str, list[JudgedReplica]] = {}
     for p in present(case.placed):
         grouped.setdefault(origin_of(p), []).append(p)
     factor = case.container.replication_factor
@@ -171,7 +172,7 @@ def origins(case: ContainerContext, rules: Rules) -> list[Origin]:
     ]
 
 
-def surplus_datanodes(case: ContainerContext, rules: Rules) -> set[str]:
+def surplus_datanodes(case: JudgedContainer, rules: Rules) -> set[str]:
     """Return the datanodes whose replica is surplus for its origin.
 
     Each only while the required number of equal ones stays; none while a delete is pending.
@@ -190,7 +191,7 @@ def surplus_datanodes(case: ContainerContext, rules: Rules) -> set[str]:
 
 
 def may_be_removed(
-    case: ContainerContext, datanode_id: str, *, keep_count: int, rules: Rules
+    case: JudgedContainer, datanode_id: str, *, keep_count: int, rules: Rules
 ) -> bool:
     """Return True if a replica may be removed now: enough whole ones, or enough of its origin,
     stay.
@@ -204,7 +205,7 @@ def may_be_removed(
     )
 
 
-def others_with(case: ContainerContext, victim: PlacedReplica) -> list[PlacedReplica]:
+def others_with(case: JudgedContainer, victim: JudgedReplica) -> list[JudgedReplica]:
     """Return the replicas that report everything a replica of a quasi-closed container may have.
 
     These are equal ones of any origin with at least as many commits. No tree equals that of a
@@ -224,7 +225,7 @@ def others_with(case: ContainerContext, victim: PlacedReplica) -> list[PlacedRep
     ]
 
 
-def _is_damaged_spare(case: ContainerContext, datanode_id: str, keep_count: int) -> bool:
+def _is_damaged_spare(case: JudgedContainer, datanode_id: str, keep_count: int) -> bool:
     """Return True if a replica is damaged, others of its origin have everything it may have, and at
     least `keep_count` whole ones of any origin stay.
     """
@@ -235,11 +236,11 @@ def _is_damaged_spare(case: ContainerContext, datanode_id: str, keep_count: int)
     return kept_count >= keep_count and is_kept_by_origin(case, bad)
 
 
-def _origin_covers(one: PlacedReplica, other: PlacedReplica) -> bool:
+def _origin_covers(one: JudgedReplica, other: JudgedReplica) -> bool:
     return one.replica.bcsid >= other.replica.bcsid and is_equal(one, other)
 
 
-def replaceable_shard(case: ContainerContext) -> PlacedReplica | None:
+def replaceable_shard(case: JudgedContainer) -> JudgedReplica | None:
     """Return the replica to remove because no other node has room for a missing shard, if any.
 
     It is a bad one that no repair is expected to heal, or one of two of the same index, and not
@@ -271,7 +272,7 @@ def replaceable_shard(case: ContainerContext) -> PlacedReplica | None:
     )
 
 
-def may_remove_shard(case: ContainerContext, datanode_id: str) -> bool:
+def may_remove_shard(case: JudgedContainer, datanode_id: str) -> bool:
     """Return True if a replica may still be removed at the time its delete would be sent."""
     held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
     if held is None:
@@ -289,7 +290,7 @@ def may_remove_shard(case: ContainerContext, datanode_id: str) -> bool:
     return left_count >= case.container.data_count and any(_covers(case, p, held) for p in twins)
 
 
-def may_lose_shard(case: ContainerContext, datanode_id: str) -> bool:
+def may_lose_shard(case: JudgedContainer, datanode_id: str) -> bool:
     """Return True if an operator may have a seemingly good replica removed.
 
     More whole shards must stay than reading needs: the removed one is rebuilt from them.
@@ -298,7 +299,7 @@ def may_lose_shard(case: ContainerContext, datanode_id: str) -> bool:
     return whole_count(without) >= operator_keep_count(case.container)
 
 
-def may_delete(case: ContainerContext, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
+def may_delete(case: JudgedContainer, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
     """Return True if a replica may be deleted, whoever orders it: enough others stay."""
     if not case.container.scheme:
         return may_be_removed(case, datanode_id, keep_count=keep_count, rules=rules)
@@ -307,7 +308,7 @@ def may_delete(case: ContainerContext, datanode_id: str, *, keep_count: int, rul
     return may_go(case, datanode_id)
 
 
-def copy_count(case: ContainerContext) -> int:
+def copy_count(case: JudgedContainer) -> int:
     """Return how many whole and equal copies, or indexes with a whole shard, a container has."""
     return whole_count(case) if case.container.scheme else len(good_replicas(case))
 
@@ -317,14 +318,14 @@ def operator_keep_count(container: Container) -> int:
     return container.data_count + 1
 
 
-def whole_count(case: ContainerContext) -> int:
+def whole_count(case: JudgedContainer) -> int:
     """Return how many indexes have a whole replica that is not being deleted."""
     return sum(bool(found) for found in _whole(case).values())
 
 
-def _whole(case: ContainerContext) -> dict[int, list[PlacedReplica]]:
+def _whole(case: JudgedContainer) -> dict[int, list[JudgedReplica]]:
     """Return the whole replicas of each index, none of them being deleted."""
-    found: dict[int, list[PlacedReplica]] = {
+    found: dict[int, list[JudgedReplica]] = {
         index: [] for index in range(1, case.container.replication_factor + 1)
     }
     for p in case.placed:
@@ -333,7 +334,7 @@ def _whole(case: ContainerContext) -> dict[int, list[PlacedReplica]]:
     return found
 
 
-def _twin(case: ContainerContext, whole: dict[int, list[PlacedReplica]]) -> PlacedReplica | None:
+def _twin(case: JudgedContainer, whole: dict[int, list[JudgedReplica]]) -> JudgedReplica | None:
     """Return the surplus replica of an index: one that its twin covers, or else on the
     fuller rack.
     """
@@ -351,7 +352,7 @@ def _twin(case: ContainerContext, whole: dict[int, list[PlacedReplica]]) -> Plac
     return None
 
 
-def _is_beyond(case: ContainerContext, bad: PlacedReplica, twins: Sequence[PlacedReplica]) -> bool:
+def _is_beyond(case: JudgedContainer, bad: JudgedReplica, twins: Sequence[JudgedReplica]) -> bool:
     """Return True if a bad shard has commits that neither its container nor a whole one of its
     index has, so that it alone holds that data.
     """
@@ -359,7 +360,7 @@ def _is_beyond(case: ContainerContext, bad: PlacedReplica, twins: Sequence[Place
     return bad.replica.bcsid > max(case.container.sequence_id, last)
 
 
-def _covers(case: ContainerContext, one: PlacedReplica, other: PlacedReplica) -> bool:
+def _covers(case: JudgedContainer, one: JudgedReplica, other: JudgedReplica) -> bool:
     """Return True if `one` makes another whole shard of its index unnecessary.
 
     Equal trees do. So does a shard that came back beside one that was rebuilt meanwhile: a rebuilt
@@ -381,7 +382,7 @@ def _covers(case: ContainerContext, one: PlacedReplica, other: PlacedReplica) ->
     )
 
 
-def equivalent_shards(case: ContainerContext, bad: PlacedReplica) -> list[PlacedReplica]:
+def equivalent_shards(case: JudgedContainer, bad: JudgedReplica) -> list[JudgedReplica]:
     """Return other nodes' replicas of the same index with the same data that are bad only because
     they also missed a commit, for instance a copy made before the first one was known to be bad.
     """
@@ -399,11 +400,11 @@ def equivalent_shards(case: ContainerContext, bad: PlacedReplica) -> list[Placed
     ]
 
 
-def _tombstone_count(p: PlacedReplica) -> int:
+def _tombstone_count(p: JudgedReplica) -> int:
     return 0 if p.replica.tree is None else p.replica.tree.tombstone_count
 
 
-def witnesses(case: ContainerContext, victim: PlacedReplica) -> list[PlacedReplica]:
+def witnesses(case: JudgedContainer, victim: JudgedReplica) -> list[JudgedReplica]:
     """Return the replicas that can prove that they have the data of another one."""
     if case.container.state is ContainerState.QUASI_CLOSED:
         return others_with(case, victim)
@@ -416,6 +417,6 @@ def witnesses(case: ContainerContext, victim: PlacedReplica) -> list[PlacedRepli
     return whole + equivalent_shards(case, victim) if case.container.scheme else whole
 
 
-def giving_way(case: ContainerContext) -> PlacedReplica | None:
+def giving_way(case: JudgedContainer) -> JudgedReplica | None:
     """Return the replica to remove because no other node has room for a missing one."""
     return replaceable_shard(case) if case.container.scheme else unblock_victim(case)

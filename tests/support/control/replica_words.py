@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from merkle.replica import ReplicaState
-from scm.cluster.container_context import ContainerContext, PlacedReplica
 from scm.state.entities import NodeHealthState, OpState
+from tests.support.control.judged_container import JudgedContainer, JudgedReplica
 from tests.support.control.scm_world import container, replica
 
 OPS = {
@@ -23,7 +23,7 @@ STATES = {
 }
 
 
-def placed(words: str, racks: str = "") -> tuple[PlacedReplica, ...]:
+def placed(words: str, racks: str = "") -> tuple[JudgedReplica, ...]:
     """Read `C C@4 U/d C/m! C?`: state, bcsid, operation; `!` the node is dead, `?` it is stale."""
     result = []
     for i, word in enumerate(words.split()):
@@ -35,22 +35,22 @@ def placed(words: str, racks: str = "") -> tuple[PlacedReplica, ...]:
         state, _, bcsid = kind.partition("@")
         made = replica(f"dn{i + 1}", STATES[state], bcsid=int(bcsid or 5))
         rack = f"/{racks[i]}" if racks else f"/r{i}"
-        result.append(PlacedReplica(made, health, OPS.get(op, OpState.IN_SERVICE), rack))
+        result.append(JudgedReplica(made, health, OPS.get(op, OpState.IN_SERVICE), rack))
     return tuple(result)
 
 
-def case(words: str, racks: str = "", **more: object) -> ContainerContext:
+def case(words: str, racks: str = "", **more: object) -> JudgedContainer:
     """Build the case of a container with these replicas; as many racks as are named."""
     replicas = placed(words, racks)
-    made = ContainerContext(
+    made = JudgedContainer(
         container(), replicas, cluster_rack_count=len({p.rack for p in replicas}) or 1
     )
     return replace(made, **more)  # type: ignore[arg-type]
 
 
 def changed(
-    given: ContainerContext, number: int, of_replica: dict[str, Any], **of_place: Any
-) -> ContainerContext:
+    given: JudgedContainer, number: int, of_replica: dict[str, Any], **of_place: Any
+) -> JudgedContainer:
     """Return the case with one replica, counted from 1, or its place changed."""
     held = list(given.placed)
     p = held[number - 1]
@@ -58,7 +58,7 @@ def changed(
     return replace(given, placed=tuple(held))
 
 
-def shards(words: str, racks: str = "") -> ContainerContext:
+def shards(words: str, racks: str = "") -> JudgedContainer:
     """Read `C#1 C#2/d`: replicas of an RS(3,2) container with their indexes."""
     pairs = [word.partition("#") for word in words.split()]
     plain = case(" ".join(state + rest[1:] for state, _, rest in pairs), racks)

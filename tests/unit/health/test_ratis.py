@@ -3,14 +3,14 @@
 import pytest
 
 from health.words import HealthState
-from scm.cluster.container_context import ContainerContext
 from tests.support.control.judged_case import counts, needs
+from tests.support.control.judged_container import JudgedContainer
 from tests.support.control.replica_words import case
 
 
 def counted(
     *, available: int, leaving: int = 0, resting: int = 0, adds: int = 0, deletes: int = 0
-) -> ContainerContext:
+) -> JudgedContainer:
     """Return a container that needs three, two of them online at least."""
     words = ["C"] * available + ["C/d"] * leaving + ["C/m"] * resting
     return case(
@@ -41,7 +41,7 @@ def counted(
     ],
 )
 def test_adds_fail_and_deletes_succeed(
-    given: ContainerContext, missing: int, needed: int, excess: int, spare: int
+    given: JudgedContainer, missing: int, needed: int, excess: int, spare: int
 ) -> None:
     """The counts are those of lacking, needed and surplus replicas, and of replicas that may
     still be lost.
@@ -92,7 +92,7 @@ def test_a_band_widens_what_is_enough_and_narrows_nothing(
     ],
 )
 def test_replica_that_lacks_during_a_departure_is_not_counted_lost(
-    given: ContainerContext, is_due: bool
+    given: JudgedContainer, is_due: bool
 ) -> None:
     """A copy that is under way makes no difference."""
     assert is_due is counts(given)[4]

@@ -8,8 +8,8 @@ import pytest
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
-from scm.cluster.container_context import ContainerContext
 from scm.state.entities import ContainerState, NodeHealthState, OpState
+from tests.support.control.judged_container import JudgedContainer
 from tests.support.control.judged_removals import (
     giving_way,
     good_names,
@@ -37,7 +37,7 @@ IN_DOUBT: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def good(given: ContainerContext) -> list[str]:
+def good(given: JudgedContainer) -> list[str]:
     """Return where replicas are that are known good."""
     return good_names(given)
 
@@ -145,7 +145,7 @@ def test_the_order_of_victims_is_the_same_for_every_control_plane() -> None:
 class TestUnblock:
     """No node has room for a copy: an unhealthy replica makes way for one."""
 
-    def victim(self, given: ContainerContext) -> str:
+    def victim(self, given: JudgedContainer) -> str:
         """Return which one; empty: none."""
         found = giving_way(given)
         return "" if found is None else found.datanode_id

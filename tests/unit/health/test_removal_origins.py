@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from health.rules import Rules
-from scm.cluster.container_context import ContainerContext
 from scm.state.entities import ContainerState, NodeHealthState, OpState
+from tests.support.control.judged_container import JudgedContainer
 from tests.support.control.judged_removals import may_be_removed, origins
 from tests.support.control.replica_words import case, changed
 from tests.support.control.scm_world import container, summary
@@ -15,7 +15,7 @@ from tests.support.control.scm_world import container, summary
 DEFAULTS = Rules()
 
 
-def quasi(words: str, origins: str, **more: Any) -> ContainerContext:
+def quasi(words: str, origins: str, **more: Any) -> JudgedContainer:
     """Return a quasi-closed container; `origins` has one letter a replica."""
     plain = case(words)
     placed = tuple(
@@ -26,7 +26,7 @@ def quasi(words: str, origins: str, **more: Any) -> ContainerContext:
     return replace(plain, container=box, placed=placed, **more)
 
 
-def removable(given: ContainerContext, keep_count: int = 3, rules: Rules = DEFAULTS) -> list[int]:
+def removable(given: JudgedContainer, keep_count: int = 3, rules: Rules = DEFAULTS) -> list[int]:
     """Return the numbers of the replicas that may be removed, each alone."""
     return [
         i + 1
@@ -55,7 +55,7 @@ SPARE = quasi("Q@5 Q@5 Q@5 Q@5 Q@4 Q@4 Q@4", "aaaabbb")
     ],
 )
 def test_equal_replicas_of_an_origin_stay_up_to_the_minimum(
-    given: ContainerContext, expected: list[int]
+    given: JudgedContainer, expected: list[int]
 ) -> None:
     """The control plane itself, a plan and an operator are treated alike."""
     assert expected == removable(given)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from scm.cluster.container_context import ContainerContext
 from tests.support.control.judged_case import victims
+from tests.support.control.judged_container import JudgedContainer
 from tests.support.control.judged_removals import giving_way, may_remove_shard
 from tests.support.control.replica_words import shards
 
 
-def given_way(given: ContainerContext) -> str:
+def given_way(given: JudgedContainer) -> str:
     """Return which replica gives way; empty: none."""
     found = giving_way(given)
     return "" if found is None else found.datanode_id

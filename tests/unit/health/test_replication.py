@@ -7,14 +7,15 @@ import pytest
 from health.racks import misplaced_count
 from health.words import HealthState
 from merkle.replica import ReplicaState
-from scm.cluster.container_context import ContainerContext, PlacedReplica, neighbours
+from scm.cluster.container_context import neighbours
 from tests.support.control.judged_case import counts, health, needs, sources, victims
+from tests.support.control.judged_container import JudgedContainer, JudgedReplica
 from tests.support.control.judged_removals import giving_way, may_be_removed
 from tests.support.control.replica_words import case, shards
 from tests.support.control.scm_world import replica
 
 
-def names(chosen: list[PlacedReplica]) -> list[str]:
+def names(chosen: list[JudgedReplica]) -> list[str]:
     """Return the datanodes."""
     return [p.datanode_id for p in chosen]
 
@@ -232,7 +233,7 @@ class TestVictims:
             shards("C#1 C#2 C#3 C#4 C#5 U#5"),
         ],
     )
-    def test_excluded_replica_is_no_victim(self, given: ContainerContext) -> None:
+    def test_excluded_replica_is_no_victim(self, given: JudgedContainer) -> None:
         """An operator looks at it first. Another replica is removed in its place if there is
         one.
         """

@@ -16,12 +16,12 @@ from scm.api.views import checksums_hint
 from scm.cluster.allocate import TargetCandidate
 from scm.cluster.commands.command_limits import select_sendable
 from scm.cluster.commands.loads import DELETE_LIMIT, load
-from scm.cluster.container_context import ContainerContext
 from scm.cluster.lifecycle import CloseCommand, closes_due, observe
 from scm.replication.reconcile.eligibility import Eligibility, judge
 from scm.state.entities import CommandKind, Container, ContainerState, OpState, Replica
 from tests.support.control.judged_case import copied as to_copy
 from tests.support.control.judged_case import health, lost, needs, obstacle, sources, victims
+from tests.support.control.judged_container import JudgedContainer
 from tests.support.control.replica_words import case
 from tests.support.control.scm_world import container, pending, replica
 
@@ -46,7 +46,7 @@ def replicas(letters: str, **more: object) -> list[Replica]:
     return [replace(one, **more) for one in found]  # type: ignore[arg-type]
 
 
-def shards(words: str) -> ContainerContext:
+def shards(words: str) -> JudgedContainer:
     """Read `C#1 U#4 C#5/d`: replicas of an RS(3,2) container with their indexes."""
     pairs = [word.partition("#") for word in words.split()]
     plain = case(" ".join(state + rest[1:] for state, _, rest in pairs))

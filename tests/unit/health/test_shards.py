@@ -10,11 +10,12 @@ from health.words import HealthState
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
-from scm.cluster.container_context import ContainerContext, is_better_rack
+from scm.cluster.container_context import is_better_rack
 from scm.state.entities import NodeHealthState as NodeHealth
 from scm.state.entities import OpState
 from tests.support.control.judged_case import copied as to_copy
 from tests.support.control.judged_case import health, lost, obstacle, victims
+from tests.support.control.judged_container import JudgedContainer
 from tests.support.control.judged_removals import (
     copy_count,
     giving_way,
@@ -302,7 +303,7 @@ def test_shard_that_missed_a_commit_goes_only_if_its_equal_stays(
     assert giving_way(changed) is not victim
 
 
-def yielding(given: ContainerContext) -> str:
+def yielding(given: JudgedContainer) -> str:
     """Return which replica gives way; empty: none."""
     found = giving_way(given)
     return "" if found is None else found.datanode_id

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scm.cluster.container_context import ContainerContext
 from scm.state.entities import CommandKind, NodeHealthState
 from scm.state.options import ScmOptions
 from tests.support.control.judged_case import copied, doubts, read_from, sources
+from tests.support.control.judged_container import JudgedContainer
 from tests.support.control.replica_words import case, shards
 from tests.support.control.scm_world import ScmWorld, container, pass_time, replica, summary
 
@@ -20,7 +20,7 @@ THIRD: dict[str, Any] = {"tree": summary(8)}
 UNREAD: dict[str, Any] = {"tree": None}
 
 
-def among(given: ContainerContext, **changes: dict[str, Any]) -> ContainerContext:
+def among(given: JudgedContainer, **changes: dict[str, Any]) -> JudgedContainer:
     """Return the case with these replicas changed, by datanode."""
     placed = (
         replace(p, replica=replace(p.replica, **changes.get(p.datanode_id, {})))
@@ -69,7 +69,7 @@ class TestCopies:
         assert told == (found if isinstance(told, dict) and len(told) == len(found) else set(found))
 
 
-def lost(*damaged: str, words: str = "C#1 C#2 C#3 C#4") -> ContainerContext:
+def lost(*damaged: str, words: str = "C#1 C#2 C#3 C#4") -> JudgedContainer:
     """Return an RS(3,2) container that lacks shards, with these that have findings."""
     return among(shards(words), **dict.fromkeys(damaged, DAMAGED))
 
@@ -89,7 +89,7 @@ class TestShards:
         ],
     )
     def test_doubtful_shards_are_read_only_if_needed_and_last(
-        self, given: ContainerContext, silent: tuple[str, ...], expected: list[int]
+        self, given: JudgedContainer, silent: tuple[str, ...], expected: list[int]
     ) -> None:
         """The copy reads as many shards as there are data shards."""
         placed = (

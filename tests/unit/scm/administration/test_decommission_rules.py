@@ -8,10 +8,10 @@ from health.rules import Rules
 from scm.administration.decommission_rules import DONE, ReplicaNeed, lock_out, violations
 from scm.administration.decommission_rules import need as need_of
 from scm.cluster.allocate import TargetCandidate
-from scm.cluster.container_context import ContainerContext
 from scm.replication.health.live_judge import DepartureImpact
 from scm.state.entities import ContainerState, OpState
 from tests.support.control.judged_case import need, obstacle
+from tests.support.control.judged_container import JudgedContainer
 from tests.support.control.replica_words import case, shards
 from tests.support.control.scm_world import container
 
@@ -105,7 +105,7 @@ class TestNeeds:
     def test_need_of_one_container_is_computed(
         self,
         row: str,
-        given: ContainerContext,
+        given: JudgedContainer,
         op_state: OpState,
         expected: tuple[int, int, bool, bool],
     ) -> None:
@@ -130,7 +130,7 @@ class TestNeeds:
         ],
     )
     def test_replicas_left_behind_by_several_nodes_are_copied(
-        self, given: ContainerContext, names: str, op_state: OpState, copied_bytes: int
+        self, given: JudgedContainer, names: str, op_state: OpState, copied_bytes: int
     ) -> None:
         """For nodes in maintenance, only the minimum that must stay online is copied."""
         found = need(given, frozenset(names.split()), op_state)

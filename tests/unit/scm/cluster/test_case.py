@@ -49,12 +49,11 @@ def test_a_bad_replica_says_so_or_is_behind(
 
 
 def test_case_has_no_pending_commands_by_default() -> None:
-    """By default no replica is excluded, no delete is pending, and the cluster is one rack."""
+    """By default no delete is pending, no repair is expected, and the cluster is one rack."""
     plain = ContainerContext(container(), ())
 
     assert ((), ()) == (plain.adds, plain.deletes)
-    assert (frozenset(), frozenset()) == (plain.healable_holders, plain.excluded)
-    assert (1, False) == (plain.cluster_rack_count, plain.owes_deletes)
+    assert (frozenset(), 1) == (plain.healable_holders, plain.cluster_rack_count)
 
 
 @pytest.mark.parametrize(

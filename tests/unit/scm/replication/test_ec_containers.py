@@ -13,7 +13,6 @@ from merkle.tree import TreeSummary
 from scm.administration.decommission import OpStateRequest
 from scm.api.call_values import DatanodeAddress, HeartbeatAnswer
 from scm.api.responses import heartbeat_response
-from scm.cluster.container_context import ContainerContext, PlacedReplica
 from scm.replication.reconcile.plan_check import ContainerDecision, PlanRow
 from scm.state.entities import (
     CommandKind,
@@ -26,6 +25,7 @@ from scm.state.starts import ReportedStart
 from suture.errors import RefusedError, UnavailableError
 from tests.support.control.coded_world import MIB, NODES, OPTIONS, SCHEME, closed, orders, spoil
 from tests.support.control.judged_case import lost, read_from
+from tests.support.control.judged_container import JudgedContainer, JudgedReplica
 from tests.support.control.scm_world import ScmWorld, container, key, replica, summary
 
 
@@ -388,13 +388,13 @@ def test_an_excluded_shard_is_no_source_of_a_reconstruction() -> None:
     """
     coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
     placed = tuple(
-        PlacedReplica(
+        JudgedReplica(
             replica(f"dn{i}", replica_index=i), NodeHealthState.HEALTHY, OpState.IN_SERVICE, "/r1"
         )
         for i in (1, 2, 3, 4)
     )
-    one_out = ContainerContext(coded, placed, excluded=frozenset({"dn2"}))
-    two_out = ContainerContext(coded, placed, excluded=frozenset({"dn2", "dn3"}))
+    one_out = JudgedContainer(coded, placed, excluded=frozenset({"dn2"}))
+    two_out = JudgedContainer(coded, placed, excluded=frozenset({"dn2", "dn3"}))
 
     assert ((5,), [1, 3, 4]) == (lost(one_out), [index for index, _node in read_from(one_out)])
     assert ((), []) == (lost(two_out), read_from(two_out))
@@ -423,7 +423,7 @@ class TestShortage:
         """
         coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
         placed = [
-            PlacedReplica(
+            JudgedReplica(
                 replica(
                     f"dn{number}",
                     ReplicaState.CLOSED if word[1] == "H" else ReplicaState.UNHEALTHY,
@@ -437,7 +437,7 @@ class TestShortage:
             for number, word in enumerate(replicas.split())
         ]
 
-        given = ContainerContext(coded, tuple(placed))
+        given = JudgedContainer(coded, tuple(placed))
 
         assert (rebuilt, sources) == (lost(given), [index for index, _ in read_from(given)])
 
