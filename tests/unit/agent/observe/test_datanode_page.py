@@ -43,7 +43,7 @@ def test_names_and_evidence_are_text() -> None:
     text = page(pb.StatusResponse(datanode_id=HOSTILE, volumes=[volume]), finding(HOSTILE))
 
     assert f"<h1>Datanode {SHOWN}</h1>" in text
-    assert f'data-l="why">{SHOWN}</td>' in text
+    assert f'data-l="evidence">{SHOWN}</td>' in text
     assert f"volume {SHOWN} failed: {SHOWN}" in text
     assert "<b>" not in text
     assert "\u202e" not in text

@@ -81,4 +81,4 @@ def test_changes_are_told_with_their_reason_the_newest_first() -> None:
 
     newest, before = text.index("1 &lt;volume&gt; failed"), text.index("The control plane started")
     assert newest < before
-    assert ["1 h", "2 h"] == re.findall(r'data-l="for">([^<]+)<', text)
+    assert ["1 h", "2 h"] == re.findall(r'data-l="duration">([^<]+)<', text)
