@@ -281,7 +281,7 @@ class TestAdd:
         host.restart("b", "c")
         scrub = ScanManager(host.tools, SLOW, Event())
 
-        with pytest.raises(RefusedError, match="promise"):
+        with pytest.raises(RefusedError, match="within the interval"):
             host.store.services.add_volume(host.at("a"), scrub.check_new)
 
         assert {host.at("b"), host.at("c")} == {v.path for v in host.store.volumes()}

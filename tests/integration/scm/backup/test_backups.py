@@ -274,7 +274,7 @@ class TestRestoring:
         """The operator gave the expected cluster id."""
         path = take(data, tmp_path / "to")
 
-        with pytest.raises(RefusedError, match="not of CID-1") as caught:
+        with pytest.raises(RefusedError, match="not CID-1") as caught:
             restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1, cluster_id="CID-1")
 
         assert Code.WRONG_CLUSTER == caught.value.code
