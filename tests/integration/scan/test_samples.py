@@ -231,7 +231,7 @@ def test_single_sample_runs_at_a_time_and_stops_with_its_caller(replica: StoredR
     sampler.stops = False
 
     def second() -> bool:
-        with pytest.raises(UnavailableError, match="already"):
+        with pytest.raises(UnavailableError, match="another sample"):
             sampler.run(CHUNKS, CHUNKS)
         return False
 
