@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from suture.client.aio import AsyncClient
-    from suture.client.blocking import Client, Content, KeyInfo, PutResult
+    from suture.client.async_client import AsyncClient
+    from suture.client.client import Client, Content, KeyInfo, PutResult
     from suture.errors import (
         Code,
         KeyExists,
@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 _ELSEWHERE: Final = {
-    "AsyncClient": "suture.client.aio",
-    **dict.fromkeys(("Client", "Content", "KeyInfo", "PutResult"), "suture.client.blocking"),
+    "AsyncClient": "suture.client.async_client",
+    **dict.fromkeys(("Client", "Content", "KeyInfo", "PutResult"), "suture.client.client"),
 }
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.clients.line_server import work_when_told
-from suture.client.blocking import Client
+from suture.client.client import Client
 from suture.client.cluster_client import ClusterClient
 from suture.client.file_pieces import SourceFile
 from suture.runtime.memory import share_heaps

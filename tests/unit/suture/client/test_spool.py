@@ -10,7 +10,7 @@ import pytest
 
 from agent.cli.keys import sources_of
 from suture.client import spool as spools
-from suture.client.blocking import _source
+from suture.client.client import _source
 from suture.client.file_pieces import SourceFile, chunks_of, pieces_of
 from suture.client.spool import Spool
 

@@ -14,7 +14,7 @@ from contextvars import copy_context
 from threading import Event, Lock
 from typing import Final, Generic, Self, TypedDict, TypeVar, Unpack
 
-from suture.client.blocking import Client, Content, KeyInfo, Progress, PutResult, closed
+from suture.client.client import Client, Content, KeyInfo, Progress, PutResult, closed
 from suture.errors import Code, UnavailableError
 
 T = TypeVar("T")

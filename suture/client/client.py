@@ -1,4 +1,4 @@
-"""Stores and fetches keys, each call to its end; `suture.client.aio` has the same for asyncio."""
+"""Stores and fetches keys, each call to its end. `async_client` has the same for asyncio."""
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
