@@ -188,7 +188,7 @@ def test_parity_is_verified_of_coded_containers_only(
 
     refused = suture.json("scrub", "parity", str(container_id), code=ExitCode.FAILED)
 
-    assert "is not erasure-coded" in refused["error"]["message"]
+    assert "not erasure-coded" in refused["error"]["message"]
     assert 5 == len(five.nodes)
 
 

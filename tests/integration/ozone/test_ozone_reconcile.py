@@ -234,7 +234,7 @@ def test_without_a_yes_it_is_only_shown(
     told = capsys.readouterr()
     assert ExitCode.TO_DO == shown
     assert "1 SHOWN" in told.out
-    assert "--yes confirms them" in told.err
+    assert "--yes does it" in told.err
     assert [] == ordered(scm)
 
     done = run([*words, "--yes", "--json"])

@@ -143,7 +143,10 @@ def test_archive_that_waits_too_long_is_refused() -> None:
         error = done.get(timeout=WAIT_S).exception()
 
     assert grpc.StatusCode.RESOURCE_EXHAUSTED is error.code()
-    assert "6 imports are running, and none finished within 0 s" == error.details()
+    assert (
+        "cannot import the container: 6 imports are running, and none finished within 0 s"
+        == error.details()
+    )
 
 
 def test_cancelled_upload_stops_waiting_for_its_turn() -> None:
