@@ -318,7 +318,7 @@ def test_a_volume_that_goes_away_is_not_one_whose_containers_were_deleted(
     assert [(1, ScrubStatus.WHOLE), (2, ScrubStatus.WHOLE)] == sorted(
         (item.container_id, item.standing) for item in results
     )
-    assert [(hdds, f"volume DS-made is no longer at {hdds} any more")] == told
+    assert [(hdds, f"volume DS-made is no longer at {hdds}")] == told
     assert [ScrubStatus.WHOLE] * 3 == [again[number].standing for number in (1, 2, 3)]
     assert len(BIG) <= sum(rest) < len(BIG) + 8_000  # container 1 is not read again
 
