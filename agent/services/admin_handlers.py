@@ -13,7 +13,7 @@ Status = Callable[[], pb.StatusResponse]
 
 
 class AdminHandlers:
-    """Handlers of Status, ScrubStatus, ControlScrub, SetVolumeMode, ListDisks."""
+    """Handlers of Status, ScrubStatus, ControlScrub, ControlVolume, ListDisks."""
 
     def __init__(
         self,
@@ -27,9 +27,9 @@ class AdminHandlers:
         self._scrub = scrub
         self._volumes = volumes
 
-    def SetVolumeMode(
-        self, request: pb.SetVolumeModeRequest, context: grpc.ServicerContext
-    ) -> pb.SetVolumeModeResponse:
+    def ControlVolume(
+        self, request: pb.ControlVolumeRequest, context: grpc.ServicerContext
+    ) -> pb.ControlVolumeResponse:
         """Change the service of a volume, or add one; return the state of all."""
         del context
         if self._volumes is None:
@@ -47,7 +47,7 @@ class AdminHandlers:
                 self._volumes.add(request.add_path)
             case _:
                 raise codec.malformed("wish", "is not set")
-        return pb.SetVolumeModeResponse(volumes=self._volumes.status())
+        return pb.ControlVolumeResponse(volumes=self._volumes.status())
 
     def ListDisks(
         self, request: pb.ListDisksRequest, context: grpc.ServicerContext

@@ -98,8 +98,8 @@ def add(
         return declare(paths, as_json=as_json)
     with connect(scm) as client:
         nodes = nodes_of(client, datanode)
-        wish = pb.SetVolumeModeRequest(add_path=str(paths[0]))
-        [answered] = query_all(client, nodes, lambda peer: peer.set_volume_mode(wish))
+        wish = pb.ControlVolumeRequest(add_path=str(paths[0]))
+        [answered] = query_all(client, nodes, lambda peer: peer.control_volume(wish))
     if answered.value is None:
         assert answered.cause is not None
         raise answered.cause
@@ -157,7 +157,7 @@ def retire(
     with connect(scm) as client:
         place = resolve_volume(client, volume)
         target_id = target_of(client, place, volume, to) if to else ""
-        volumes = set_volume_mode(client, place, "IN_SERVICE" if cancel else "RETIRING", target_id)
+        volumes = control_volume(client, place, "IN_SERVICE" if cancel else "RETIRING", target_id)
         if wait and not cancel:
             return watch_evacuation(client, place, as_json=as_json)
     return print_volumes(place.datanode_id, volumes, as_json=as_json)
@@ -193,7 +193,7 @@ def read_only(
     """
     with connect(scm) as client:
         place = resolve_volume(client, volume)
-        volumes = set_volume_mode(client, place, "IN_SERVICE" if off else "READ_ONLY")
+        volumes = control_volume(client, place, "IN_SERVICE" if off else "READ_ONLY")
     return print_volumes(place.datanode_id, volumes, as_json=as_json)
 
 
@@ -203,15 +203,15 @@ def resolve_volume(client: ClusterClient, given: str) -> VolumeRef:
     return VolumeRef(node.datanode_id, node.address, volume_id)
 
 
-def set_volume_mode(
+def control_volume(
     client: ClusterClient, place: VolumeRef, service: str, target_id: str = ""
 ) -> Sequence[pb.VolumeStatus]:
     """Change the service of a volume; return all volumes of its datanode."""
-    wish = pb.SetVolumeModeRequest(
+    wish = pb.ControlVolumeRequest(
         volume_id=place.volume_id, service=service, target_volume_id=target_id
     )
     peer = client.peer(place)
-    return until_free(place.datanode_id, lambda: peer.set_volume_mode(wish)).volumes
+    return until_free(place.datanode_id, lambda: peer.control_volume(wish)).volumes
 
 
 def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool) -> int:

@@ -505,9 +505,9 @@ class Peer(ShardWriter):
         answer: pb.ScrubStatusResponse = self._ask(self.stub.ControlScrub, request)
         return answer
 
-    def set_volume_mode(self, request: pb.SetVolumeModeRequest) -> pb.SetVolumeModeResponse:
+    def control_volume(self, request: pb.ControlVolumeRequest) -> pb.ControlVolumeResponse:
         """Change the service of a volume, or add one; return all volumes."""
-        answer: pb.SetVolumeModeResponse = self._ask(self.stub.SetVolumeMode, request)
+        answer: pb.ControlVolumeResponse = self._ask(self.stub.ControlVolume, request)
         return answer
 
     def list_disks(self) -> pb.ListDisksResponse:

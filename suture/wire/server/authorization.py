@@ -76,7 +76,7 @@ DATANODE: Final[Mapping[str, AccessRule]] = {
     "Status": AccessRule(ADMIN),
     "ScrubStatus": AccessRule(ADMIN),
     "ListDisks": AccessRule(ADMIN),
-    "SetVolumeMode": _audited(ADMIN, "volume_id", "service", "add_path", "target_volume_id"),
+    "ControlVolume": _audited(ADMIN, "volume_id", "service", "add_path", "target_volume_id"),
     "ControlScrub": _audited(ADMIN, "volume_id", "pause_ms", "resume", "skip_container_id"),
 }
 SCM: Final[Mapping[str, AccessRule]] = {

@@ -655,7 +655,7 @@ class ListDisksResponse(_message.Message):
     disks: _containers.RepeatedCompositeFieldContainer[DiskReport]
     def __init__(self, disks: _Optional[_Iterable[_Union[DiskReport, _Mapping]]] = ...) -> None: ...
 
-class SetVolumeModeRequest(_message.Message):
+class ControlVolumeRequest(_message.Message):
     __slots__ = ("volume_id", "service", "add_path", "target_volume_id")
     VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
@@ -667,7 +667,7 @@ class SetVolumeModeRequest(_message.Message):
     target_volume_id: str
     def __init__(self, volume_id: _Optional[str] = ..., service: _Optional[str] = ..., add_path: _Optional[str] = ..., target_volume_id: _Optional[str] = ...) -> None: ...
 
-class SetVolumeModeResponse(_message.Message):
+class ControlVolumeResponse(_message.Message):
     __slots__ = ("volumes",)
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     volumes: _containers.RepeatedCompositeFieldContainer[VolumeStatus]

@@ -169,10 +169,10 @@ class DatanodeStub(object):
                 request_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ControlScrubRequest.SerializeToString,
                 response_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ScrubStatusResponse.FromString,
                 _registered_method=True)
-        self.SetVolumeMode = channel.unary_unary(
-                '/suture.v1.Datanode/SetVolumeMode',
-                request_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeRequest.SerializeToString,
-                response_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeResponse.FromString,
+        self.ControlVolume = channel.unary_unary(
+                '/suture.v1.Datanode/ControlVolume',
+                request_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ControlVolumeRequest.SerializeToString,
+                response_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ControlVolumeResponse.FromString,
                 _registered_method=True)
         self.ListDisks = channel.unary_unary(
                 '/suture.v1.Datanode/ListDisks',
@@ -367,7 +367,7 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SetVolumeMode(self, request, context):
+    def ControlVolume(self, request, context):
         """What a volume is used for, and new ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -519,10 +519,10 @@ def add_DatanodeServicer_to_server(servicer, server):
                     request_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ControlScrubRequest.FromString,
                     response_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ScrubStatusResponse.SerializeToString,
             ),
-            'SetVolumeMode': grpc.unary_unary_rpc_method_handler(
-                    servicer.SetVolumeMode,
-                    request_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeRequest.FromString,
-                    response_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeResponse.SerializeToString,
+            'ControlVolume': grpc.unary_unary_rpc_method_handler(
+                    servicer.ControlVolume,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ControlVolumeRequest.FromString,
+                    response_serializer=suture_dot_wire_dot_v1_dot_datanode__pb2.ControlVolumeResponse.SerializeToString,
             ),
             'ListDisks': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDisks,
@@ -1270,7 +1270,7 @@ class Datanode(object):
             _registered_method=True)
 
     @staticmethod
-    def SetVolumeMode(request,
+    def ControlVolume(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1283,9 +1283,9 @@ class Datanode(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/suture.v1.Datanode/SetVolumeMode',
-            suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeRequest.SerializeToString,
-            suture_dot_wire_dot_v1_dot_datanode__pb2.SetVolumeModeResponse.FromString,
+            '/suture.v1.Datanode/ControlVolume',
+            suture_dot_wire_dot_v1_dot_datanode__pb2.ControlVolumeRequest.SerializeToString,
+            suture_dot_wire_dot_v1_dot_datanode__pb2.ControlVolumeResponse.FromString,
             options,
             channel_credentials,
             insecure,

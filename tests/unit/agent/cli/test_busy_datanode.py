@@ -49,7 +49,7 @@ class BusyOnce:
 
         return SimpleNamespace(
             **dict.fromkeys(("tree", "findings", "history"), answer),
-            **dict.fromkeys(("status", "set_volume_mode"), statuses),
+            **dict.fromkeys(("status", "control_volume"), statuses),
         )
 
 
@@ -112,7 +112,7 @@ def test_volume_of_a_busy_datanode_is_steered() -> None:
     client: Any = BusyOnce(Code.BUSY)
     place = volume_commands.VolumeRef("dn2", "dn2.example:1", "volume")
 
-    volumes = volume_commands.set_volume_mode(client, place, "RETIRING")
+    volumes = volume_commands.control_volume(client, place, "RETIRING")
 
     assert ["volume"] == [volume.volume_id for volume in volumes]
 
