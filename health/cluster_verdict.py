@@ -29,7 +29,7 @@ class DataVerdict(StrEnum):
 
     WHOLE = "WHOLE"
     UNKNOWN = "UNKNOWN"  # no problem is known, but not everything is known
-    UNWELL = "UNWELL"
+    DEGRADED = "DEGRADED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def judge_cluster(facts: ClusterFacts) -> Judgement:
     more = len(reasons) - REASONS_IN_LINE
     begin = "Not whole" if is_wrong else "Not known"
     text = f"{begin}: {line}" + (f"; and {more} more" if more > 0 else "")
-    return Judgement(DataVerdict.UNWELL if is_wrong else DataVerdict.UNKNOWN, text, reasons)
+    return Judgement(DataVerdict.DEGRADED if is_wrong else DataVerdict.UNKNOWN, text, reasons)
 
 
 def doubts_about(containers: ContainerProblems) -> list[str]:

@@ -238,9 +238,9 @@ def look_measures() -> list[Measure]:
             for after_death, at_rest in zip(cluster.holds(), before, strict=True)
         )
         known = cluster.known()
-        unwell = cluster.control.queries.figures().unwell
+        unhealthy = cluster.control.queries.figures().unhealthy
         own_bytes = memory_of(os.getpid())
-    assert unwell == {"UNDER_REPLICATED": len(held_by(0))}, f"all were looked at: {unwell}"
+    assert unhealthy == {"UNDER_REPLICATED": len(held_by(0))}, f"all were looked at: {unhealthy}"
     assert known_then < CONTAINER_COUNT, "nothing was known of any when the node had died"
     name = f"control plane, {CONTAINER_COUNT:,} containers, "
     bound_s = LOOK_S_MAX * CONTAINER_COUNT / LOOK_CONTAINERS

@@ -39,13 +39,13 @@ def measures() -> list[Measure]:
         days.path = Path(scratch)
         with days.running():
             took_s = duration_s(lambda: live(days, measured))
-            unwell = len(days.unwell())
+            unhealthy = len(days.unhealthy_containers())
     for line in days.world.broken[:SHOWN_MAX]:
         print(f"broken: {line}", file=sys.stderr)
     day_count = days.world.now_s / DAY_S
     return [
         *size_of(days, day_count),
-        *promises(days, measured, unwell),
+        *promises(days, measured, unhealthy),
         *convergence(measured),
         at_most("simulation, first days that differ", differing_days(days), "days", 0),
         Measure("simulation, longest tick", days.tick_s_most, "s"),
@@ -89,7 +89,7 @@ def size_of(days: Days, day_count: float) -> list[Measure]:
     ]
 
 
-def promises(days: Days, measured: Mapping[str, float], unwell: int) -> list[Measure]:
+def promises(days: Days, measured: Mapping[str, float], unhealthy: int) -> list[Measure]:
     """Compare the worst observed values with the promises."""
     held = days.world.held_most
     orders_s = measured["dead to first orders"] + measured["computing until the first orders"]
@@ -97,7 +97,7 @@ def promises(days: Days, measured: Mapping[str, float], unwell: int) -> list[Mea
     name = "simulation, "
     return [
         at_most(name + "from dead to the first orders", orders_s, "s", 10),
-        at_most(name + "containers not healed at the end", unwell, "containers", 0),
+        at_most(name + "containers not healed at the end", unhealthy, "containers", 0),
         at_most(name + "promises broken", len(days.world.broken), "times", 0),
         at_most(
             name + "weighted copies at a node in service", held["in service"], "copies", HELD_MAX

@@ -38,7 +38,7 @@ class ClusterMetrics:
     """By health and operational state."""
     containers: Mapping[str, int]
     """By state."""
-    unwell: Mapping[str, int]
+    unhealthy: Mapping[str, int]
     """By health state, those that are not HEALTHY."""
     differ: int
     contradict: int
@@ -239,7 +239,7 @@ CALLS: Final = {
 }
 NODES: Final = {"suture_scm_nodes": gauge("Datanodes by health and operational state.")}
 STATES: Final = {"suture_scm_containers": gauge("Containers by state.")}
-UNWELL: Final = {
+CONDITION_TEXTS: Final = {
     "suture_scm_degraded_containers": gauge("Containers that are not HEALTHY, by health state.")
 }
 PENDING: Final = {"suture_scm_pending_commands": gauge("Commands without an answer, by type.")}
@@ -274,7 +274,7 @@ TABLES: Final = (
     MetricTable((), alone, CALLS),
     MetricTable(("health", "op_state"), counted(lambda at: at.cluster.nodes), NODES),
     MetricTable(("state",), counted(lambda at: at.cluster.containers), STATES),
-    MetricTable(("state",), counted(lambda at: at.cluster.unwell), UNWELL),
+    MetricTable(("state",), counted(lambda at: at.cluster.unhealthy), CONDITION_TEXTS),
     MetricTable(("type",), counted(lambda at: at.cluster.commands), PENDING),
     MetricTable(("type", "result"), counted(_outcomes), OUTCOMES),
     MetricTable(("type",), counted(lambda at: at.cluster.moved_bytes), MOVED),

@@ -47,7 +47,7 @@ def rm_report(
     Conditions are those of each container's last check.
     """
     by_condition: dict[str, list[int]] = {}
-    for container_id, condition in states.unwell.items():
+    for container_id, condition in states.unhealthy.items():
         by_condition.setdefault(condition.name, []).append(container_id)
     return RmReport(
         round_at_ms,

@@ -33,7 +33,7 @@ from scm.cluster.container_context import (
 )
 from scm.cluster.copy_targets import choose_targets
 from scm.cluster.decision_context import ControlComponent, DecisionContext
-from scm.replication.health.health_states import AT_RISK, HealthStates, Unwell
+from scm.replication.health.health_states import AT_RISK, HealthStates, UnhealthyContainers
 from scm.replication.health.live_judge import MADE, HealthRow, LiveHealthJudge
 from scm.replication.processors.reconstruction import Reconstructor
 from scm.replication.processors.removals import OverReplicatedProcessor
@@ -89,7 +89,7 @@ class ReplicationManager(ControlComponent):
         self._removals = removals
         self._healing = healing
         self._judged = self._state.settled()
-        self._states = Unwell()
+        self._states = UnhealthyContainers()
         self.moving: set[int] = set()  # surplus on purpose until the balancer removes one
         self.uneven: set[int] = set()  # erasure-coded; a shard may have missed a delete
         self.short: set[int] = set()  # closed; the last commit is on no present datanode
@@ -280,8 +280,8 @@ class ReplicationManager(ControlComponent):
         states = found.verdicts.state
         again = self._states.keys() & set(ids[states == 0].tolist())
         self._states.note((number, HealthState.HEALTHY) for number in again)
-        unwell = states.nonzero()[0]
-        pairs = zip(ids[unwell].tolist(), states[unwell].tolist(), strict=True)
+        unhealthy = states.nonzero()[0]
+        pairs = zip(ids[unhealthy].tolist(), states[unhealthy].tolist(), strict=True)
         self._states.note((number, HealthState(state)) for number, state in pairs)
         looked_at = set(ids.tolist())
         under = {n: weight for n, weight in lacks.under.items() if self._may_be_copied(n)}

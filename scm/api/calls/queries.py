@@ -140,7 +140,7 @@ class Queries:
                 is_safe_mode=parts.safe_mode.is_on,
                 nodes=Counter((view.health, view.node.op_state) for view in views),
                 containers={s: n for s, n in parts.state.containers.states.items() if n},
-                unwell=parts.manager.conditions(),
+                unhealthy=parts.manager.conditions(),
                 differ=counts.differ,
                 contradict=counts.contradict,
                 lost=counts.lost,

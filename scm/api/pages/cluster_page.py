@@ -30,7 +30,7 @@ REPLICAS_SHOWN_MAX: Final = 6  # of one container
 KINDS: Final = {
     DataVerdict.WHOLE: "answer",
     DataVerdict.UNKNOWN: "answer doubt",
-    DataVerdict.UNWELL: "answer wrong",
+    DataVerdict.DEGRADED: "answer wrong",
 }
 TROUBLES: Final = {
     Flag.LOST: "no whole replica is known",

@@ -27,12 +27,12 @@ WEEKS_MS: Final = WEEKS_D * DAY_MS
 COLOURS: Final = {
     DataVerdict.WHOLE: "var(--good)",
     DataVerdict.UNKNOWN: "var(--doubt)",
-    DataVerdict.UNWELL: "var(--bad)",
+    DataVerdict.DEGRADED: "var(--bad)",
 }
 WORDS: Final = {
     DataVerdict.WHOLE: "whole",
     DataVerdict.UNKNOWN: "not known",
-    DataVerdict.UNWELL: "not whole",
+    DataVerdict.DEGRADED: "not whole",
 }
 
 

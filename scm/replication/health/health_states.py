@@ -13,7 +13,7 @@ from scm.state.container_queues import ContainerBitmap
 class HealthStates:
     """The health state of each container; few are not HEALTHY."""
 
-    unwell: Mapping[int, HealthState]
+    unhealthy: Mapping[int, HealthState]
     judged: ContainerBitmap
     """Containers about which nothing changed since their last look."""
 
@@ -23,7 +23,7 @@ class HealthStates:
         """
         if container_id not in self.judged:
             return None
-        return self.unwell.get(container_id, HealthState.HEALTHY).name
+        return self.unhealthy.get(container_id, HealthState.HEALTHY).name
 
 
 AT_RISK: Final = frozenset(
@@ -42,7 +42,7 @@ AT_RISK: Final = frozenset(
 """Of a container so called no whole replica is known, or not of its last commits."""
 
 
-class Unwell(dict[int, HealthState]):
+class UnhealthyContainers(dict[int, HealthState]):
     """The states of containers that are not HEALTHY, with a maintained count of each state, because
     a failed rack makes millions of them.
     """

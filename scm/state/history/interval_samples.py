@@ -20,7 +20,7 @@ HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 NOTHING_TO_VERIFY: Final = -1
 NEVER_VERIFIED: Final = 0
-_WORST_FIRST: Final = (DataVerdict.UNWELL, DataVerdict.UNKNOWN, DataVerdict.WHOLE)
+_WORST_FIRST: Final = (DataVerdict.DEGRADED, DataVerdict.UNKNOWN, DataVerdict.WHOLE)
 
 
 @dataclass(frozen=True, slots=True)

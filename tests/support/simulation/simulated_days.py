@@ -183,14 +183,14 @@ class Days:
 
     def is_healed(self) -> bool:
         """Whether every container is as it should be, in truth and by the report."""
-        return self.is_idle() and not self.unwell() and not self.conditions()
+        return self.is_idle() and not self.unhealthy_containers() and not self.conditions()
 
     def conditions(self) -> dict[str, int]:
         """Return what the control plane's report finds wrong."""
         report = self.world.stub.GetReport(scm_pb2.GetReportRequest())
         return {sample.condition: sample.count for sample in report.conditions}
 
-    def unwell(self) -> list[str]:
+    def unhealthy_containers(self) -> list[str]:
         """Return the containers that have not exactly one good replica of each kind on nodes that
         are to stay, in truth."""
         wrong = []
@@ -210,7 +210,8 @@ class Days:
         """Say what is not as it should be."""
         found = self.queues()
         return (
-            f"{len(self.unwell())} containers, as {self.unwell()[:3]}; {self.conditions()}; "
+            f"{len(self.unhealthy_containers())} containers, as "
+            f"{self.unhealthy_containers()[:3]}; {self.conditions()}; "
             f"under {found.under_replicated_count}, over {found.over_replicated_count}, "
             f"adds {found.pending_add_count}; departures {self.departures()}"
         )

@@ -135,7 +135,7 @@ def test_promtool_finds_nothing_to_say(world: ScmWorld) -> None:
     assert (0, b"", b"") == (checked.returncode, checked.stdout, checked.stderr)
 
 
-@pytest.mark.parametrize("verdict", ["WHOLE", "UNKNOWN", "UNWELL"])
+@pytest.mark.parametrize("verdict", ["WHOLE", "UNKNOWN", "DEGRADED"])
 def test_the_verdict_is_told_with_all_its_words(world: ScmWorld, verdict: str) -> None:
     """Exactly one of them is 1, so an alert on another one sees a 0 instead of no data."""
     told = scraped(world)

@@ -22,7 +22,7 @@ from tests.support.control.scm_world import ScmWorld, container, pass_time, repl
 STATES = 200
 PARTS = 10
 UNREACHABLE = "127.0.0.{}:1"
-PAGE_KINDS = {"answer": "WHOLE", "answer doubt": "UNKNOWN", "answer wrong": "UNWELL"}
+PAGE_KINDS = {"answer": "WHOLE", "answer doubt": "UNKNOWN", "answer wrong": "DEGRADED"}
 ODD = ("missing", "unhealthy", "finding", "load error", "other root", "surplus")
 
 
@@ -130,4 +130,4 @@ def test_every_program_gives_the_same_verdict(
         assert 1 == len(set(found.values())), (seed, cluster.faults, found)
         assert (not cluster.faults) is (found["status"] == "WHOLE"), (seed, cluster.faults, found)
         seen.add(found["status"])
-    assert {"WHOLE", "UNWELL"} <= seen
+    assert {"WHOLE", "DEGRADED"} <= seen

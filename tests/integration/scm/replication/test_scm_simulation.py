@@ -28,7 +28,7 @@ def test_every_container_is_whole_again_whatever_happens(tmp_path: Path) -> None
 
     assert orders == again.world.orders.hexdigest()
     assert [] == days.world.broken
-    assert [] == days.unwell()
+    assert [] == days.unhealthy_containers()
     assert first["dead to first orders"] <= 10
     assert 0 == second["copies while they rest"]
     assert days.world.fewest_left >= 1

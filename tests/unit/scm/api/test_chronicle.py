@@ -53,8 +53,8 @@ def test_verdict_history_records_since_when_all_is_whole(world: ScmWorld) -> Non
     wait(world, 60)
 
     past = world.control.queries.survey().past
-    assert [DataVerdict.UNKNOWN, DataVerdict.WHOLE, DataVerdict.UNWELL] == turns(world)
-    assert damaged_at_ms <= past.since_ms(DataVerdict.UNWELL, 0) <= damaged_at_ms + 60_000
+    assert [DataVerdict.UNKNOWN, DataVerdict.WHOLE, DataVerdict.DEGRADED] == turns(world)
+    assert damaged_at_ms <= past.since_ms(DataVerdict.DEGRADED, 0) <= damaged_at_ms + 60_000
     assert past.since_ms(DataVerdict.WHOLE, 5) == 5, "it is only now that it is said"
     world.state.close()
 

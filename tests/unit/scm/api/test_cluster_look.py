@@ -97,7 +97,7 @@ def test_whatever_is_wrong_is_said(name: str) -> None:
 
     found = judged(look(**facts))
 
-    assert DataVerdict.UNWELL is found.verdict
+    assert DataVerdict.DEGRADED is found.verdict
     assert found.text.startswith("Not whole: ")
     assert words in found.text
 
@@ -124,7 +124,7 @@ def test_reasons_for_a_verdict_are_all_given_and_faults_come_first() -> None:
         found = judged(look(**first, **second))
 
         is_wrong = one in WRONG or other in WRONG
-        assert (DataVerdict.UNWELL if is_wrong else DataVerdict.UNKNOWN) is found.verdict
+        assert (DataVerdict.DEGRADED if is_wrong else DataVerdict.UNKNOWN) is found.verdict
         said = [reason.text for reason in found.reasons]
         assert all(any(text in line for line in said) for text in (words, more)), (one, other)
         assert sorted(said, key=lambda line: [r.is_wrong for r in found.reasons][said.index(line)],

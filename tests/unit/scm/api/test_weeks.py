@@ -41,7 +41,7 @@ def boxes(text: str) -> list[tuple[str, float, float]]:
 
 def test_hours_of_one_kind_are_one_box_and_a_gap_is_none() -> None:
     """Time without samples is not drawn, because it is not known to be whole."""
-    samples = [*map(hour, range(100)), hour(100, DataVerdict.UNWELL), *map(hour, range(200, 504))]
+    samples = [*map(hour, range(100)), hour(100, DataVerdict.DEGRADED), *map(hour, range(200, 504))]
 
     found = boxes(shown(samples))
 
@@ -74,7 +74,7 @@ def test_changes_are_told_with_their_reason_the_newest_first() -> None:
     """Each lasted until the next, the last until now."""
     turns = [
         VerdictChange(NOW_MS - 3 * HOUR_MS, DataVerdict.UNKNOWN, "The control plane started"),
-        VerdictChange(NOW_MS - HOUR_MS, DataVerdict.UNWELL, "1 <volume> failed"),
+        VerdictChange(NOW_MS - HOUR_MS, DataVerdict.DEGRADED, "1 <volume> failed"),
     ]
 
     text = shown([], turns)

@@ -37,7 +37,7 @@ def test_a_look_falls_into_its_five_minutes_its_hour_and_its_day() -> None:
 @pytest.mark.parametrize("second", tuple(DataVerdict))
 def test_worst_verdict_of_an_interval_is_kept(first: DataVerdict, second: DataVerdict) -> None:
     """A wrong minute makes a wrong day, wherever in the day it is. Unknown is worse than whole."""
-    order = ["WHOLE", "UNKNOWN", "UNWELL"]
+    order = ["WHOLE", "UNKNOWN", "DEGRADED"]
 
     both = merged(StatusSample(2, 0, first), StatusSample(2, 0, second))
 
@@ -81,7 +81,7 @@ def test_sample_levels_hold_few_samples_together() -> None:
         assert shorter.length_ms * shorter.count_max >= longer.length_ms
 
 
-SAMPLE = StatusSample(1, 3_600_000, DataVerdict.UNWELL, *range(1, 15))
+SAMPLE = StatusSample(1, 3_600_000, DataVerdict.DEGRADED, *range(1, 15))
 TURN = VerdictChange(77, DataVerdict.UNKNOWN, "the control plane started")
 VERIFICATION = Verification(99, (("OK", 3), ("STALE", 1)), "")
 
