@@ -6,8 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.support.packaging.monitoring import rules
+from tools.packages import stage
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +32,10 @@ def build(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site of the documents."""
-    folder = tmp_path_factory.mktemp("documents") / "site"
-    built = build(ROOT, folder)
-    assert 0 == built.returncode, built.stdout + built.stderr
-    return folder
+    """The site of the documents, as the package has it."""
+    root = tmp_path_factory.mktemp("package")
+    stage.place_site(root)
+    return root / stage.SITE
 
 
 def test_site_has_a_page_for_every_document(site: Path) -> None:
@@ -61,6 +64,17 @@ def test_search_index_leads_to_the_manual(site: Path, word: str) -> None:
 
     found = [entry["location"] for entry in index if word in f"{entry['title']} {entry['text']}"]
     assert any(location.startswith("operations/") for location in found)
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_runbook_link_of_an_alert_is_a_heading_of_the_packaged_site(
+    rule: dict[str, Any], site: Path
+) -> None:
+    """The browser finds the page and the heading on a host with the package."""
+    url = rule["annotations"]["runbook_url"]
+    name, _, anchor = url.removeprefix(f"file:///{stage.SITE}/").partition("#")
+
+    assert f'id="{anchor}"' in (site / name).read_text()
 
 
 @pytest.mark.parametrize("link", ["no-such-page.md", "capacity.md#no-such-heading"])

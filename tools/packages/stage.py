@@ -6,6 +6,7 @@ suture-verify   the Spark job: wheels that this environment gets as well, its un
 
 import gzip
 import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ DOCUMENTS: Final = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", *MANU
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DESCRIPTION: Final = PROJECT["description"].rstrip(".")
 OPTIONS: Final = Path("etc/suture/agent.toml")
+SITE: Final = Path("usr/share/doc/suture/html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,24 @@ def stage(root: Path, verify_root: Path, layout: Layout) -> None:
     place_files(root, layout)
     place_programs(root, layout)
     place_manuals(root, PROGRAMS)
+    place_site(root)
     readable(root)
     wheels.gather_spark(verify_root / HOME / "more", root / HOME / "wheels")
     place_verify_files(verify_root, layout)
     place_manuals(verify_root, [VERIFY])
     readable(verify_root)
+
+
+def place_site(root: Path) -> None:
+    """Build the documents as a web site, to which the alerts link."""
+    site = (root / SITE).absolute()
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", site],
+        cwd=ROOT,
+        check=True,
+    )
+    for path in site.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def place_verify_files(root: Path, layout: Layout) -> None:
