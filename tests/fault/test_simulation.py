@@ -30,6 +30,7 @@ HAPPENED: Final = (
     *("orders to be DECOMMISSIONING: OK", "orders to be ENTERING_MAINTENANCE: OK"),
     "orders to be IN_SERVICE: OK",
     *("opens without a descriptor", "older states put back", "recoveries", "datanodes refused"),
+    "keys while a host was away since the start",
     *("blocks written by chunk", "blocks written at once", "blocks written in messages"),
 )
 """What must have happened at all: a simulation without faults proves nothing."""

@@ -13,7 +13,9 @@ DEPARTING: Final = frozenset({10, 30})  # likewise: an operator decommissions no
 SHORT_OF_FILES: Final = frozenset({0, 10, 60})  # likewise: a host has no descriptor left
 OLDER: Final = frozenset({50})  # likewise: an older state of the control plane is put back
 TWINS: Final = frozenset({20, 40})  # likewise: a datanode advertises the address of another
+AWAY: Final = frozenset({40})  # likewise: a host is off while the control plane restarts
 SHORTAGE_BURSTS: Final = 6
+AWAY_BURSTS: Final = 5
 CONTAINERS_MAX: Final = 6  # ids in events; absent ones are ignored
 NEMESES: Final = {
     Kind.ROT: 6,
@@ -56,6 +58,8 @@ def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
         events += _departures(seed, shape)
     if place in SHORT_OF_FILES:
         events += _shortages(seed, shape)
+    if place in AWAY:
+        events += _absence(seed, shape, puts)
     return [*events, *_bereavement(seed, shape)] if place in BEREAVED else events
 
 
@@ -85,6 +89,23 @@ def _shortages(seed: int, shape: Shape) -> list[Event]:
     amount = dice.choice((300, 1_000, 1_000))
     last = min(first + SHORTAGE_BURSTS, shape.bursts)
     return [Event(burst, Kind.SHORTAGE, node, amount=amount) for burst in range(first, last)]
+
+
+def _absence(seed: int, shape: Shape, puts: int) -> list[Event]:
+    """Return the events in which a host is off while the control plane restarts, and clients put
+    more keys before the host is back.
+    """
+    dice = Random(f"{seed} absence")
+    first, node = dice.randint(1, shape.bursts - AWAY_BURSTS), dice.randrange(NODES)
+    away = range(first, first + AWAY_BURSTS)
+    return [
+        Event(first, Kind.KILL, NODES, amount=1),
+        *(Event(burst, Kind.DOWN, node) for burst in away),
+        *(
+            Event(burst, Kind.WRITE, block=put, amount=1, seed=dice.randrange(2**32))
+            for put, burst in enumerate(away[1:], puts + 1)
+        ),
+    ]
 
 
 def _older_state(seed: int, shape: Shape, writes: Sequence[int]) -> list[Event]:

@@ -24,6 +24,7 @@ from tools.simulation.actions import (
 )
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import IN_SERVICE, NODES, WANTED, Event, Kind
+from tools.simulation.machine import Machine
 from tools.simulation.oracle import Held
 from tools.simulation.simulated_os.fibers import Fiber
 from tools.simulation.stage import ScheduleRun
@@ -63,6 +64,7 @@ class LedRun(ScheduleRun):
         self._older: bytes | None = None
         self._since_snapshot: set[str] = set()  # keys that an older state does not have
         self._is_put_back = False
+        self._unreported: set[str] = set()  # datanodes that were off when the SCM started
         if seed % SEEDS_ROUND in TWINS:
             twin = LedNode(len(self.machines), root, *ground)
             twin.advertised = self.nodes[0].address
@@ -80,9 +82,16 @@ class LedRun(ScheduleRun):
             if isinstance(node, LedNode):
                 node.cluster_id = self.scm.control.state.cluster_id
                 self.start(node)
+        self._unreported.clear()
         self.scheduler.sleep(3 * OPTIONS.heartbeat_interval_ms / 1000)
         hosts = sum(isinstance(machine, LedNode) for machine in self.machines)
         self.count("datanodes refused", hosts - len(self.scm.control.state.nodes))
+
+    def start(self, node: Machine) -> None:
+        """Start a machine."""
+        super().start(node)
+        if node is self.scm:
+            self._unreported = {one.name for one in self.nodes if not one.is_up}
 
     def actions(self) -> Mapping[Kind, Callable[[Event], None]]:
         """Return the actions of clients and the media."""
@@ -237,6 +246,8 @@ class LedRun(ScheduleRun):
             self._keys[name] = place
             self._since_snapshot.add(name)
             self.count("keys")
+            if any(one.name in self._unreported and not one.is_up for one in self.nodes):
+                self.count("keys while a host was away since the start")
         is_last = event.block % PUTS_A_CLIENT == PUTS_A_CLIENT - 1  # others close when idle
         if is_last:
             scm.end_write_session(scm_pb2.EndWriteSessionRequest(client_id=client, close=True))
