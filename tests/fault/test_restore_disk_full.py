@@ -73,5 +73,5 @@ def test_disk_filled_during_restore_is_reported_with_what_to_remove(
             restore_backup(backup, new, now_ms=NOW_MS + 1, looked_at=lambda _count: disk.fill())
 
         assert Code.IO_EXCEPTION is caught.value.code
-        assert f"remove {new / GROWING}" in caught.value.hint
+        assert f"remove the incomplete {new / GROWING}" in caught.value.hint
         assert not (new / "state").exists()
