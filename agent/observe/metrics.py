@@ -73,7 +73,7 @@ class AgentMetrics:
         )
         self._shadow = self._counter(
             "suture_shadow_hash_mismatches_total",
-            "Scans whose checksums differ from the previous release's; verdicts are withheld.",
+            "Scans whose checksums differ from a second implementation's; verdicts are withheld.",
         )
         self._exported = PrometheusGauge(
             "suture_report_export_timestamp_seconds",

@@ -182,7 +182,7 @@ AGENT: Final[Mapping[str, EventSpec]] = {
         "No volume could store the SCM starts that this agent has seen."
     ),
     "shadow_hash_mismatched": EventSpec(
-        "After an upgrade the previous release's code computes other checksums; the verdict "
+        "After an upgrade, a second implementation computes other checksums; the verdict "
         "is withheld.",
         (CONTAINER,),
     ),
