@@ -432,7 +432,7 @@ def forgotten(served: Volume, left: Volume, container_id: ContainerId) -> str:
         known.update(buried)
         for block_id in chain(with_bytes, with_row):
             if block_id not in known and there.block(container_id, block_id) is None:
-                return f"its copy knows nothing of block {block_id}"
+                return f"its copy has no data of block {block_id}"
     return ""
 
 

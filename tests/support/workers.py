@@ -49,6 +49,7 @@ TOGETHER: Final = {
         "tests/integration/cli/test_cli.py",
         "tests/integration/client/test_closing.py",
         "tests/integration/client/test_library.py",
+        "tests/integration/client/test_single_puts.py",
     ),
 }
 """Files that use one fixture of the whole session, by what they share."""

@@ -79,7 +79,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "volume-retire": ("volume", "retire", "{volume}", "--cancel"),
     "scm-snapshot": ("scm", "snapshot"),
     "scm-replicate": ("scm", "replicate", "{container}", "--dry-run"),
-    "scm-delete": ("scm", "delete", "{repaired}", "--datanode", "{damaged}", "--dry-run"),
+    "scm-delete": ("scm", "delete", "{repaired}", "--datanode", "{holder}", "--dry-run"),
     "scm-close": ("scm", "close", "{container}", "--dry-run"),
     "scm-hold": ("scm", "hold", "{container}"),
     "scm-decommission": ("scm", "decommission", "{damaged}", "--dry-run"),
@@ -135,6 +135,7 @@ class Scene:
         wait_until(lambda: self._is_shard_copied(client), within_s=WAIT_S)
         volumes = client.peer(self._info(client, damaged).replicas[0].datanode).status().volumes
         intact = self._info(client, damaged).replicas[1].datanode.datanode_id
+        holders = [one.datanode.datanode_id for one in self._info(client, repaired).replicas]
         (folder / "disk").mkdir()
         self.names = {
             "container": str(damaged),
@@ -142,6 +143,7 @@ class Scene:
             "coded": str(coded),
             "damaged": node,
             "intact": str(intact),
+            "holder": next(one for one in holders if one != leaving),
             "volume": volumes[0].volume_id,
             "directory": volumes[0].path,
             "data": self.cluster.scm.arguments[2],

@@ -319,7 +319,7 @@ def test_a_datanode_that_has_another_shard_than_is_said_is_not_computed_with(
         ((2,), {"missingContainerIndexes": b"\x02\x03"}, "2 shards for 1 targets"),
         ((2,), {"missingContainerIndexes": b"\x07"}, "replica index 7"),
         ((2,), {"ecReplicationConfig": {**CODING, "codec": "LRC"}}, "'lrc' is unknown"),
-        ((2,), {"ecReplicationConfig": {**CODING, "data": 0}}, "invalid erasure code"),
+        ((2,), {"ecReplicationConfig": {**CODING, "data": 0}}, "names no erasure code"),
         ((2,), {"containerID": 0}, "no container 0"),
     ],
 )
