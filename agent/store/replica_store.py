@@ -1,12 +1,11 @@
-"""The store of one datanode: every replica on its volumes, behind one interface.
+"""The store of one datanode: one interface to the replicas on all of its volumes.
 
-    clients ──► create, writer, begin_blocks, close          scans ──► begin_scan, commit_scan
-    readers ──► view, findings                               reconcile ──► repair
+Clients use `create_container`, `writer`, `begin_blocks` and `close_container`. Readers use `view`
+and `findings`. Scans use `begin_scan` and `commit_scan`, and reconcile uses `repair`. Each of
+`view`, `writer` and `repair` returns a handle for one replica.
 
-`view`, `writer` and `repair` each give a handle of one replica.
-
-Only `agent/store` accesses volumes. Nothing here locks: callers that change a replica hold its
-lease (agent/leases.py), LMDB admits one writer at a time, and reads need neither.
+Only `agent/store` accesses volumes. The store takes no locks. Callers that change a replica hold
+its lease (agent/leases.py). LMDB admits one writer at a time. Reads need neither lease nor lock.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -68,7 +67,7 @@ class ReplicaStore:
     def __init__(
         self, volume_set: VolumeSet, options: StoreOptions, *, cluster_id: str, datanode_id: str
     ) -> None:
-        """Callers use `open`, which also recovers after a crash."""
+        """Internal. Callers use `open`, which also recovers after a crash."""
         self._options = options
         self.cluster_id, self.datanode_id = cluster_id, datanode_id
         self.volume_set = volume_set
@@ -87,13 +86,14 @@ class ReplicaStore:
         options: StoreOptions | None = None,
         keeps_failed: bool = False,
     ) -> Self:
-        """Open the volumes of a datanode, format empty ones, and recover.
+        """Open the volumes of a datanode, format empty ones, and recover after a crash.
 
-        A volume that does not work, or belongs to another datanode, is left out and listed as
-        failed by `volumes`. If none works, or one is in use (`RefusedError`), nothing is opened.
-        With `keeps_failed` a datanode without working volumes is opened even so, to report them.
+        A volume that does not work, or that belongs to another datanode, is not opened. `volumes`
+        lists it as failed. Raise `SutureError`, with no volume open, if no volume works, or if
+        another agent uses one. With `keeps_failed`, a datanode without working volumes is opened,
+        too, so that it can report its failed volumes.
         """
-        long_crcs()  # loads libraries now, as descriptors may be short later
+        long_crcs()  # loads libraries now, because file descriptors may run out later
         chosen = options or StoreOptions()
         opened = open_volumes(
             volume_paths,
@@ -112,20 +112,21 @@ class ReplicaStore:
     # -- facts
 
     def volumes(self) -> tuple[VolumeFacts, ...]:
-        """Return the facts of every volume, failed ones last."""
+        """Return the facts of every volume, failed volumes last."""
         return self.volume_set.volumes()
 
     def unloadable(self) -> tuple[Unloadable, ...]:
-        """Return the replicas whose files exist and cannot be served."""
+        """Return the replicas that have files on a volume but are not served from it."""
         return self.volume_set.unloadable
 
     @property
     def algorithm(self) -> Algorithm:
-        """Algorithm of new trees."""
+        """Checksum algorithm of new trees."""
         return self._options.algorithm
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of one replica. Raise `RefusedError(CONTAINER_NOT_FOUND)`."""
+        """Return the facts of one replica. Raise `RefusedError(CONTAINER_NOT_FOUND)` if there is
+        none."""
         volume = self._volume(container_id)
         with volume.index.read() as rows:
             return facts_of(container_id, volume.volume_id, rows.replica(container_id))
@@ -133,14 +134,15 @@ class ReplicaStore:
     def replicas(
         self, start: int = 0, count: int | None = None, *, volume_id: str = ""
     ) -> list[ReplicaFacts]:
-        """Return replicas from container `start` on, by ascending id, at most `count`; of one
-        volume or, without `volume_id`, of all."""
+        """Return at most `count` replicas by ascending id, beginning with container `start`.
+        `volume_id` restricts them to one volume."""
         here = (v for v in self.volume_set.working if volume_id in {"", v.volume_id})
         facts = [one for v in here for one in islice(self._replicas_on(v, start), count)]
         return sorted(facts, key=lambda fact: fact.container_id)[:count]
 
     def columns(self, volume_id: str = "") -> Iterator[tuple[str, ReplicaColumns]]:
-        """Yield the id and all replicas of each volume, or of one."""
+        """Yield the id of each volume with its replicas as columns. `volume_id` selects one
+        volume."""
         here = (v for v in self.volume_set.working if volume_id in {"", v.volume_id})
         return (
             (volume.volume_id, served_columns(volume, self.volume_set.places)) for volume in here
@@ -156,7 +158,7 @@ class ReplicaStore:
                     yield facts_of(container_id, volume.volume_id, row)
 
     def replica_ids(self) -> list[ContainerId]:
-        """Return the ids of all replicas here, including those with unreadable rows."""
+        """Return the ids of all served replicas, including those with unreadable rows."""
         return sorted(self.volume_set.places.copy())
 
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
@@ -168,7 +170,7 @@ class ReplicaStore:
         return PackIndex(self._volume(container_id).index, container_id)
 
     def generation(self, container_id: ContainerId) -> int:
-        """Return the replica's generation, which grows with every change of its tree's contents."""
+        """Return the replica's generation, which grows with every change of the tree's contents."""
         with self._volume(container_id).index.read() as rows:
             return rows.replica(container_id).generation
 
@@ -182,8 +184,8 @@ class ReplicaStore:
         origin_datanode_id: str = "",
         state: ReplicaState = ReplicaState.OPEN,
     ) -> ReplicaFacts:
-        """Create a replica on the volume with most free space. Repeating it is harmless while the
-        replica is open. A reconstruction creates it RECOVERING."""
+        """Create a replica on the volume with the most free space. Return the existing replica if
+        it has the same state and index. Reconstruction creates a replica in state RECOVERING."""
         check_new(container_id, replica_index, state)
         if container_id in self.volume_set.places or container_id in self.volume_set.lost:
             return check_same(self.replica(container_id), replica_index, state)
@@ -206,49 +208,53 @@ class ReplicaStore:
         return self._appear(container_id, volume, row)
 
     def begin_arrival(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
-        """Reserve room for a replica from another datanode. The caller ends the import with
-        `finish_arrival` and `discard`; `submit` runs work beside the caller's thread.
+        """Reserve space for a replica from another datanode. The caller ends the import with
+        `finish_arrival`, and always with `discard`. `submit` runs work beside the caller's thread.
 
-        Raise `RefusedError(CONTAINER_EXISTS)`; `UnavailableError`: BUSY, DISK_OUT_OF_SPACE.
+        Raise `RefusedError(CONTAINER_EXISTS)` if the replica exists. Raise `UnavailableError`: BUSY
+        if too many imports are running or the container is being imported, or DISK_OUT_OF_SPACE.
         """
         check_id(announced.container_id, "container id")
         self._check_absent(announced.container_id)
         return self.services.begin_arrival(announced, self.services.in_service(), submit)
 
     def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
-        """Put an imported replica in place: durable, and served from then on."""
+        """Commit an imported replica durably, and serve it."""
         container_id = arrival.announced.container_id
         self._check_absent(container_id, arriving=True)
         return self._appear(container_id, arrival.volume, arrival.publish(received))
 
     def writer(self, container_id: ContainerId) -> ReplicaWriter:
-        """Return the client's writes to one replica. The caller holds its lease for each."""
+        """Return the handle for client writes to one replica. The caller holds the lease for each
+        write."""
         return self._handle(ReplicaWriter, container_id)
 
     def begin_blocks(self, container_id: ContainerId, submit: Submit | None = None) -> NewBlocks:
-        """Begin to take whole new blocks of a container. The caller ends it with `discard`;
-        `submit` runs writes beside the caller's thread."""
+        """Begin to receive complete new blocks of a container. The caller ends the call with
+        `discard`. `submit` runs writes beside the caller's thread."""
         volume = self._volume(container_id)
         return NewBlocks(volume, self._options, container_id, self.on_trouble, submit)
 
     def close_container(
         self, container_id: ContainerId, *, bcsid: int = 0, force: bool = False
     ) -> ReplicaFacts:
-        """Close a replica: CLOSED if it has reached `bcsid` or is forced, else QUASI_CLOSED."""
+        """Close a replica. It becomes CLOSED if it has reached `bcsid` or `force` is set, and
+        otherwise QUASI_CLOSED."""
         close_replica(self._handle(ReplicaHandle, container_id), bcsid=bcsid, force=force)
         self.on_change(container_id)
         return self.replica(container_id)
 
     def expire_recovery(self, container_id: ContainerId) -> None:
-        """Mark an abandoned RECOVERING replica as UNHEALTHY for good."""
+        """Mark an abandoned RECOVERING replica as UNHEALTHY. It cannot become healthy again."""
         move_state(self._volume(container_id), container_id, ReplicaEvent.EXPIRED)
         self.on_change(container_id)
 
     def delete_container(
         self, container_id: ContainerId, *, force: bool = False, proof: str = ""
     ) -> None:
-        """Delete a replica; an open or non-empty one only with force. `proof` goes to the log. If
-        files are left, the volume is checked. A replica on two volumes is BUSY."""
+        """Delete a replica. An open or non-empty replica is only deleted with `force`. `proof` is
+        written to the verification log. If files could not be removed, call `on_trouble`, which
+        checks the volume. Raise `UnavailableError(BUSY)` if two volumes have the replica."""
         volume = self._volume(container_id)
         self.services.require_no_second(container_id)
         left = with_ballast(
@@ -264,7 +270,8 @@ class ReplicaStore:
     def free_blocks(
         self, container_id: ContainerId, ids: Collection[BlockId], kept: Collection[BlockId] = ()
     ) -> DeleteResult:
-        """Delete blocks of a closed replica; if files are left, the volume is checked."""
+        """Delete blocks of a closed replica. The data of the `kept` blocks goes to quarantine. If
+        files could not be removed, call `on_trouble`, which checks the volume."""
         replica = self._handle(ReplicaHandle, container_id)
         delete = partial(delete_blocks, replica, ids, kept)
         deleted = with_ballast(replica.volume.layout, self._options.reserve_bytes, delete)
@@ -277,31 +284,32 @@ class ReplicaStore:
     # -- reading
 
     def view(self, container_id: ContainerId) -> LocalReplicaView:
-        """Return the reads of one replica. Raise `RefusedError(CONTAINER_NOT_FOUND)`."""
+        """Return the handle for reads of one replica. Raise `RefusedError(CONTAINER_NOT_FOUND)` if
+        there is none."""
         return self._handle(LocalReplicaView, container_id)
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
-        """Return the newest changes of all replicas since a time."""
+        """Return the newest `count` changes of all replicas since `since_ms`."""
         return changes_of(self.volume_set.working, since_ms=since_ms, count=count)
 
     # -- scans and repairs
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
-        """Return the base state of a scan."""
+        """Return the state of the replica at the start of a scan."""
         return begin_scan(self._volume(container_id), container_id)
 
     def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
-        """Store the progress of a scan, until a whole scan is committed."""
+        """Store the progress of a scan. `commit_scan` deletes it."""
         keep_cursor(self._volume(container_id), container_id, cursor)
 
     def kept_cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return the cursor of an interrupted scan; None to begin at the start."""
+        """Return the cursor of an interrupted scan; None if the scan has to begin at the start."""
         return kept_cursor(self._volume(container_id), container_id)
 
     def commit_scan(
         self, base: ScanBase, outcome: ScanOutcome, *, is_whole: bool = True
     ) -> ScanCommit:
-        """Make a scan's result durable, if nothing has changed since `begin_scan`."""
+        """Make a scan's result durable if the replica has not changed since `begin_scan`."""
         container_id = base.facts.container_id
         replica = self._handle(ReplicaHandle, container_id)
         commit = commit_scan(replica, base.generation, outcome, is_whole=is_whole)
@@ -312,9 +320,10 @@ class ReplicaStore:
     def log_verdict(
         self, base: ScanBase, outcome: ScanOutcome, *, why: str, is_whole: bool = True
     ) -> None:
-        """Write the result of a read to the verification log, before anything follows from it.
+        """Write the result of a read to the verification log before the agent acts on it.
 
-        `why` is the reason if it is held back, or else "". A replica that is gone has no log.
+        `why` is the reason if the result is held back, and otherwise "". Nothing is logged for a
+        replica that no longer exists.
         """
         if (volume := self.volume_set.places.get(base.facts.container_id)) is not None:
             log_verdict(volume.verification, base, outcome, why=why, is_whole=is_whole)
@@ -322,7 +331,7 @@ class ReplicaStore:
     def findings(
         self, container_id: ContainerId | None = None, *, start: int = 0, count: int = FINDINGS_MAX
     ) -> list[ScanFinding]:
-        """Return unresolved findings: of one container, or of all from container `start` on."""
+        """Return unresolved findings of one container, or of all containers from `start` on."""
         bound = min(count, FINDINGS_MAX)
         if container_id is not None:
             with self._volume(container_id).index.read() as rows:
@@ -332,22 +341,25 @@ class ReplicaStore:
         )
 
     def repair(self, container_id: ContainerId) -> ReplicaRepair:
-        """Return the repair of one replica. The caller holds its lease until done with it."""
+        """Return the handle for repairs of one replica. The caller holds the lease while it uses
+        the handle."""
         return self._handle(ReplicaRepair, container_id)
 
     def install_chunks(
         self, container_id: ContainerId, offers: Sequence[OfferedChunk]
     ) -> frozenset[int]:
-        """Install chunks under the lease; return which. The others must be installed one by one."""
+        """Install chunks, and return the positions of the installed ones. The caller installs the
+        others one by one. The caller holds the lease."""
         return install_batch(self._handle(ReplicaHandle, container_id), offers)
 
     def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
-        """Keep evidence about a replica in its volume's quarantine, each piece under its
-        description."""
+        """Store evidence about a replica in its volume's quarantine. The keys of `pieces` are
+        descriptions."""
         keep_evidence(self._handle(ReplicaHandle, container_id), pieces)
 
     def volume_id(self, container_id: ContainerId) -> str:
-        """Return the volume of a replica; "" if no working one has it. Nothing is read."""
+        """Return the id of the volume that serves a replica; "" if none does. This reads no
+        disk."""
         return volume.volume_id if (volume := self.volume_set.places.get(container_id)) else ""
 
     # -- helpers
@@ -362,7 +374,8 @@ class ReplicaStore:
         return facts_of(container_id, volume.volume_id, row)
 
     def _check_absent(self, container_id: ContainerId, *, arriving: bool = False) -> None:
-        """Refuse to create a replica that exists in any condition."""
+        """Raise an error if the datanode already has the replica: served, lost with its volume,
+        unloadable, or (unless `arriving`) being imported."""
         why = ""
         if container_id in self.volume_set.places:
             why = f"is here, {self.replica(container_id).state}"

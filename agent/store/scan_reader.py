@@ -1,7 +1,6 @@
-"""Reader of a replica on a volume for a scan: its rows, files and descriptor.
+"""Reader of one replica for a scan: its rows, files and descriptor.
 
-The bytes are read past the page cache (`reads_past_cache`). There is one reader per scan and one
-scan per thread, so the buffers are its own.
+Data is read past the page cache. Each scan has its own reader and buffers, and runs in one thread.
 """
 
 import contextlib
@@ -42,8 +41,8 @@ from scanner.scan_outcome import ScanOutcome
 from suture.runtime.durable import block_errors, disk_errors
 from suture.runtime.file_kinds import absence, kind_at
 
-WINDOW_BYTES: Final = 512 * 1024  # of a pack: other readers wait no longer than for a piece
-FOREIGN_NAMES_MAX: Final = 100  # names kept of foreign files
+WINDOW_BYTES: Final = 512 * 1024  # read from a pack at once; small, so other readers wait briefly
+FOREIGN_NAMES_MAX: Final = 100  # names of foreign files to report
 ABSENT_FD: Final = -1
 CLUSTER_ABOVE_ROOT: Final = 2
 HDDS_ABOVE_ROOT: Final = 3  # <volume>/hdds/<cluster>/current/containerDir<N>/<id>
@@ -52,10 +51,10 @@ Decoded = TypeVar("Decoded")
 
 
 class StoreReplicaReader:
-    """A replica on a volume for the scanner (`scanner.ports.ReplicaReader`).
+    """A replica on a volume, as the scanner reads it (`scanner.ports.ReplicaReader`).
 
-    Close it: it keeps the chunks directory open, so that a name is one lookup, and a directory that
-    is replaced during the scan cannot mix two replicas.
+    The reader keeps the chunks directory open until `close`. This makes opening a file cheap. If
+    the directory is replaced during the scan, the scan does not mix two replicas.
     """
 
     def __init__(
@@ -69,8 +68,9 @@ class StoreReplicaReader:
         pieces: ReadSplitting | None = None,
         insists: bool = False,
     ) -> None:
-        """Begin to read the replica of the scan's `base`. `insists` makes unreadable places a fault
-        (scanner.unreadable_verdict). Raise VolumeFailed, BlockFailed, RefusedError."""
+        """Begin to read the replica of the scan's `base`. With `insists`, a persistent read error
+        is reported as damage (scanner.unreadable_verdict). Raise VolumeFailed, BlockFailed or
+        RefusedError if the replica cannot be opened."""
         self._insists = insists
         self._directory_error: OSError | None = None
         self._store = store
@@ -86,14 +86,15 @@ class StoreReplicaReader:
         self._packed = self._pack.blocks()
         self._window = memoryview(b"")  # part of the pack in the first buffer
         self._window_offset = 0
-        self._apart_until = 0  # up to here each block of the pack is read alone
+        self._apart_until = 0  # blocks of the pack below this offset are read one by one
         self._directory_fd = self._opened_directory()
         self._pack_fd = self._opened_pack()
 
     def _opened_directory(self) -> int:
-        """Open the chunks directory; ABSENT_FD if it is missing on a present volume.
+        """Open the chunks directory. Return ABSENT_FD if it is missing on a mounted volume.
 
-        Raise VolumeFailed if the volume is absent, because an unmounted disk is no damaged replica.
+        Raise VolumeFailed if the volume is absent, because an unmounted disk is not a damaged
+        replica.
         """
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
         with block_errors(self._paths.chunks):
@@ -110,7 +111,8 @@ class StoreReplicaReader:
         return ABSENT_FD
 
     def _opened_pack(self) -> int:
-        """Open the pack to read many blocks at once; ABSENT_FD if each is read alone."""
+        """Open the pack, to read many blocks at once. Return ABSENT_FD if blocks are read one by
+        one."""
         if self._directory_fd == ABSENT_FD or not self._direct or not len(self._packed):
             return ABSENT_FD
         try:
@@ -139,7 +141,7 @@ class StoreReplicaReader:
         return self._store.view(self._container_id).block_rows()
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's present row; None if the block is gone."""
+        """Return the current row of a block; None if it has none."""
         return self._store.view(self._container_id).block_row(block_id)
 
     def tombstones(self) -> Mapping[BlockId, int]:
@@ -147,7 +149,7 @@ class StoreReplicaReader:
         return self._store.view(self._container_id).tombstones()
 
     def open_block(self, block_id: BlockId) -> BlockFile:
-        """Open the block's file; raise FileNotFoundError if there is none."""
+        """Open the block's file. Raise FileNotFoundError if there is none."""
         if self._directory_error is not None:
             raise self._directory_error
         if self._directory_fd == ABSENT_FD:
@@ -166,8 +168,8 @@ class StoreReplicaReader:
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
         """Read a small block in three system calls: open, read, close.
 
-        One byte more than the block's length is requested, which reveals a too long file without a
-        call for its size. `open_block` handles all unusual cases.
+        The read requests one byte more than the block's length, which detects a file that is too
+        long. `open_block` handles all other cases.
         """
         packed = self._packed.of(block_id)
         if packed is not None:
@@ -194,7 +196,7 @@ class StoreReplicaReader:
                 window = read_aligned(
                     self._pack_fd, self._buffers.first, packed.offset, WINDOW_BYTES, None
                 )
-            except OSError:  # perhaps of one block in it: a bad sector answers slowly
+            except OSError:  # perhaps one bad sector; do not read the slow range again at once
                 self._apart_until = packed.offset + WINDOW_BYTES
                 return self._read_whole_slowly(block_id, length_bytes)
             self._window, self._window_offset, start = window, packed.offset, 0
@@ -208,17 +210,17 @@ class StoreReplicaReader:
             file.close()
 
     def former_bytes(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
-        """Yield the bytes that repairs removed from this place and keep in quarantine, newest
-        first."""
+        """Yield the quarantined bytes that repairs replaced at this offset, newest first."""
         with contextlib.suppress(OSError):  # not needed for the verdict
             yield from self._kept.of(block_id, offset)
 
     def is_current(self) -> bool:
-        """Return whether the replica still has the generation of the scan's start."""
+        """Return whether the replica still has the generation that it had when the scan began."""
         return self._store.generation(self._container_id) == self._base.generation
 
     def settled(self, outcome: ScanOutcome, _spend: Callable[[int], bool]) -> ScanOutcome:
-        """Return the outcome unchanged, because each row was read after its bytes."""
+        """Return the outcome unchanged: each row was read after its bytes, so no check is
+        pending."""
         return outcome
 
     def structure(self) -> Structure:
@@ -259,7 +261,7 @@ class StoreReplicaReader:
                     elif entry.name == PACK_NAME and entry.is_file(follow_symlinks=False):
                         has_pack = True
                     elif block_id is not None and self.row(block_id) is not None:
-                        pass  # in the place of a block, whose file then counts as missing
+                        pass  # obstructs a block file; the block's file counts as missing
                     elif len(foreign) < FOREIGN_NAMES_MAX:
                         foreign.append(entry.name)
         packed = self._pack.blocks() if has_pack else PackedBlocks.none()
@@ -279,7 +281,7 @@ class StoreReplicaReader:
         return []
 
     def _stored_tree(self, faults: list[StructureFault]) -> Tree | None:
-        """Read the tree file, and record its faults."""
+        """Read the tree file, and append its faults to `faults`. Return None if it is unusable."""
         known = self._base.facts.tree
         path = self._paths.tree
         try:
@@ -304,17 +306,19 @@ class StoreReplicaReader:
         return tree
 
     def _unreadable(self, path: Path, error: OSError) -> str:
-        """Return a text that a file is unreadable; raise the error again if it is not the file's
-        fault."""
+        """Return the evidence that a file is unreadable. Raise the error again if it is
+        transient."""
         known = persistent_error(error) if self._insists else error
         if read_failure(known) is Verdict.TRANSIENT:
             raise error
         return f"{path.name}: read failed with {name_of(known)}"
 
     def _expected_blocks(self, tree: Tree | None, block_files: U64s) -> U64s:
-        """Return the blocks that the replica is known to have had. A tree omits a completely lost
-        block, so if its row is lost, too, only the findings name it. If they do not name all lost
-        blocks, each block with a file may be one."""
+        """Return the blocks that the replica is known to have had.
+
+        A tree omits a block whose data and row were both lost, so only the findings name it. If the
+        findings do not name all lost blocks, every block that has a file is included.
+        """
         damage = [one for one in self._store.findings(self._container_id) if one.is_damage]
         lost = [one.block_id for one in damage if one.block_id > 0]  # not of the whole replica
         live = np.empty(0, np.uint64) if tree is None else tree.block_ids[~tree.deleted]

@@ -1,16 +1,23 @@
-"""Service of each volume (in service, read-only, retiring), and moves of replicas between volumes.
+"""Service mode of each volume (in service, read-only, retiring), and moves of replicas between
+volumes.
 
-    begin_move ─ a copy arrives on another volume ─ finish_move: the copy is served from now on
-        ─ the caller reads it whole ─ drop_moved: the original is deleted
-                                   └ take_back_move: the copy is deleted, as before
+A move has these steps:
 
-At every moment one of the two is served, and the other is complete. After a crash, if the two are
-equal, the start serves the one that is not on the retiring volume, and the move continues.
+1. `begin_move` reserves space on another volume, and the caller copies the replica.
+2. `finish_move` serves the copy instead of the original.
+3. The caller reads the copy completely.
+4. `drop_moved` deletes the original. If the copy is worse, `take_back_move` serves the original
+   again and deletes the copy.
 
-A volume may have a second replica of a container without retiring, because its retirement was
-cancelled, or its disk was away while the container was copied to another one. It is reported as not
-served, and deleted like the remains of a move. Nothing is deleted, or moved, before that, because a
-start would serve it.
+At every moment, one of the two is served and the other is complete. If the agent crashes and the
+two are equal, the next start serves the copy on the volume that does not retire, and the move
+continues.
+
+A volume that does not retire can also have a second replica of a container. Two causes are a
+cancelled retirement, and a disk that was absent while the container was copied to another volume.
+The second replica is reported as not served. It is removed with `drop_moved`, like the original of
+a move. Until then, the served replica is neither deleted nor moved, because a start would then
+serve the second one.
 """
 
 import os
@@ -43,8 +50,8 @@ from suture.errors import Code, RefusedError, UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class RemainingReplica:
-    """A replica that is still on a volume. `is_served` means from there, and not from another
-    volume."""
+    """A replica that is still on a volume. `is_served` is False if another volume serves the
+    container."""
 
     container_id: ContainerId
     state: ReplicaState
@@ -54,7 +61,8 @@ class RemainingReplica:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A volume as the volumes remember it: its path, and whether an operator added it."""
+    """A volume's entry in the volume registry: its path, and whether an operator added it at run
+    time."""
 
     volume: Volume
     path: str
@@ -62,7 +70,7 @@ class _Entry:
 
 
 class VolumeModes:
-    """Services of a set's volumes."""
+    """Service modes of the volumes in a `VolumeSet`."""
 
     def __init__(
         self, volumes: VolumeSet, options: StoreOptions, on_change: Callable[[ContainerId], None]
@@ -71,17 +79,18 @@ class VolumeModes:
         self._options = options
         self._on_change = on_change
         self._services: dict[str, VolumeUse] = {}
-        self._forgotten: dict[str, _Entry] = {}  # retired volumes, which may be put back in service
+        self._forgotten: dict[str, _Entry] = {}  # retired volumes; they can return to service
 
     def of(self, volume_id: str) -> VolumeUse:
-        """Return the service of a volume; a volume that is not open has the default."""
+        """Return the service mode of a volume; the default mode if the volume is not open."""
         for volume in self._set.working:
             if volume.volume_id == volume_id:
                 return self._service_of(volume)
         return VolumeUse()
 
     def change(self, volume_id: str, mode: VolumeMode, *, target_id: str = "") -> VolumeUse:
-        """Change the service of a volume durably. Raise RefusedError; then nothing is changed."""
+        """Change the service mode of a volume durably. Raise RefusedError, with nothing changed, if
+        no other volume is in service, or if `target_id` is not in service."""
         volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
         others = [other for other in self.in_service() if other is not volume]
@@ -107,7 +116,7 @@ class VolumeModes:
         service = VolumeUse(mode, target_id, total_bytes, self._options.now_ms())
         if (
             before.mode is VolumeMode.RETIRED
-        ):  # first, so that a start finds what is acknowledged there
+        ):  # first, so that a start opens the volume and finds data acknowledged on it
             own = _Entry(volume, str(volume.layout.volume), is_added=True)
             self._remember(self._forgotten.get(volume_id, own))
         if before.mode is VolumeMode.RETIRING:
@@ -115,7 +124,7 @@ class VolumeModes:
         return self._keep(volume, service)
 
     def in_service(self) -> tuple[Volume, ...]:
-        """Return the volumes that take new replicas."""
+        """Return the volumes that accept new replicas."""
         return tuple(v for v in self._set.working if self._service_of(v).takes_replicas)
 
     def left_on(self, volume_id: str) -> list[RemainingReplica]:
@@ -129,8 +138,8 @@ class VolumeModes:
         ]
 
     def seconds_on(self, volume_id: str) -> list[RemainingReplica]:
-        """Return the replicas on a volume that another one serves. Only reported ones are checked:
-        a retiring volume has none, because they are in `left_on`."""
+        """Return the replicas on a volume that another volume serves. Only reported replicas are
+        checked. A retiring volume has none, because `left_on` includes them."""
         volume = self._set.by_id(volume_id)
         told = [one.container_id for one in self._set.unloadable if one.volume_id == volume_id]
         return [
@@ -141,15 +150,16 @@ class VolumeModes:
         ]
 
     def is_still(self, volume_id: str, left: RemainingReplica) -> bool:
-        """Return whether a replica is still on the volume, and served or not as before."""
+        """Return whether the replica is still on the volume and its `is_served` has not changed."""
         volume = self._set.by_id(volume_id)
         if left.is_served:
             return self._set.places.get(left.container_id) is volume
         return volume in self._set.others(left.container_id)
 
     def begin_move(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
-        """Reserve room on another volume for a replica on a retiring one. As `begin_arrival`; the
-        caller holds the container's lease until the end."""
+        """Reserve space on another volume for a replica on a retiring volume. Raise as
+        `begin_arrival`, and `UnavailableError(BUSY)` if another volume already has a replica of the
+        container. The caller holds the container's lease until the move ends."""
         source = self._retiring(announced.container_id)
         for other in self._set.others(announced.container_id):
             raise UnavailableError(
@@ -165,9 +175,9 @@ class VolumeModes:
     def begin_arrival(
         self, announced: ImportSpec, targets: Sequence[Volume], submit: Submit | None = None
     ) -> ReplicaImport:
-        """Reserve room on one of `targets`. Raise as `ReplicaImports.begin`, and
-        `UnavailableError(BUSY)` if it no longer takes replicas: from then on only the reservation
-        counts."""
+        """Reserve space on one of `targets`. Raise as `ReplicaImports.begin`, and
+        `UnavailableError(BUSY)` if the chosen volume no longer accepts replicas. The mode is
+        checked after the reservation, because a retirement waits for reserved imports."""
         arrival = self._set.arrivals.begin(announced, targets, submit)
         if not self._service_of(arrival.volume).takes_replicas:
             arrival.discard()
@@ -179,7 +189,7 @@ class VolumeModes:
         return arrival
 
     def finish_move(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
-        """Put the copy in place, and serve it instead of the original."""
+        """Commit the copy, and serve it instead of the original."""
         container_id = arrival.announced.container_id
         source = self._retiring(container_id)
         row = arrival.publish(received)
@@ -190,10 +200,10 @@ class VolumeModes:
         return facts_of(container_id, self._set.places[container_id].volume_id, row)
 
     def drop_moved(self, volume_id: str, container_id: ContainerId) -> None:
-        """Delete the original that a move has left on a volume.
+        """Delete a replica that another volume serves, for example the original of a move.
 
-        Raise RefusedError(INELIGIBLE) unless the served copy was read whole in its new place, and
-        is at least as good as the original.
+        Raise RefusedError(INELIGIBLE) unless the served copy was read completely and is at least as
+        good as this replica.
         """
         left, served = self._set.by_id(volume_id), self._volume_of(container_id)
         why = "it is the one that is served"
@@ -210,8 +220,8 @@ class VolumeModes:
         self._set.stop_serving(container_id, left)
 
     def take_back_move(self, volume_id: str, container_id: ContainerId) -> None:
-        """Serve the original on `volume_id` again, and delete its copy. Refuse it after the delete
-        of the original has begun, because the copy is then the only one."""
+        """Serve the original on `volume_id` again, and delete its copy. Do nothing if the delete of
+        the original has begun, because the copy is then the only replica."""
         left, copy = self._set.by_id(volume_id), self._volume_of(container_id)
         if copy is left or _row(left, container_id).state is ReplicaState.DELETED:
             return
@@ -223,8 +233,8 @@ class VolumeModes:
         self._set.stop_serving(container_id, copy)
 
     def require_no_second(self, container_id: ContainerId) -> None:
-        """Refuse to delete a replica while another volume has one, too, because a start would serve
-        that one, and it may be the better. Another shard does not count. Raise UnavailableError."""
+        """Raise UnavailableError if another volume has a replica of the same shard. A start would
+        serve that replica after the delete, and it may be the better one."""
         served = self._volume_of(container_id)
         for volume in self._set.others(container_id):
             if _are_one_shard(served, volume, container_id):
@@ -237,7 +247,8 @@ class VolumeModes:
                 )
 
     def end_retirement(self, volume_id: str) -> str:
-        """Record that a volume is empty; return why it is not, "" if it is."""
+        """Mark a retiring volume as RETIRED if it is empty. Return "", or why it is not empty or
+        not retiring."""
         volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
         if before.mode is not VolumeMode.RETIRING:
@@ -252,8 +263,8 @@ class VolumeModes:
         return ""
 
     def unmovable_on(self, volume_id: str) -> dict[ContainerId, str]:
-        """Return the replicas on a volume that cannot be moved because they cannot be loaded, with
-        the reasons."""
+        """Return the replicas on a volume that cannot be loaded, and therefore not moved, with the
+        reasons."""
         volume = self._set.by_id(volume_id)
         found = StartupResult()
         directories = replica_directories(volume, found)
@@ -275,11 +286,11 @@ class VolumeModes:
     def add_volume(
         self, path: Path, check: Callable[[VolumeFacts, float], object] = lambda *_: None
     ) -> VolumeFacts:
-        """Open a volume, formatting an empty one, and serve its replicas. The other volumes
-        remember it, so that a start finds it without the config. `check` may refuse it, by its
-        facts and read speed.
+        """Open a volume at run time, and serve its replicas. An empty directory is formatted. The
+        other volumes store its path, so that a start opens it even if it is not in the config.
+        `check` gets the volume's facts and read speed, and may raise to refuse it.
 
-        Raise RefusedError, VolumeFailed; then nothing is changed.
+        Raise RefusedError or VolumeFailed, with nothing changed, if the volume cannot be used.
         """
         first = self._set.working[0].version
         layout = VolumeLayout(Path(os.path.realpath(path)), first.cluster_id)
@@ -321,7 +332,8 @@ class VolumeModes:
         return is_served and volume in self._set.others(container_id)
 
     def _tell_seconds(self, volume: Volume) -> None:
-        """Report the remains of moves on a volume; a continuing move may end meanwhile."""
+        """Report the replicas on a volume that another volume serves. A running move may end
+        meanwhile."""
         for left in self.left_on(volume.volume_id):
             if not left.is_served:
                 self._set.record_second(left.container_id, volume)
@@ -334,7 +346,8 @@ class VolumeModes:
         return service
 
     def _recovered(self, volume: Volume) -> StartupResult:
-        """Return the contents of an opened volume. Raise SutureError."""
+        """Recover an opened volume, and return its contents. Raise the SutureError of a failed
+        recovery."""
         shelf = recover([volume], self._options)
         for _, failure in shelf.failed:
             raise failure
@@ -370,7 +383,7 @@ class VolumeModes:
         return f"{len(arriving)} replicas are arriving" if arriving else ""
 
     def _remember(self, joins: _Entry | None = None) -> None:
-        """Make the volumes remember each other, as a start does, except retired ones."""
+        """Write the list of all volumes, without retired ones, to every volume, as a start does."""
         new = joins.volume if joins else None
         modes = {volume: self._service_of(volume).mode for volume in self._set.working}
         gone = {
@@ -394,7 +407,8 @@ class VolumeModes:
 
 
 def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
-    """Return why a replica must not replace another one of this host; "" if it may. Pure."""
+    """Return why the `served` replica must not replace `left`, another replica on this host; "" if
+    it may. Pure."""
     if served.replica_index != left.replica_index:
         return f"its copy is shard {served.replica_index}, it is {left.replica_index}"
     if not served.data_scan_at_ms:
@@ -418,8 +432,11 @@ def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
 
 
 def forgotten(served: Volume, left: Volume, container_id: ContainerId) -> str:
-    """Return a block of which one replica has a row or bytes, and the other has no record (live,
-    deleted or lost), or does not know its delete; "" if there is none."""
+    """Return "" if the `served` replica knows every block and every delete of `left`.
+
+    Otherwise return a text that names a block. `left` has a row or bytes of that block, and
+    `served` has no record of it (live, deleted or lost), or does not know that it was deleted.
+    """
     with served.index.read() as there, left.index.read() as here:
         lost = blocks_without_row(here, left.paths(container_id), container_id)
         with_bytes = (block_id for block_id, size_bytes in lost.items() if size_bytes > 0)
@@ -437,7 +454,7 @@ def forgotten(served: Volume, left: Volume, container_id: ContainerId) -> str:
 
 
 def _are_one_shard(served: Volume, left: Volume, container_id: ContainerId) -> bool:
-    """Return whether two replicas have the same index; True if unknown."""
+    """Return whether two replicas have the same replica index; True if an index is unknown."""
     rows = _row_or_none(served, container_id), _row_or_none(left, container_id)
     indexes = {row.replica_index for row in rows if row is not None}
     return len(indexes) < 2

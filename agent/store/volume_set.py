@@ -1,4 +1,5 @@
-"""The volumes of one datanode, and the volume of each replica: the lower half of its store."""
+"""The volumes of one datanode, and the volume that serves each replica: lower layer of the
+store."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +25,7 @@ from suture.errors import Code, SutureError, VolumeFailed
 
 
 class VolumeSet:
-    """The volumes: the `working` ones, and the one that serves each replica (`places`). Only the
+    """The open volumes (`working`), and the volume that serves each replica (`places`). Only the
     store and its parts change them."""
 
     def __init__(
@@ -34,7 +35,7 @@ class VolumeSet:
         shelf: StartupResult,
         failed: Sequence[VolumeFacts],
     ) -> None:
-        """Make a set of open volumes, with the results of their recovery."""
+        """Create the set from open volumes and the result of their recovery."""
         self.working = tuple(volumes)
         self._options = options
         self.places = shelf.places
@@ -53,47 +54,46 @@ class VolumeSet:
         self.working, self._fenced, self.places = (), (), {}
 
     def volumes(self) -> tuple[VolumeFacts, ...]:
-        """Return the facts of every volume, failed ones last."""
+        """Return the facts of every volume, failed volumes last."""
         return (*(facts_or_failure(volume) for volume in self.working), *self.failed)
 
     @property
     def unloadable(self) -> tuple[Unloadable, ...]:
-        """Replicas on a volume that are not served."""
+        """Replicas on a volume that are not served from it."""
         return tuple(self._unloadable)
 
     def record_second(self, container_id: ContainerId, volume: Volume) -> None:
-        """Report a replica in whose place another volume's is served."""
+        """Report the replica on `volume` as not served, because another volume serves the
+        container."""
         self._unloadable[_second(container_id, volume)] = None
 
     def forget_second(self, container_id: ContainerId, volume: Volume) -> None:
-        """Stop reporting a second replica, because it is gone, or served."""
+        """Stop reporting a second replica, because it was deleted or is now served."""
         for one in self.unloadable:
             if (one.container_id, one.volume_id) == (container_id, volume.volume_id):
                 self._unloadable.pop(one, None)
 
     def others(self, container_id: ContainerId) -> list[Volume]:
-        """Return the volumes with a row of a replica that another volume serves."""
+        """Return the volumes that have a row of the container without serving it."""
         served = self.places.get(container_id)
         return [v for v in self.working if v is not served and _has_row(v, container_id)]
 
     def version(self) -> tuple[tuple[str, int], ...]:
-        """Return a value that changes with every change of the indexes."""
+        """Return a value that changes with every change of a volume's index."""
         return tuple((volume.volume_id, index_version(volume)) for volume in self.working)
 
     def probe(self, volume_id: str) -> Probe:
-        """Test a volume: write, sync, read, remove. May hang with its disk."""
+        """Test a volume: write, sync, read and remove a file. The call hangs if the disk hangs."""
         return probe(self.by_id(volume_id).layout)
 
     def canary_directory(self, volume_id: str) -> Path:
-        """Return the directory for a volume's planted fault; it need not exist."""
+        """Return the directory for the volume's canary file; it may not exist."""
         return self.by_id(volume_id).layout.canary
 
     def fail_volume(self, volume_id: str, reason: str) -> tuple[ContainerId, ...]:
-        """Fence a volume until the next start: its replicas are refused and no longer reported, or
-        served by another volume that has one, too.
-
-        Return its containers. Nothing on the volume is touched.
-        """
+        """Fence a volume until the next start, and return the ids of its containers. Their replicas
+        are refused and not reported any more. If another working volume has a second replica, that
+        replica is served. Nothing on the fenced volume is changed."""
         volume = self.by_id(volume_id)
         lost = tuple(key for key, place in dict(self.places).items() if place is volume)
         self.lost = {**self.lost, **dict.fromkeys(lost, f"{volume.layout.volume}: {reason}")}
@@ -110,7 +110,8 @@ class VolumeSet:
         return lost
 
     def _seconds_of(self, lost: Sequence[ContainerId]) -> dict[ContainerId, Volume]:
-        """Return the volumes from which a start would serve these, without the lost one."""
+        """Return, for lost containers, the working volume from which a start would serve a second
+        replica."""
         found: dict[ContainerId, tuple[Rank, Volume]] = {}
         for volume in self.working:
             for container_id in _served_by_a_start(volume, lost):
@@ -121,7 +122,8 @@ class VolumeSet:
         return {container_id: volume for container_id, (_, volume) in found.items()}
 
     def stop_serving(self, container_id: ContainerId, volume: Volume) -> None:
-        """Stop reporting and serving a second replica; a fence may have begun to serve it."""
+        """Stop reporting a second replica. Stop serving it, too, if a fence has begun to serve
+        it."""
         self.forget_second(container_id, volume)
         if self.places.get(container_id) is volume:
             self.places.pop(container_id, None)
@@ -142,23 +144,24 @@ class VolumeSet:
             self.record_second(container_id, volume)
 
     def is_lost(self, container_id: ContainerId) -> bool:
-        """Return whether the replica was on a fenced volume, and is not served by another one: lost
-        until the next start."""
+        """Return whether the replica was on a fenced volume and no other volume serves the
+        container."""
         return container_id in self.lost and container_id not in self.places
 
     def let_go_of_pages(self) -> None:
-        """Remove the indexes' pages from this process's memory, after work on all replicas."""
+        """Unmap the indexes' pages from this process's memory, after work on all replicas."""
         for volume in self.working:
             with volume.index.read() as rows:
                 rows.let_go_of_pages()
 
     def purge_quarantine(self, older_than_s: float) -> int:
-        """Remove pieces quarantined longer ago; return their number."""
+        """Remove quarantined files older than `older_than_s`; return how many were removed."""
         return purge_quarantine(self.working, self._options, older_than_s)
 
     def purge_deleted(self, known: Mapping[str, Collection[Path]]) -> dict[str, PurgeResult]:
-        """Retry the removal of deleted replicas' files, on each volume those `known` from the last
-        check; return the results by volume. Unreadable volumes are omitted."""
+        """Retry the removal of files of deleted replicas. `known` has the paths that the last check
+        found, by volume. Only these are removed. Return the results by volume, without unreadable
+        volumes."""
         found = {}
         for volume in self.working:
             with suppress(SutureError):
@@ -169,22 +172,23 @@ class VolumeSet:
     # -- this datanode
 
     def upgraded_at_ms(self) -> int:
-        """Return when this version first wrote here, on the volume with the latest time; 0 if no
-        other version wrote before."""
+        """Return the latest time at which this version first wrote to a volume; 0 if no other
+        version wrote before."""
         return max((volume.verification.upgraded_at_ms for volume in self.working), default=0)
 
     def node_state(self) -> NodeState:
-        """Return the SCM's decision about this datanode."""
+        """Return the SCM's latest decision about this datanode's operational state."""
         return newest_state([volume.layout for volume in self.working])
 
     def set_node_state(self, op_state: str, op_expiry_ms: int) -> None:
-        """Store the SCM's decision durably, on every working volume."""
+        """Store the SCM's decision durably on every working volume."""
         self._change_node_state(
             lambda state: replace(state, op_state=op_state, op_expiry_ms=op_expiry_ms)
         )
 
     def keep_seen_starts(self, starts: Sequence[SeenStart], *, is_everywhere: bool) -> None:
-        """Store the seen starts of SCMs durably, on every working volume or on one."""
+        """Store the seen SCM starts durably: on every working volume if `is_everywhere`, otherwise
+        on one."""
         self._change_node_state(
             lambda state: replace(state, seen_starts=tuple(starts)), is_everywhere=is_everywhere
         )
@@ -199,7 +203,7 @@ class VolumeSet:
             write_state(layouts, state, is_everywhere=is_everywhere)
 
     def by_id(self, volume_id: str) -> Volume:
-        """Return a working volume. Raise VolumeFailed."""
+        """Return a working volume. Raise VolumeFailed if no working volume has this id."""
         for volume in self.working:
             if volume.volume_id == volume_id:
                 return volume
@@ -212,7 +216,7 @@ def _has_row(volume: Volume, container_id: ContainerId) -> bool:
 
 
 def _served_by_a_start(volume: Volume, container_ids: Sequence[ContainerId]) -> list[ContainerId]:
-    """Return the containers whose replica on a volume a start would neither remove nor recreate."""
+    """Return the containers whose replica on the volume a start would serve unchanged."""
     found = []
     with suppress(SutureError), volume.index.read() as rows:
         for container_id in container_ids:

@@ -1,18 +1,20 @@
-"""Batch install of chunks in a replica: a journal entry each, one sync of each kind for all.
+"""Batch install of chunks in a replica: one sync of each kind for all chunks of the batch.
 
-    old bytes of all to one copy in quarantine ─ one commit: an entry each
-        ─ pwrite, one fdatasync a file ─ one sync of the directory ─ each read back past the cache
-          (of many files: one sync of the file system, names included)
-        ─ one commit: all records, all entries removed
+1. Copy the old bytes of all chunks to one file in quarantine.
+2. Write one journal entry per chunk, in one commit.
+3. Overwrite the bytes, with one fdatasync per file, and sync the directory. If the batch has many
+   files, sync the file system instead.
+4. Read each chunk back past the page cache, and verify it.
+5. Record all chunks and remove all journal entries, in one commit.
 
-The rules for one chunk (`agent.store.operations.repair`, `overwrite`) hold for each of a batch: no
-byte that verifies is overwritten, the local row decides, no hole is made, and old bytes are
-restored if anything fails. A batch takes only simple cases. A chunk that is obstructed, in a pack
-or refused is left to be offered alone, which gives its error.
+The rules for one chunk (`agent.store.operations.repair`, `overwrite`) apply to each chunk of a
+batch. Bytes that verify are never overwritten. The local row decides. No hole is created. Old bytes
+are restored if a step fails. A batch includes only simple cases. A chunk that is obstructed, in a
+pack or refused is left out; the caller installs it alone and gets its error.
 
-A start rolls the entries one by one, in the order of their offsets, and each chunk ends up old or
-new. If an earlier chunk of a block is rolled back, the file is cut to its former length, and a
-later chunk behind it counts as not arrived.
+After a crash, the next start processes the journal entries one by one, by ascending offset. Each
+chunk ends up completely old or completely new. If an earlier chunk of a block is rolled back, the
+file is truncated to its former length, and later chunks of that block are rolled back, too.
 """
 
 import stat
@@ -41,7 +43,7 @@ from merkle.replica import BlockData, BlockId, ChunkInfo
 from suture.errors import SutureError
 from suture.runtime.durable import raise_shortage
 
-BATCH_BYTES_MAX: Final = 16 * 1024**2  # in memory twice: new bytes and old bytes
+BATCH_BYTES_MAX: Final = 16 * 1024**2  # memory use is twice this: new and old bytes
 BATCH_COUNT_MAX: Final = 1_024
 
 
@@ -49,10 +51,10 @@ BATCH_COUNT_MAX: Final = 1_024
 class OfferedChunk:
     """A chunk offered by a peer.
 
-    `is_ordered` means that an operator wants exactly these bytes. `lent` is the peer's block: when
-    all its chunks are here, its commit id and client metadata are taken over. `proof` is of a peer
-    that has it on its medium. `seen` is the `checksum_of` our medium's bytes there shortly before,
-    if they were read, which saves a read.
+    `is_ordered` means that an operator ordered exactly these bytes. `lent` is the peer's block
+    record. If the replica now has all of its chunks, its commit id and client metadata are adopted.
+    `proof` is the proof of a peer that its medium has the chunk. `seen` is the `checksum_of` the
+    local medium's bytes if they were read shortly before, which saves one read.
     """
 
     block_id: BlockId
@@ -66,19 +68,19 @@ class OfferedChunk:
 
 @dataclass(slots=True)
 class _Block:
-    """A block as it is, with the chunks of the batch taken so far."""
+    """Current state of a block, updated with the chunks of the batch accepted so far."""
 
     path: Path
-    recorded: Mapping[int, ChunkInfo]  # present chunks by offset
+    recorded: Mapping[int, ChunkInfo]  # recorded chunks by offset
     end_bytes: int  # end of the last chunk
-    had_bytes: int  # size of its file; blockfile.ABSENT without one
-    size_bytes: int
+    had_bytes: int  # size of its file before the batch; blockfile.ABSENT if there is none
+    size_bytes: int  # size of its file after the accepted chunks
 
 
 @dataclass(frozen=True, slots=True)
 class _AcceptedChunk:
-    """An offer that the batch writes. `old` has the readable bytes at its place; `before_bytes` is
-    the file's length after all earlier writes of the batch."""
+    """An offer that the batch writes. `old` has the readable local bytes that the chunk replaces.
+    `before_bytes` is the file's length after all earlier writes of the batch."""
 
     index: int
     offer: OfferedChunk
@@ -87,12 +89,12 @@ class _AcceptedChunk:
 
 
 def install_batch(replica: ReplicaHandle, offers: Sequence[OfferedChunk]) -> frozenset[int]:
-    """Install the simple cases among `offers`; return the positions of the installed ones.
+    """Install the simple cases among `offers`; return the positions of the installed chunks.
 
-    The others are unchanged; offered alone, each gets its error. The same applies to the whole
-    batch if something fails. The caller holds the container's lease. Raise `RefusedError` if there
-    is no such replica, and the error that keeps the batch from being rolled back; the next start
-    does it then.
+    The other chunks are unchanged; the caller offers each alone and gets its error. If a step of
+    the batch fails, all chunks are unchanged. The caller holds the container's lease. Raise
+    `RefusedError` if there is no such replica. If the rollback fails, raise its error; the next
+    start rolls back.
     """
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
@@ -127,7 +129,8 @@ def install_batch(replica: ReplicaHandle, offers: Sequence[OfferedChunk]) -> fro
 def _plain_blocks(
     rows: IndexView, replica: ReplicaHandle, offers: Sequence[OfferedChunk]
 ) -> dict[BlockId, _Block]:
-    """Return the blocks that have a file of their own, or none yet, and are not deleted."""
+    """Return the blocks that are neither packed nor deleted nor obstructed. They may have no file
+    yet."""
     container_id = replica.container_id
     paths = replica.paths
     found: dict[BlockId, _Block] = {}
@@ -177,8 +180,8 @@ def _taken(
 
 
 def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]) -> dict[int, bytes]:
-    """Return the medium's bytes at the offers' places, by position; empty if unreadable or beyond
-    the end of the file."""
+    """Return the medium's bytes at each offer's offset, by position in `offers`. An offer is
+    missing if its range is unreadable or beyond the end of the file."""
     indexes: dict[BlockId, list[int]] = defaultdict(list)
     for index, offer in enumerate(offers):
         block, chunk = blocks.get(offer.block_id), offer.chunk
@@ -194,9 +197,9 @@ def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]) -> d
 
 
 def _checked(block: _Block, offer: OfferedChunk, first: bytes) -> bytes:
-    """Return the medium's bytes at the place of a chunk that may be written there. Return nothing
-    if they are unreadable, or differ from `first` in each read, because there is then nothing to
-    restore. Raise `RefusedError` as the install of one chunk does."""
+    """Return the medium's bytes that the offered chunk will replace. Return b"" if they are
+    unreadable, or if repeated reads differ from `first`; there is then nothing to restore. Raise
+    `RefusedError` for the same reasons as the install of one chunk."""
     chunk, block_id = offer.chunk, offer.block_id
     check_offered(block_id, chunk, offer.data)
     recorded = block.recorded.get(chunk.offset)
@@ -215,7 +218,8 @@ def _checked(block: _Block, offer: OfferedChunk, first: bytes) -> bytes:
 def _prepared(
     replica: ReplicaHandle, blocks: Mapping[BlockId, _Block], taken: Sequence[_AcceptedChunk]
 ) -> list[InstallEntry]:
-    """Keep the old bytes; return the journal's entries. Raise the store's errors."""
+    """Copy the old bytes to quarantine; return the journal entries. Raise SutureError if this
+    fails."""
     grown_bytes = sum(block.size_bytes - max(block.had_bytes, 0) for block in blocks.values())
     kept = [(one.offer.block_id, one.offer.chunk.offset, one.old) for one in taken if one.old]
     needed_bytes = grown_bytes + sum(len(old) for _, _, old in kept)

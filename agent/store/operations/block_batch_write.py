@@ -1,11 +1,12 @@
-"""Whole new blocks from a client: durable aside, then in place, then committed.
+"""Write of complete new blocks from a client, committed in one transaction.
 
-    large    tmp/importing/<id>.<n>.new: written past the page cache ─ fdatasync ─ rename
-    small    each in its own file, concurrently; then fdatasync of each
-    all      one sync of the directory ─ one LMDB commit ─ acknowledged
+A large block is written to a temporary file, tmp/importing/<id>.<n>.new, past the page cache,
+synced and renamed. Small blocks are written directly to their own files, and then each is synced.
+One sync of the directory and one LMDB commit follow for all blocks. Then the client gets its
+acknowledgement.
 
-A block enters the replica's directory only when it is complete, and no lease is held while it is
-sent. A crash before the commit leaves garbage: files without a row, or in tmp/.
+A large block enters the replica's directory only when it is complete. No lease is held while the
+client sends. A crash before the commit leaves only garbage: files without a row, or files in tmp/.
 """
 
 import os
@@ -39,8 +40,8 @@ from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, Containe
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.durable import begin_writing, disk_errors, raise_shortage, write_all
 
-OPEN_COUNT_MAX: Final = 64  # small files open at once in one call
-NEW_SUFFIX: Final = ".new"  # in tmp/importing, which a start empties
+OPEN_COUNT_MAX: Final = 64  # small files that one call has open at once
+NEW_SUFFIX: Final = ".new"  # in tmp/importing, which the agent empties at its start
 NOTHING_KNOWN: Final = RecordedBlock(None, 0)
 
 _numbers = count()
@@ -49,7 +50,7 @@ _buffers = Buffers()
 
 @dataclass(slots=True)
 class _PartialBlock:
-    """An incomplete block."""
+    """A block of which the client has sent only the first chunks."""
 
     block_id: BlockId
     file: DirectFile
@@ -58,7 +59,7 @@ class _PartialBlock:
 
 @dataclass(frozen=True, slots=True)
 class _CompleteBlock:
-    """A complete block: in memory, or (`file`) durable aside."""
+    """A complete block: in memory, or durable in a temporary `file`."""
 
     block: BlockData
     data: memoryview
@@ -67,17 +68,15 @@ class _CompleteBlock:
 
 @dataclass(eq=False)
 class NewBlocks(ReplicaHandle):
-    """The new blocks of one call, for one container. Belongs to one thread; ends with `discard`.
-
-    `submit` runs writes of large blocks beside the caller's thread.
-    """
+    """New blocks of one client call, for one container. One thread uses it, and calls `discard` at
+    the end. `submit` runs writes of large blocks beside that thread."""
 
     submit: Submit | None
     _growing: _PartialBlock | None = field(default=None, init=False)
     _whole: list[_CompleteBlock] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """Raise `RefusedError` if the replica is not open for writes."""
+        """Raise `RefusedError` if the replica does not accept writes."""
         with self.volume.index.read() as rows:
             check_open(self.container_id, rows.replica(self.container_id))
 
@@ -88,15 +87,16 @@ class NewBlocks(ReplicaHandle):
 
     @property
     def is_cut_off(self) -> bool:
-        """Return whether a block is incomplete."""
+        """Return whether the last block is incomplete."""
         return self._growing is not None
 
     @reports_failures
     def take(self, piece: BlockData, data: memoryview, *, is_whole: bool) -> None:
         """Take the next chunks of a block with their data, which must not change until `commit`.
-        The block's metadata counts when it is complete.
+        The block's metadata is taken from the last piece (`is_whole`).
 
-        No lease is needed. Raise the store's errors; the caller must then call `discard`.
+        No lease is needed. Raise SutureError if the chunks are refused or cannot be written; the
+        caller must then call `discard`.
         """
         block_id = piece.block_id
         check_id(block_id, "block id")
@@ -123,11 +123,9 @@ class NewBlocks(ReplicaHandle):
 
     @reports_failures
     def commit(self) -> int:
-        """Put complete blocks in place and commit them; return their number.
-
-        All of them or none. The caller holds the container's lease. Blocks that are already
-        committed, identical, count as committed.
-        """
+        """Move complete blocks into place and commit them, all or none; return how many blocks are
+        committed. Identical blocks that were already committed count. The caller holds the
+        container's lease."""
         volume, container_id = self.volume, self.container_id
         whole, self._whole = self._whole, []
         with ExitStack() as stack:
@@ -156,7 +154,7 @@ class NewBlocks(ReplicaHandle):
         return len(whole)
 
     def discard(self) -> None:
-        """Remove uncommitted data. Harmless after `commit`."""
+        """Remove uncommitted data. After `commit` this does nothing."""
         growing, self._growing = self._growing, None
         if growing is not None:
             self._abandon(growing.file)
@@ -176,8 +174,8 @@ class NewBlocks(ReplicaHandle):
         chunks: Sequence[ChunkInfo],
         data: memoryview,
     ) -> list[ChunkInfo]:
-        """Return the chunks to record, if they follow each other and their data matches the
-        writer's description."""
+        """Return the chunks to record. Raise `RefusedError` unless they are contiguous and their
+        data matches the writer's checksums."""
         end = before[-1].end if before else 0
         start = 0
         recorded = []
@@ -214,7 +212,7 @@ class NewBlocks(ReplicaHandle):
         self._whole.append(_CompleteBlock(block, memoryview(b""), growing.file))
 
     def _place(self, whole: Sequence[_CompleteBlock]) -> None:
-        """Put blocks' files in place, durable with their names."""
+        """Put the blocks' files into place, and make the files and their names durable."""
         chunks = self.paths.chunks
         for one in whole:
             if one.file is not None:
@@ -245,7 +243,7 @@ class NewBlocks(ReplicaHandle):
             for one in small:
                 block_id = one.block.block_id
                 fd = blockfile.create(f"{block_id}.block", directory_fd)
-                if fd is None:  # garbage bytes, or not a regular file
+                if fd is None:  # a file of an earlier attempt, or not a regular file
                     self._clear(block_id)
                     blockfile.append(self.paths.block_file(block_id), bytes(one.data), 0)
                     continue
@@ -262,8 +260,8 @@ class NewBlocks(ReplicaHandle):
 
 
 def _is_committed(rows: IndexView, container_id: ContainerId, block: BlockData) -> bool:
-    """Return whether an identical block is committed. Raise `RefusedError` if it can no longer be
-    committed."""
+    """Return whether an identical block is committed. Raise `RefusedError` if the replica does not
+    accept the block, or has other data of it."""
     writable_replica(rows, container_id, block.block_id)
     known = known_block(rows, container_id, block.block_id)
     is_summed = all(chunk.checksum_type is not ChecksumType.NONE for chunk in block.chunks)

@@ -1,6 +1,6 @@
-"""Rows of blocks after a repair of chunks, and the counts in their replica's row.
+"""Updates of block rows after a repair of chunks, and of the counts in the replica row.
 
-All functions work within one transaction, which the caller commits when the bytes are durable.
+All functions run within one transaction. The caller commits it when the bytes are durable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 def readable_block(
     rows: IndexView, container_id: ContainerId, block_id: BlockId
 ) -> BlockData | None:
-    """Return the block if its row is readable; a damaged row counts as missing, and is replaced."""
+    """Return the block if its row is readable; None if the row is missing or damaged."""
     row = rows.block(container_id, block_id)
     try:
         return None if row is None else decode_block(block_id, row)
@@ -28,7 +28,7 @@ def readable_block(
 def record_chunk(
     rows: IndexChange, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
 ) -> None:
-    """Record a chunk with durable bytes, new or in place of a damaged one."""
+    """Record a chunk whose bytes are durable: a new chunk, or one that replaces a damaged one."""
     record_chunks(rows, container_id, {block_id: [chunk]}, {})
 
 
@@ -38,10 +38,11 @@ def record_chunks(
     installed: Mapping[BlockId, Sequence[ChunkInfo]],
     lent: Mapping[BlockId, BlockData],
 ) -> None:
-    """Record chunks with durable bytes of some blocks.
+    """Record chunks whose bytes are durable, by block.
 
-    `lent` has peers' blocks. A block gets the commit id of a lent one if it now has all its chunks,
-    unless its own is higher, and the client's metadata, unless it has some.
+    `lent` has the block records of peers. A block that now has all chunks of the peer's record
+    adopts the peer's commit id if it is higher. It adopts the peer's client metadata if it has
+    none.
     """
     put_blocks(
         rows,
@@ -73,28 +74,28 @@ def _with_chunks(
 
 
 def has_each_chunk(mine: Sequence[ChunkInfo], theirs: Sequence[ChunkInfo]) -> bool:
-    """Return whether each of their chunks is among mine; another chunk at its place does not
-    count."""
+    """Return whether `mine` contains every chunk of `theirs`. A different chunk at the same offset
+    does not count."""
     return mine == theirs or set(theirs) <= set(mine)
 
 
 def put_blocks(
     rows: IndexChange, container_id: ContainerId, blocks: Sequence[tuple[BlockData, int]]
 ) -> None:
-    """Set the rows of blocks, each with its number of added bytes, and the counts in the replica's
-    row."""
+    """Write the rows of blocks, each with its number of added bytes, and update the counts in the
+    replica row."""
     row = rows.replica(container_id)
     is_unknown = False
     for block, added_bytes in blocks:
         before = rows.block(container_id, block.block_id)
         rows.put_block(container_id, block.block_id, encode_block(block))
         if before is not None and not is_intact(block.block_id, before):
-            is_unknown = True  # the share of the damaged row is unknown
+            is_unknown = True  # it is unknown how much the damaged row had counted
         row = replace(
             row,
             block_count=row.block_count + (before is None),
             bytes_used=row.bytes_used + added_bytes,
         )
-    if is_unknown:  # the commit id stays: a present block proves nothing about missing ones
+    if is_unknown:  # keep the commit id: present blocks prove nothing about missing ones
         row = replace(recounted(rows, container_id, row), bcsid=row.bcsid)
     rows.put_replica(container_id, moved_on(row))

@@ -1,7 +1,8 @@
-"""Creation and closing of replicas, and the descriptor that follows their state.
+"""Creation and closing of replicas, and updates of the descriptor file.
 
-OPEN ─► CLOSING: no more writes ─ uncommitted bytes to quarantine ─ tree from metadata
-     ─► CLOSED or QUASI_CLOSED, in the commit that puts the tree in place
+To close an OPEN replica, the agent sets the state CLOSING, which stops writes. It moves uncommitted
+bytes to quarantine and builds the tree from the metadata. One commit then records the tree and the
+state CLOSED or QUASI_CLOSED.
 """
 
 import os
@@ -49,17 +50,17 @@ from suture.runtime.durable import (
 )
 
 BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CLOSED})
-"""States in which a replica may claim less than its container, and still be healthy."""
+"""States in which a replica's BCSID may be lower than the container's although it is healthy."""
 
 
 def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -> None:
-    """Create a durable replica: built aside, renamed into place, then recorded. On failure nothing
-    remains in its place."""
+    """Create a durable replica: build it in tmp/, rename it into place, then record it. If a step
+    fails, remove the directory again."""
     paths = volume.paths(container_id)
     building = replica_paths(volume.layout.importing / str(container_id), container_id)
 
     def record(rows: IndexChange) -> None:
-        rows.delete_container(container_id)  # of an import whose rollback had failed
+        rows.delete_container(container_id)  # rows of an import whose rollback failed
         rows.put_replica(container_id, row)
 
     with disk_errors(paths.root):
@@ -80,12 +81,13 @@ def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -
 
 
 def close_replica(replica: ReplicaHandle, *, bcsid: int, force: bool) -> None:
-    """Close a replica, continuing an earlier attempt at any step.
+    """Close a replica. Continue an earlier close that was interrupted at any step.
 
-    Below the control plane's BCSID it becomes QUASI_CLOSED, unless forced. Closed and UNHEALTHY
-    replicas stay as they are. A reconstructed replica has the BCSID of its sources, because the
-    last blocks may have been deleted and its own would be lower. So has a replica that is closed by
-    force although it lacks commits, which were abandoned or never acknowledged.
+    A replica below the control plane's BCSID becomes QUASI_CLOSED, unless `force` is set. CLOSED
+    and UNHEALTHY replicas keep their state. With `force`, a RECOVERING or QUASI_CLOSED replica
+    adopts `bcsid` if it is higher. A reconstructed replica needs this, because the last blocks may
+    have been deleted, so its own BCSID would be lower than its sources'. For a QUASI_CLOSED
+    replica, the missing commits were abandoned or never acknowledged.
     """
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
@@ -115,9 +117,10 @@ def close_replica(replica: ReplicaHandle, *, bcsid: int, force: bool) -> None:
 
 
 def put_first_tree(replica: ReplicaHandle, event: ReplicaEvent) -> None:
-    """Build the tree from metadata and change the state in the same commit.
+    """Build the tree from metadata, and commit it together with the new state.
 
-    A damaged block row cannot be in the tree, so the replica is then UNHEALTHY at once.
+    The tree cannot contain a damaged block row. If there is one, the replica becomes UNHEALTHY in
+    the same commit.
     """
     container_id = replica.container_id
     with replica.volume.index.read() as rows:
@@ -160,7 +163,7 @@ def damaged_rows(rows: IndexView, container_id: ContainerId, now_ms: int) -> lis
 
 
 def unhealthy(container_id: ContainerId, row: ReplicaRow, *, finding_count: int) -> ReplicaRow:
-    """Return the row of a replica with damage."""
+    """Return the row in state UNHEALTHY with its former state and `finding_count`."""
     former = row.former_state
     if row.state is not ReplicaState.UNHEALTHY:
         former = FORMER_STATE[row.state]
@@ -173,7 +176,7 @@ def unhealthy(container_id: ContainerId, row: ReplicaRow, *, finding_count: int)
 
 
 def move_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) -> None:
-    """Change the state durably; the descriptor follows."""
+    """Change the state durably, then rewrite the descriptor."""
 
     def change(rows: IndexChange) -> None:
         row = rows.replica(container_id)
@@ -186,7 +189,7 @@ def move_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) -
 
 
 def follow_state(volume: Volume, container_id: ContainerId) -> None:
-    """Write the row's descriptor, and end its journal entry."""
+    """Write the descriptor from the row, and end its journal entry."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
     paths = volume.paths(container_id)
@@ -197,11 +200,11 @@ def follow_state(volume: Volume, container_id: ContainerId) -> None:
 
 
 def quarantine_uncommitted(replica: ReplicaHandle, tree: Tree) -> None:
-    """Remove uncommitted bytes from the block files, so that a closed replica holds its blocks and
-    nothing else. A dead client may have left them. They are kept in quarantine, except empty files,
-    which are deleted.
+    """Remove uncommitted bytes from the block files, so that a closed replica contains only its
+    blocks. A client that died may have left such bytes. They go to quarantine. Empty files are
+    deleted.
 
-    A file whose row is damaged is left alone, because its proper content is unknown.
+    A file whose row is damaged is not changed, because its correct content is unknown.
     """
     paths = replica.paths
     with replica.volume.index.read() as rows:
@@ -224,12 +227,12 @@ def quarantine_uncommitted(replica: ReplicaHandle, tree: Tree) -> None:
                 block_id,
                 end,
                 why="never committed",
-                reserve_bytes=0,  # a close needs no reserve: it moves only what a client wrote
+                reserve_bytes=0,  # a close may use the reserve: it moves only client bytes
             )
 
 
 def remove_unwritten(paths: ReplicaPaths, block_ids: Sequence[BlockId]) -> None:
-    """Remove the empty files of blocks without a row."""
+    """Remove empty files of blocks that have no row."""
     for block_id in block_ids:
         path = paths.block_file(block_id)
         with block_errors(path):
@@ -240,7 +243,7 @@ def remove_unwritten(paths: ReplicaPaths, block_ids: Sequence[BlockId]) -> None:
 
 
 def block_ends(tree: Tree) -> dict[int, int]:
-    """Return the end of each live block."""
+    """Return the length of each live block in bytes."""
     counts = tree.chunk_counts
     ends = np.zeros(len(counts), dtype=np.uint64)
     last = tree.chunk_starts[1:][counts > 0].astype(np.int64) - 1
@@ -250,8 +253,8 @@ def block_ends(tree: Tree) -> dict[int, int]:
 
 
 def data_sizes(paths: ReplicaPaths, packed: PackedBlocks) -> dict[BlockId, int]:
-    """Return the byte count of every block that has a file, or a part of one; foreign files are
-    left for the scan to report."""
+    """Return the size in bytes of every block that has a file or a part of the pack. Foreign files
+    are ignored; the scan reports them."""
     sizes_bytes = {}
     with suppress(FileNotFoundError), os.scandir(paths.chunks) as entries:
         for entry in entries:
@@ -267,11 +270,11 @@ def data_sizes(paths: ReplicaPaths, packed: PackedBlocks) -> dict[BlockId, int]:
 def take_tail(
     replica: ReplicaHandle, block_id: BlockId, end: int, *, why: str, reserve_bytes: int
 ) -> int:
-    """Move a block file's bytes from `end` on to quarantine; return their number.
+    """Move a block file's bytes from `end` on to quarantine; return how many bytes were moved.
 
-    The copy is durable before the file is cut, and holes take no room in it. A whole file is moved,
-    not copied. Raise `BlockFailed(DISK_OUT_OF_SPACE)` if the copy would leave less than
-    `reserve_bytes` free; then nothing is changed.
+    The copy is durable before the file is truncated. Holes take no space in the copy. If `end` is
+    0, the file is moved rather than copied. Raise `BlockFailed(DISK_OUT_OF_SPACE)`, with nothing
+    changed, if the copy would leave less than `reserve_bytes` free.
     """
     volume = replica.volume
     path = replica.paths.block_file(block_id)

@@ -1,10 +1,11 @@
-"""Deletion of blocks and containers: first the record of the delete, then the data.
+"""Deletion of blocks and containers: the delete is recorded first, then the data is removed.
 
-    blocks      one commit { tree with tombstones; tombstones; rows gone; journal } ─ unlink ─ done
-    container   state DELETED ─ directory renamed away ─ rows gone ─ unlink
+To delete blocks, one commit records the tree with tombstones, removes the rows and writes a journal
+entry. Then the files are unlinked, and the journal entry ends. To delete a container, the agent
+sets the state DELETED, renames the directory to tmp/, deletes the rows and removes the files.
 
-So a crash leaves bytes without a name, never a name without its bytes. The next start finishes the
-deletes in the journal, or in the state.
+A crash therefore leaves bytes without a record, never a record without bytes. The next start
+finishes the deletes that the journal or the state DELETED shows.
 """
 
 import stat
@@ -42,16 +43,16 @@ from suture.runtime.durable import (
 )
 
 GRAVES_MAX: Final = 1_000  # per check of a volume
-GRAVES_FAILED_MAX: Final = 3  # each may take half a minute on a failing disk
+GRAVES_FAILED_MAX: Final = 3  # each failure may take half a minute on a failing disk
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """Result of a delete: the bytes of each existing block, and why files of some blocks, of this
-    delete or earlier ones, still remain.
+    """Result of a delete. `freed` has the bytes of each deleted block. `left` has the error of each
+    block whose file could not be removed, including blocks of earlier deletes.
 
     `was_last_damage` means that all known damage was in these blocks. The replica may then be
-    healthy, which only a read can show.
+    healthy, which only a scan can confirm.
     """
 
     freed: Mapping[BlockId, int]
@@ -59,7 +60,7 @@ class DeleteResult:
     was_last_damage: bool
 
     def checked(self) -> "DeleteResult":
-        """Return it if no file is left; otherwise raise the first failure."""
+        """Return this result if all files were removed. Otherwise raise the first error."""
         for failure in self.left.values():
             raise failure
         return self
@@ -68,8 +69,8 @@ class DeleteResult:
 def delete_blocks(
     replica: ReplicaHandle, block_ids: Iterable[BlockId], kept_ids: Collection[BlockId] = ()
 ) -> DeleteResult:
-    """Delete blocks of a closed replica. Repeating it is harmless, and retries the removal of
-    remaining files. The data of `kept_ids` goes to quarantine."""
+    """Delete blocks of a closed replica. Move the data of `kept_ids` to quarantine. A repeated call
+    retries the removal of remaining files."""
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
         row = rows.replica(container_id)
@@ -87,7 +88,7 @@ def delete_blocks(
     left: Mapping[BlockId, SutureError] = {}
     if tombstones:
         left = replace_by_tombstones(replica, row, tree, tombstones, kept_ids=kept_ids)
-    elif has_leftover:  # of an earlier delete with undeletable files
+    elif has_leftover:  # files that an earlier delete could not remove
         left = unlink_blocks(replica)
     with volume.index.read() as rows:
         after = rows.replica(container_id)
@@ -97,11 +98,10 @@ def delete_blocks(
 def fresh_tombstones(
     rows: IndexView, container_id: ContainerId, tree: Tree, block_ids: Iterable[BlockId]
 ) -> dict[BlockId, int]:
-    """Return the checksums for the tombstones of live blocks, and of blocks whose row a scan found
-    lost.
+    """Return the tombstone checksums of those blocks that are live, or whose row a scan found lost.
 
-    A checksum comes from the metadata, not from a scan's read, so that replicas agree on it even if
-    one was damaged. Without a readable row it comes from the tree.
+    A checksum is computed from the block row, not from bytes that a scan read. Replicas therefore
+    agree on it even if the data of one was damaged. Without a readable row, it comes from the tree.
     """
     tombstones = {}
     damaged = {one.block_id for one in rows.findings(container_id) if one.is_damage}
@@ -130,8 +130,8 @@ def replace_by_tombstones(
     *,
     kept_ids: Collection[BlockId] = (),
 ) -> Mapping[BlockId, SutureError]:
-    """Replace blocks by tombstones and remove their data, or keep it in quarantine; return why
-    files of some are left. Raise `RefusedError` if the replica changed meanwhile."""
+    """Replace blocks by tombstones, and remove their data or move it to quarantine. Return the
+    errors of files that remain, by block. Raise `RefusedError` if the replica changed meanwhile."""
 
     def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
         return record_tombstones(rows, replica.container_id, row, tombstones, kept_ids=kept_ids)
@@ -152,8 +152,8 @@ def record_tombstones(
     *,
     kept_ids: Collection[BlockId] = (),
 ) -> ReplicaRow:
-    """Replace rows by tombstones, with the order to unlink the files or move them to quarantine;
-    return the replica's row."""
+    """Replace block rows by tombstones, and write the journal entry to unlink the files or
+    quarantine them. Return the updated replica row."""
     bytes_gone = 0
     blocks_gone = 0
     told = dict[BlockId, Texts]()
@@ -167,7 +167,7 @@ def record_tombstones(
             rows.delete_block(container_id, block_id)
         rows.put_tombstone(container_id, block_id, checksum)
     row = without_findings(rows, container_id, row, tombstones)
-    unfinished = to_unlink(rows, container_id)  # an earlier unlink may have failed
+    unfinished = to_unlink(rows, container_id)  # left if an earlier unlink failed
     block_ids = sorted(set(unfinished.block_ids) | set(tombstones))
     kept = {block_id: told.get(block_id, ()) for block_id in tombstones if block_id in kept_ids}
     rows.begin_work(container_id, UnlinkEntry(tuple(block_ids), {**unfinished.kept, **kept}))
@@ -181,8 +181,8 @@ def record_tombstones(
 def without_findings(
     rows: IndexChange, container_id: ContainerId, row: ReplicaRow, block_ids: Collection[BlockId]
 ) -> ReplicaRow:
-    """Remove the findings of deleted blocks, which cannot be repaired any more; return the
-    replica's row. Its state stays until a read finds the rest healthy."""
+    """Remove the findings of deleted blocks; return the updated replica row. The state does not
+    change until a scan finds the rest healthy."""
     findings = list(rows.findings(container_id))
     gone = [one for one in findings if one.block_id in block_ids]
     if not gone:
@@ -198,7 +198,7 @@ def without_findings(
 
 
 def row_bytes(block_id: BlockId, raw: bytes) -> int:
-    """Return the bytes of a block; 0 if its row is damaged."""
+    """Return the data bytes that a block row records; 0 if the row is damaged."""
     try:
         return sum(chunk.length_bytes for chunk in decode_block(block_id, raw).chunks)
     except DamagedData:
@@ -206,7 +206,7 @@ def row_bytes(block_id: BlockId, raw: bytes) -> int:
 
 
 def _metadata(block_id: BlockId, raw: bytes) -> Texts:
-    """Return the client metadata of a block; none if its row is damaged."""
+    """Return the client metadata of a block; an empty tuple if its row is damaged."""
     try:
         return decode_block(block_id, raw).metadata
     except DamagedData:
@@ -214,7 +214,7 @@ def _metadata(block_id: BlockId, raw: bytes) -> Texts:
 
 
 def to_unlink(rows: IndexView, container_id: ContainerId) -> UnlinkEntry:
-    """Return the journal's record of the files to unlink."""
+    """Return the journal's unlink entry; an empty entry if there is none."""
     for _, entry in rows.journal(container_id):
         if isinstance(entry, UnlinkEntry):
             return entry
@@ -222,11 +222,10 @@ def to_unlink(rows: IndexView, container_id: ContainerId) -> UnlinkEntry:
 
 
 def unlink_blocks(replica: ReplicaHandle) -> Mapping[BlockId, SutureError]:
-    """Remove the bytes of tombstones in the journal, and the journal's order. Some go to
-    quarantine. The pack is removed with its last block.
+    """Remove the files that the journal's unlink entry names, or move them to quarantine. Remove
+    the pack if no block of it is left. Then end the journal entry.
 
-    Blocks that cannot be removed stay in the order; return the reasons, by block, after all others
-    are removed.
+    A block whose file cannot be removed stays in the journal. Return the errors, by block.
     """
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
@@ -264,8 +263,9 @@ def unlink_blocks(replica: ReplicaHandle) -> Mapping[BlockId, SutureError]:
 
 
 def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> bool:
-    """Remove a block's file; return whether it existed. A directory in its place is moved aside,
-    because its content is unknown. Raise `BlockFailed`; the caller syncs the directory."""
+    """Remove a block's file; return whether it existed. A directory in its place is moved to
+    quarantine, because its content is unknown. Raise `BlockFailed`. The caller syncs the parent
+    directory."""
     path = volume.paths(container_id).block_file(block_id)
     with block_errors(path):
         try:
@@ -278,8 +278,8 @@ def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -
 
 
 def keep_block(replica: ReplicaHandle, block_id: BlockId, metadata: Texts) -> None:
-    """Move a block's file to quarantine, or copy its part of a pack. Unreadable bytes are not kept.
-    The note has `metadata`, which names its key."""
+    """Move a block's file to quarantine, or copy its part of a pack. Unreadable bytes of a pack are
+    not kept. The quarantine note contains `metadata`, which has the name of the key."""
     volume = replica.volume
     with volume.index.read() as rows:
         place = place_of(rows, replica.paths, replica.container_id, block_id)
@@ -310,8 +310,8 @@ def keep_block(replica: ReplicaHandle, block_id: BlockId, metadata: Texts) -> No
 def delete_replica(
     volume: Volume, container_id: ContainerId, *, force: bool, proof: str = ""
 ) -> str:
-    """Delete a replica. Unless forced, an open or non-empty one is refused. `proof` shows that its
-    bytes are not the last. Return the result of `finish_delete`."""
+    """Delete a replica. Raise `RefusedError` for an open or non-empty one, unless `force` is set.
+    `proof` shows that other replicas have the data. Return "", or why files remain."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         has_rows = next(rows.blocks(container_id), None) is not None
@@ -332,8 +332,8 @@ def delete_replica(
 def check_deletable(
     volume: Volume, container_id: ContainerId, row: ReplicaRow, *, has_rows: bool
 ) -> None:
-    """Raise RefusedError for an open or non-empty replica: with a row, or with bytes without a row,
-    because a lost index does not prove emptiness."""
+    """Raise RefusedError if the replica is open or not empty. It is not empty if it has rows or
+    non-empty files, because missing rows do not prove that a lost index had none."""
     if row.state not in TREE_STATES and row.state is not ReplicaState.DELETED:
         raise RefusedError(
             Code.DELETE_ON_OPEN_CONTAINER,
@@ -361,8 +361,8 @@ def _is_empty_file(path: Path) -> bool:
 
 
 def finish_delete(volume: Volume, container_id: ContainerId) -> str:
-    """Complete the delete of a replica in state DELETED, from any step. Return why files without a
-    row are left for `purge_deleted`; "" if none are."""
+    """Complete the delete of a replica in state DELETED, whichever step was interrupted. Return "",
+    or why files without a row remain; `purge_deleted` retries their removal."""
     root = volume.paths(container_id).root
     grave = volume.layout.deleting / str(container_id)
     with disk_errors(root):
@@ -379,8 +379,8 @@ def finish_delete(volume: Volume, container_id: ContainerId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """Result of a check of deleted replicas' files: the number of removed replicas, the remaining
-    paths with the failed ones last, and the first failure's reason."""
+    """Result of a retry to remove deleted replicas' files: the number of removed replicas, the
+    remaining paths with failed ones last, and the first failure's reason."""
 
     removed_count: int
     left: tuple[Path, ...]
@@ -388,9 +388,9 @@ class PurgeResult:
 
 
 def purge_deleted(volume: Volume, known: Collection[Path]) -> PurgeResult:
-    """Remove remains of deletes, and abandoned files. `known` has the paths of the last check; only
-    these are touched, because a delete of others may be running. On a failing disk, stop early.
-    Raise VolumeFailed."""
+    """Remove the remains of deletes. `known` has the paths that the last check found. Only these
+    are removed, because a delete of newer ones may be running. Stop after a few failures. Raise
+    VolumeFailed if the directory cannot be listed."""
     with disk_errors(volume.layout.deleting):
         found = set(volume.layout.deleting.iterdir())
     old = [grave for grave in known if grave in found]
@@ -412,7 +412,7 @@ def purge_deleted(volume: Volume, known: Collection[Path]) -> PurgeResult:
 
 
 def changed_meanwhile(container_id: ContainerId) -> RefusedError:
-    """Return the refusal of a change whose base has changed: its caller held no lease."""
+    """Return the error for a change whose base has changed, because its caller held no lease."""
     return RefusedError(
         Code.INVALID_CONTAINER_STATE,
         f"container {container_id} was changed concurrently",

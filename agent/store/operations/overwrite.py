@@ -1,12 +1,15 @@
-"""In-place overwrites of bytes: a crash leaves the old ones or the new ones.
+"""In-place overwrites of bytes. After a crash, the file has either all old or all new bytes.
 
-    old bytes to quarantine ─ journal entries ─ pwrite, one fdatasync a file ─ directory synced
-        (of many files: one sync of the file system, names included) ─ read back past the cache
-        ─ one LMDB commit: record, journal entries removed
+1. Copy the old bytes to quarantine.
+2. Write the journal entries.
+3. Overwrite, with one fdatasync per file, and sync the directory. If many files change, sync the
+   file system instead.
+4. Read the new bytes back past the page cache, and verify them.
+5. Record the new bytes and remove the journal entries, in one LMDB commit.
 
-At the next start a remaining entry is rolled forward if all new bytes arrived, and otherwise back
-from quarantine. Ozone overwrites in place without a journal; `ozone.repair.installation` repairs
-its volumes with the steps below and a journal of files.
+If a start finds a journal entry and all new bytes are on the medium, it completes the overwrite.
+Otherwise it restores the old bytes from quarantine. Ozone overwrites in place without a journal.
+`ozone.repair.installation` repairs Ozone volumes with the steps below and a journal of files.
 """
 
 import errno
@@ -40,7 +43,7 @@ from suture.runtime.durable import (
     sync_directory,
 )
 
-FILES_SYNCED_MAX: Final = 16  # more are synced with their file system, with one journal commit
+FILES_SYNCED_MAX: Final = 16  # for more files, one sync of the file system is cheaper
 REPAIRED: Final = "replaced by a repair"
 REWRITTEN: Final = "rewritten by its client"
 
@@ -57,8 +60,8 @@ def overwrite_chunk(
     pending: bool,
     proof: str = "",
 ) -> None:
-    """Write `data` at the chunk's place, whatever obstructs it, as `overwrite_chunks` does. The
-    entry has `proof`, of a peer with the same bytes."""
+    """Write `data` at the chunk's offset, as `overwrite_chunks` does. Move an obstruction out of
+    the way first. The journal entry contains `proof`, of a peer that has the same bytes."""
     volume, options = replica.volume, replica.options
     path = replica.paths.block_file(block_id)
     clear_place(replica, block_id, reserve_bytes=options.reserve_bytes)
@@ -92,9 +95,9 @@ def overwrite_chunk(
 def overwrite_chunks(
     replica: ReplicaHandle, entries: Sequence[InstallEntry], data: Sequence[bytes], record: Record
 ) -> None:
-    """Write the entries' new bytes at their places, verify them there, and `record` them in the
-    commit that ends the entries. Raise the store's errors; the old bytes are then restored, or the
-    next start does it if an entry is still open."""
+    """Write the new bytes of all entries, and verify them on the medium. Call `record` in the
+    commit that ends the entries. Raise SutureError if a step fails. The old bytes are then
+    restored, or the next start restores them if the journal still has an entry."""
 
     container_id = replica.container_id
 
@@ -113,8 +116,8 @@ def overwrite_chunks(
 
 
 def _write(replica: ReplicaHandle, entries: Sequence[InstallEntry], data: Sequence[bytes]) -> None:
-    """Write all chunks, make them durable, and verify that they arrived. Raise the store's
-    errors."""
+    """Write all chunks, make them durable and verify them on the medium. Raise SutureError if this
+    fails."""
     paths = replica.paths
     pieces: dict[BlockId, list[tuple[int, bytes]]] = defaultdict(list)
     written: dict[BlockId, list[InstallEntry]] = defaultdict(list)
@@ -142,13 +145,13 @@ def finish(replica: ReplicaHandle, entries: Sequence[InstallEntry], record: Reco
 
     replica.volume.index.write(change)
     for entry in entries:
-        if entry.pending and entry.quarantine:  # the client replaced its own bytes: no copy needed
-            with suppress(SutureError):  # the write is complete even if the copy stays
+        if entry.pending and entry.quarantine:  # the client replaced its own bytes: drop the copy
+            with suppress(SutureError):  # the write is complete even if the copy remains
                 quarantine.forget(replica.volume.layout, entry.quarantine)
 
 
 def _take_back(replica: ReplicaHandle, entries: Sequence[InstallEntry]) -> None:
-    """Restore all old bytes, if none of the new ones is recorded."""
+    """Restore the old bytes of all entries that are still in the journal."""
     for entry in entries:
         if is_open(replica, entry):
             roll_back(replica, entry)
@@ -158,14 +161,14 @@ def _take_back(replica: ReplicaHandle, entries: Sequence[InstallEntry]) -> None:
 
 
 def is_open(replica: ReplicaHandle, entry: InstallEntry) -> bool:
-    """Return whether the index still has the entry, so that no new bytes are recorded."""
+    """Return whether the journal still has the entry, so that its new bytes are not recorded."""
     with replica.volume.index.read() as rows:
         return entry in (known for _, known in rows.journal(replica.container_id))
 
 
 def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
-    """Raise `BlockFailed` if the medium does not have the bytes written to one file, and the
-    store's errors if it cannot be read."""
+    """Raise `BlockFailed` if the medium does not have the new bytes of one file. Raise SutureError
+    if the file cannot be read."""
     spans = [(entry.chunk.offset, entry.chunk.length_bytes) for entry in entries]
     for entry, data in zip(entries, blockfile.read_each_past_cache(path, spans), strict=True):
         is_here = arrived(path, entry) if data is None else _is_new(entry, data)
@@ -178,7 +181,7 @@ def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
 
 
 def arrived(path: Path, entry: InstallEntry) -> bool:
-    """Return whether the medium holds all of the new bytes."""
+    """Return whether the medium has all new bytes of the entry."""
     with block_errors(path):
         if blockfile.size_bytes(path) < entry.chunk.end:
             return False
@@ -191,7 +194,7 @@ def _is_new(entry: InstallEntry, data: bytes) -> bool:
 
 
 def roll_back(replica: ReplicaHandle, entry: InstallEntry) -> None:
-    """Restore the former content of the file, as far as it was readable, and end the entry."""
+    """Restore the old content of the file, as far as it was readable, and end the journal entry."""
     volume = replica.volume
     path = replica.paths.block_file(entry.block_id)
     if entry.old_length_bytes != blockfile.ABSENT:
@@ -211,9 +214,11 @@ def roll_back(replica: ReplicaHandle, entry: InstallEntry) -> None:
 
 
 def keep_old(layout: VolumeLayout, note: QuarantineEntry, path: Path, size_bytes: int) -> str:
-    """Copy the bytes of a file at the place of `note` to quarantine, at most its length; return the
-    copy's name. Return "" if the place has no bytes, or the medium cannot read them, which is why
-    they are replaced, or repeated reads differ. Raise the store's errors."""
+    """Copy a file's bytes in the range of `note` to quarantine; return the name of the copy.
+
+    Return "" if the file ends before the range, if the medium cannot read it, or if repeated reads
+    differ. Raise SutureError if the copy cannot be written.
+    """
     if size_bytes <= note.offset:
         return ""
     read = partial(blockfile.read_past_cache, path, note.offset, note.length_bytes)
@@ -228,8 +233,8 @@ def keep_old(layout: VolumeLayout, note: QuarantineEntry, path: Path, size_bytes
 
 
 def kept_of(layout: VolumeLayout, entry: InstallEntry) -> bytes:
-    """Return the old bytes of an entry from its copy. Raise OSError if the copy is short, or
-    repeated reads of it differ."""
+    """Return the old bytes of an entry from quarantine. Raise OSError if they are incomplete, or if
+    repeated reads differ."""
     kept = quarantine.content_path(layout, entry.quarantine)
     if entry.is_of_batch:
         read = partial(blockfile.read, kept, entry.kept_start, entry.kept_bytes)

@@ -1,4 +1,5 @@
-"""Reads of blocks and volumes: short snapshots of the index, bytes as they are on the disk."""
+"""Reads of blocks, replicas and volumes. Index reads are short snapshots. Data is returned
+unverified."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,15 +28,15 @@ from suture.runtime.memory import trim_heap
 
 ROWS_PER_READ: Final = 4_096  # bounds the length of a read transaction
 USED: Final = "used"
-COUNT_COST_S: Final = 0.02  # below it, a recount of all rows is cheap
-FEW_ROWS: Final = 1_000  # a recount of so few is cheap, even if a busy machine was slow
+COUNT_COST_S: Final = 0.02  # a recount of all rows that takes less time is cheap
+FEW_ROWS: Final = 1_000  # a recount of so few rows is cheap, even if a busy machine was slow
 COUNTED_FOR: Final = 30.0
 READ_BYTES_MAX: Final = CHUNK_BYTES_MAX
 BLOCKS_MAX: Final = 10_000
 
 
 def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData]:
-    """Yield the blocks of rows; damaged ones are skipped, because the scan reports them."""
+    """Yield the blocks of readable rows. Damaged rows are skipped; the scan reports them."""
     for block_id, row in rows:
         try:
             yield decode_block(block_id, row)
@@ -44,30 +45,31 @@ def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData
 
 
 class BlockLocation(NamedTuple):
-    """A readable block: its row, the place of its bytes, and its replica's index and commit id."""
+    """A committed block: its record, the location of its bytes, and its replica's index and
+    BCSID."""
 
     block: BlockData
     place: BlockBytes
     replica_index: int
-    bcsid: Bcsid  # of the replica
+    bcsid: Bcsid  # BCSID of the replica
 
 
 class LocalReplicaView(ReplicaHandle):
-    """Reads of one replica. No lease is needed."""
+    """Handle for reads of one replica. No lease is needed."""
 
     def block(self, block_id: BlockId) -> BlockData:
-        """Return a committed block. Raise `RefusedError`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
+        """Return a committed block. Raise `RefusedError`: NO_SUCH_BLOCK, or BLOCK_NOT_COMMITTED.
+        Raise `UnavailableError` if its row is damaged."""
         return self.readable(block_id).block
 
     @reports_failures
     def blocks(self, *, start: int = 0, count: int = BLOCKS_MAX) -> list[BlockData]:
-        """Return committed blocks from `start` on, at most `count`; damaged rows are omitted."""
+        """Return at most `count` committed blocks from id `start` on, without damaged rows."""
         return list(islice(readable_blocks(self.block_rows(start)), min(count, BLOCKS_MAX)))
 
     @reports_failures
     def readable(self, block_id: BlockId) -> BlockLocation:
-        """Return a committed block and its place. Raise as `block`, and `UnavailableError` if its
-        row is damaged."""
+        """Return a committed block and the location of its bytes. Raise as `block`."""
         container_id = self.container_id
         with self.volume.index.read() as rows:
             replica_index, bcsid = rows.standing(container_id)
@@ -96,10 +98,12 @@ class LocalReplicaView(ReplicaHandle):
         *,
         past_cache: bool = False,
     ) -> bytes:
-        """Return bytes of a block from the disk, with `past_cache` from the medium; also
-        uncommitted ones if the block is given by its id. The reader verifies them.
+        """Return bytes of a block, unverified. `past_cache` reads from the medium. If the block is
+        given by its id, uncommitted bytes are readable, too.
 
-        Raise `RefusedError`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`.
+        Raise `RefusedError`: NO_SUCH_BLOCK, or UNABLE_TO_FIND_CHUNK if the range is beyond the
+        block's end. Raise `UnavailableError` if the file is shorter than its record, and
+        `VolumeFailed` for an I/O error.
         """
         return self._read(block, offset, length_bytes, past_cache=past_cache)
 
@@ -127,7 +131,7 @@ class LocalReplicaView(ReplicaHandle):
         if place.packed is not None:
             with self.volume.index.read() as rows:
                 if rows.tombstone(self.container_id, block_id) is not None:
-                    data = b""  # its pages may already be zeros
+                    data = b""  # deleted: its pages of the pack may already be zeroed
                 elif rows.packed(self.container_id, block_id) != place.packed:
                     return self._read(block_id, offset, length_bytes, past_cache=past_cache)
         if len(data) < length_bytes:
@@ -139,7 +143,8 @@ class LocalReplicaView(ReplicaHandle):
         return data
 
     def _found(self, block_id: BlockId) -> tuple[BlockBytes, int]:
-        """Return the place of a block's bytes, and their end."""
+        """Return the location of a block's bytes, and the block's end, including uncommitted
+        chunks."""
         with self.volume.index.read() as rows:
             rows.replica(self.container_id)
             place = place_of(rows, self.paths, self.container_id, block_id)
@@ -150,15 +155,15 @@ class LocalReplicaView(ReplicaHandle):
 
     @reports_failures
     def tree(self) -> Tree:
-        """Return the replica's tree, rebuilt if its file is absent, damaged or stale.
+        """Return the replica's tree. Rebuild it if its file is absent, damaged or stale.
 
-        Raise `RefusedError(UNCLOSED_CONTAINER_IO)` before it is closed.
+        Raise `RefusedError(UNCLOSED_CONTAINER_IO)` if the replica is not closed yet.
         """
         return load_tree(self)
 
     def block_rows(self, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield raw block rows from `start` on by ascending id, in batches of short transactions.
-        Blocks deleted meanwhile may be missing."""
+        """Yield raw block rows by ascending id from `start` on, in batches of short transactions. A
+        block that is deleted meanwhile may be missing."""
         while True:
             with self.volume.index.read() as rows:
                 batch = list(islice(rows.blocks(self.container_id, start), ROWS_PER_READ))
@@ -168,28 +173,30 @@ class LocalReplicaView(ReplicaHandle):
             start = batch[-1][0] + 1
 
     def block_row(self, block_id: BlockId) -> bytes | None:
-        """Return the raw row of a block; None if it has none."""
+        """Return the raw row of a block; None if there is none."""
         with self.volume.index.read() as rows:
             return rows.block(self.container_id, block_id)
 
     def blocks_without_row(self) -> Mapping[BlockId, int]:
-        """Return the blocks whose rows are lost or damaged, and the sizes of their files."""
+        """Return the blocks whose rows are lost or damaged, with the size of their files in
+        bytes."""
         with self.volume.index.read() as rows:
             return blocks_without_row(rows, self.paths, self.container_id)
 
     def tombstones(self) -> Mapping[BlockId, int]:
-        """Return the checksums of deleted blocks."""
+        """Return the tombstone checksums of deleted blocks."""
         with self.volume.index.read() as rows:
             return rows.tombstones(self.container_id)
 
     def history(self) -> list[HistoryEntry]:
-        """Return the replica's history with reasons, oldest first."""
+        """Return the replica's history entries with their reasons, oldest first."""
         with self.volume.index.read() as rows:
             return list(rows.history(self.container_id))
 
 
 def damaged_block(container_id: ContainerId, damage: DamagedData) -> UnavailableError:
-    """Return the error for a block whose row is damaged; another replica may have it."""
+    """Return the error for a block whose row is damaged. It tells the caller to read another
+    replica."""
     return UnavailableError(
         Code.UNAVAILABLE,
         f"container {container_id}: {damage}",
@@ -200,7 +207,8 @@ def damaged_block(container_id: ContainerId, damage: DamagedData) -> Unavailable
 def findings_of(
     volumes: Iterable[Volume], places: Mapping[ContainerId, Volume], *, start: int, count: int
 ) -> list[ScanFinding]:
-    """Return unresolved findings of the replicas served by volumes, from container `start` on."""
+    """Return unresolved findings of the replicas that the volumes serve, from container `start`
+    on."""
     found: list[ScanFinding] = []
     for volume in volumes:
         with volume.index.read() as rows:
@@ -215,7 +223,7 @@ def findings_of(
 
 
 def changes_of(volumes: Iterable[Volume], *, since_ms: int, count: int) -> Changes:
-    """Return the newest changes of all replicas, naming unreadable volumes."""
+    """Return the newest changes of all replicas, and the paths of unreadable volumes."""
 
     def read(volume: Volume) -> Changes:
         try:
@@ -228,7 +236,8 @@ def changes_of(volumes: Iterable[Volume], *, since_ms: int, count: int) -> Chang
 
 
 def facts_or_failure(volume: Volume) -> VolumeFacts:
-    """Return the facts of a volume; those of a failed one if its disk does not answer."""
+    """Return the facts of a volume. If its disk returns an error, return those of a failed
+    volume."""
     try:
         return volume_facts(volume)
     except SutureError as error:
@@ -236,7 +245,7 @@ def facts_or_failure(volume: Volume) -> VolumeFacts:
 
 
 def failed_facts(volume: Volume, reason: str) -> VolumeFacts:
-    """Return the facts of a volume that failed while it was open."""
+    """Return the facts of a volume that failed after it was opened."""
     return VolumeFacts(
         volume_id=volume.volume_id,
         path=volume.layout.volume,
@@ -266,7 +275,7 @@ def volume_facts(volume: Volume) -> VolumeFacts:
 
 
 def served_columns(volume: Volume, places: Mapping[ContainerId, Volume]) -> ReplicaColumns:
-    """Return the replicas served by a volume as columns."""
+    """Return the replicas that a volume serves, as columns."""
     with volume.index.read() as rows:
         columns, _ = rows.columns()
     is_here = (places.get(number) is volume for number in columns.container_ids.tolist())
@@ -274,7 +283,7 @@ def served_columns(volume: Volume, places: Mapping[ContainerId, Volume]) -> Repl
 
 
 def index_version(volume: Volume) -> int:
-    """Return a number that grows with every change of the volume's index."""
+    """Return the index's version, which grows with every change of the volume's index."""
     with volume.index.read() as rows:
         return rows.version()
 
@@ -282,8 +291,8 @@ def index_version(volume: Volume) -> int:
 def _used(volume: Volume) -> tuple[int, int]:
     """Return the total bytes and the number of a volume's replicas.
 
-    This reads all rows. They are not read again before the index has changed, nor, if reading took
-    long, for COUNTED_FOR times that duration; the result is then as old.
+    This reads all rows, so the result is cached until the index changes. If the last count took
+    long, its result is also used for COUNTED_FOR times that duration after a change.
     """
     began_s = time.monotonic()
     kept = volume.counted.get(USED)

@@ -1,10 +1,10 @@
-"""Repair operations on a replica, each journaled and none destructive.
+"""Repairs of one replica. Each step is journaled and destroys no data.
 
-A byte that verifies here is never overwritten: the medium is read right before, whatever the caller
-believes. If the local row is intact it decides: bytes that do not match it are refused from any
-source. Only an operator's order overrides both. Replaced or cut bytes go to quarantine first. Every
-step increments the replica's generation, so that a scan that began earlier cannot put its tree in
-place.
+Local bytes that verify are never overwritten; the medium is read directly before each overwrite. If
+the local row is intact, it decides: bytes that do not match it are refused from any source. Only an
+operator's order overrides these two rules. Replaced or truncated bytes go to quarantine first.
+Every step increments the replica's generation. A scan that began earlier can therefore not commit
+its tree.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,8 @@ from suture.runtime.durable import block_errors
 
 @dataclass(eq=False)
 class ReplicaRepair(ReplicaHandle):
-    """Repair of one replica, which must have a tree. The caller holds the container's lease."""
+    """Handle for repairs of one replica, which must have a tree. The caller holds the container's
+    lease."""
 
     def __post_init__(self) -> None:
         """Raise `RefusedError` if the replica has no tree."""
@@ -58,12 +59,15 @@ class ReplicaRepair(ReplicaHandle):
     ) -> None:
         """Install a peer's chunk in place of a missing or damaged one.
 
-        `is_ordered` means that an operator wants exactly these bytes, in spite of the local row and
-        of bytes that verify. `proof`, of a peer with the bytes on its medium, goes to the journal;
-        it is required where local bytes exist that no local row contradicts. Raise `RefusedError`:
-        NOT_PROVEN, INELIGIBLE if the existing bytes verify, OVERLAPPING_CHUNK if the chunk does not
-        fit between the recorded ones, CHUNK_GAP if it would leave a hole, CHECKSUM_MISMATCH if the
-        data does not match `chunk` or the local row. `VolumeFailed` if the medium does not keep it.
+        `is_ordered` means that an operator ordered exactly these bytes, even if the local row
+        differs or local bytes verify. `proof` shows that a peer has the bytes on its medium. It is
+        required if the local medium has bytes at that offset and no local row contradicts them.
+        `proof` is written to the journal.
+
+        Raise `RefusedError`: NOT_PROVEN if a required proof is missing, INELIGIBLE if the local
+        bytes verify, OVERLAPPING_CHUNK if the chunk overlaps recorded ones, CHUNK_GAP if it would
+        leave a hole, or CHECKSUM_MISMATCH if the data does not match `chunk` or the local row.
+        Raise `BlockFailed` if the medium does not return the written bytes.
         """
         check_offered(block_id, chunk, data)
         block = self._fitting_block(block_id, chunk)
@@ -84,10 +88,11 @@ class ReplicaRepair(ReplicaHandle):
     def salvage_chunk(
         self, block_id: BlockId, chunk: ChunkInfo, *, is_ordered: bool = False
     ) -> bool:
-        """Record a chunk whose bytes are on the medium while its row was lost.
+        """Record a chunk whose row was lost while its bytes are still on the medium. Return True if
+        it is recorded.
 
-        Return False if they do not verify, or cannot be verified, or the local row exists and
-        differs (unless `is_ordered` by an operator); then nothing is changed.
+        Return False, with nothing changed, if the bytes do not verify or cannot be verified. Also
+        return False if a different local row exists, unless an operator ordered it (`is_ordered`).
         """
         check_shape(block_id, chunk)
         block = self._fitting_block(block_id, chunk)
@@ -103,17 +108,18 @@ class ReplicaRepair(ReplicaHandle):
         return True
 
     def holds(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
-        """Return whether the medium has a chunk's bytes at its place. No lease is needed, because
-        this is checked again before they are recorded or overwritten."""
+        """Return whether the medium has the chunk's bytes at its offset. No lease is needed,
+        because each step that records or overwrites bytes checks again."""
         if chunk.checksum_type is ChecksumType.NONE:
             return False
         return verifies(chunk, self.held(block_id, chunk))
 
     def trim(self, block_id: BlockId, *, proof: str = "") -> int:
-        """Move the bytes behind the last recorded chunk to quarantine; return their number.
+        """Move the bytes after the last recorded chunk to quarantine; return how many bytes were
+        moved.
 
-        A file without any row is moved whole. If the row is unreadable, the end of the block is
-        unknown, and nothing is moved.
+        If the block has no row, the complete file is moved. Raise `RefusedError(INELIGIBLE)` if the
+        row is unreadable, because the end of the block is then unknown.
         """
         check_id(block_id, "block id")
         with self.volume.index.read() as rows:
@@ -126,9 +132,9 @@ class ReplicaRepair(ReplicaHandle):
         return trim_block(self, block_id, end)
 
     def adopt_tombstone(self, block_id: BlockId, checksum: int) -> None:
-        """Delete a block as at a peer, with the checksum in the peer's tombstone.
+        """Delete a block that a peer has deleted, with the checksum in the peer's tombstone.
 
-        The caller must know that the delete is confirmed. The bytes are kept in quarantine.
+        The caller must know that the delete is confirmed. The bytes go to quarantine.
         """
         check_id(block_id, "block id")
         if not 0 <= checksum < 2**64:
@@ -144,8 +150,8 @@ class ReplicaRepair(ReplicaHandle):
         check_removed(left, block_id)
 
     def adopt_bcsid(self, block_id: BlockId, bcsid: int) -> None:
-        """Raise a block's BCSID; it is never lowered. The caller must know that all of it is
-        here."""
+        """Raise a block's BCSID to `bcsid`; never lower it. The caller must know that the block is
+        complete."""
         check_bcsid(bcsid)
         self._alter_block(
             "adopt_bcsid",
@@ -154,7 +160,7 @@ class ReplicaRepair(ReplicaHandle):
         )
 
     def adopt_metadata(self, block_id: BlockId, metadata: tuple[tuple[str, str], ...]) -> None:
-        """Give a block without client metadata a peer's; existing metadata stays."""
+        """Set the client metadata of a block that has none."""
         self._alter_block(
             "adopt_metadata",
             block_id,
@@ -177,7 +183,7 @@ class ReplicaRepair(ReplicaHandle):
         self.volume.index.write(change)
 
     def install_empty_block(self, block_id: BlockId) -> None:
-        """Record a block that has no chunks at a peer, and no readable row here."""
+        """Record a block that has no chunks at a peer and no readable row in this replica."""
         check_id(block_id, "block id")
 
         def change(rows: IndexChange) -> None:
@@ -189,7 +195,8 @@ class ReplicaRepair(ReplicaHandle):
         self.volume.index.write(change)
 
     def advance_bcsid(self, bcsid: int) -> None:
-        """Raise the container's BCSID, which claims all blocks up to it."""
+        """Raise the replica's BCSID to `bcsid`. It claims that the replica has all blocks up to
+        that BCSID."""
         check_bcsid(bcsid)
 
         def change(rows: IndexChange) -> None:
@@ -201,7 +208,7 @@ class ReplicaRepair(ReplicaHandle):
         self.volume.index.write(change)
 
     def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
-        """Keep contradictions by peers as findings; return whether any is new."""
+        """Store contradictions with peers as findings; return whether any is new."""
         return self.volume.index.write(
             lambda rows: note_contradictions(
                 rows, self.container_id, found, is_complete=is_complete
@@ -209,7 +216,7 @@ class ReplicaRepair(ReplicaHandle):
         )
 
     def keep_version(self, block_id: BlockId, offset: int, data: bytes, why: str) -> None:
-        """Keep a peer's version of a chunk in quarantine, if there is room for it."""
+        """Store a peer's version of a chunk in quarantine if there is enough free space."""
         if self.volume.available_bytes() - len(data) < self.options.reserve_bytes:
             return
         at_ms = self.options.now_ms()
@@ -231,11 +238,12 @@ class ReplicaRepair(ReplicaHandle):
         return block
 
     def held(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
-        """Return the medium's bytes at the place of a chunk; empty if unreadable."""
+        """Return the medium's bytes in the chunk's range; b"" if they are unreadable."""
         return self.read_medium_many(block_id, [chunk])[0]
 
     def read_medium_many(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
-        """Return the same for several chunks of a block, whose file is opened once."""
+        """Return the medium's bytes of several chunks of one block, whose file is opened once. An
+        item is b"" if its range is unreadable."""
         with self.volume.index.read() as rows:
             place = place_of(rows, self.paths, self.container_id, block_id)
         spans = [(chunk.offset, chunk.length_bytes) for chunk in chunks]
@@ -248,7 +256,7 @@ class ReplicaRepair(ReplicaHandle):
         chunk: ChunkInfo | None = None,
         proof: str = "",
     ) -> None:
-        """Write a repair step to the verification log before it begins."""
+        """Write a repair step to the verification log before the step begins."""
         with self.volume.index.read() as rows:
             row = rows.replica(self.container_id)
         log = self.volume.verification
@@ -267,8 +275,8 @@ class ReplicaRepair(ReplicaHandle):
 
 
 def verifies(chunk: ChunkInfo, data: bytes) -> bool:
-    """Return whether these bytes are the chunk. A chunk without checksums only needs its full
-    length."""
+    """Return whether `data` matches the chunk's checksums. If the chunk has none, `data` only needs
+    the chunk's full length."""
     if len(data) < chunk.length_bytes:
         return False
     actual = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
@@ -278,9 +286,9 @@ def verifies(chunk: ChunkInfo, data: bytes) -> bool:
 def check_replaceable(
     block_id: BlockId, chunk: ChunkInfo, recorded: ChunkInfo | None, *, held: bytes, proof: str
 ) -> None:
-    """Refuse to overwrite the bytes `held` by the medium if they match the local row, or to install
-    another chunk than that of the row. Without a row that decides (`recorded`), they may be right,
-    so a peer must have proved to have the new ones."""
+    """Raise `RefusedError` if the bytes `held` by the medium match the local row `recorded`, or if
+    `chunk` differs from that row. If `recorded` is None, the held bytes may be correct, so a peer's
+    `proof` of the new bytes is required."""
     where = f"block {block_id}, chunk at {chunk.offset}"
     if recorded is None:
         if held and not proof:
@@ -301,13 +309,14 @@ def check_replaceable(
 
 
 def check_removed(left: Mapping[BlockId, SutureError], block_id: BlockId) -> None:
-    """Raise why the files of this block are left; failures of other blocks are ignored."""
+    """Raise the error with which the removal of this block failed. Ignore errors of other
+    blocks."""
     if block_id in left:
         raise left[block_id]
 
 
 def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
-    """Refuse data that does not match the offered chunk."""
+    """Raise `RefusedError` if the data does not match the offered chunk."""
     check_shape(block_id, chunk)
     if len(data) != chunk.length_bytes:
         raise RefusedError(
@@ -319,7 +328,7 @@ def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
 
 
 def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:
-    """Refuse an impossible chunk."""
+    """Raise `RefusedError` if the chunk has an invalid id, offset or length."""
     check_id(block_id, "block id")
     try:
         check_chunk(block_id, chunk)
@@ -332,7 +341,7 @@ def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:
 
 
 def chunk_at(block: BlockData | None, offset: int) -> ChunkInfo | None:
-    """Return the chunk that begins at `offset`."""
+    """Return the chunk that begins at `offset`; None if there is none."""
     chunks = block.chunks if block else ()
     return next((chunk for chunk in chunks if chunk.offset == offset), None)
 
@@ -340,8 +349,8 @@ def chunk_at(block: BlockData | None, offset: int) -> ChunkInfo | None:
 def check_fits(
     block_id: BlockId, end_bytes: int, recorded: ChunkInfo | None, chunk: ChunkInfo
 ) -> None:
-    """Refuse a chunk that is neither the one `recorded` at its offset nor directly after the last
-    one, at the block's end."""
+    """Raise `RefusedError` unless the chunk has the range of the one `recorded` at its offset, or
+    begins at the block's end."""
     if chunk.offset > end_bytes:
         raise RefusedError(
             Code.CHUNK_GAP,
@@ -357,9 +366,11 @@ def check_fits(
 
 
 def trim_block(replica: ReplicaHandle, block_id: BlockId, end: int) -> int:
-    """Cut a block file to `end`. No journal is needed: the copy in quarantine is durable before the
-    cut, so a crash between them leaves the file unchanged, and a second copy when it is trimmed
-    again."""
+    """Truncate a block file to `end`; return how many bytes went to quarantine.
+
+    No journal is needed, because the copy in quarantine is durable before the file is truncated.
+    After a crash between the two, the file is unchanged. A second trim then makes a second copy.
+    """
     container_id = replica.container_id
     with replica.volume.index.read() as rows:
         place = place_of(rows, replica.paths, container_id, block_id)

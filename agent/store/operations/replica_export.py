@@ -1,9 +1,9 @@
-"""Reads of a replica's files for an export: past the page cache, by many readers at once.
+"""Reads of a replica's files for an export: past the page cache, by many threads at once.
 
-Unlike a scan this never reads the medium twice and judges nothing: the receiver verifies the bytes.
-Whole pages are read with O_DIRECT, those of large files ahead of their use, and whole small files
-many at once. Everything else, or what cannot be read so, is read with RWF_DONTCACHE if the kernel
-has it.
+Unlike a scan, an export reads the medium only once and does not verify; the receiver verifies the
+bytes. Full pages are read with O_DIRECT. Large files are read ahead, and small files are read many
+at once. If a direct read is impossible, the file is read with RWF_DONTCACHE, which keeps no pages
+in the cache, if the kernel supports it.
 """
 
 import errno
@@ -37,11 +37,12 @@ _Sizes = TypeVar("_Sizes", int, npt.NDArray[np.int64])
 
 
 class ExportFiles:
-    """The block files of one replica. Many threads may call `read`; close it after them."""
+    """The block files of one replica. Many threads may call `read`. Close it after the last
+    read."""
 
     def __init__(self, chunks: Path, packed: PackedBlocks) -> None:
-        """Open the chunks directory, and the pack of some of the blocks; raise VolumeFailed.
-        Without a directory every file is absent."""
+        """Open the chunks directory, and the pack if it has some of the blocks. Without a chunks
+        directory, every file is absent. Raise VolumeFailed if the directory cannot be opened."""
         self._chunks = chunks
         self._packed = packed
         self._pack_fd = ABSENT
@@ -54,11 +55,11 @@ class ExportFiles:
             except (FileNotFoundError, NotADirectoryError):
                 self._directory_fd = ABSENT
             if self._directory_fd != ABSENT and len(packed):
-                with suppress(OSError):  # each read of a block in it raises the error
+                with suppress(OSError):  # reads of its blocks will raise the error
                     self._pack_fd = _open(PACK_NAME, self._directory_fd, direct=True)
 
     def close(self) -> None:
-        """Close the directory. No read may be running."""
+        """Close the directory, the pack and the read queues. No read may be running."""
         while self._queues:
             self._queues.pop().close()
         for fd in (self._directory_fd, self._pack_fd):
@@ -67,7 +68,8 @@ class ExportFiles:
         self._directory_fd = self._pack_fd = ABSENT
 
     def size_bytes(self, block_id: BlockId) -> int:
-        """Return the size of a block's file, `ABSENT` if there is none."""
+        """Return the size of a block in its file or pack, in bytes; `ABSENT` if there is no
+        file."""
         if self._directory_fd == ABSENT:
             return ABSENT
         packed = self._packed.of(block_id)
@@ -82,7 +84,7 @@ class ExportFiles:
                 return ABSENT
 
     def borrow(self, size_bytes: int) -> memoryview:
-        """Return an aligned buffer of at least that size, reused or new; return it with
+        """Return an aligned buffer of at least `size_bytes`. The caller returns it with
         `give_back`."""
         try:
             buffer = self._buffers.pop()
@@ -96,9 +98,9 @@ class ExportFiles:
         self._buffers.append(buffer)
 
     def read(self, block_id: BlockId, offset: int, target: memoryview) -> int:
-        """Fill `target` from a file; return the number of bytes. Raise OSError.
+        """Fill `target` from a block's file; return the number of bytes read. Raise OSError.
 
-        Page-aligned ranges are read directly.
+        Page-aligned ranges are read with O_DIRECT.
         """
         is_aligned = not (offset | len(target)) % ALIGNMENT_BYTES
         name, start = f"{block_id}.block", 0
@@ -112,10 +114,8 @@ class ExportFiles:
             os.close(fd)
 
     def borrow_queue(self) -> ReadQueue | None:
-        """Return a queue, reused or new; None if the kernel has none available.
-
-        Return it with `give_back_queue`.
-        """
+        """Return a read queue; None if the kernel has none available. The caller returns it with
+        `give_back_queue`."""
         try:
             return self._queues.pop()
         except IndexError:
@@ -124,33 +124,34 @@ class ExportFiles:
         return None
 
     def give_back_queue(self, queue: ReadQueue) -> None:
-        """Return the queue for reuse. No read may be running."""
+        """Return a read queue for reuse. No read may be running in it."""
         self._queues.append(queue)
 
     def open_direct(self, block_id: BlockId) -> tuple[int, int]:
-        """Return a descriptor for O_DIRECT and the offset of the block in that file; end its use
-        with `done_with`. Raise OSError."""
+        """Return a descriptor opened with O_DIRECT, and the block's offset in that file. The caller
+        ends its use with `done_with`. Raise OSError."""
         packed = self._packed.of(block_id) if self._pack_fd != ABSENT else None
         if packed is not None:
             return self._pack_fd, packed.offset
         return os.open(f"{block_id}.block", DIRECT_FLAGS, dir_fd=self._directory_fd), 0
 
     def done_with(self, fd: int) -> None:
-        """Close a descriptor of `open_direct`; running reads continue."""
+        """Close a descriptor from `open_direct`. Running reads continue."""
         if fd != self._pack_fd:
             os.close(fd)
 
 
 class WholeFiles:
-    """Whole small files, read many at once; the first ones before they are needed.
+    """Small files, each read completely and many at once. The first reads start at construction.
 
-    Used by one thread. The data is in its memory: `close` it after use.
+    Used by one thread. Its memory contains the data until `close`.
     """
 
     def __init__(
         self, files: ExportFiles, wanted: Sequence[tuple[BlockId, int]], room_bytes: int
     ) -> None:
-        """Start reading files of these sizes, whose `spread_bytes` are at most `room_bytes`."""
+        """Start to read blocks of these sizes. The sum of their `spread_bytes` is at most
+        `room_bytes`."""
         self._files = files
         self._wanted = wanted
         self._buffer = files.borrow(room_bytes)
@@ -161,16 +162,16 @@ class WholeFiles:
         self._begin(0)
 
     def close(self) -> None:
-        """Wait for running reads, and return queue and memory."""
+        """Wait for running reads, then return the queue and the memory."""
         if self._queue is not None:
-            with suppress(OSError):  # a broken queue has waited for all reads
+            with suppress(OSError):  # if the queue fails, it has waited for all reads
                 self._queue.results()
             self._files.give_back_queue(self._queue)
             self._queue = None
         self._files.give_back(self._buffer)
 
     def found(self) -> "list[memoryview | OSError]":
-        """Return each file's data, at most its size, or its error."""
+        """Return the data of each file, at most its expected size, or the error of its read."""
         found: list[memoryview | OSError] = []
         buffer = self._buffer
         for first in range(0, len(self._wanted), READS_MAX):
@@ -186,7 +187,7 @@ class WholeFiles:
         return found
 
     def _begin(self, first: int) -> None:
-        """Start reading the next files, as many as a queue holds."""
+        """Start to read the next files, at most READS_MAX."""
         if self._queue is None:
             return
         self._failed = {}
@@ -209,19 +210,20 @@ class WholeFiles:
                 self._files.done_with(fd)
 
     def _counts(self, count: int) -> list[int]:
-        """Return the byte count of each started file, or its negative error number."""
+        """Return the number of bytes read from each started file, or its negative error number."""
         if self._queue is None:
             return [NOT_TOGETHER] * count
         try:
             counts = self._queue.results()
-        except OSError:  # a broken queue has waited for all reads
+        except OSError:  # if the queue fails, it has waited for all reads
             return [NOT_TOGETHER] * count
         for index, code in self._failed.items():  # by ascending index
             counts.insert(index, code)
         return counts
 
     def _found(self, block_id: BlockId, target: memoryview, count: int) -> "memoryview | OSError":
-        """Return the data read; a file that cannot be read in the batch is read alone now."""
+        """Return the data, or the error. If the file could not be read in the batch, read it alone
+        now."""
         if -count in REFUSED:
             try:
                 count = self._files.read(block_id, 0, target)
@@ -231,7 +233,7 @@ class WholeFiles:
 
 
 class ReadsAhead:
-    """Running reads of whole pages. Used by one thread; wait for each before the end."""
+    """Running reads of full pages. Used by one thread, which waits for each read before `close`."""
 
     def __init__(self, files: ExportFiles) -> None:
         self._files = files
@@ -242,7 +244,7 @@ class ReadsAhead:
 
     @property
     def is_possible(self) -> bool:
-        """Return whether the kernel supports such reads."""
+        """Return whether the kernel supports asynchronous reads."""
         return self._queue is not None
 
     def close(self) -> None:
@@ -253,9 +255,9 @@ class ReadsAhead:
             self._queue = None
 
     def begin(self, block_id: BlockId, offset: int, target: memoryview) -> int:
-        """Start filling `target`, whole pages that do not move; return the read's number.
+        """Start to fill `target` with full pages; return an id for `count`. `target` must not move.
 
-        Raise OSError also if there is no queue, or no room in it.
+        Raise OSError if the file cannot be opened, if there is no queue, or if the queue is full.
         """
         if self._queue is None or not self._free:
             raise OSError(errno.EAGAIN, "a queue is full")
@@ -269,7 +271,8 @@ class ReadsAhead:
         return number
 
     def count(self, number: int) -> int:
-        """Wait for a read; return its byte count. Raise OSError."""
+        """Wait for the read with this id; return its number of bytes. Raise OSError if it
+        failed."""
         assert self._queue is not None
         while number not in self._ended:
             try:
@@ -288,7 +291,7 @@ class ReadsAhead:
 
 
 def spread_bytes(size_bytes: _Sizes) -> _Sizes:
-    """Return the page-aligned size of a file, or of each of many."""
+    """Return a size rounded up to full pages, or those of an array of sizes."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -303,7 +306,8 @@ def _open(name: str, directory_fd: int, *, direct: bool) -> int:
 
 
 def _fill(fd: int, offset: int, target: memoryview) -> int:
-    """Read until `target` is full or the file ends; leave no pages in the cache if possible."""
+    """Read until `target` is full or the file ends; return the number of bytes. Keep no pages in
+    the cache if the kernel supports that."""
     flags, filled = RWF_DONTCACHE, 0
     while filled < len(target):
         try:

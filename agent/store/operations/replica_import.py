@@ -1,11 +1,15 @@
-"""Import of a replica from another datanode: built aside, completed, and renamed into place.
+"""Import of a replica from another datanode: built in tmp/, then recorded and renamed into place.
 
-    room reserved ─ tmp/importing/<id>: chunks, tree, descriptor ─ all of it synced
-        ─ LMDB { rows, tombstones, findings, replica row, "moving in" } ─ rename ─ LMDB { moved in }
+1. Reserve space.
+2. Write chunks, tree and descriptor to tmp/importing/<id>, and sync them.
+3. Commit all rows and a "moving in" journal entry, in one LMDB transaction.
+4. Rename the directory into place.
+5. Remove the journal entry, in a second transaction.
 
-The replica is reported only after the last step. A crash before the big commit leaves files that
-the next start removes from tmp/. After the commit, the journal has "moving in": if the directory is
-in its place, the replica is complete and stays; otherwise its rows are rolled back.
+The replica is reported only after the last step. After a crash before the commit of step 3, the
+next start removes the files from tmp/. After a later crash, the next start finds the journal entry.
+If the directory is in place, the replica is complete and is served. Otherwise the start deletes its
+rows.
 """
 
 import os
@@ -48,7 +52,7 @@ from suture.runtime.durable import (
     sync_path,
 )
 
-RESERVED_TIMES: Final = 2  # of the data, for metadata and file system overhead
+RESERVED_TIMES: Final = 2  # times the data size, for metadata and file system overhead
 RESERVED_BYTES_MIN: Final = 1024**2
 ARRIVALS_MAX: Final = 6  # each takes a server thread and some megabytes
 ROWS_SUFFIX: Final = ".rows"
@@ -58,7 +62,7 @@ _COUNT: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportSpec:
-    """The sender's announcement. `data_bytes` is approximate."""
+    """The sender's description of a replica. `data_bytes` is approximate."""
 
     container_id: ContainerId
     state: ReplicaState
@@ -69,13 +73,13 @@ class ImportSpec:
     created_at_ms: int
     data_bytes: int
     generation: int = FIRST_GENERATION
-    """First generation; a replica that changes volumes continues with the next one."""
+    """Generation of the imported tree. A move between volumes uses the original's next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportVerdict:
-    """Received replica as the receiver has judged it. `findings` are all damage; `contradictions`
-    are those known to the source."""
+    """The receiver's result of verifying a replica. `findings` has only damage. `contradictions`
+    are those that the source knew."""
 
     tree: Tree
     findings: Sequence[ScanFinding]
@@ -87,7 +91,7 @@ class ImportVerdict:
 
 @dataclass(slots=True, eq=False)
 class _SpaceReservation:
-    """A running import and its remaining reserved room."""
+    """The volume of a running import, and its reserved space that is not used yet."""
 
     volume: Volume | None = None
     left_bytes: int = 0
@@ -95,8 +99,8 @@ class _SpaceReservation:
 
 @dataclass(slots=True)
 class ReplicaImports:
-    """The running imports. Lock-free: single operations on a dict are atomic, and of two that claim
-    the last room both may be refused, but never both admitted."""
+    """The running imports. No lock is needed, because single operations on a dict are atomic. If
+    two imports claim the last space, both may be refused, but never are both admitted."""
 
     options: StoreOptions
     _claims: dict[ContainerId, _SpaceReservation] = field(default_factory=dict)
@@ -107,8 +111,9 @@ class ReplicaImports:
     def begin(
         self, announced: ImportSpec, volumes: Sequence[Volume], submit: Submit | None
     ) -> "ReplicaImport":
-        """Reserve room and create the directory to build in. Raise `UnavailableError`: BUSY if the
-        same container, or too many, are arriving; DISK_OUT_OF_SPACE."""
+        """Reserve space, and create the directory for the import. Raise `UnavailableError`: BUSY if
+        the container is being imported already or too many imports are running, DISK_OUT_OF_SPACE
+        if no volume has enough space."""
         container_id = announced.container_id
         if len(self._claims) >= ARRIVALS_MAX:
             raise UnavailableError(
@@ -131,15 +136,15 @@ class ReplicaImports:
             raise
 
     def forget(self, container_id: ContainerId) -> None:
-        """Release a claim and its room."""
+        """Release the reservation of a container."""
         self._claims.pop(container_id, None)
 
     def on(self, volume: Volume) -> list[ContainerId]:
-        """Return the containers arriving on a volume."""
+        """Return the containers being imported to a volume."""
         return [key for key, claim in list(self._claims.items()) if claim.volume is volume]
 
     def reserved_bytes(self, volume: Volume) -> int:
-        """Return the room reserved on a volume for data still to come."""
+        """Return how many bytes of a volume are reserved for data that has not arrived yet."""
         return sum(
             claim.left_bytes for claim in list(self._claims.values()) if claim.volume is volume
         )
@@ -147,8 +152,8 @@ class ReplicaImports:
     def _reserve(
         self, claim: _SpaceReservation, wanted_bytes: int, volumes: Sequence[Volume]
     ) -> None:
-        """Claim room first, then check that it was available, so that no other claim comes in
-        between."""
+        """Reserve space first, then check that it was available. Concurrent reservations are
+        thereby counted."""
         by_room = sorted(volumes, key=self._free_bytes, reverse=True)
         for volume in by_room:
             claim.left_bytes, claim.volume = wanted_bytes, volume
@@ -168,7 +173,7 @@ class ReplicaImports:
 
 
 class ReplicaImport:
-    """A replica during its import. Belongs to one thread; ends with `publish` or `discard`."""
+    """One running import. One thread uses it, and ends it with `publish` or `discard`."""
 
     def __init__(
         self,
@@ -200,8 +205,8 @@ class ReplicaImport:
         self._is_open = True
 
     def _made(self) -> tuple[BinaryIO, int]:
-        """Create the directory to build in; return the file for the rows, and the directory of
-        chunks."""
+        """Create the import's directory. Return the file for rows, and a descriptor of the chunks
+        directory."""
         remove_tree(self._paths.root)
         self._paths.root.mkdir(DIRECTORY_MODE)
         self._paths.chunks.mkdir(DIRECTORY_MODE)
@@ -221,8 +226,8 @@ class ReplicaImport:
     # -- during the import
 
     def keep_rows(self, block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> int:
-        """Store the rows of blocks on disk for the commit, because they may be large. Empty rows
-        are skipped; return the number of the others."""
+        """Store the rows of blocks in a file until the commit, because they may be large. Skip
+        empty rows; return the number of stored rows."""
         kept = [(block_id, row) for block_id, row in zip(block_ids, rows, strict=True) if row]
         ids, rows = [block_id for block_id, _ in kept], [row for _, row in kept]
         head = struct.pack(f"<I{len(kept)}Q{len(kept)}I", len(kept), *ids, *map(len, rows))
@@ -231,14 +236,14 @@ class ReplicaImport:
         return len(kept)
 
     def expect_small(self, count: int) -> None:
-        """Pack small blocks from now on if there will be so many that a pack is cheaper than
-        files."""
+        """Announce `count` small blocks. Write them to a pack if there are enough to make it
+        cheaper than files."""
         if count >= self._arrivals.options.packed_count_min:
             self._pack = PackWriter(self._directory_fd, self._submit)
 
     def write_whole(self, blocks: Sequence[tuple[BlockId, memoryview]]) -> None:
-        """Write blocks by ascending id, each whole, in the background. The views must not
-        change."""
+        """Write complete blocks by ascending id, in the background. The caller must not change the
+        views."""
         self._use(sum(len(data) for _, data in blocks))
         with disk_errors(self._paths.chunks):
             if self._pack is not None:
@@ -249,14 +254,14 @@ class ReplicaImport:
                 self._files.write_whole(names)
 
     def begin_file(self, block_id: BlockId, size_bytes: int) -> None:
-        """Begin the file of a large block of `size_bytes`."""
+        """Begin the file of a large block."""
         self._check_room(size_bytes)
         with disk_errors(self._paths.chunks):
             self._allocated_bytes = self._files.begin(f"{block_id}.block", size_bytes)
         self._use(self._allocated_bytes)
 
     def append(self, data: memoryview) -> None:
-        """Append to the current file."""
+        """Append data to the current file."""
         if not self._allocated_bytes:
             self._use(len(data))
         with disk_errors(self._paths.chunks):
@@ -268,7 +273,7 @@ class ReplicaImport:
             self._files.end()
 
     def rows(self) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield the stored rows in their order."""
+        """Yield the rows stored by `keep_rows`, in the same order."""
         with disk_errors(self._rows_path):
             self._rows.flush()
             with self._rows_path.open("rb") as stored:
@@ -282,12 +287,12 @@ class ReplicaImport:
                         yield BlockId(block_id), data[start:end]
 
     def _use(self, size_bytes: int) -> None:
-        """Convert reserved room to used room."""
+        """Count `size_bytes` of the reserved space as used."""
         self._check_room(size_bytes)
         self._claim.left_bytes -= size_bytes
 
     def _check_room(self, size_bytes: int) -> None:
-        """Raise if more is used than was reserved."""
+        """Raise RefusedError if `size_bytes` exceeds the remaining reserved space."""
         if size_bytes > self._claim.left_bytes:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
@@ -299,9 +304,11 @@ class ReplicaImport:
     # -- end of the import
 
     def publish(self, received: ImportVerdict) -> ReplicaRow:
-        """Make it durable and put it in place. The caller holds the container's lease.
+        """Make the replica durable and move it into place; return its row. The caller holds the
+        container's lease.
 
-        Raise SutureError with nothing visible; the caller must still call `discard`.
+        If this raises SutureError, the replica is not visible, and the caller must still call
+        `discard`.
         """
         container_id = self.announced.container_id
         place = self.volume.paths(container_id)
@@ -327,8 +334,9 @@ class ReplicaImport:
         return row
 
     def _sync(self) -> None:
-        """Make the files and their names durable. If all data is durable already, do not wait for
-        other writes to the same file system. Raise OSError."""
+        """Make the files and their names durable. If all data is durable already, sync only the
+        small files, so that the import does not wait for other writes to the file system. Raise
+        OSError."""
         if self._files.unsynced_count or (self._pack is not None and self._pack.unsynced_count):
             sync_file_system(self._directory_fd)
             self._files.drop_cached()
@@ -340,7 +348,8 @@ class ReplicaImport:
         sync_path(paths.root)
 
     def discard(self) -> None:
-        """Remove the files in tmp/ and release the room. Harmless after `publish`."""
+        """Remove the files in tmp/ and release the reserved space. This is harmless after
+        `publish`."""
         if not self._is_open:
             return
         self._is_open = False
@@ -362,7 +371,7 @@ class ReplicaImport:
         findings: list[ScanFinding],
     ) -> None:
         container_id = self.announced.container_id
-        rows.delete_container(container_id)  # of an import whose rollback had failed
+        rows.delete_container(container_id)  # rows of an import whose rollback failed
         rows.put_blocks(container_id, self.rows())
         rows.put_packed(container_id, packed)
         for block_id, checksum in tree.tombstones().items():
@@ -372,8 +381,9 @@ class ReplicaImport:
         rows.begin_work(container_id, MovingEntry())
 
     def _take_back(self) -> None:
-        """Remove a replica that could not be put in place, and its rows. If something remains it is
-        complete, and the next start serves it, or rolls its rows back."""
+        """Remove a replica that could not be moved into place, and its rows. If the directory
+        remains, it is complete; the next start serves it. If only rows remain, the next start
+        deletes them."""
         container_id = self.announced.container_id
         if remove_failed_replica(self.volume, container_id):
             with suppress(SutureError):
@@ -381,7 +391,7 @@ class ReplicaImport:
 
 
 def arrived_row(announced: ImportSpec, received: ImportVerdict, tree: Tree) -> ReplicaRow:
-    """Return the row of an imported replica: never read here, and damaged if it came so."""
+    """Return the row of an imported replica: never scanned, and UNHEALTHY if it has findings."""
     row = ReplicaRow(
         state=announced.state,
         former_state=announced.former_state,
@@ -402,7 +412,8 @@ def arrived_row(announced: ImportSpec, received: ImportVerdict, tree: Tree) -> R
 
 
 def finish_move(volume: Volume, container_id: ContainerId) -> str:
-    """Roll the journal entry of an import: it is in its place, or it never came."""
+    """Complete the journal entry of an import. If its directory is in place, end the entry;
+    otherwise delete its rows. Return a description of the step."""
     if volume.paths(container_id).root.is_dir():
         volume.index.write(lambda rows: rows.end_work(container_id, MovingEntry()))
         return "arrival finished"

@@ -1,4 +1,4 @@
-"""Results of a scan: its tree, its findings and the resulting state."""
+"""Recording of a scan's result: its tree, its findings and the resulting replica state."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,7 +28,7 @@ NO_DOUBT: Final = frozenset({Verdict.OK, Verdict.GONE})
 
 
 def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
-    """Return the base state of a scan. Refuse a replica without a tree."""
+    """Return the replica's state at the start of a scan. Raise RefusedError if it has no tree."""
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
     facts = facts_of(container_id, volume.volume_id, row)
@@ -36,7 +36,7 @@ def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
 
 
 def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -> None:
-    """Store a scan's progress durably, if the replica has not changed."""
+    """Store a scan's progress durably, unless the replica has changed since the scan began."""
 
     def change(rows: IndexChange) -> None:
         if rows.replica(container_id).generation == cursor.generation:
@@ -46,7 +46,8 @@ def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -
 
 
 def kept_cursor(volume: Volume, container_id: ContainerId) -> ScanCursor | None:
-    """Return the cursor to continue at; None if there is none, or the replica has changed."""
+    """Return the cursor of an interrupted scan; None if there is none or the replica has
+    changed."""
     with volume.index.read() as rows:
         cursor = rows.cursor(container_id)
         if cursor is None or rows.replica(container_id).generation != cursor.generation:
@@ -57,12 +58,13 @@ def kept_cursor(volume: Volume, container_id: ContainerId) -> ScanCursor | None:
 def commit_scan(
     replica: ReplicaHandle, base_generation: int, outcome: ScanOutcome, *, is_whole: bool = True
 ) -> ScanCommit:
-    """Make the result of a scan durable, if the replica is unchanged since the scan began.
+    """Make the result of a scan durable, unless the replica has changed since the scan began.
 
-    With `is_whole` False, it is complete only with the reads of an earlier scan, whose time stays.
-    A complete scan replaces tree and findings. A stopped scan only adds its findings, because it
-    knows nothing of the rest. If a tree can no longer be written (unreadable directories, a full
-    disk), damage is recorded even so, and a replica with an unchanged tree counts as read.
+    `is_whole` is False if the scan continued an earlier one; the time of the last full scan then
+    does not change. A complete scan replaces the tree and the findings. A stopped scan only adds
+    its findings, because it did not read the rest. If the tree file cannot be written (unreadable
+    directory, full disk), damage is recorded nevertheless. If there is no damage and the tree is
+    unchanged, the scan counts as complete.
     """
     volume, container_id = replica.volume, replica.container_id
     findings, complete = outcome.findings, outcome.complete
@@ -72,8 +74,8 @@ def commit_scan(
         true = counted(rows, container_id, before) if complete else before
 
     def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
-        # Of the same generation, or this is not called: no block was added or deleted since the
-        # count.
+        # This is called only if the generation is unchanged: no block was added or deleted since
+        # the count.
         row = replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
         after = apply_scan_result(
             replica.options, container_id, row, findings, complete=complete, is_whole=is_whole
@@ -107,7 +109,7 @@ def commit_scan(
     with volume.index.read() as rows:
         after = rows.replica(container_id)
     if after.state is not before.state:
-        # the journal causes it to be written later
+        # if this fails, a later close or start writes the descriptor, because of the journal entry
         with suppress(BlockFailed, UnavailableError):
             follow_state(volume, container_id)
     return ScanCommit(
@@ -127,7 +129,8 @@ def apply_scan_result(
     complete: bool,
     is_whole: bool = True,
 ) -> ReplicaRow:
-    """Return the row after a scan with these findings: UNHEALTHY, healed, or in the same state."""
+    """Return the row after a scan with these findings: UNHEALTHY, healed, or in an unchanged
+    state."""
     damage_count = sum(finding.is_damage for finding in findings)
     if complete and is_whole:
         row = replace(row, data_scan_at_ms=options.now_ms())
@@ -143,11 +146,11 @@ def apply_scan_result(
 
 
 def counted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
-    """Return the row with counts that match its block rows.
+    """Return the row with block and byte counts that match its block rows.
 
-    Rows that were lost, and found again by a repair, leave the counts outdated. The BCSID is
-    unchanged, because it claims that every block up to it is here, which a count cannot show. In a
-    large replica this takes seconds, so it must not run while others wait to write.
+    The counts are outdated if rows were lost and later restored by a repair. The BCSID does not
+    change, because a count cannot show that every block up to it is present. For a large replica
+    this takes seconds, so it must not run in a write transaction.
     """
     if row.block_count == sum(1 for _ in rows.blocks(container_id)):
         return row
@@ -156,14 +159,14 @@ def counted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> Repl
 
 
 def differs(before: TreeSummary | None, after: TreeSummary | None) -> bool:
-    """Return whether a report would show another root, algorithm or set of tombstones."""
+    """Return whether a report would show a different root, algorithm or set of tombstones."""
     if before is None or after is None:
         return before is not after
     return replace(before, generation=0) != replace(after, generation=0)
 
 
 def _is_without_place(error: SutureError) -> bool:
-    """Return whether a tree was not written because it has no place."""
+    """Return whether the tree file could not be written because of its directory or a full disk."""
     return isinstance(error, BlockFailed) or error.code is Code.DISK_OUT_OF_SPACE
 
 

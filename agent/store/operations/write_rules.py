@@ -1,7 +1,7 @@
-"""Rules for client writes, checked before anything changes.
+"""Rules for client writes. They are checked before anything changes.
 
 A block is a chain of chunks from offset 0 without holes. Committed chunks are final. Uncommitted
-chunks may follow them; only those may be written again.
+chunks may follow them, and a client may rewrite only these.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,11 +38,11 @@ REPLICA_INDEX_MAX: Final = 255  # the widest group of erasure coding
 
 
 class ChunkPlacement(Enum):
-    """Place of a chunk that a client writes."""
+    """Relation of a chunk that a client writes to the recorded chunks."""
 
     END = auto()  # directly after the recorded chunks
     RECORDED = auto()  # already recorded, with matching checksums
-    AGAIN = auto()  # overwrites an uncommitted chunk of the same range
+    AGAIN = auto()  # overwrites an uncommitted chunk with the same range
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +64,19 @@ class RecordedBlock:
 
 
 def check_id(value: int, what: str) -> None:
-    """Refuse an id outside Ozone's range."""
+    """Raise RefusedError if an id is outside Ozone's range."""
     if not 1 <= value <= ID_MAX:
         raise RefusedError(Code.MALFORMED_REQUEST, f"{what} {value} is not within 1..{ID_MAX}")
 
 
 def check_bcsid(bcsid: int) -> None:
-    """Refuse an impossible BCSID."""
+    """Raise RefusedError if a BCSID is out of range."""
     if not 0 <= bcsid <= ID_MAX:
         raise RefusedError(Code.MALFORMED_REQUEST, f"bcsid {bcsid} is not within 0..{ID_MAX}")
 
 
 def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState) -> None:
-    """Refuse to create an invalid replica."""
+    """Raise RefusedError if a new replica would have an invalid id, index or state."""
     check_id(container_id, "container id")
     if not 0 <= replica_index <= REPLICA_INDEX_MAX:
         raise RefusedError(Code.MALFORMED_REQUEST, f"replica index {replica_index} is out of range")
@@ -85,7 +85,8 @@ def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState
 
 
 def check_same(facts: ReplicaFacts, replica_index: int, state: ReplicaState) -> ReplicaFacts:
-    """Return the existing replica, if it is the one to be created."""
+    """Return the existing replica if it has this index and state. Otherwise raise
+    `RefusedError(CONTAINER_EXISTS)`."""
     if facts.state is state and facts.replica_index == replica_index:
         return facts
     raise RefusedError(
@@ -97,7 +98,7 @@ def check_same(facts: ReplicaFacts, replica_index: int, state: ReplicaState) -> 
 
 
 def writable_replica(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> ReplicaRow:
-    """Return the replica if a client may write this block of it."""
+    """Return the replica row. Raise RefusedError if a client may not write this block."""
     row = rows.replica(container_id)
     check_open(container_id, row)
     refuse_tombstone(rows, container_id, block_id)
@@ -105,7 +106,7 @@ def writable_replica(rows: IndexView, container_id: ContainerId, block_id: Block
 
 
 def refuse_tombstone(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> None:
-    """Refuse to write a deleted block, or to restore it."""
+    """Raise RefusedError if the block was deleted: it must neither be written nor restored."""
     if rows.tombstone(container_id, block_id) is not None:
         raise RefusedError(
             Code.NO_SUCH_BLOCK,
@@ -116,7 +117,7 @@ def refuse_tombstone(rows: IndexView, container_id: ContainerId, block_id: Block
 
 
 def check_open(container_id: ContainerId, row: ReplicaRow) -> None:
-    """Refuse to write to a replica in its state."""
+    """Raise `RefusedError(CONTAINER_NOT_OPEN)` if the replica's state does not allow writes."""
     if row.state not in WRITABLE_STATES:
         raise RefusedError(
             Code.CONTAINER_NOT_OPEN,
@@ -127,7 +128,7 @@ def check_open(container_id: ContainerId, row: ReplicaRow) -> None:
 
 
 def known_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> RecordedBlock:
-    """Return the recorded state of a block. Raise `Damaged` if its row is."""
+    """Return the recorded state of a block. Raise `DamagedData` if its row is damaged."""
     row = rows.block(container_id, block_id)
     committed = None if row is None else decode_block(block_id, row)
     last = rows.last_pending(container_id, block_id)
@@ -138,7 +139,8 @@ def known_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -
 def checked_chunk(
     options: StoreOptions, block_id: BlockId, chunk: ChunkInfo, data: Buffer
 ) -> ChunkInfo:
-    """Return the chunk to record, if `data` matches its writer's description.
+    """Return the chunk to record. Raise RefusedError if `data` does not match its length or
+    checksums.
 
     A chunk without a checksum type gets CRC32C, because stored data must be verifiable.
     """
@@ -165,13 +167,14 @@ def checked_chunk(
 
 
 def summed_chunk(offset: int, data: Buffer) -> ChunkInfo:
-    """Return the chunk of `data`, with the default checksums."""
+    """Return a chunk for `data` with the default checksums."""
     checksums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, data)
     return ChunkInfo(offset, len(data), ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, checksums)
 
 
 def check_checksums(block_id: BlockId, chunk: ChunkInfo, data: Buffer) -> None:
-    """Refuse checksums that do not fit the chunk, or do not match `data`."""
+    """Raise RefusedError if the checksums have the wrong number or length, or do not match
+    `data`."""
     where = f"block {block_id}, chunk at {chunk.offset}"
     if chunk.checksum_type is ChecksumType.NONE:
         if chunk.window_checksums:
@@ -209,7 +212,7 @@ def check_checksums(block_id: BlockId, chunk: ChunkInfo, data: Buffer) -> None:
 
 
 def differing_window(actual: bytes, given: bytes, width: int) -> int:
-    """Return the first window with different checksums."""
+    """Return the index of the first window whose checksums differ."""
     return next(
         start // width
         for start in range(0, len(given), width)
@@ -225,9 +228,10 @@ def place_chunk(
     chunk: ChunkInfo,
     is_there: Callable[[], bool],
 ) -> ChunkPlacement:
-    """Return the chunk's place. Raise `RefusedError`: CHUNK_GAP, OVERLAPPING_CHUNK.
+    """Return the chunk's placement. Raise `RefusedError`: CHUNK_GAP if it would leave a hole,
+    OVERLAPPING_CHUNK if it overlaps recorded data.
 
-    `is_there` returns whether the disk holds these bytes, for chunks without checksums.
+    `is_there` returns whether the disk has these bytes. It is called for chunks without checksums.
     """
     if chunk.offset == known.end:
         return ChunkPlacement.END
@@ -254,7 +258,7 @@ def place_chunk(
 
 
 def check_room(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> None:
-    """Refuse data that no longer fits into its container."""
+    """Raise RefusedError if the container would exceed its maximum size."""
     if row.bytes_used + added_bytes > options.container_bytes_max:
         raise RefusedError(
             Code.INVALID_WRITE_SIZE,
@@ -267,8 +271,9 @@ def check_room(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> None
 def resolved_commit(known: RecordedBlock, written: list[ChunkInfo], block: BlockData) -> BlockData:
     """Return the block to record by a commit, with every chunk exactly as it was written.
 
-    `written` has the uncommitted chunks by offset. Raise `RefusedError` naming the first chunk that
-    is out of order, was never written, or was written differently.
+    `written` has the uncommitted chunks by offset. Raise `RefusedError` for the first chunk that is
+    out of order, was never written, or was written with other checksums. Raise it, too, if the
+    commit is shorter than the committed block.
     """
     check_commit(known, block)
     recorded = {chunk.offset: chunk for chunk in (*known.chunks, *written)}
@@ -303,7 +308,7 @@ def resolved_commit(known: RecordedBlock, written: list[ChunkInfo], block: Block
 
 
 def check_commit(known: RecordedBlock, block: BlockData) -> None:
-    """Refuse a commit with impossible numbers, or older than the committed block."""
+    """Raise RefusedError if a commit has invalid numbers, or is older than the committed block."""
     check_id(block.block_id, "block id")
     check_bcsid(block.bcsid)
     if len(block.chunks) > CHUNKS_PER_BLOCK_MAX:

@@ -37,7 +37,7 @@ class ReplicaWriter(ReplicaHandle):
     def write_chunk(
         self, block_id: BlockId, chunk: ChunkInfo, data: bytes, *, commit: BlockData | None = None
     ) -> ChunkInfo:
-        """Write a chunk durably and return it as recorded; with `commit`, commit its block too.
+        """Write a chunk durably, and return it as recorded. With `commit`, commit its block, too.
 
         A chunk whose `checksum_type` is None gets CRC32C. Raise `RefusedError` or
         `UnavailableError(DISK_OUT_OF_SPACE)`, with nothing changed.
@@ -69,8 +69,8 @@ class ReplicaWriter(ReplicaHandle):
 
     @reports_failures
     def put_block(self, block: BlockData) -> int:
-        """Commit a block whose chunks are written; return its length in bytes. It is durable when
-        this returns."""
+        """Commit a block whose chunks are written; return its length in bytes. The commit is
+        durable when this returns."""
         check_id(block.block_id, "block id")
         with self.volume.index.read() as rows:
             writable_replica(rows, self.container_id, block.block_id)
@@ -143,8 +143,8 @@ class ReplicaWriter(ReplicaHandle):
 def forget_unrecorded(
     volume: Volume, container_id: ContainerId, block_id: BlockId, offset: int
 ) -> None:
-    """Cut off the bytes from `offset` on that could not be recorded, only if the index confirms
-    that."""
+    """Truncate a block file to `offset` after the index failed to record the rest. Do nothing
+    unless the index confirms that the rest is not recorded."""
     with suppress(SutureError), volume.index.read() as rows:
         if known_block(rows, container_id, block_id).end == offset:
             blockfile.forget_tail(volume.paths(container_id).block_file(block_id), offset)

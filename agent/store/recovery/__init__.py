@@ -1,1 +1,1 @@
-"""Recovery at a start, before anything is served; and fsck, which only reads."""
+"""Recovery of volumes at a start, before they are served; and fsck, which is read-only."""

@@ -1,7 +1,8 @@
-"""Replicas that lost their row, or their directory.
+"""Recovery of replicas that lost their row, or their directory.
 
-The files of a replica without a row are never touched: it becomes UNHEALTHY with the remaining
-rows, reconcile may salvage its bytes with a peer's metadata, and it cannot be deleted as empty.
+The files of a replica without a row are never changed. The replica becomes UNHEALTHY with its
+remaining block rows. Reconcile may salvage its bytes with a peer's metadata. The replica cannot be
+deleted as empty.
 """
 
 from dataclasses import replace
@@ -27,7 +28,7 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
     """Record a replica that is not in the index, from its descriptor. Return a description of the
     step.
 
-    Raise `Damaged` or OSError, with nothing changed, if the descriptor is unreadable.
+    Raise `DamagedData` or OSError, with nothing changed, if the descriptor is unreadable.
     """
     paths = volume.paths(container_id)
     descriptor = read_descriptor(paths.descriptor, container_id)
@@ -66,7 +67,7 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
 
 
 def lost_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:
-    """Mark a replica whose directory is gone as UNHEALTHY, with an empty directory for its
+    """Mark a replica whose directory is missing as UNHEALTHY, and create an empty directory for its
     repair."""
     finding = replica_damage(
         container_id,
@@ -78,7 +79,7 @@ def lost_directory(volume: Volume, options: StoreOptions, container_id: Containe
     def change(rows: IndexChange) -> None:
         row = rows.replica(container_id)
         altered = unhealthy(container_id, row, finding_count=1)
-        # Counts as never read, so the next scan takes it first and finds the exact loss.
+        # It counts as never read, so it is scanned first, and the scan finds the exact loss.
         rows.put_replica(
             container_id, replace(altered, data_scan_at_ms=0, generation=row.generation + 1)
         )

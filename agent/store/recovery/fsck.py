@@ -1,9 +1,9 @@
-"""fsck: check of one volume while no agent runs on it. Read-only.
+"""fsck: read-only check of one volume while no agent uses it.
 
-    VERSION and lock ─ journal and tmp/ ─ every row against its files
-        ─ every directory against a row ─ with `read_data`: every chunk against its checksums
+It checks VERSION and the lock, then the journal and tmp/. It compares every row with its files, and
+every directory with the rows. With `read_data`, it verifies every chunk against its checksums.
 
-A bug of the store must not hide itself, so counts and ends are computed here from the rows again.
+fsck computes counts and block ends from the rows itself, so that a bug of the store cannot hide.
 """
 
 from collections.abc import Iterable
@@ -45,16 +45,16 @@ from merkle.replica import (
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.durable import TEMPORARY_SUFFIX, read_head
 
-PROBLEMS_MAX: Final = 10_000  # longest useful list
-MAP_BYTES: Final = 1024**3  # LMDB uses a larger size from the file itself
+PROBLEMS_MAX: Final = 10_000  # a longer list is useless to an operator
+MAP_BYTES: Final = 1024**3  # LMDB uses the size in the file if that is larger
 GROWING: Final = WRITABLE_STATES | {ReplicaState.CLOSING}
-"""States in which block files may hold more than their rows, after an interrupted write or
+"""States in which a block file may be longer than its row says, after an interrupted write or
 close."""
 
 
 @dataclass(frozen=True, slots=True)
 class FsckProblem:
-    """A fault of a volume."""
+    """One fault that fsck found on a volume."""
 
     path: str
     kind: str
@@ -63,7 +63,7 @@ class FsckProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckReport:
-    """Result of a check. `problem_count` includes problems beyond the limit of `problems`."""
+    """Result of a check. `problem_count` also counts problems that `problems` omits."""
 
     problems: tuple[FsckProblem, ...]
     problem_count: int
@@ -77,7 +77,7 @@ class FsckReport:
 
 @dataclass(slots=True)
 class _Tally:
-    """A report under construction."""
+    """Counters and problems of a running check."""
 
     problems: list[FsckProblem] = field(default_factory=list)
     problem_count: int = 0
@@ -107,8 +107,8 @@ class _Tally:
 
 
 def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
-    """Check a volume. Raise `RefusedError`: VOLUME_IN_USE while an agent runs on it,
-    INCONSISTENT_VOLUME if there is no volume, or a newer agent wrote it."""
+    """Check a volume; return the report. Raise `RefusedError`: VOLUME_IN_USE while an agent uses
+    it, INCONSISTENT_VOLUME if the path is not a volume or a newer agent wrote it."""
     layout = volume_layout(volume_path.resolve())
     tally = _Tally()
     with reading_lock(layout):
@@ -125,7 +125,7 @@ def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
 
 
 def volume_layout(path: Path) -> VolumeLayout:
-    """Return the layout for the volume's VERSION."""
+    """Return the layout of the volume at `path`, with the cluster id from its VERSION file."""
     version = VolumeLayout(path, "").version
     try:
         data = read_head(version, VERSION_BYTES_MAX)
@@ -194,7 +194,7 @@ def _entries(directory: Path, tally: _Tally) -> list[Path]:
 
 
 class _Check:
-    """The check of one replica."""
+    """Check of one replica."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class _Check:
         return place_of(self._rows, self._paths, self._container_id, block_id)
 
     def _check_pack(self, packed: PackedBlocks) -> None:
-        """Compare the packed rows with the table that the pack was written with."""
+        """Compare the index's rows of packed blocks with the table in the pack."""
         path = self._paths.pack
         damaged_count = sum(1 for _ in self._rows.packed_rows(self._container_id)) - len(packed)
         if damaged_count:

@@ -1,4 +1,5 @@
-"""Opening of a datanode's volumes: working ones are recovered, the others reported."""
+"""Opening of a datanode's volumes: working volumes are recovered, the others are reported as
+failed."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -42,13 +43,14 @@ def open_volumes(
     options: StoreOptions,
     keeps_failed: bool = False,
 ) -> OpenResult:
-    """Open and recover volumes. A volume that does not work, or belongs to another datanode, is
-    left out unchanged.
+    """Open and recover volumes. A volume that does not work, or that belongs to another datanode,
+    is reported as failed and not changed.
 
-    If none works, none stays open, and the error of the first is raised; with `keeps_failed` only
-    if none belongs to this datanode or has an unknown owner, because a known host has to report its
-    lost volumes. Raise `RefusedError(VOLUME_IN_USE)`, because two agents must not divide a host's
-    volumes, and `UnavailableError(BUSY)` if the host is short of descriptors or memory.
+    If no volume works, close all and raise the error of the first. With `keeps_failed`, return
+    normally in this case if a failed volume belongs to this datanode or its owner is unknown, so
+    that the host can report its failed volumes. Raise `RefusedError(VOLUME_IN_USE)` if another
+    process uses a volume, because two agents must not share a host's volumes. Raise
+    `UnavailableError(BUSY)` if the host is short of descriptors or memory.
     """
     check_volume_paths(volume_paths)
     known = newest_known([_layout(path, cluster_id) for path in volume_paths])
@@ -112,7 +114,7 @@ def _close(volumes: Iterable[Volume]) -> None:
 
 
 def check_any_left(paths: Sequence[Path], retired: Sequence[Path]) -> None:
-    """Refuse to start with only retired volumes."""
+    """Raise RefusedError if all volumes are retired."""
     if not paths:
         raise RefusedError(
             Code.INVALID_CONFIG,
@@ -126,18 +128,18 @@ def _layout(path: Path, cluster_id: str) -> VolumeLayout:
 
 
 def _added(known: VolumeRegistry, volume_paths: Sequence[Path]) -> list[Path]:
-    """Return the volumes that an operator added at run time, and that are not in the config."""
+    """Return the volumes that an operator added at run time and that are not in the config."""
     named = {os.path.realpath(path) for path in volume_paths}
     return [Path(path) for path in known.added if os.path.realpath(path) not in named]
 
 
 def _is_retired(layout: VolumeLayout) -> bool:
-    """Return whether the volume was emptied and may be removed; it is not opened any more."""
+    """Return whether the volume was emptied and retired; such a volume is not opened."""
     return read_service(layout).mode is VolumeMode.RETIRED
 
 
 def check_apart(layout: VolumeLayout, others: Iterable[Path]) -> None:
-    """Refuse a directory inside another volume, or around one, as the config check does."""
+    """Raise RefusedError if the directory is inside another volume, or contains one."""
     for path in others:
         other = Path(os.path.realpath(path))
         if layout.volume in other.parents or other in layout.volume.parents:
@@ -149,7 +151,8 @@ def check_apart(layout: VolumeLayout, others: Iterable[Path]) -> None:
 
 
 def check_single(layout: VolumeLayout, volume_id: str, opened: Sequence[Volume]) -> None:
-    """Refuse a directory that is open under another path, and the copy of a disk."""
+    """Raise RefusedError if the directory is already open under another path, or is the copy of an
+    open volume."""
     for other in opened:
         try:
             is_same = layout.hdds.samefile(other.layout.hdds)

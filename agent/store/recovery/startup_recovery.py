@@ -1,10 +1,11 @@
-"""Recovery at a start, before anything is served: finish, roll back, load, or report why not.
+"""Recovery of volumes at a start, before they are served.
 
-    tmp/ emptied ─ journal rolled ─ every row and every directory accounted for
+The agent empties tmp/, finishes or rolls back the journal entries, and then loads every row and
+every directory.
 
-Unknown things are never deleted. Only work that the journal or a state shows as begun is finished:
-a delete, an unlink, a repair. A replica that cannot be loaded is reported, and its files are left
-unchanged; Ozone's datanode does not report it.
+Unknown files are never deleted. Only work that the journal or a state shows as begun is finished: a
+delete, an unlink, a repair. A replica that cannot be loaded is reported, and its files are not
+changed; Ozone's datanode does not report it.
 """
 
 import os
@@ -50,7 +51,8 @@ from suture.runtime.durable import disk_errors, error_of, is_out_of_space, raise
 
 @dataclass(slots=True)
 class StartupResult:
-    """Result of startup recovery: replica locations, recovery steps, unloadable replicas."""
+    """Result of startup recovery: the volume that serves each replica, the recovery steps, replicas
+    that are not served, and failed volumes."""
 
     places: dict[ContainerId, Volume] = field(default_factory=dict)
     steps: list[RecoveryStep] = field(default_factory=list)
@@ -58,7 +60,7 @@ class StartupResult:
     failed: list[tuple[Volume, SutureError]] = field(default_factory=list)
 
     def note(self, volume: Volume, container_id: ContainerId, what: str) -> None:
-        """Record a step for the report."""
+        """Record a recovery step for the report."""
         self.steps.append(RecoveryStep(volume.volume_id, container_id, what))
 
     def leave(self, volume: Volume, container_id: ContainerId, reason: str) -> None:
@@ -67,8 +69,8 @@ class StartupResult:
 
 
 def recover(volumes: list[Volume], options: StoreOptions) -> StartupResult:
-    """Recover every volume. A volume that fails is left out. Raise `UnavailableError(BUSY)` if the
-    host is short of descriptors or memory."""
+    """Recover every volume. Report a volume that fails in `failed`. Raise `UnavailableError(BUSY)`
+    if the host is short of descriptors or memory."""
     shelf = StartupResult()
     for volume in volumes:
         try:
@@ -92,7 +94,7 @@ def recover(volumes: list[Volume], options: StoreOptions) -> StartupResult:
 
 
 def failure_of(error: Exception, volume: Volume) -> SutureError:
-    """Return the error that ends the recovery of this volume, and of no other."""
+    """Convert an error into the SutureError that ends the recovery of this volume."""
     if isinstance(error, SutureError):
         return error
     if isinstance(error, OSError):
@@ -105,8 +107,8 @@ def failure_of(error: Exception, volume: Volume) -> SutureError:
 
 
 def empty_temporary(volume: Volume, shelf: StartupResult) -> None:
-    """Remove replicas that were under construction or deletion when the last process ended. Entries
-    that cannot be removed stay, which costs only space."""
+    """Remove the replicas that the last process was building or deleting. An entry that cannot be
+    removed is reported; it only uses space."""
     for directory in (volume.layout.importing, volume.layout.deleting):
         with disk_errors(directory):
             left = list(directory.iterdir())
@@ -119,7 +121,8 @@ def empty_temporary(volume: Volume, shelf: StartupResult) -> None:
 
 
 def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) -> None:
-    """Finish or roll back begun work. An entry that cannot be rolled stays, and is recorded."""
+    """Finish or roll back the work in the journal. If an entry fails, report it and leave it in the
+    journal."""
     with volume.index.read() as rows:
         entries = list(rows.journal())
     for container_id, entry in entries:
@@ -140,7 +143,7 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) ->
 
 
 def replay_entry(replica: ReplicaHandle, entry: JournalEntry) -> str:
-    """Roll one journal entry; return a description of the step."""
+    """Finish or roll back one journal entry; return a description of the step."""
     match entry:
         case InstallEntry():
             return roll_install(replica, entry)
@@ -159,10 +162,11 @@ def replay_entry(replica: ReplicaHandle, entry: JournalEntry) -> str:
 
 
 def roll_install(replica: ReplicaHandle, entry: InstallEntry) -> str:
-    """Keep the new bytes of an interrupted write if all are there; otherwise restore the old ones.
+    """Finish an interrupted write if all its new bytes are on the medium. Otherwise restore the old
+    bytes.
 
-    A chunk of a batch may have arrived without the previous one. It would be recorded behind a
-    hole, so it is rolled back, too.
+    In a batch, a chunk may be on the medium although the chunk before it is not. Recording it would
+    leave a hole, so it is rolled back, too.
     """
     container_id = replica.container_id
     where = f"block {entry.block_id}, chunk at {entry.chunk.offset}"
@@ -181,7 +185,7 @@ def roll_install(replica: ReplicaHandle, entry: InstallEntry) -> str:
 
 
 def leaves_hole(replica: ReplicaHandle, entry: InstallEntry) -> bool:
-    """Return whether a repair's chunk begins beyond the recorded end of its block."""
+    """Return whether a repair's chunk begins after the recorded end of its block."""
     if entry.pending:
         return False
     with replica.volume.index.read() as rows:
@@ -190,11 +194,11 @@ def leaves_hole(replica: ReplicaHandle, entry: InstallEntry) -> bool:
 
 
 def roll_tree(replica: ReplicaHandle, entry: TreeEntry) -> str:
-    """Adopt a tree whose file is in place and whose commit is missing.
+    """Adopt a tree whose file is in place although its commit is missing.
 
-    It is accepted only if it is intact, of this container, and exactly the successor of the index's
-    tree. Its tombstones were decided when it was written, so their deletes are finished. The scan's
-    other findings are lost, so the replica counts as never read, and is read before others.
+    The tree must be intact, of this container, and the direct successor of the index's tree. Its
+    tombstones were decided when it was written, so their deletes are completed. The other findings
+    of the scan are lost. The replica therefore counts as never read, and is scanned before others.
     """
     container_id = replica.container_id
     tree = read_tree(replica.volume, container_id)
@@ -219,7 +223,7 @@ def roll_tree(replica: ReplicaHandle, entry: TreeEntry) -> str:
 
 
 def load_volume(volume: Volume, options: StoreOptions, shelf: StartupResult) -> None:
-    """Account for every row and every directory of a volume."""
+    """Load every row and every directory of a volume."""
     directories = replica_directories(volume, shelf)
     with volume.index.read() as rows:
         known, damaged = rows.columns()
@@ -247,8 +251,8 @@ def load_if_room(
     shelf: StartupResult,
     load: Callable[[], None],
 ) -> None:
-    """Load a replica. If the disk is too full for it even without the ballast, only this replica is
-    not served until a later start, because a full disk is not a failed one."""
+    """Load a replica. If the disk is too full to load it even without the ballast, do not serve it
+    until a later start. Other replicas are served, because a full disk is not a failed one."""
     try:
         with_ballast(volume.layout, options.reserve_bytes, load)
     except (SutureError, OSError) as error:
@@ -258,7 +262,8 @@ def load_if_room(
 
 
 def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: StartupResult) -> None:
-    """Serve replicas from this volume; if another volume has one, too, from the better one."""
+    """Serve the replicas from this volume. If another volume has the same container, serve the
+    better replica."""
     twice = container_ids.intersection(shelf.places)
     shelf.places.update(dict.fromkeys(container_ids - twice, volume))
     for container_id in sorted(twice):
@@ -266,14 +271,14 @@ def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: StartupR
 
 
 UNFINISHED = frozenset({ReplicaState.RECOVERING, ReplicaState.DELETED})
-"""States that a restart always changes."""
+"""States in which no replica remains after a start."""
 
 
 def replica_directories(volume: Volume, shelf: StartupResult) -> set[ContainerId]:
-    """Return the replicas that have a directory; report directories at a wrong place.
+    """Return the replicas that have a directory; report directories in a wrong place.
 
-    Only names are read: 100,000 replicas are listed without opening any. A link in the place of a
-    replica was not made by the agent: raise RefusedError, and the volume is left out.
+    Only names are read, so that 100,000 replicas are listed quickly. Raise RefusedError if a link
+    is in the place of a replica: the agent did not create it, so the volume is not used.
     """
     found = set()
     with disk_errors(volume.layout.current):
@@ -295,7 +300,7 @@ def replica_directories(volume: Volume, shelf: StartupResult) -> set[ContainerId
 
 
 def entries_of(group: Path) -> Iterator[tuple[str, bool]]:
-    """Yield the names in a directory, and whether each is a link, from the listing itself."""
+    """Yield each name in a directory with whether it is a link, without a call per entry."""
     if group.is_dir():
         with os.scandir(group) as entries:
             for entry in entries:
@@ -309,14 +314,14 @@ def load_unusual(
     row: ReplicaRow,
     shelf: StartupResult,
 ) -> None:
-    """Load a replica that a crash or a loss left in an unusual state."""
+    """Load a replica in a state that a crash or a loss caused."""
     match row.state:
         case ReplicaState.DELETED:
             left = finish_delete(volume, container_id)
             shelf.note(volume, container_id, left or "delete finished")
             return
         case ReplicaState.RECOVERING if row.replica_index == 0:
-            # An unfinished copy: its sources are elsewhere, and nothing relies on it.
+            # An unfinished copy of a replica that other datanodes have.
             set_state(volume, container_id, ReplicaEvent.DELETE_BEGAN)
             left = finish_delete(volume, container_id)
             shelf.note(volume, container_id, left or "unfinished copy deleted")
@@ -346,7 +351,7 @@ def load_directory(
 
 
 def set_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) -> None:
-    """Change the state of a replica durably; the caller writes the descriptor."""
+    """Change the state of a replica durably. The caller writes the descriptor."""
 
     def change(rows: IndexChange) -> None:
         row = rows.replica(container_id)
@@ -358,7 +363,8 @@ def set_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) ->
 
 
 def place(volume: Volume, container_id: ContainerId, shelf: StartupResult) -> None:
-    """Serve the replica from this volume, or from the one with the better of two copies."""
+    """Serve the replica from this volume. If another volume has the same container, serve the
+    better one."""
     other = shelf.places.get(container_id)
     if other is None:
         shelf.places[container_id] = volume
@@ -379,9 +385,12 @@ Rank: TypeAlias = tuple[bool, int, bool, int, bool]
 
 
 def rank(volume: Volume, container_id: ContainerId) -> Rank:
-    """Return the sort key of two replicas: CLOSED, then BCSID, then health, then the number of
-    known deletes, so that no deleted block is restored. If still equal, prefer the copy on a volume
-    that stays."""
+    """Return the sort key to choose between two replicas of one container; the greater one is
+    better.
+
+    It compares CLOSED or not, BCSID, UNHEALTHY or not, and the number of known deletes, so that no
+    deleted block is restored. On a tie, the replica on a volume that does not retire wins.
+    """
     with volume.index.read() as rows:
         row = rows.replica(container_id)
     return (

@@ -1,7 +1,7 @@
-"""Contradictions between this replica and its peers: findings that scans neither make nor remove.
+"""Contradictions between this replica and its peers, which reconcile stores as findings.
 
-They are kept among the replica's findings, with their count in its row, until a reconcile with
-answers from every holder no longer finds them, or the block is deleted.
+Scans neither add nor remove them. They are removed when the block is deleted, or when a reconcile
+that had answers from every holder no longer finds them. The replica row has their number.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from agent.store.index.transactions import IndexChange
 from merkle.replica import ContainerId
 from scanner.finding import ScanFinding
 
-KEPT_MAX: Final = 1_000  # per replica: an operator reads only the first few
+KEPT_MAX: Final = 1_000  # per replica; an operator reads only the first few
 
 
 def replace_scanned(
     rows: IndexChange, container_id: ContainerId, findings: Sequence[ScanFinding]
 ) -> None:
-    """Replace all findings of scans of the replica."""
+    """Replace the findings of scans; keep the contradictions."""
     own = [finding for finding in findings if not finding.is_contradiction]
     kept = [finding for finding in rows.findings(container_id) if finding.is_contradiction]
     rows.replace_findings(container_id, own + kept)
@@ -27,10 +27,10 @@ def replace_scanned(
 def note_contradictions(
     rows: IndexChange, container_id: ContainerId, found: Sequence[ScanFinding], *, is_complete: bool
 ) -> bool:
-    """Record the contradictions found by a reconcile; keep the known ones if not every holder
-    answered.
+    """Store the contradictions that a reconcile found; return whether anything changed. Unless
+    `is_complete`, keep the known ones, because not every holder answered.
 
-    Known ones keep their time. Return whether anything has changed.
+    A contradiction that was known keeps its first time.
     """
     known = list(rows.findings(container_id))
     before = {place_of(finding): finding for finding in known if finding.is_contradiction}
@@ -50,5 +50,5 @@ def note_contradictions(
 
 
 def place_of(finding: ScanFinding) -> tuple[int, int, str]:
-    """Return the identity of a finding's fault."""
+    """Return the key of a finding: block, offset and kind of fault."""
     return (finding.block_id, finding.offset, finding.fault)

@@ -1,7 +1,8 @@
-"""The descriptor `<id>.container` of a replica, for people and for the loss of an index.
+"""The descriptor file `<id>.container` of a replica, for people and for recovery of a lost index.
 
-YAML with sorted keys and Ozone's names. `checksum` is the SHA-256 of the same document with
-`checksum` set to 64 zeros. If they differ the index decides, and the descriptor is rewritten.
+It is YAML with sorted keys and Ozone's names. `checksum` is the SHA-256 of the same document with
+`checksum` set to 64 zeros. If the descriptor differs from the index, the index decides, and the
+descriptor is rewritten.
 """
 
 import hashlib
@@ -20,15 +21,15 @@ from merkle.safe_yaml import PlainLoader
 from suture.runtime.durable import TooLarge, read_file, replace_file
 
 DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""libyaml if PyYAML was built with it: the same output, five times as fast."""
+"""libyaml's dumper if PyYAML has it: the same output, five times as fast."""
 
 UNSUMMED: Final = "0" * 64
 _UNSUMMED_TEXT: Final = f"'{UNSUMMED}'".encode()
 DESCRIPTOR_BYTES_MAX: Final = 64 * 1024
 CONTAINER_TYPE: Final = "KeyValueContainer"
 
-# The agent's own format, except names that YAML may quote. Parsing YAML takes half a millisecond,
-# and every descriptor of a host is read every few hours.
+# The exact text that the agent writes, without names that YAML may quote. Matching it avoids YAML
+# parsing, which takes half a millisecond; every descriptor of a host is read every few hours.
 _NUMBER: Final = rb"(0|[1-9][0-9]{0,18})"
 _WORD: Final = rb"(?!(?i:yes|no|on|off|true|false|null)\n)[A-Za-z][A-Za-z0-9-]{0,63}"
 _NAME: Final = rb"(%b|[0-9a-f]{8}-[0-9a-f-]{27})" % _WORD
@@ -42,7 +43,7 @@ _OURS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """Content of the file. `bcsid` is that of the last state change."""
+    """Content of the file. `bcsid` is the BCSID at the last state change."""
 
     container_id: ContainerId
     state: ReplicaState
@@ -80,7 +81,7 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
 
 
 def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
-    """Parse a descriptor. Raise `Damaged` naming the fault."""
+    """Parse a descriptor. Raise `DamagedData`, naming the fault, if it is invalid."""
     what = f"descriptor of container {container_id}"
     if len(data) > DESCRIPTOR_BYTES_MAX:
         raise DamagedData(f"{what}: {len(data)} bytes")
@@ -104,8 +105,8 @@ def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
 
 
 def own_fields(data: bytes) -> dict[str, Any] | None:
-    """Return the fields of a file in the agent's own format, including its checksum; None for any
-    other file, which must be parsed as YAML."""
+    """Return the fields of a file in the agent's exact format, with a valid checksum. Return None
+    for any other file; the caller parses it as YAML."""
     match = _OURS.fullmatch(data)
     if match is None:
         return None
@@ -149,7 +150,8 @@ def _descriptor(fields: dict[str, Any], container_id: ContainerId, what: str) ->
 def read_descriptor(
     path: Path, container_id: ContainerId, read: Callable[[Path, int, int], bytes] | None = None
 ) -> Descriptor:
-    """Read a descriptor file. Raise `Damaged`, and OSError if there is none."""
+    """Read a descriptor file. Raise `DamagedData` if it is invalid, and OSError if it cannot be
+    read."""
     try:
         data = read_file(path, bytes_max=DESCRIPTOR_BYTES_MAX, read=read)
     except TooLarge as error:

@@ -1,4 +1,4 @@
-"""Handle of one replica: what every operation on it needs."""
+"""Handle of one replica, with all that operations on the replica need."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ R = TypeVar("R")
 
 @dataclass(eq=False)
 class ReplicaHandle:
-    """A replica on its volume. Failed calls of a client are also reported to `on_trouble`."""
+    """A replica on its volume. `on_trouble` is called when a client call fails because of the
+    disk."""
 
     volume: Volume
     options: StoreOptions
@@ -35,7 +36,7 @@ S = TypeVar("S", bound=ReplicaHandle)
 
 
 def reports_failures(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Wrap a method on one replica so that it reports its failures; they are raised as well."""
+    """Wrap a method so that disk failures are reported to `on_trouble` before they are raised."""
 
     @wraps(call)
     def noticing(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -59,7 +59,7 @@ assert PAGE_BYTES == blockfile.ALIGNMENT_BYTES
 
 
 class BlockBytes(NamedTuple):
-    """Place of one block's bytes: its own file, or (`packed`) a part of the pack."""
+    """Location of one block's bytes: its own file, or (`packed`) a part of the pack."""
 
     paths: ReplicaPaths
     block_id: BlockId
@@ -67,18 +67,19 @@ class BlockBytes(NamedTuple):
 
     @property
     def name(self) -> Path:
-        """Name of the place for messages."""
+        """Path for messages."""
         own = self.paths.block_file(self.block_id)
         return own if self.packed is None else self.paths.pack / own.name
 
     def size_bytes(self) -> int:
-        """Return the number of bytes; `blockfile.ABSENT` without a file. Raise OSError."""
+        """Return the size of the block on disk; `blockfile.ABSENT` if there is no file. Raise
+        OSError."""
         if self.packed is None:
             return blockfile.size_bytes(self.paths.block_file(self.block_id))
         return size_in(blockfile.size_bytes(self.paths.pack), self.packed)
 
     def read(self, offset: int, length_bytes: int) -> bytes:
-        """Return the bytes at the range, fewer at the end. Raise OSError."""
+        """Return the bytes in the range, fewer at the end of the file. Raise OSError."""
         if self.packed is None:
             name = block_name(self.block_id)
             return blockfile.read_in(self.paths.chunks, name, offset, length_bytes)
@@ -86,12 +87,14 @@ class BlockBytes(NamedTuple):
         return blockfile.read(path, start, length_bytes)
 
     def read_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Return the medium's bytes at the range, fewer at the end. Raise OSError."""
+        """Return the bytes in the range from the medium, fewer at the end of the file. Raise
+        OSError."""
         path, start, length_bytes = self._range(offset, length_bytes)
         return blockfile.read_past_cache(path, start, length_bytes)
 
     def read_each_past_cache(self, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """Return the same for several ranges; None for each that is unreadable."""
+        """Return the medium's bytes of several ranges (offset, length); None for an unreadable
+        range."""
         own = self.paths.block_file(self.block_id)
         path = own if self.packed is None else self.paths.pack
         return blockfile.read_each_past_cache(path, [self._range(*span)[1:] for span in spans])
@@ -104,7 +107,8 @@ class BlockBytes(NamedTuple):
 
 
 def size_in(pack_bytes: int, packed: PackedPlace) -> int:
-    """Return how many bytes of a block are in a pack of this size."""
+    """Return how many bytes of the block a pack file of `pack_bytes` contains; ABSENT without a
+    pack file."""
     if pack_bytes == blockfile.ABSENT:
         return blockfile.ABSENT
     return max(0, min(packed.length_bytes, pack_bytes - packed.offset))
@@ -113,7 +117,7 @@ def size_in(pack_bytes: int, packed: PackedPlace) -> int:
 def place_of(
     rows: IndexView, paths: ReplicaPaths, container_id: ContainerId, block_id: BlockId
 ) -> BlockBytes:
-    """Return the present place of a block's bytes."""
+    """Return the current location of a block's bytes."""
     return BlockBytes(paths, block_id, rows.packed(container_id, block_id))
 
 
@@ -125,7 +129,7 @@ class PackIndex:
     container_id: ContainerId
 
     def of(self, block_id: BlockId) -> PackedPlace | None:
-        """Return the present place of a block; None if it is not in the pack."""
+        """Return the current range of a block in the pack; None if it is not in the pack."""
         with self.index.read() as rows:
             return rows.packed(self.container_id, block_id)
 
@@ -139,7 +143,7 @@ class PackWriter:
     """Writes a pack past the page cache while more data arrives."""
 
     def __init__(self, directory_fd: int, submit: Submit | None) -> None:
-        """Create a pack in this directory with its first block."""
+        """Prepare a pack in this directory. Its file is created with the first block."""
         self._files = FileWriter(directory_fd, submit)
         self._block_ids = array("Q")
         self._lengths = array("I")
@@ -151,7 +155,7 @@ class PackWriter:
         return self._files.unsynced_count
 
     def add(self, blocks: Sequence[tuple[BlockId, memoryview]]) -> None:
-        """Add blocks by ascending id. Raise OSError, also for earlier additions."""
+        """Add blocks by ascending id. Raise OSError if this or an earlier write failed."""
         if not blocks:
             return
         if not self._has_begun:
@@ -165,8 +169,7 @@ class PackWriter:
         self._lengths.extend(lengths)
 
     def end(self) -> PackedBlocks:
-        """Write the table, and wait until everything is written; return the blocks. Raise
-        OSError."""
+        """Write the table and wait for all writes; return the packed blocks. Raise OSError."""
         if not self._has_begun:
             return PackedBlocks.none()
         blocks = PackedBlocks.side_by_side(self._block_ids, self._lengths)
@@ -177,12 +180,13 @@ class PackWriter:
         return blocks
 
     def abandon(self) -> None:
-        """Stop writing; no job is running afterwards."""
+        """Stop writing. No write is running when this returns."""
         self._files.abandon()
 
 
 def read_table(paths: ReplicaPaths) -> PackedBlocks:
-    """Return the original blocks of a pack, none without a pack. Raise `Damaged`, OSError."""
+    """Return the blocks that the pack was written with; no blocks if there is no pack. Raise
+    `DamagedData` if the table is invalid, OSError if it is unreadable."""
     size = blockfile.size_bytes(paths.pack)
     if size == blockfile.ABSENT:
         return PackedBlocks.none()
@@ -197,9 +201,9 @@ def read_table(paths: ReplicaPaths) -> PackedBlocks:
 
 
 def recover_pack_index(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedBlocks:
-    """Return the packed blocks according to the pack's table, for an index that lost the replica:
-    including the remaining rows, and without blocks that are dead or now have a file of their own.
-    If the table is unreadable, only the blocks with rows."""
+    """Return the packed blocks for an index that lost the replica: blocks with a row, and blocks of
+    the pack's table that are neither deleted nor in a file of their own. If the table is
+    unreadable, return only the blocks with a row."""
     paths = volume.paths(container_id)
     with volume.index.read() as rows:
         known = rows.packed_blocks(container_id)
@@ -219,12 +223,12 @@ def recover_pack_index(volume: Volume, container_id: ContainerId, dead_ids: U64s
 
 
 def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None:
-    """Move a packed block to a file of its own, durably, because writes go to that file. Harmless
-    for any other block. The caller holds the container's lease. Raise the store's errors; the block
-    is then still in the pack.
+    """Move a packed block to a file of its own, durably, because only that file is written. Do
+    nothing for any other block. The caller holds the container's lease. Raise SutureError if this
+    fails; the block is then still in the pack.
 
-    The file ends before an unreadable page, because zeros could pass for data. The pages in the
-    pack stay, because another thread may be reading them.
+    The new file ends before an unreadable page, because zeros could pass for data. The block's
+    pages in the pack are not freed, because another thread may be reading them.
     """
     paths = volume.paths(container_id)
     with volume.index.read() as rows:
@@ -232,7 +236,7 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
     if place.packed is None:
         return
     own = paths.block_file(block_id)
-    with block_errors(own):  # a replica can lose the directory with all its files
+    with block_errors(own):  # the directory may have been lost with all its files
         make_directories(paths.chunks, below=volume.layout.current)
         if place.size_bytes() != blockfile.ABSENT:
             _copy_out(place, own)
@@ -241,7 +245,7 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
 
 
 def _copy_out(place: BlockBytes, own: Path) -> None:
-    """Create a block's own file, durably. It may exist from an interrupted attempt."""
+    """Create a block's own file, durably. Replace the file of an interrupted attempt."""
     with suppress(FileNotFoundError):
         own.unlink()
     with blockfile.opened(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
@@ -251,8 +255,8 @@ def _copy_out(place: BlockBytes, own: Path) -> None:
 
 
 def remove_spent(paths: ReplicaPaths) -> bool:
-    """Remove a pack without blocks; return whether it existed. If its table is unreadable it stays,
-    because its content is unknown. Raise OSError."""
+    """Remove a pack that has no blocks any more; return whether it existed. A pack with an
+    unreadable table is kept, because its content is unknown. Raise OSError."""
     try:
         read_table(paths)
     except (DamagedData, OSError):
@@ -261,7 +265,7 @@ def remove_spent(paths: ReplicaPaths) -> bool:
 
 
 def _readable(place: BlockBytes) -> bytes:
-    """Return the bytes of a packed block up to the first unreadable one."""
+    """Return the bytes of a packed block up to the first unreadable page."""
     found = []
     assert place.packed is not None
     for offset in range(0, place.packed.length_bytes, PAGE_BYTES):
@@ -274,8 +278,8 @@ def _readable(place: BlockBytes) -> bytes:
 
 
 def give_back_pages(paths: ReplicaPaths, gone: Iterable[PackedPlace]) -> None:
-    """Return the pages of blocks to the file system, if it supports that. A pack with other hard
-    links keeps them, because their creator wants the bytes. Raise OSError."""
+    """Free the pages of these blocks, if the file system supports that. Do not change a pack with
+    other hard links, because another owner may need the bytes. Raise OSError."""
     with suppress(FileNotFoundError), blockfile.opened(paths.pack, os.O_RDWR) as fd:
         if os.fstat(fd).st_nlink > 1:
             return

@@ -1,13 +1,14 @@
-"""Obstacles in the place of a replica's file, and their removal before a write.
+"""Removal of objects that obstruct a replica's files, before a write.
 
-    another name for the same file    replaced by a copy: nothing is written through a name
-                                      that may be the good copy of something else
-    a directory, a link, a pipe       moved to quarantine: never followed, never opened
-    no directory where one belongs    moved to quarantine, and the directory is created
-    a directory where none belongs    moved to quarantine, before a new replica takes its place
+- A block file with several hard links is replaced by a copy, because another owner may need the
+  bytes behind the other name.
+- A directory, link or pipe in the place of a file is moved to quarantine. It is never followed or
+  opened.
+- A file in the place of a directory is moved to quarantine, and the directory is created.
+- A directory in the place of a new replica is moved to quarantine.
 
-Each is one rename, after which the replica's content is unchanged, so a crash before it has no
-effect. The caller holds the container's lease.
+Each change is one rename that does not change the replica's content, so a crash has no effect. The
+caller holds the container's lease.
 """
 
 import os
@@ -34,7 +35,7 @@ from suture.runtime.durable import (
 )
 from suture.runtime.file_kinds import kind_at
 
-COPY_SUFFIX: Final = ".copy"  # in tmp/importing, which a start empties
+COPY_SUFFIX: Final = ".copy"  # in tmp/importing, which the agent empties at its start
 NO_BLOCK: Final = BlockId(0)  # for an object in the place of a replica's directory
 _numbers = count()
 
@@ -42,10 +43,11 @@ _numbers = count()
 def clear_place(
     replica: ReplicaHandle, block_id: BlockId, *, reserve_bytes: int, end: int | None = None
 ) -> None:
-    """Make a block's place writable: its own file, or nothing yet.
+    """Make sure that a block's path is writable: a file with one name, or no file.
 
-    If the file has other names, keep only the part before `end`, if given. Raise `BlockFailed`,
-    with DISK_OUT_OF_SPACE for a copy that would use the reserve; then nothing is changed.
+    If the file has several names, replace it by a copy of the first `end` bytes, or of all bytes.
+    Raise `BlockFailed` if that fails. Its code is DISK_OUT_OF_SPACE, with nothing changed, if the
+    copy would use the reserve.
     """
     volume, container_id = replica.volume, replica.container_id
     path = replica.paths.block_file(block_id)
@@ -79,7 +81,7 @@ def _is_own(facts: os.stat_result | None) -> bool:
 
 
 def _put_copy(fd: int, length_bytes: int, temporary: Path, path: Path) -> None:
-    """Replace the name by a copy of the first `length_bytes`; the original file keeps its other
+    """Replace `path` by a copy of the file's first `length_bytes`. The original keeps its other
     names."""
     try:
         extents.copy(fd, temporary, start=0, end=length_bytes)
@@ -89,9 +91,8 @@ def _put_copy(fd: int, length_bytes: int, temporary: Path, path: Path) -> None:
 
 
 def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> ReplicaPaths:
-    """Create the directories of a replica, which may have been lost with their content, and return
-    its paths. Objects in the place of a directory, or of one of the `files` to be written, are
-    moved aside. Raise OSError, SutureError."""
+    """Create the directories of a replica if they are missing; return its paths. Move objects in
+    the place of a directory, or of one of `files`, to quarantine. Raise OSError or SutureError."""
     paths = volume.paths(container_id)
     for directory in (paths.root, paths.chunks, paths.descriptor.parent):
         facts = _facts(directory)
@@ -108,16 +109,16 @@ def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> Replic
 
 
 def set_aside_existing(volume: Volume, container_id: ContainerId) -> None:
-    """Move an object aside that is in the place of a new replica. It has no row, so it was never
-    reported; it may be the remains of a failed creation. Raise OSError, SutureError."""
+    """Move an object in the place of a new replica to quarantine. It has no row, so it was never
+    reported; it may be the remains of a failed creation. Raise OSError or SutureError."""
     root = volume.paths(container_id).root
     if _facts(root) is not None:
         put_aside(volume, container_id, NO_BLOCK, root)
 
 
 def remove_failed_replica(volume: Volume, container_id: ContainerId) -> bool:
-    """Remove a replica whose creation failed and that was never reported, in an order that
-    leaves no part of it in its place. Return whether the place is free; the next start removes
+    """Remove the directory of a replica whose creation failed. It is renamed before it is removed,
+    so that no part of it remains in place. Return whether the path is free. The next start removes
     the rest."""
     root, grave = volume.paths(container_id).root, volume.layout.deleting / str(container_id)
     with suppress(OSError):
@@ -130,8 +131,9 @@ def remove_failed_replica(volume: Volume, container_id: ContainerId) -> bool:
 
 
 def remove_abandoned(volume: Volume, path: Path) -> None:
-    """Remove an abandoned construction. If that fails, move it under a unique name to the directory
-    that is retried every hour; otherwise the next start removes it."""
+    """Remove an abandoned file or directory in tmp/. If that fails, move it to the directory whose
+    entries the agent retries to remove every hour. If that fails, too, the next start removes
+    it."""
     try:
         remove(path)
     except OSError:
@@ -140,7 +142,7 @@ def remove_abandoned(volume: Volume, path: Path) -> None:
 
 
 def has_home(paths: ReplicaPaths) -> bool:
-    """Return whether the directory of a replica's blocks exists, not through a link."""
+    """Return whether the replica's chunks directory exists and is not reached through a link."""
     found = [_facts(directory) for directory in (paths.root, paths.chunks)]
     return all(facts is not None and stat.S_ISDIR(facts.st_mode) for facts in found)
 

@@ -1,11 +1,12 @@
-"""Quarantine: bytes removed from a replica, kept for a time in case they are needed again.
+"""Quarantine: bytes that were removed from a replica, kept for some time in case they are needed.
 
     quarantine/<container>-<block>-<offset>-<ms>.bytes     the removed bytes
     quarantine/<container>-<block>-<offset>-<ms>.aside     a foreign object, moved unchanged
     quarantine/<container>-<block>-<offset>-<ms>.json      origin, time and reason
 
-The bytes replaced by one batch of a repair are in one copy, of block 0; its note assigns the parts.
-A copy is durable before the original is touched. Copies are removed by age only.
+A repair batch saves all bytes that it overwrites in one .bytes file, with block 0 and offset 0. The
+.json file lists the parts. A copy is durable before the original is changed. Copies are removed by
+age only.
 """
 
 import json
@@ -37,16 +38,16 @@ from suture.runtime.durable import (
 BYTES_SUFFIX: Final = ".bytes"
 ASIDE_SUFFIX: Final = ".aside"
 NOTE_SUFFIX: Final = ".json"
-NO_BLOCK: Final = BlockId(0)  # for a piece of several blocks; ids begin at 1
+NO_BLOCK: Final = BlockId(0)  # for a file with bytes of several blocks; ids begin at 1
 BATCH_OFFSET: Final = 0
-FORMER_MAX: Final = 4  # pieces compared with a damaged chunk
+FORMER_MAX: Final = 4  # quarantined files that a scan compares with a damaged chunk
 NOTE_BYTES_MAX: Final = 1024**2
 _NAME: Final = re.compile(r"\d+-\d+-\d+-(\d+)(?:-\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineEntry:
-    """Origin, time and reason of a quarantined piece."""
+    """Origin, time and reason of a quarantined file."""
 
     container_id: ContainerId
     block_id: BlockId
@@ -54,11 +55,12 @@ class QuarantineEntry:
     length_bytes: int
     at_ms: int
     why: str
-    metadata: tuple[tuple[str, str], ...] = ()  # of a whole block: its client metadata
+    metadata: tuple[tuple[str, str], ...] = ()  # client metadata, if the file is a complete block
 
 
 class QuarantinedRange(NamedTuple):
-    """Part of a copy of several places: `length_bytes` of this one, from `start` on."""
+    """Part of a batch's quarantined file: `length_bytes` of a block at `offset`, found at
+    `start`."""
 
     block_id: BlockId
     offset: int
@@ -71,7 +73,8 @@ Parts: TypeAlias = defaultdict[tuple[BlockId, int], list[tuple[Path, Quarantined
 
 
 def quarantine_bytes(layout: VolumeLayout, note: QuarantineEntry, data: bytes) -> str:
-    """Keep a durable copy of `data`; return its name. Raise the store's errors."""
+    """Store a durable copy of `data`; return its name. Raise SutureError if it cannot be
+    written."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     replace_file(layout.quarantine / (name + BYTES_SUFFIX), data)
@@ -79,14 +82,14 @@ def quarantine_bytes(layout: VolumeLayout, note: QuarantineEntry, data: bytes) -
 
 
 Part: TypeAlias = tuple[BlockId, int, bytes]
-"""Block, offset and bytes of one place."""
+"""Block id, offset in the block, and bytes."""
 
 
 def quarantine_ranges(
     layout: VolumeLayout, container_id: ContainerId, parts: Sequence[Part], *, at_ms: int, why: str
 ) -> tuple[str, list[int]]:
-    """Keep one durable copy of several places of a replica; return its name, and the start of each
-    place in it. Raise the store's errors."""
+    """Store bytes of several blocks in one durable copy; return its name, and the start of each
+    part in it. Raise SutureError if it cannot be written."""
     starts, end = [], 0
     for _, _, data in parts:
         starts.append(end)
@@ -105,15 +108,15 @@ def quarantine_ranges(
 
 
 class QuarantinedPieces:
-    """Quarantined pieces of one container; the folder is listed once, at the first request."""
+    """Quarantined bytes of one container. The folder is listed once, at the first request."""
 
     def __init__(self, folder: Path, container_id: ContainerId) -> None:
         self._folder = folder
         self._prefix = f"{container_id}-"
 
     def of(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
-        """Yield the quarantined bytes of one place, newest first: from its own copies, then from
-        those of several places; a few of each. Raise OSError."""
+        """Yield the quarantined bytes of a block at `offset`, newest first: those in files of their
+        own, then those in batches, at most FORMER_MAX of each. Raise OSError."""
         own, shared = self._places
         for name in sorted(own.get((block_id, offset), ()), reverse=True)[:FORMER_MAX]:
             yield read_file(self._folder / name, bytes_max=CHUNK_BYTES_MAX)
@@ -136,7 +139,7 @@ class QuarantinedPieces:
         shared: Parts = defaultdict(list)
         for path in (self._folder / name for name in sorted(notes, reverse=True)[:FORMER_MAX]):
             copy = path.with_suffix(BYTES_SUFFIX)
-            with suppress(OSError):  # an unreadable piece does not block others
+            with suppress(OSError):  # use the other files if one is unreadable
                 for part in parts_of(path):
                     if isinstance(part.block_id, int) and isinstance(part.offset, int):
                         shared[part.block_id, part.offset].append((copy, part))
@@ -144,8 +147,8 @@ class QuarantinedPieces:
 
 
 def parts_of(note_path: Path) -> list[QuarantinedRange]:
-    """Return the parts of a copy of several places; none for a note of another kind, or a damaged
-    one. Raise OSError."""
+    """Return the parts of a batch's file; an empty list if the note is of another kind or damaged.
+    Raise OSError."""
     try:
         told = json.loads(read_file(note_path, bytes_max=NOTE_BYTES_MAX))
         return [QuarantinedRange(*part) for part in told.get("parts", ())]
@@ -154,7 +157,7 @@ def parts_of(note_path: Path) -> list[QuarantinedRange]:
 
 
 def keep_tail(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
-    """Keep a durable copy of the end of a block file, with its holes; return its name."""
+    """Store a durable copy of the end of a block file, with its holes; return its name."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     target = content_path(layout, name)
@@ -171,7 +174,7 @@ def keep_tail(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
 
 
 def keep_file(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
-    """Move a whole file into quarantine; return its name."""
+    """Move a file to quarantine; return its name."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     with block_errors(path):
@@ -180,8 +183,8 @@ def keep_file(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
 
 
 def quarantine_foreign(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
-    """Move a foreign object of any kind into quarantine; return its name. Raise OSError, with
-    nothing changed."""
+    """Move a foreign object of any kind to quarantine; return its name. Raise OSError, with nothing
+    changed."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     try:
@@ -198,7 +201,8 @@ def _write_note(layout: VolumeLayout, name: str, note: QuarantineEntry) -> None:
 
 
 def free_name(layout: VolumeLayout, note: QuarantineEntry) -> str:
-    """Return an unused name, because the same place may be replaced twice in a millisecond."""
+    """Return an unused name. A number is added if the same range was quarantined in the same
+    millisecond."""
     name = f"{note.container_id}-{note.block_id}-{note.offset}-{note.at_ms}"
     number = 0
     while (layout.quarantine / (name + NOTE_SUFFIX)).exists():
@@ -208,21 +212,22 @@ def free_name(layout: VolumeLayout, note: QuarantineEntry) -> str:
 
 
 def content_path(layout: VolumeLayout, name: str) -> Path:
-    """Return the path of a quarantined piece's bytes."""
+    """Return the path of the .bytes file for a name."""
     return layout.quarantine / (name + BYTES_SUFFIX)
 
 
 def forget(layout: VolumeLayout, name: str) -> None:
-    """Remove one piece."""
+    """Remove a quarantined file and its note."""
     with disk_errors(layout.quarantine):
         remove_file(content_path(layout, name))
         remove_file(layout.quarantine / (name + NOTE_SUFFIX))
 
 
 def remove_cut_off(layout: VolumeLayout) -> int:
-    """Remove unfinished copies of a crash, whose originals are untouched. Return their number.
+    """Remove incomplete copies that a crash left; return their number. Their originals are
+    unchanged.
 
-    Only at the start, before any copy is being written.
+    Called only at the start, before any copy is written.
     """
     with disk_errors(layout.quarantine):
         cut_off = [path for path in layout.quarantine.iterdir() if is_cut_off(path.name)]
@@ -239,10 +244,10 @@ def is_cut_off(name: str) -> bool:
 
 
 def purge(layout: VolumeLayout, *, before_ms: int, in_use: frozenset[str]) -> int:
-    """Remove pieces quarantined before `before_ms`, except those in the journal.
+    """Remove files quarantined before `before_ms`, except those that the journal needs (`in_use`).
 
-    Return the number of removed pieces. Foreign files are left alone, and objects moved aside that
-    cannot be removed stay.
+    Return the number of removed names. Foreign files are not touched. A foreign object that cannot
+    be removed stays.
     """
     purged = set()
     with disk_errors(layout.quarantine):
@@ -257,7 +262,8 @@ def purge(layout: VolumeLayout, *, before_ms: int, in_use: frozenset[str]) -> in
 
 
 def _remove(path: Path) -> bool:
-    """Remove a piece; return whether it is gone. Raise OSError for one of the agent's files."""
+    """Remove a quarantined file; return whether it is gone. Raise OSError, except for foreign
+    objects."""
     if not path.name.endswith(ASIDE_SUFFIX):
         return remove_file(path)
     try:

@@ -1,4 +1,4 @@
-"""Evidence about whole replicas in quarantine, and the expiry of quarantined files."""
+"""Storage of evidence about replicas in quarantine, and expiry of quarantined files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,12 +10,12 @@ from agent.store.replica.handle import ReplicaHandle
 from agent.store.volumes.volume import Volume
 from merkle.replica import BlockId
 
-NO_BLOCK: Final = BlockId(0)  # for evidence about a whole replica; ids begin at 1
+NO_BLOCK: Final = BlockId(0)  # for evidence about a replica as a whole; ids begin at 1
 
 
 def keep_evidence(replica: ReplicaHandle, pieces: Mapping[str, bytes]) -> None:
-    """Keep evidence about a replica in its volume's quarantine, each piece under its
-    description."""
+    """Store evidence about a replica in its volume's quarantine. The keys of `pieces` are
+    descriptions."""
     for number, (why, data) in enumerate(pieces.items()):
         note = quarantine.QuarantineEntry(
             replica.container_id, NO_BLOCK, number, len(data), replica.options.now_ms(), why
@@ -24,7 +24,8 @@ def keep_evidence(replica: ReplicaHandle, pieces: Mapping[str, bytes]) -> None:
 
 
 def purge_quarantine(volumes: Sequence[Volume], options: StoreOptions, older_than_s: float) -> int:
-    """Remove quarantined pieces that are older and not in the journal; return their number."""
+    """Remove quarantined files older than `older_than_s` that the journal does not need; return
+    their number."""
     before_ms = options.now_ms() - int(older_than_s * 1000)
     purged = 0
     for volume in volumes:

@@ -1,7 +1,7 @@
-"""Quick check of a replica's files: they exist and begin correctly.
+"""Quick check of a replica's files: do they exist, and do they begin correctly.
 
-It reads the descriptor and the head of the tree file, but no data and no index: a whole host in
-minutes. Its result is a reason to scan, never a verdict.
+It reads the descriptor and the first bytes of the tree file, but no data and no index. It covers a
+complete host in minutes. A fault is a reason to scan the replica, never a verdict.
 """
 
 import os
@@ -19,7 +19,8 @@ HEAD_BYTES = 24  # magic, version, algorithm, zero, container id
 
 
 def quick_check(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -> list[str]:
-    """Return what looks wrong. Raise OSError for errors that are not the files' fault."""
+    """Return descriptions of the faults found. Raise OSError if the host, not the file, is at
+    fault."""
     return list(_faults(paths, container_id, has_tree=has_tree))
 
 

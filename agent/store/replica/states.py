@@ -3,9 +3,9 @@
     OPEN ──► CLOSING ──► QUASI_CLOSED ──► CLOSED          any of them ──► UNHEALTHY, DELETED
     RECOVERING ─┘   └──────────────────────► CLOSED       UNHEALTHY ──► its former state, healed
 
-All transitions are in `NEXT`; an absent pair is refused. Ozone's UNHEALTHY is final; here it ends
-with a full clean read, but only if the replica was once closed. A damaged OPEN replica returns as
-QUASI_CLOSED at most, and an unfinished reconstruction never.
+`NEXT` has all transitions; any other pair is refused. In Ozone, UNHEALTHY is final. In Suture, a
+full scan without findings ends it, if the replica was closed before. A damaged OPEN replica heals
+to QUASI_CLOSED at most. An unfinished reconstruction never heals.
 """
 
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ _DELETED = ReplicaState.DELETED
 
 
 class ReplicaEvent(StrEnum):
-    """Events of a replica."""
+    """Events that change the state of a replica."""
 
     CLOSE_BEGAN = "CLOSE_BEGAN"  # no more writes
-    CLOSED_WHOLE = "CLOSED_WHOLE"  # complete to the control plane's knowledge, or forced
+    CLOSED_WHOLE = "CLOSED_WHOLE"  # it has reached the control plane's BCSID, or is forced
     CLOSED_SHORT = "CLOSED_SHORT"  # the BCSID is below the control plane's
     DAMAGE_FOUND = "DAMAGE_FOUND"
     HEALED_CLOSED = "HEALED_CLOSED"  # a clean full read of a replica that was CLOSED before
@@ -77,8 +77,7 @@ FORMER_STATE: Final[Mapping[ReplicaState, ReplicaState | None]] = MappingProxyTy
         _RECOVERING: None,
     }
 )
-"""State to which an UNHEALTHY replica may return, by its former state; None = it stays
-UNHEALTHY."""
+"""State to which an UNHEALTHY replica may heal, by its state before the damage; None = never."""
 
 _HEALED: Final[Mapping[ReplicaState | None, ReplicaEvent]] = MappingProxyType(
     {_CLOSED: ReplicaEvent.HEALED_CLOSED, _QUASI: ReplicaEvent.HEALED_QUASI_CLOSED}
@@ -86,8 +85,8 @@ _HEALED: Final[Mapping[ReplicaState | None, ReplicaEvent]] = MappingProxyType(
 
 
 def next_state(state: ReplicaState, event: ReplicaEvent, container_id: ContainerId) -> ReplicaState:
-    """Return the state after `event`. Raise `RefusedError(INVALID_CONTAINER_STATE)` for an absent
-    pair."""
+    """Return the state after `event`. Raise `RefusedError(INVALID_CONTAINER_STATE)` if `NEXT` has
+    no such transition."""
     following = NEXT.get((state, event))
     if following is None:
         raise RefusedError(
@@ -100,5 +99,5 @@ def next_state(state: ReplicaState, event: ReplicaEvent, container_id: Container
 
 
 def healing_event(former_state: ReplicaState | None) -> ReplicaEvent | None:
-    """Return the event of a clean full read of an UNHEALTHY replica; None if it cannot heal."""
+    """Return the event for a clean full scan of an UNHEALTHY replica; None if it cannot heal."""
     return _HEALED.get(former_state)

@@ -1,10 +1,12 @@
-"""Tree files: reading, rebuilding, and replacement only by the successor of the latest.
+"""Tree files: reading, rebuilding, and replacement.
 
-    stage the file ─ LMDB: intent ─ LMDB transaction { generation as expected? rename; replica row }
+The agent first writes the new file under a temporary name and a journal entry. One LMDB transaction
+then checks the generation, renames the file and writes the replica row.
 
-The comparison and the rename are in one write transaction, so an older tree never replaces a newer
-one (Ozone's open race HDDS-14908). A crash between rename and commit leaves an intent and a file
-one generation ahead: the next start adopts it (recovery.py).
+Because the check and the rename are in one write transaction, an older tree never replaces a newer
+one (Ozone has this race, HDDS-14908). After a crash between rename and commit, the file is one
+generation ahead of the index and the journal has an entry. The next start adopts the file
+(startup_recovery.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,16 +34,16 @@ from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.durable import TooLarge, block_errors, raise_shortage, read_file, stage
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # a tree of seven million blocks, more than any container has
-READ_ATTEMPTS_MAX: Final = 4  # a scan may commit between the two reads, but not four times in a row
+READ_ATTEMPTS_MAX: Final = 4  # a scan may commit between two reads, but not four times in a row
 
 Alter: TypeAlias = Callable[[IndexChange, ReplicaRow], ReplicaRow]
 
 
 def load_tree(replica: ReplicaHandle) -> Tree:
-    """Return the tree of a replica: its file, or a rebuilt one if the file does not match the
-    index. Nothing is written, because the next scan finds and replaces a bad file.
+    """Return the tree of a replica from its file. If the file does not match the index, rebuild the
+    tree. Nothing is written, because the next scan finds and replaces a bad file.
 
-    Raise `RefusedError(UNCLOSED_CONTAINER_IO)` while the replica has no tree.
+    Raise `RefusedError(UNCLOSED_CONTAINER_IO)` if the replica is not closed yet.
     """
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
@@ -61,7 +63,8 @@ def load_tree(replica: ReplicaHandle) -> Tree:
 
 
 def tree_replica(rows: IndexView, container_id: ContainerId) -> ReplicaRow:
-    """Return the replica if it is in a state that has a tree."""
+    """Return the replica row. Raise `RefusedError(UNCLOSED_CONTAINER_IO)` if its state has no
+    tree."""
     row = rows.replica(container_id)
     if row.state not in TREE_STATES:
         raise RefusedError(
@@ -74,8 +77,8 @@ def tree_replica(rows: IndexView, container_id: ContainerId) -> ReplicaRow:
 
 
 def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
-    """Return the tree in the file; None if there is no valid one. Raise `UnavailableError(BUSY)` if
-    the host is short of descriptors or memory."""
+    """Return the tree in the file; None if it is missing or invalid. Raise `UnavailableError(BUSY)`
+    if the host is short of descriptors or memory."""
     path = volume.paths(container_id).tree
     try:
         return read_tree_file(path, container_id)
@@ -87,7 +90,8 @@ def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
 def read_tree_file(
     path: Path, container_id: ContainerId, read: Callable[[Path, int, int], bytes] | None = None
 ) -> Tree:
-    """Return the tree in a file; read no more than its head declares. Raise OSError, `Damaged`."""
+    """Return the tree in a file. Read no more bytes than its header declares. Raise OSError if it
+    cannot be read, `DamagedData` if it is invalid."""
     try:
         data = read_file(
             path,
@@ -101,15 +105,16 @@ def read_tree_file(
 
 
 def is_current(tree: Tree, summary: TreeSummary | None) -> bool:
-    """Return whether a tree is the one in the index."""
+    """Return whether the tree is the one that the index records."""
     return summary is not None and tree.summary() == summary
 
 
 def rebuilt_tree(
     rows: IndexView, algorithm: Algorithm, container_id: ContainerId, row: ReplicaRow
 ) -> Tree:
-    """Return the tree from the index: block rows and tombstones, without the damage in findings, so
-    that a rebuilt tree never claims more than the scan saw."""
+    """Return the tree built from the index: from block rows and tombstones, without the chunks that
+    findings report as damaged. A rebuilt tree therefore never claims more than the scan
+    verified."""
     tombstones = rows.tombstones(container_id)
     damage = [finding for finding in rows.findings(container_id) if finding.is_damage]
     blocks: Iterator[tuple[BlockId, bytes]] = iter(())
@@ -134,7 +139,7 @@ def rebuilt_tree(
 def whole_rows(
     blocks: Iterator[tuple[BlockId, bytes]], damage: list[ScanFinding]
 ) -> Iterator[tuple[BlockId, bytes]]:
-    """Yield the intact rows, without the blocks and chunks in findings."""
+    """Yield the intact rows, without blocks and chunks that findings report as damaged."""
     lost = {
         finding.block_id for finding in damage if finding.fault is DamageFault.BLOCK_FILE_MISSING
     }
@@ -157,7 +162,7 @@ def _without(block_id: BlockId, row: bytes, offsets: set[int] | None) -> bytes:
 
 
 def without_blocks(tree: Tree, tombstones: Mapping[BlockId, int]) -> Tree:
-    """Return the tree with these blocks deleted."""
+    """Return the tree with tombstones in place of these blocks."""
     ids = np.fromiter(tombstones.keys(), dtype=np.uint64, count=len(tombstones))
     checksums = np.fromiter(tombstones.values(), dtype=np.uint64, count=len(tombstones))
     return with_tombstones(tree, block_ids=ids, checksums=checksums)
@@ -172,8 +177,9 @@ def sticky(rows: IndexView, container_id: ContainerId, tree: Tree) -> Tree:
 
 
 def commit_tree(replica: ReplicaHandle, tree: Tree, *, base_generation: int, alter: Alter) -> bool:
-    """Put `tree` in place as the successor of `base_generation`; `alter` makes the other changes of
-    the same commit. Return False, with nothing changed, if the replica has changed."""
+    """Commit `tree` as the successor of `base_generation`. `alter` returns the replica row and
+    makes the other changes of the same commit. Return False, with nothing changed, if the replica
+    has changed."""
     volume, container_id = replica.volume, replica.container_id
     numbered = tree.with_generation(base_generation + 1)
     entry = TreeEntry(numbered.generation)
