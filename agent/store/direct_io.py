@@ -1,10 +1,10 @@
 """Reads of block files past the page cache, into reusable buffers.
 
-O_DIRECT reads the medium, costs a fifth of the CPU of a buffered read and leaves the page cache to
-the clients. If a file system refuses it, pages are dropped before and after a buffered read
-instead.
+O_DIRECT reads the medium, costs a fifth of the CPU of a buffered read, and leaves the page cache to
+the clients. If a file system refuses O_DIRECT, the pages are dropped before and after a buffered
+read.
 
-The buffers belong to one thread.
+Each thread has its own buffers.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from merkle.replica import CHUNK_BYTES_MAX
 from scanner.ports import ReadSplitting
 from suture.runtime.file_kinds import no_file
 
-BUFFER_BYTES: Final = CHUNK_BYTES_MAX + 2 * ALIGNMENT_BYTES  # address space; allocated on use
+BUFFER_BYTES: Final = CHUNK_BYTES_MAX + 2 * ALIGNMENT_BYTES  # the kernel allocates pages on use
 HUGE_PAGE_BYTES: Final = 2 * 1024**2
 SMALL_BYTES: Final = 64 * 1024  # smaller reads are not divided
 OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -38,8 +38,8 @@ assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
 class ReadBuffers:
     """Two aligned buffers: one for reads, one for rereads of the medium.
 
-    They are in huge pages if available: a direct read then pins two pages instead of a thousand,
-    and the device gets a few large requests instead of many small ones.
+    They use huge pages if available. A direct read then pins two pages instead of a thousand, and
+    the device gets a few large requests instead of many small ones.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class BlockFile:
         pieces: ReadSplitting | None = None,
         packed: PackedPlace | None = None,
     ) -> None:
-        """Open the file, or the pack that contains the block (`packed`).
+        """Open the block's file, or the pack that contains the block (`packed`).
 
         Raise FileNotFoundError if there is no regular file of that name.
         """
@@ -81,22 +81,23 @@ class BlockFile:
 
     @property
     def size_bytes(self) -> int:
-        """Present length of the file, or of the block's part of it."""
+        """Current length of the file, or of the block's part of the pack."""
         size = os.fstat(self._fd).st_size
         return size if self._packed is None else size_in(size, self._packed)
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read into the first buffer; the view is valid until the next read of any block."""
+        """Read into the first buffer. The view is valid until the next read with the same
+        buffers."""
         offset, length_bytes = self._range(offset, length_bytes)
         return self._read(self._buffers.first, offset, length_bytes, self._pieces)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Reread the medium, into the second buffer."""
+        """Read from the medium again, into the second buffer; return a copy of the bytes."""
         offset, length_bytes = self._range(offset, length_bytes)
         return bytes(self._read(self._buffers.again, offset, length_bytes))
 
     def _range(self, offset: int, length_bytes: int) -> tuple[int, int]:
-        """Return the range of the file for a range of the block."""
+        """Convert a range of the block to a range of the file."""
         if self._packed is None:
             return offset, length_bytes
         left = max(self._packed.length_bytes - offset, 0)
@@ -132,9 +133,9 @@ class BlockFile:
         fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
     def _drop_pages(self, offset: int, length_bytes: int) -> None:
-        """Drop the range from the page cache; dirty pages must reach the medium first.
+        """Drop the range from the page cache, after writing dirty pages to the medium.
 
-        The range is rounded to whole pages, because the kernel keeps partially covered pages.
+        The range is rounded to full pages, because the kernel keeps partially covered pages.
         """
         os.fdatasync(self._fd)
         start = offset - offset % ALIGNMENT_BYTES
@@ -145,8 +146,9 @@ class BlockFile:
 def read_at_once(
     name: str, directory_fd: int, buffer: memoryview, length_bytes: int
 ) -> memoryview | None:
-    """Read a small file past the page cache in three system calls; None if it is shorter, or cannot
-    be read this way. One additional byte shows that it is longer. Raise OSError."""
+    """Read a small file past the page cache in three system calls. Return None if the file is
+    shorter than `length_bytes`, or if the file system refuses O_DIRECT. The view is longer than
+    `length_bytes` if the file is. Raise OSError."""
     room = buffer[: length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES]
     try:
         fd = os.open(name, DIRECT_FLAGS, dir_fd=directory_fd)
@@ -162,14 +164,16 @@ def read_at_once(
 
 
 def is_cut(pieces: ReadSplitting | None, length_bytes: int) -> bool:
-    """Return whether a read is divided, so that others can use the disk in between."""
+    """Return whether a read of this length is divided, so that other readers can use the disk in
+    between."""
     if pieces is None or length_bytes <= SMALL_BYTES:
         return False
     return 0 < pieces.piece_bytes() < length_bytes
 
 
 def open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bool]:
-    """Open a regular file; return its descriptor and whether it reads past the page cache."""
+    """Open a regular file; return its descriptor, and True if it is opened with O_DIRECT. Raise
+    OSError."""
     try:
         fd = os.open(name, OPEN_FLAGS | (os.O_DIRECT if direct else 0), dir_fd=directory_fd)
     except OSError as error:
@@ -187,9 +191,9 @@ def open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bo
 def read_aligned(
     fd: int, buffer: memoryview, offset: int, length_bytes: int, pieces: ReadSplitting | None
 ) -> memoryview:
-    """Read the aligned range around the requested one; return the view of the requested one.
+    """Read the aligned range around the requested range; return a view of the requested one.
 
-    It is shorter at the end of the file. Raise OSError.
+    The view is shorter if the file ends before. Raise OSError.
     """
     if length_bytes > CHUNK_BYTES_MAX:
         raise ValueError(f"a read of {length_bytes} bytes is larger than any chunk")

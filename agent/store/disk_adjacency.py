@@ -1,11 +1,11 @@
-"""Neighbours of damage on the same disk: block files by their place on the device.
+"""Distance on the disk between block files and damaged chunks, by their extents.
 
-    damaged chunks ─ FIEMAP ─► places ─┐
-    each block file ─ FIEMAP ─► places ┴─► distance of each replica to the damage, in bytes
+The kernel's FIEMAP ioctl gives the extents of the damaged chunks and of every block file of the
+volume. The distance of a replica is that of its nearest extent, in bytes.
 
-A disk damages places rather than files, and the neighbours of a bad place are the most likely to be
+Disk damage affects neighbouring sectors: the neighbours of a bad sector are the most likely to be
 bad, too (Bairavasundaram et al., "An Analysis of Latent Sector Errors in Disk Drives", SIGMETRICS
-2007). No file system can map a place to its file, so every block file of the volume is mapped.
+2007). No file system can map a sector to its file, so every block file of the volume is mapped.
 """
 
 import os
@@ -24,7 +24,7 @@ OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class DamagedExtent:
-    """A damaged chunk."""
+    """A damaged chunk of a block."""
 
     container_id: ContainerId
     block_id: BlockId
@@ -34,20 +34,20 @@ class DamagedExtent:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """A block file, or a pack, and its extents."""
+    """Extents of one block file or pack."""
 
     container_id: ContainerId
     extents: tuple[Extent, ...]
 
 
 class StoreDiskMap:
-    """Places of the block files of a store (`agent.scan.adjacent_scan.DiskMap`)."""
+    """Extents of the block files of a store (`agent.scan.adjacent_scan.DiskMap`)."""
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store
 
     def replicas(self, volume_id: str) -> list[ContainerId]:
-        """Return the replicas of a volume that may be scanned, by ascending id."""
+        """Return the replicas of a volume in a state that can be scanned, by ascending id."""
         return [
             ContainerId(container_id)
             for _, replicas in self._store.columns(volume_id)
@@ -55,9 +55,10 @@ class StoreDiskMap:
         ]
 
     def bad(self, places: Iterable[DamagedExtent]) -> list[Extent]:
-        """Return the extents of damaged chunks on their device; nothing for files that are gone.
+        """Return the extents of damaged chunks on their device. Chunks whose files are gone are
+        omitted.
 
-        Raise OSError, with an errno of `fiemap.NOT_SUPPORTED` if the file system lacks support.
+        Raise OSError; its errno is one of `fiemap.NOT_SUPPORTED` if the file system has no FIEMAP.
         """
         found: list[Extent] = []
         for place in places:
@@ -73,7 +74,7 @@ class StoreDiskMap:
         return found
 
     def files(self, container_ids: Iterable[ContainerId]) -> Iterator[MappedFile]:
-        """Yield every block file of some replicas with its extents. Raise OSError."""
+        """Yield every block file of these replicas with its extents. Raise OSError."""
         for container_id in container_ids:
             try:
                 chunks = self._store.paths(container_id).chunks
@@ -95,8 +96,8 @@ def _mapped(path: os.PathLike[str], offset: int = 0, length_bytes: int = 1 << 62
 
 
 def distance(bad: Sequence[Extent], extents: Iterable[Extent]) -> int:
-    """Return the distance in bytes on the device between extents and the nearest bad one; 0 if they
-    touch. Both must be non-empty. Pure."""
+    """Return the distance on the device, in bytes, between the nearest extents of the two lists; 0
+    if they touch. Neither list may be empty. Pure."""
     return min(_between(one, other) for one in extents for other in bad)
 
 

@@ -1,7 +1,7 @@
-"""Failures met by callers of the store, forwarded to checks and scans.
+"""Reports of failed store calls, which trigger checks of the volume or scans of the replica.
 
-A failed read is the first sign of a failing disk, and a client meets it days before the next scan.
-The caller still gets the error.
+A failed read is the first sign of a failing disk, and a client may meet it days before the next
+scan. The caller also gets the error.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from suture.errors import Code, SutureError, VolumeFailed
 
 @dataclass(frozen=True, slots=True)
 class StoreFailure:
-    """A failed call. `is_disk` means that the device or the index returned an error; otherwise the
+    """A failed call. `is_disk` means that the device or the index returned an error. Otherwise the
     replica lacks data that it should have."""
 
     container_id: ContainerId
@@ -21,5 +21,5 @@ class StoreFailure:
 
 
 def is_trouble(error: SutureError) -> bool:
-    """Return whether the disk is at fault; a busy host or a full disk is not."""
+    """Return whether the disk may be at fault. A busy host or a full disk is not."""
     return isinstance(error, VolumeFailed) or error.code is Code.UNAVAILABLE

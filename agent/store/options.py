@@ -1,4 +1,4 @@
-"""Options of a store: all of its limits in one place."""
+"""Options of a store, with all of its limits."""
 
 import time
 from collections.abc import Callable
@@ -26,25 +26,25 @@ class StoreOptions:
     """Limits and policies of one datanode's store."""
 
     algorithm: Algorithm = Algorithm.XXH3_64
-    """Algorithm by which new trees fold their leaves."""
+    """Checksum algorithm of new trees."""
     container_bytes_max: int = CONTAINER_BYTES_MAX
     chunk_bytes_max: int = CHUNK_BYTES_MAX
     reserve_bytes: int = 64 * MiB
     """Free space reserved for metadata and repairs; client data never uses it."""
     packed_count_min: int = PACKED_COUNT_MIN
-    """Number of small blocks from which an imported replica gets a pack."""
+    """Minimum number of small blocks for which an imported replica gets a pack."""
     lmdb_map_bytes: int = 16 * GiB
-    """Address space, not disk; grown when full."""
+    """Size of the LMDB map in address space, not on disk; the agent grows it when it is full."""
     verification_keep_ms: int = 0
-    """How long files of the verification log are kept; 0 = for ever."""
+    """Retention of verification log files; 0 = unlimited."""
     verification_file_bytes_max: int = 4 * MiB
-    """Size of a full file of the verification log: about 8,000 entries."""
+    """Size at which a new verification log file begins: about 8,000 entries."""
     software: str = ""
-    """The writing version, for the verification log."""
+    """Version of the agent, for the verification log."""
     fstab: Path = FSTAB
-    """Table of expected mounts: an empty mount point without its disk is no new volume."""
+    """Table of expected mounts. An unmounted mount point is not formatted as a new volume."""
     now_ms: Callable[[], int] = field(default=wall_clock_ms)
     on_change: Callable[[ContainerId], None] = lambda _: None
-    """Called for every change that a report shows."""
+    """Called for every change that is visible in a report."""
     on_trouble: Callable[[StoreFailure], None] = lambda _: None
     """Called for every client call that failed because of the disk."""

@@ -1,4 +1,4 @@
-"""Measurement of a volume's read speed past the page cache, on its existing files."""
+"""Measurement of a volume's read speed past the page cache, using its existing files."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -9,7 +9,7 @@ from agent.store.files.blockfile import read_past_cache
 from agent.store.files.layout import holds_data
 from agent.store.volumes.volume import Volume
 
-MEASURED_S: Final = 0.2  # a host with twelve disks must start quickly
+MEASURED_S: Final = 0.2  # short, because a host with twelve disks must start quickly
 PIECE_BYTES: Final = 4 * 1024**2
 BYTES_MIN: Final = 16 * 1024**2  # fewer bytes would measure the opening of files
 REPLICAS_MAX: Final = 16
@@ -17,7 +17,8 @@ UNKNOWN: Final = 0.0
 
 
 def measured_bytes_per_s(volume: Volume) -> float:
-    """Return the speed of sequential reads; UNKNOWN if there is too little data."""
+    """Return the speed of sequential reads in bytes per second; UNKNOWN if the volume has too
+    little data."""
     read_bytes = 0
     begun_s = perf_counter()
     for length_bytes in _reads(volume):
@@ -29,7 +30,8 @@ def measured_bytes_per_s(volume: Volume) -> float:
 
 
 def _reads(volume: Volume) -> Iterator[int]:
-    """Yield the byte count of each read of block files of a few replicas. End at any error."""
+    """Read block files of a few replicas; yield the number of bytes of each read. End at an
+    error."""
     with volume.index.read() as rows:
         container_ids = [key for key, _ in islice(rows.replicas(), REPLICAS_MAX)]
     for container_id in container_ids:

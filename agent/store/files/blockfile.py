@@ -1,7 +1,7 @@
 """Block files: one file per block, each chunk at its own offset.
 
-Bytes behind the last recorded chunk are garbage of a write that was interrupted before it was
-acknowledged. The next write overwrites them or cuts them off; they are never read.
+Bytes after the last recorded chunk are garbage of a write that was interrupted before it was
+acknowledged. They are never read. The next write overwrites or truncates them.
 """
 
 import errno
@@ -19,8 +19,8 @@ from suture.errors import Code, RefusedError
 from suture.runtime.durable import FILE_MODE, disk_errors, raise_shortage, sync_directory, write_all
 from suture.runtime.file_kinds import no_file
 
-ALIGNMENT_BYTES: Final = 4096  # of offset, length and memory for O_DIRECT; a multiple of any sector
-REREADS_MAX: Final = 3  # of bytes that may be restored
+ALIGNMENT_BYTES: Final = 4096  # for O_DIRECT (offset, length, memory); a multiple of any sector
+REREADS_MAX: Final = 3  # attempts to get two equal reads of bytes that may be restored
 ABSENT: Final = -1
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 FILE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -28,7 +28,7 @@ NO_BLOCK_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
 
 
 def size_bytes(path: Path) -> int:
-    """Return the size of a block file, `ABSENT` if there is none."""
+    """Return the size of a block file in bytes; `ABSENT` if there is no regular file."""
     try:
         facts = path.lstat()
     except FileNotFoundError:
@@ -37,15 +37,15 @@ def size_bytes(path: Path) -> int:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a block file without following a link, of the file or of its directory.
+    """Open a block file without following a link at the file or its directory.
 
-    Raise OSError. An object other than a regular file counts as missing: FileNotFoundError.
+    Raise OSError; FileNotFoundError if there is no regular file.
     """
     return _open_in(path.parent, path.name, flags)
 
 
 def _open_in(directory: Path, name: str, flags: int) -> int:
-    """Open a file by its directory's path and its name; a longer path would double the time."""
+    """Open a file by its directory and name. Opening by one long path would take twice the time."""
     try:
         directory_fd = os.open(directory, DIRECTORY_FLAGS)
     except NotADirectoryError as error:  # also for a link to a directory
@@ -75,12 +75,12 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def read(path: Path, offset: int, length_bytes: int) -> bytes:
-    """Return the bytes at the range, fewer at the end of the file. Raise OSError."""
+    """Return the bytes in the range, fewer at the end of the file. Raise OSError."""
     return read_in(path.parent, path.name, offset, length_bytes)
 
 
 def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes:
-    """Return the same for a file by its name in a replica's directory."""
+    """Return the same for a file name in a replica's directory."""
     fd = _open_in(directory, name, os.O_RDONLY)
     try:
         data = os.pread(fd, length_bytes, offset)
@@ -92,7 +92,7 @@ def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes
 def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
     """Return the bytes on the medium, not those in the page cache. Raise OSError.
 
-    On a file system without O_DIRECT its cached pages are dropped first.
+    If the file system has no O_DIRECT, the file's cached pages are dropped before the read.
     """
     try:
         fd = _open(path, os.O_RDONLY | os.O_DIRECT)
@@ -107,10 +107,10 @@ def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
 
 
 def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
-    """Return the same for several ranges (offset, length in bytes) of a file, which is opened once;
-    None for each range that the medium cannot read."""
+    """Return the medium's bytes of several ranges (offset, length in bytes) of one file, which is
+    opened once. An item is None if its range is unreadable."""
     if len(spans) > 1:
-        # A failed range is read once more, alone, so that it does not affect the others.
+        # If a range fails, each is read alone, so that it does not affect the others.
         with suppress(OSError), opened(path, os.O_RDONLY | os.O_DIRECT) as fd:
             return [_read_aligned(fd, offset, length_bytes) for offset, length_bytes in spans]
     found: list[bytes | None] = []
@@ -124,16 +124,16 @@ def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[b
 
 
 def checksum_of(data: bytes) -> bytes:
-    """Return a checksum that identifies the same bytes in two reads of a place."""
+    """Return a checksum to compare two reads of the same range."""
     return xxhash.xxh3_128_digest(data)
 
 
 def read_agreed(read: Callable[[], bytes], before: bytes, seen: bytes = b"") -> bytes:
-    """Return the bytes that two consecutive reads agree on, where `before` was the first read;
-    empty if none agree.
+    """Return bytes that two consecutive reads agree on; b"" if no two do. `before` is the first
+    read.
 
     A single read may have been altered in memory, and must not be written back over intact bytes.
-    `seen` is the checksum of another read shortly before, if there was one. Raise OSError.
+    `seen` is the checksum of an earlier read, or b"". Raise OSError.
     """
     if seen and checksum_of(before) == seen:
         return before
@@ -159,8 +159,8 @@ def _read_aligned(fd: int, offset: int, length_bytes: int) -> bytes:
 
 
 def _aligned(length_bytes: int) -> memoryview:
-    """Return aligned memory for O_DIRECT from the heap, because a mapping would mean new pages from
-    the kernel for each read, which take longer than the read."""
+    """Return aligned memory for O_DIRECT, from the heap. A new mapping for each read would need new
+    pages from the kernel, which take longer than the read."""
     memory = np.empty(length_bytes + ALIGNMENT_BYTES, np.uint8)
     skipped_bytes = -memory.__array_interface__["data"][0] % ALIGNMENT_BYTES
     return memory.data[skipped_bytes : skipped_bytes + length_bytes]
@@ -188,8 +188,8 @@ def _read(fd: int, offset: int, length_bytes: int) -> bytes:
 def append(path: Path, data: bytes, offset: int) -> None:
     """Write `data` durably at `offset`, the end of the recorded part of the block.
 
-    Bytes behind it are cut off first. Raise the store's errors; the file then keeps its recorded
-    part.
+    Bytes after `offset` are truncated first. Raise SutureError if this fails; the recorded part is
+    then unchanged.
     """
     created = False
     with disk_errors(path):
@@ -206,7 +206,7 @@ def append(path: Path, data: bytes, offset: int) -> None:
                 os.ftruncate(fd, offset)
             write_all(fd, data, offset)
             os.fdatasync(fd)
-            if offset == 0:  # also if a process created it and died before the sync of its name
+            if offset == 0:  # the name may be unsynced, even if an earlier process created it
                 sync_directory(path.parent)
         except BaseException:
             _take_back(fd, path, offset, created=created)
@@ -226,16 +226,16 @@ def create(name: str, directory_fd: int) -> int | None:
 
 
 def check_single(fd: int) -> None:
-    """Refuse to write to a file with further hard links, which may belong to something else. Raise
-    OSError; `agent.store.replica.path_conflicts` gives such a block a file of its own."""
+    """Raise OSError if the file has more than one hard link, because its bytes may belong to
+    something else. `agent.store.replica.path_conflicts` gives such a block a file of its own."""
     names = os.fstat(fd).st_nlink
     if names > 1:
         raise OSError(errno.EMLINK, f"the file has {names} names and is not written in place")
 
 
 def forget_tail(path: Path, offset: int) -> None:
-    """Cut off the bytes that `append` wrote at `offset` and that could not be recorded. Best
-    effort, because bytes behind the recorded part are garbage anyway."""
+    """Remove the bytes that `append` wrote at `offset` and that could not be recorded. Ignore
+    errors, because bytes after the recorded part are never read."""
     with suppress(OSError):
         if offset == 0:
             path.unlink()
@@ -252,8 +252,8 @@ def _take_back(fd: int, path: Path, offset: int, *, created: bool) -> None:
 
 
 def overwrite(path: Path, data: bytes, offset: int) -> None:
-    """Write `data` durably over existing bytes, or at the end of the file. Raise OSError, and
-    `RefusedError(CHUNK_GAP)` for a hole."""
+    """Write `data` durably over existing bytes, or at the end of the file. Raise OSError, or
+    `RefusedError(CHUNK_GAP)` if it would leave a hole."""
     overwrite_pieces(path, [(offset, data)])
     sync_directory(path.parent)
 
@@ -261,8 +261,8 @@ def overwrite(path: Path, data: bytes, offset: int) -> None:
 def overwrite_pieces(
     path: Path, pieces: Iterable[tuple[int, bytes]], *, is_synced: bool = True
 ) -> None:
-    """Write each piece at its offset, over existing bytes or at the end; sync the file, or leave
-    that to the caller. The name of a new file is not durable yet. Raise as `overwrite`."""
+    """Write each piece at its offset, over existing bytes or at the end. Sync the file if
+    `is_synced`. The name of a new file is not durable yet. Raise as `overwrite`."""
     with opened(path, os.O_RDWR | os.O_CREAT) as fd:
         check_single(fd)
         for offset, data in pieces:
@@ -281,7 +281,8 @@ def truncate(path: Path, length_bytes: int) -> None:
 
 
 def check_reached(path: Path, size_bytes: int, offset: int) -> None:
-    """Refuse to write beyond the end of a file, because the hole would read as zeros."""
+    """Raise RefusedError if `offset` is beyond the end of the file, because the hole would read as
+    zeros."""
     if size_bytes < offset:
         raise RefusedError(
             Code.CHUNK_GAP,

@@ -1,8 +1,8 @@
-"""Disks below directories, and the kernel's I/O counters of them.
+"""Disks below a directory, and the kernel's I/O counters of a block device.
 
-    directory ─ st_dev ─ /sys/dev/block/8:17 ─► sdb1 ─► sdb    a device mapper's: its lower disks
-
-A file system that is not on a disk (memory, network, a union) has none, and no counters.
+The device number of a directory leads to its partition in /sys/dev/block, and from there to the
+disk, or to the lower disks of a device mapper. A file system without a disk (memory, network,
+overlay) has neither disks nor counters.
 """
 
 import os
@@ -16,7 +16,7 @@ STAT_FIELDS_MIN: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class DiskCounters:
-    """The kernel's counters since boot: completed reads and writes, and their milliseconds
+    """The kernel's counters since boot: completed reads and writes, and their total milliseconds
     including queueing."""
 
     reads: int
@@ -26,8 +26,8 @@ class DiskCounters:
 
 
 def block_device(directory: Path, *, sysfs: Path = SYSFS) -> Path | None:
-    """Return the kernel's directory of the block device below a directory; None if there is none,
-    or it cannot be determined."""
+    """Return the /sys directory of the block device of a directory; None if there is none or it is
+    unknown."""
     try:
         number = directory.stat().st_dev
         place = sysfs / "dev" / "block" / f"{os.major(number)}:{os.minor(number)}"

@@ -1,8 +1,8 @@
-"""Writes of a single file past the page cache while more data arrives, with two buffers.
+"""Write of one file past the page cache while more data arrives, with two buffers.
 
-Data just written by a client is rarely read soon, and the page cache would cost a copy and pages
-for each byte. The executor writes one buffer while the other is filled. Buffers are kept from file
-to file, because fresh memory would cost as much as the write.
+Clients rarely read data that was just written, and the page cache would cost a copy and memory. An
+executor writes one buffer while the other is filled. Buffers are reused for later files, because
+new memory would cost as much as the write.
 """
 
 import os
@@ -15,14 +15,14 @@ from agent.store.files.blockfile import ALIGNMENT_BYTES
 from agent.store.files.writebehind import REFUSED, Submit, WriteBehind, huge_pages, write_direct
 from suture.runtime.durable import open_new
 
-BUFFER_BYTES: Final = 2 * 1024**2  # in one write, enough to keep a disk's queue busy
-KEPT_COUNT: Final = 8  # buffers, for the usual number of concurrent files
+BUFFER_BYTES: Final = 2 * 1024**2  # size of one write; enough to keep a disk's queue busy
+KEPT_COUNT: Final = 8  # unused buffers; enough for the usual number of concurrent files
 
 assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
 
 
 class Buffers:
-    """Unused buffers. Thread-safe, because single operations on a deque are atomic."""
+    """Pool of unused buffers. Thread-safe, because single operations on a deque are atomic."""
 
     def __init__(self) -> None:
         self._free: deque[memoryview] = deque(maxlen=KEPT_COUNT)
@@ -35,12 +35,12 @@ class Buffers:
             return memoryview(huge_pages(BUFFER_BYTES))
 
     def give(self, buffer: memoryview) -> None:
-        """Return a buffer to the pool; beyond the limit it is freed."""
+        """Return a buffer to the pool. A full pool frees its oldest buffer."""
         self._free.append(buffer)
 
 
 class DirectFile:
-    """A new file; ends with `finish` or `abandon`. Every call raises OSError."""
+    """A new file. The caller ends it with `finish` or `abandon`. Every call may raise OSError."""
 
     def __init__(self, path: Path, buffers: Buffers, submit: Submit | None) -> None:
         """Create the file; remove an existing one of that name."""
@@ -54,7 +54,7 @@ class DirectFile:
         self._handed_bytes = 0  # handed to the executor
 
     def append(self, data: memoryview) -> None:
-        """Add bytes; also raise errors of earlier writes."""
+        """Add bytes. Also raise the errors of earlier writes."""
         self.size_bytes += len(data)
         while data:
             count = min(len(data), BUFFER_BYTES - self._filled)
@@ -65,7 +65,7 @@ class DirectFile:
                 self._flush(BUFFER_BYTES)
 
     def finish(self) -> None:
-        """Make the added bytes durable, and close the file; its name is not durable yet."""
+        """Make all bytes durable, and close the file. Its name is not durable yet."""
         padded = -(-self._filled // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if padded:
             self._buffers[0][self._filled : padded] = bytes(padded - self._filled)
@@ -77,10 +77,10 @@ class DirectFile:
         self._close()
 
     def abandon(self) -> None:
-        """Close the file and remove it, unless it was renamed."""
+        """Close the file, and remove it unless it was renamed."""
         self._behind.abandon()
         self._close()
-        with suppress(OSError):  # the next start removes it
+        with suppress(OSError):  # if this fails, the next start removes the file
             self.path.unlink(missing_ok=True)
 
     def _flush(self, length_bytes: int) -> None:

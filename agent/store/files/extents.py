@@ -1,6 +1,6 @@
-"""Data and holes of a file: only data is copied, and holes stay holes.
+"""Data ranges and holes of a file: copies include only data, and holes stay holes.
 
-A file can claim any size and hold nothing. Reading such a file to its end, or copying it byte by
+A sparse file can have any size and contain no data. Reading it to its end, or copying it byte by
 byte, would fill memory or the disk with zeros.
 """
 
@@ -13,12 +13,13 @@ from typing import Final
 from merkle.checksum import crc32c
 from suture.runtime.durable import open_new, write_all
 
-COPY_BYTES: Final = 4 * 1024**2  # in memory at once
-NO_HOLES: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})  # a file system without holes
+COPY_BYTES: Final = 4 * 1024**2  # read into memory at once
+NO_HOLES: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})  # the file system has no holes
 
 
 def runs(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges with data in `[start, end)`, as (offset, end) in order. Raise OSError."""
+    """Yield the data ranges in `[start, end)` as (offset, end), in ascending order. Raise
+    OSError."""
     while start < end:
         try:
             first = os.lseek(fd, start, os.SEEK_DATA)
@@ -36,7 +37,7 @@ def runs(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def pieces(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the data in `[start, end)` with its offsets, a bounded piece at a time.
+    """Yield the data in `[start, end)` with its offsets, at most COPY_BYTES at a time.
 
     Raise OSError; EIO if the file ends before `end`.
     """
@@ -51,13 +52,13 @@ def pieces(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def data_bytes(fd: int, start: int, end: int) -> int:
-    """Return how many bytes of `[start, end)` are data. Raise OSError."""
+    """Return how many bytes of `[start, end)` are not in holes. Raise OSError."""
     return sum(behind - first for first, behind in runs(fd, start, end))
 
 
 def copy(fd: int, target: Path, *, start: int, end: int) -> None:
-    """Copy `[start, end)` to a new file, durably and with its holes, and verify it by reading it
-    back. The name of the file is not durable yet. Raise OSError."""
+    """Copy `[start, end)` to a new file, durably and with its holes, and verify the copy by reading
+    it. The name of the file is not durable yet. Raise OSError."""
     target_fd = open_new(target)
     try:
         os.ftruncate(target_fd, end - start)

@@ -1,9 +1,7 @@
-"""Places of a file's bytes on its disk, by the kernel's FIEMAP ioctl.
+"""Extents of a file on its device, from the kernel's FIEMAP ioctl.
 
-    file ─ FS_IOC_FIEMAP ─► extents: (offset in the file, offset on the device, length)
-
-ext4, XFS, Btrfs and others support it; file systems without a disk (memory, network, a union) do
-not. The layout is that of `struct fiemap` in linux/fiemap.h; the ioctl needs no privilege.
+ext4, XFS, Btrfs and others support FIEMAP; file systems without a disk (memory, network, overlay)
+do not. The layout is that of `struct fiemap` in linux/fiemap.h. The ioctl needs no privilege.
 """
 
 import errno
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 FS_IOC_FIEMAP: Final = 0xC020660B
-SYNC: Final = 0x1  # write unwritten data first, which has no place yet
+SYNC: Final = 0x1  # write dirty data first, because it has no extent yet
 LAST: Final = 0x1
 UNKNOWN: Final = 0x2
 DELAYED: Final = 0x4
@@ -22,7 +20,7 @@ ENCODED: Final = 0x8
 INLINE: Final = 0x200
 NO_PLACE: Final = UNKNOWN | DELAYED | ENCODED | INLINE
 EXTENTS_PER_CALL: Final = 128
-EXTENTS_MAX: Final = 4_096  # of one file; no block file has more
+EXTENTS_MAX: Final = 4_096  # per file; no block file has more
 HEADER: Final = struct.Struct("=QQLLLL")
 EXTENT: Final = struct.Struct("=QQQQQLLLL")
 NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOTTY, errno.EBADR, errno.EINVAL})
@@ -32,7 +30,8 @@ assert (HEADER.size, EXTENT.size) == (32, 56), "as linux/fiemap.h has them"
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A contiguous range of a file on the device; all values in bytes."""
+    """A contiguous part of a file on the device: offset in the file, offset on the device, length;
+    all in bytes."""
 
     offset: int
     physical: int
@@ -46,9 +45,9 @@ class Extent:
 
 def extents_of(fd: int, offset: int = 0, length_bytes: int = (1 << 63) - 1) -> Iterator[Extent]:
     """Yield the extents of `[offset, offset + length_bytes)` of an open file, by ascending offset;
-    at most EXTENTS_MAX. Holes and inline or compressed data are omitted.
+    at most EXTENTS_MAX. Holes, and inline or compressed data, are omitted.
 
-    Raise OSError, with an errno of NOT_SUPPORTED if the file system lacks support.
+    Raise OSError; its errno is one of NOT_SUPPORTED if the file system has no FIEMAP.
     """
     end, count = offset + length_bytes, 0
     while offset < end and count < EXTENTS_MAX:
@@ -69,6 +68,6 @@ def extents_of(fd: int, offset: int = 0, length_bytes: int = (1 << 63) - 1) -> I
 
 
 def _cut(extent: Extent, start: int, end: int) -> Extent:
-    """Return the part of an extent within a range of the file."""
+    """Return the part of an extent within the range `[start, end)` of the file."""
     first, behind = max(extent.offset, start), min(extent.offset + extent.length_bytes, end)
     return Extent(first, extent.physical + first - extent.offset, behind - first)

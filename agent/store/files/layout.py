@@ -1,20 +1,20 @@
-"""Directory layout of a volume, and its VERSION file, which identifies its owner.
+"""Directory layout of a volume, and its VERSION file, which identifies the owner.
 
     <volume>/hdds/VERSION                                    layout, cluster, datanode, volume id
-    <volume>/hdds/in_use.lock                                held by the one agent that serves it
-    <volume>/hdds/NEW                                        marks a new disk, by an operator
+    <volume>/hdds/in_use.lock                                locked by the agent that uses it
+    <volume>/hdds/NEW                                        an operator declares a new disk
     <volume>/hdds/<cluster>/current/containerDir<N>/<id>/    N = (id >> 9) & 0xFF, as in Ozone
         metadata/<id>.container  metadata/<id>.tree
         chunks/<block id>.block  chunks/small.pack
     <volume>/hdds/<cluster>/VOLUMES                          all volumes of the datanode
     <volume>/hdds/<cluster>/db/                              one LMDB environment
-    <volume>/hdds/<cluster>/tmp/{importing,deleting}/        cleaned at start
+    <volume>/hdds/<cluster>/tmp/{importing,deleting}/        emptied at each start
     <volume>/hdds/<cluster>/tmp/probe/                       files that a volume check writes
-    <volume>/hdds/<cluster>/canary/                          a planted fault that a scan has to find
+    <volume>/hdds/<cluster>/canary/                          test fault that a scan must find
     <volume>/hdds/<cluster>/quarantine/                      bytes that a repair replaced
     <volume>/hdds/<cluster>/verification/                    log of verifications, repairs, deletes
 
-This module only names paths; the callers of `VolumeVersion.encode` write VERSION.
+This module only computes paths and encodes VERSION. It writes nothing.
 """
 
 import re
@@ -28,9 +28,9 @@ from suture.errors import Code, RefusedError
 
 QUARANTINE: Final = "quarantine"  # in the cluster's directory
 VERIFICATION: Final = "verification"  # in the cluster's directory
-PACK_NAME: Final = "small.pack"  # the file that many small blocks share
+PACK_NAME: Final = "small.pack"  # one file with many small blocks
 VERSION_BYTES_MAX: Final = 65_536
-SEAL: Final = "checksum"  # key of VERSION's last line, the CRC32C of the others
+SEAL: Final = "checksum"  # key of VERSION's last line: the CRC32C of the other lines
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _BLOCK_FILE: Final = re.compile(r"([1-9][0-9]{0,18})\.block")
 _CONTAINER_DIRECTORY: Final = re.compile(r"[1-9][0-9]{0,18}")
@@ -43,7 +43,7 @@ def block_name(block_id: BlockId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPaths:
-    """The files of one replica."""
+    """Paths of one replica's files."""
 
     root: Path
     chunks: Path
@@ -51,25 +51,25 @@ class ReplicaPaths:
     tree: Path
 
     def block_file(self, block_id: BlockId) -> Path:
-        """Return the file that holds a block's bytes."""
+        """Return the path of a block's own file."""
         return self.chunks / block_name(block_id)
 
     @property
     def pack(self) -> Path:
-        """Return the file that small blocks share, if there is one."""
+        """Return the path of the pack; it may not exist."""
         return self.chunks / PACK_NAME
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeLayout:
-    """The directories of one volume."""
+    """Paths of one volume's directories."""
 
     volume: Path
     cluster_id: str
 
     @property
     def hdds(self) -> Path:
-        """The directory of the agent; nothing outside it is touched."""
+        """The agent's directory; nothing outside it is changed."""
         return self.volume / "hdds"
 
     @property
@@ -79,71 +79,72 @@ class VolumeLayout:
 
     @property
     def lock(self) -> Path:
-        """The file whose lock makes a process the volume's only agent."""
+        """The lock file. The process that locks it is the volume's only agent."""
         return self.hdds / "in_use.lock"
 
     @property
     def new(self) -> Path:
-        """The file by which an operator marks an empty volume as a new disk."""
+        """The file with which an operator marks an empty volume as a new disk."""
         return self.hdds / "NEW"
 
     @property
     def cluster(self) -> Path:
-        """All data of this cluster."""
+        """Directory of all data of this cluster."""
         return self.hdds / self.cluster_id
 
     @property
     def current(self) -> Path:
-        """The replicas."""
+        """Directory of the replicas."""
         return self.cluster / "current"
 
     @property
     def database(self) -> Path:
-        """The LMDB environment."""
+        """Directory of the LMDB environment."""
         return self.cluster / "db"
 
     @property
     def importing(self) -> Path:
-        """Replicas under construction."""
+        """Directory of replicas being built."""
         return self.cluster / "tmp" / "importing"
 
     @property
     def deleting(self) -> Path:
-        """Replicas being deleted."""
+        """Directory of replicas being deleted."""
         return self.cluster / "tmp" / "deleting"
 
     @property
     def probes(self) -> Path:
-        """Files that a volume check writes and removes."""
+        """Directory of files that a volume check writes and removes."""
         return self.cluster / "tmp" / "probe"
 
     @property
     def ballast(self) -> Path:
-        """Files that are removed when the disk is full."""
+        """Directory of files that are removed when the disk is full."""
         return self.cluster / "ballast"
 
     @property
     def canary(self) -> Path:
-        """A block with a planted fault; not a replica, never reported."""
+        """Directory of a block with a test fault. It is not a replica, and never reported."""
         return self.cluster / "canary"
 
     @property
     def quarantine(self) -> Path:
-        """Bytes that repairs replaced."""
+        """Directory of bytes that repairs replaced."""
         return self.cluster / QUARANTINE
 
     @property
     def verification(self) -> Path:
-        """The verification log."""
+        """Directory of the verification log."""
         return self.cluster / VERIFICATION
 
     @property
     def known(self) -> Path:
-        """The list of the datanode's volumes."""
+        """The file that lists the datanode's volumes."""
         return self.cluster / "VOLUMES"
 
     def remade_directories(self) -> tuple[Path, ...]:
-        """Directories without served data, which a start creates if they are missing."""
+        """Return the directories without served data, which a start recreates if they are
+        missing."""
         return (
             self.importing.parent,
             self.importing,
@@ -155,26 +156,27 @@ class VolumeLayout:
         )
 
     def remade_files(self) -> tuple[Path, ...]:
-        """Files of the same kind, except the lock of the volume itself."""
+        """Return the files without served data, which a start recreates; the volume's lock is not
+        included."""
         return (self.database / "lock.mdb", self.new, self.known)
 
     def directories(self) -> tuple[Path, ...]:
-        """Every directory that a volume must have."""
+        """Return the directories that every volume must have."""
         return (self.current, self.database, self.importing, self.deleting, self.quarantine)
 
     def replica(self, container_id: ContainerId) -> ReplicaPaths:
-        """Return the paths of one replica; they need not exist."""
+        """Return the paths of one replica; they may not exist."""
         root = self.current / group_name(container_id) / str(container_id)
         return replica_paths(root, container_id)
 
 
 def group_name(container_id: ContainerId) -> str:
-    """Return the name of a replica's parent directory, which 512 consecutive ids share."""
+    """Return the name of a replica's parent directory. 512 consecutive ids share one."""
     return f"containerDir{(container_id >> 9) & 0xFF}"
 
 
 def replica_paths(root: Path, container_id: ContainerId) -> ReplicaPaths:
-    """Return the paths below a replica's directory, wherever that is."""
+    """Return the paths of a replica whose directory is `root`."""
     metadata = root / "metadata"
     return ReplicaPaths(
         root=root,
@@ -185,26 +187,26 @@ def replica_paths(root: Path, container_id: ContainerId) -> ReplicaPaths:
 
 
 def block_id_of(name: str) -> BlockId | None:
-    """Return the block id of a file name in chunks/; None for a foreign file."""
+    """Return the block id for a file name in chunks/; None for a foreign name."""
     match = _BLOCK_FILE.fullmatch(name)
     value = int(match[1]) if match else 0
     return BlockId(value) if 0 < value <= ID_MAX else None
 
 
 def holds_data(name: str) -> bool:
-    """Return whether a file name in chunks/ is one of the store's."""
+    """Return whether a file name in chunks/ is that of a block file or pack."""
     return name == PACK_NAME or block_id_of(name) is not None
 
 
 def container_id_of(name: str) -> ContainerId | None:
-    """Return the container id of a directory name; None for a foreign one."""
+    """Return the container id for a directory name; None for a foreign name."""
     value = int(name) if _CONTAINER_DIRECTORY.fullmatch(name) else 0
     return ContainerId(value) if 0 < value <= ID_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeVersion:
-    """Content of VERSION. Its keys are Ozone's."""
+    """Content of the VERSION file. The file uses Ozone's keys."""
 
     layout_version: int
     cluster_id: str
@@ -226,7 +228,8 @@ class VolumeVersion:
 
 
 def decode_version(data: bytes, path: Path) -> VolumeVersion:
-    """Parse VERSION. Raise `RefusedError(INCONSISTENT_VOLUME)` naming the fault."""
+    """Parse VERSION. Raise `RefusedError(INCONSISTENT_VOLUME)`, naming the fault, if it is
+    invalid."""
     fields = {}
     for line in data.decode("utf-8", "replace").splitlines():
         name, separator, value = line.partition("=")
@@ -269,8 +272,8 @@ def _damaged(path: Path, why: str) -> RefusedError:
 
 
 def check_name(value: str, what: str) -> None:
-    """Raise RefusedError for a cluster or datanode id that cannot be a directory name or one
-    VERSION line."""
+    """Raise RefusedError if a cluster or datanode id cannot be a directory name and one line in
+    VERSION."""
     if not _NAME.fullmatch(value):
         raise RefusedError(
             Code.INVALID_CONFIG,

@@ -1,4 +1,4 @@
-"""Missing mounts: a mount point without its disk looks like an empty disk."""
+"""Detection of missing mounts. An unmounted mount point looks like an empty disk."""
 
 import re
 from pathlib import Path
@@ -11,9 +11,9 @@ _ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
 
 
 def unmounted(path: Path, *, fstab: Path = FSTAB, mounts: Path = MOUNTS) -> Path | None:
-    """Return the mount point at or above `path` that is in `fstab` and not mounted.
+    """Return the mount point at or above `path` that is in `fstab` but not mounted.
 
-    Return None if all are mounted, or nothing is known.
+    Return None if all are mounted, or the mounts are unknown.
     """
     wanted = _column(fstab, 1)
     mounted = _column(mounts, 4)
@@ -24,7 +24,7 @@ def unmounted(path: Path, *, fstab: Path = FSTAB, mounts: Path = MOUNTS) -> Path
 
 
 def _column(file: Path, number: int) -> set[Path]:
-    """Return the paths in a column of a table of mounts; an empty set if it is unreadable."""
+    """Return the paths in one column of a mount table; an empty set if the table is unreadable."""
     try:
         with file.open("rb") as table:
             text = table.read(TEXT_BYTES_MAX)

@@ -1,10 +1,10 @@
 """Asynchronous reads by the kernel (Linux AIO, io_submit(2)).
 
-A small file that is read alone costs a disk request, an interrupt and two thread switches: several
-times the cost of processing its bytes. Reads that are submitted together reach the disk together,
-and adjacent data as one request. Of a large file the next parts are read while one is sent, without
-a thread. glibc has no functions for these system calls, so they are made by number; if the machine
-or its kernel lacks them, OSError is raised.
+Reading small files one by one costs a disk request, an interrupt and two thread switches each,
+which is several times the cost of processing their bytes. Reads submitted together reach the disk
+together, and the disk merges adjacent ones. Large files are read ahead without a thread. glibc has
+no functions for these system calls, so they are called by number. Raise OSError if the architecture
+or the kernel does not support them.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-READS_MAX: Final = 64  # at once; more gave no gain
+READS_MAX: Final = 64  # running at once; more were not faster
 REQUEST: Final = np.dtype(  # struct iocb of linux/aio_abi.h
     [("number", "<u8"), ("key", "<u4"), ("rw_flags", "<u4"), ("opcode", "<u2"),
      ("priority", "<i2"), ("fd", "<u4"), ("address", "<u8"), ("size_bytes", "<u8"),
@@ -30,13 +30,13 @@ PREAD: Final = 0  # IOCB_CMD_PREAD, the value of a zeroed request
 INTERRUPTED: Final = -errno.EINTR
 
 Read: TypeAlias = tuple[int, int, int, int]
-"""A descriptor opened with O_DIRECT, the address of whole pages, their size in bytes, and the
-page-aligned offset in the file."""
+"""A descriptor opened with O_DIRECT, the address of page-aligned memory, its size in bytes, and
+the page-aligned offset in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyscallNumbers:
-    """System call numbers of one kind of machine."""
+    """System call numbers of one architecture."""
 
     setup: int
     destroy: int
@@ -51,12 +51,13 @@ NUMBERS: Final = {
 
 
 def address_of(view: memoryview) -> int:
-    """Return the address of a writable view. The view must outlive the address."""
+    """Return the address of a writable view. The caller keeps the view alive while it uses the
+    address."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 class ReadQueue:
-    """A queue of the kernel. Used by one thread at a time; `close` ends it."""
+    """A read queue of the kernel. One thread at a time uses it."""
 
     def __init__(self) -> None:
         """Open a queue. Raise OSError if none is available."""
@@ -80,14 +81,14 @@ class ReadQueue:
             raise OSError(-made, os.strerror(-made))
 
     def close(self) -> None:
-        """Return the queue to the kernel, which takes some milliseconds. A second call does
-        nothing, because the kernel may have reused its number."""
+        """Return the queue to the kernel, which takes some milliseconds and waits for running
+        reads. A second call does nothing."""
         context, self._context = self._context, ctypes.c_ulong(0)
         self._call(self._numbers.destroy, context)
 
     def begin_all(self, reads: Sequence[Read]) -> None:
-        """Start these reads; none may be running. `results` waits for them. The descriptors may be
-        closed at once, because the kernel keeps the files open."""
+        """Start these reads; no other read may be running. `results` waits for them. The caller may
+        close the descriptors at once, because the kernel keeps the files open."""
         assert len(reads) <= READS_MAX, "a queue has so many places"
         self._results, self._begun = [0] * len(reads), 0
         if not reads:
@@ -101,13 +102,14 @@ class ReadQueue:
             if taken > 0:
                 index += taken
                 self._begun += taken
-            elif taken != INTERRUPTED:  # reported for the first request that was not accepted
+            elif taken != INTERRUPTED:  # the error of the first request that was not accepted
                 self._results[index] = taken or -errno.EAGAIN
                 index += 1
 
     def results(self) -> list[int]:
         """Wait for all reads of `begin_all`; return the byte count of each, or its negative error
-        number. After that no memory is written any more. Raise OSError."""
+        number. The kernel does not write to their memory after that. Raise OSError if the queue
+        fails."""
         try:
             while self._begun:
                 ended = self.wait(self._begun)
@@ -121,8 +123,8 @@ class ReadQueue:
         return self._results
 
     def begin(self, number: int, read: Read) -> None:
-        """Start one read. `number` (below READS_MAX, not in use) identifies it in `wait`. Raise
-        OSError."""
+        """Start one read. `number`, below READS_MAX and not in use, identifies it in `wait`. Raise
+        OSError if it cannot be started."""
         request = self._requests[number]
         for field, value in zip(FIELDS, read, strict=True):
             request[field] = value
@@ -132,8 +134,8 @@ class ReadQueue:
                 raise OSError(code, os.strerror(code))
 
     def wait(self, count: int = 1) -> list[tuple[int, int]]:
-        """Wait until `count` reads have ended; return the number of each ended one, with its byte
-        count or negative error number. Raise OSError."""
+        """Wait until at least `count` reads have ended. Return the number of each ended read with
+        its byte count or negative error number. Raise OSError if the queue fails."""
         while True:
             ended = self._call(
                 self._numbers.getevents, self._context, count, READS_MAX, self._events, None
@@ -145,12 +147,12 @@ class ReadQueue:
                 raise OSError(-ended, os.strerror(-ended))
 
     def _submit(self, first: int, count: int) -> int:
-        """Submit described reads; return how many were accepted, or the error number."""
+        """Submit prepared reads; return how many were accepted, or a negative error number."""
         place = ctypes.byref(self._places, ctypes.sizeof(ctypes.c_void_p) * first)
         return self._call(self._numbers.submit, self._context, count, place)
 
     def _call(self, number: int, *arguments: Any) -> int:
-        """Make a system call; return its result, or the negative error number."""
+        """Make a system call; return its result, or a negative error number."""
         wide = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
         result = int(self._library.syscall(ctypes.c_long(number), *wide))
         return -ctypes.get_errno() if result < 0 else result

@@ -1,11 +1,11 @@
 """Writes of files past the page cache while more data arrives, through a few aligned buffers.
 
-A copied replica is not read again soon, and in the page cache it would only displace data that
-clients read. Large files are written with O_DIRECT, medium ones with RWF_DONTCACHE, each if the
-file system supports it. A large file gets its space first, because file systems write to a growing
-file at one place at a time. Small files would each be a disk request. So some thousand go through
-the page cache, are synced together while the next are written, and then leave it. A large file is
-synced in the background, too; the rest is not durable before the caller has synced it.
+A copied replica is not read again soon. In the page cache it would only displace data that clients
+read. Large files are written with O_DIRECT, and medium ones with RWF_DONTCACHE, if the file system
+supports it. A large file is allocated first, because file systems write to a growing file at one
+offset at a time, and it is synced in the background. Small files would need a disk request each.
+Some thousands of them are therefore written to the page cache, synced together while the next ones
+are written, and then dropped from the cache. The caller syncs all other files (`unsynced_count`).
 """
 
 import errno
@@ -21,13 +21,13 @@ from agent.store.files.blockfile import ALIGNMENT_BYTES
 from suture.runtime.durable import FILE_MODE, allocate, sync_file_system, write_all
 from suture.runtime.file_system_type import is_in_memory
 
-BUFFER_BYTES: Final = 2 * 1024**2  # in one write, enough to keep a disk's queue busy
-BUFFERS_COUNT: Final = 8  # one being filled, the others written, as a disk writes unevenly
+BUFFER_BYTES: Final = 2 * 1024**2  # size of one write; enough to keep a disk's queue busy
+BUFFERS_COUNT: Final = 8  # one is filled while the others are written at an uneven speed
 WRITES_MAX: Final = BUFFERS_COUNT - 1
 SYNCS_MAX: Final = 2
-LARGE_BYTES_MIN: Final = 16 * 1024**2  # of a file with its own allocation and flush
-JOBS_MAX: Final = 2  # of whole files: one runs, one waits, because a directory has one lock
-SMALL_BYTES_MAX: Final = 64 * 1024  # of a file that shares a disk request with others
+LARGE_BYTES_MIN: Final = 16 * 1024**2  # larger files are allocated and synced one by one
+JOBS_MAX: Final = 2  # batches of small files: one runs, one waits, as a directory has one lock
+SMALL_BYTES_MAX: Final = 64 * 1024  # smaller files are synced together
 CACHED_COUNT_MAX: Final = 4_096  # small files in the page cache before they are synced
 CACHED_BYTES_MAX: Final = 16 * 1024**2
 RWF_DONTCACHE: Final = 0x80  # Linux 6.14: pages are dropped once they are written
@@ -41,7 +41,7 @@ class PendingWrite(Protocol):
     """Work submitted to an executor."""
 
     def result(self) -> object:
-        """Wait for its end; raise what it raised."""
+        """Wait until the work ends. Raise the exception that it raised."""
         ...
 
 
@@ -49,15 +49,15 @@ Submit = Callable[[Callable[[], None]], PendingWrite]
 
 
 class WriteBehind:
-    """A bounded number of running jobs; without `submit` each runs at once."""
+    """Runs a bounded number of jobs. Without `submit`, each job runs in the caller's thread."""
 
     def __init__(self, submit: Submit | None) -> None:
         self._submit = submit
         self._pending: deque[PendingWrite] = deque()
 
     def run(self, job: Callable[[], None], *, others_max: int) -> PendingWrite | None:
-        """Start `job` when at most `others_max` are still running; return it if it may not have
-        ended. Raise the errors of earlier jobs."""
+        """Wait until at most `others_max` jobs are running, then start `job`. Return the job if it
+        may be running, and None if it has ended. Raise the errors of earlier jobs."""
         self.make_room(others_max)
         if self._submit is None:
             job()
@@ -75,7 +75,7 @@ class WriteBehind:
         return list(self._pending)
 
     def settle(self) -> None:
-        """Wait for all running jobs; raise the first failure."""
+        """Wait for all running jobs. Raise the first error."""
         self.make_room(0)
 
     def abandon(self) -> None:
@@ -86,7 +86,7 @@ class WriteBehind:
 
 
 class FileWriter:
-    """Creates the files of one directory, one after the other."""
+    """Creates files in one directory, one after the other."""
 
     def __init__(self, directory_fd: int, submit: Submit | None) -> None:
         self._directory_fd = directory_fd
@@ -106,13 +106,13 @@ class FileWriter:
         self._flags = RWF_DONTCACHE
 
     def write_whole(self, files: Sequence[tuple[str, memoryview]]) -> None:
-        """Create small files with these bytes. The views must not change."""
+        """Create files with these complete contents. The caller must not change the views."""
         self.unsynced_count += len(files)
         self._behind.make_room(JOBS_MAX - 1)
         before = self._behind.under_way()
 
         def write() -> None:
-            for job in before:  # two at once would compete for the directory
+            for job in before:  # two jobs would compete for the directory's lock
                 job.result()
             self._write_each(files)
 
@@ -130,7 +130,7 @@ class FileWriter:
         before = self._behind.under_way()
 
         def sync() -> None:
-            for job in before:  # all were submitted before this job
+            for job in before:  # no deadlock: all were submitted before this job
                 job.result()
             sync_file_system(self._directory_fd)
             self._drop_pages(names)
@@ -143,7 +143,7 @@ class FileWriter:
         self._cached, self._cached_bytes = [], 0
 
     def _drop_pages(self, names: Sequence[str]) -> None:
-        if self._is_in_memory:  # the kernel would search each on every processor for nothing
+        if self._is_in_memory:  # the pages cannot be dropped, and trying is expensive
             return
         for name in names:
             fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory_fd)
@@ -153,8 +153,8 @@ class FileWriter:
                 os.close(fd)
 
     def begin(self, name: str, size_bytes: int) -> int:
-        """Create a file to which `size_bytes` will be appended; return how many of them are already
-        allocated. Raise OSError."""
+        """Create a file for `size_bytes` of appended data; return how many of them are already
+        allocated on disk. Raise OSError."""
         assert self._fd < 0, "one file at a time"
         self._fd = _open_direct(name, self._directory_fd)
         self._written = self._filled = 0
@@ -162,7 +162,7 @@ class FileWriter:
         return size_bytes if is_worth_it and allocate(self._fd, size_bytes) else 0
 
     def append(self, data: memoryview) -> None:
-        """Add bytes to the file. Raise OSError, also for earlier additions."""
+        """Add bytes to the file. Raise OSError if this or an earlier write failed."""
         while data:
             buffer = self._buffers[0]
             count = min(len(data), BUFFER_BYTES - self._filled)
@@ -173,7 +173,8 @@ class FileWriter:
                 self._flush()
 
     def end(self) -> None:
-        """Write the rest and close the file in the background; a large one is synced first."""
+        """Write the remaining bytes and close the file, in the background. A large file is synced
+        before."""
         self._behind.make_room(WRITES_MAX - 1)  # after a failure here, `abandon` closes the file
         self._syncs.make_room(SYNCS_MAX - 1)
         before = self._behind.under_way()
@@ -205,8 +206,8 @@ class FileWriter:
             self._sync_behind(fd, written)
 
     def _sync_behind(self, fd: int, written: PendingWrite | None) -> None:
-        """Sync and close a file after its last write. The job waits for a write that was submitted
-        before it, so two of them never wait for each other."""
+        """Sync and close a file after its last write, in the background. The job waits only for a
+        write that was submitted before it, so two jobs never wait for each other."""
 
         def sync() -> None:
             if written is not None:
@@ -219,13 +220,13 @@ class FileWriter:
         self._syncs.run(sync, others_max=SYNCS_MAX - 1)
 
     def settle(self) -> None:
-        """Wait until everything is written. Raise OSError. `unsynced_count` files are not
-        durable."""
+        """Wait until all data is written. Raise OSError. `unsynced_count` files are not durable
+        yet."""
         self._behind.settle()
         self._syncs.settle()
 
     def abandon(self) -> None:
-        """Stop writing; no job is running afterwards."""
+        """Stop writing. No job is running when this returns."""
         self._behind.abandon()
         self._syncs.abandon()
         if self._fd >= 0:
@@ -263,8 +264,8 @@ class FileWriter:
 
 
 def huge_pages(size_bytes: int) -> mmap.mmap:
-    """Return zeroed, page-aligned memory, in huge pages if available, because the kernel pins each
-    page for a direct read or write."""
+    """Return zeroed, page-aligned memory, in huge pages if available. The kernel pins each page for
+    a direct read or write, so fewer pages are cheaper."""
     memory = mmap.mmap(-1, size_bytes)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -277,13 +278,14 @@ def _open_direct(name: str, directory_fd: int) -> int:
     except OSError as error:
         if error.errno not in REFUSED:
             raise
-    with suppress(FileNotFoundError):  # created by some file systems before they refuse
+    with suppress(FileNotFoundError):  # some file systems create the file before they refuse
         os.unlink(name, dir_fd=directory_fd)
     return os.open(name, CREATE_FLAGS, FILE_MODE, dir_fd=directory_fd)
 
 
 def write_direct(fd: int, data: memoryview, offset: int) -> None:
-    """Write whole aligned pages; if O_DIRECT is refused only now, through the page cache."""
+    """Write full aligned pages. If the file system refuses O_DIRECT only now, write through the
+    page cache."""
     try:
         write_all(fd, data, offset)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Blocks whose bytes a replica may have, without a readable row.
+"""Blocks that have no readable row although the replica may have their bytes.
 
-A peer's row, or an operator, can restore them, so a task that removes a replica needs their list,
-too. A scan's findings name them, up to a limit. A replica that the index lost has no findings yet;
-then every file without a row counts.
+A peer's row, or an operator, can restore such a block. A task that removes a replica therefore
+needs their list. A scan's findings name them, up to a limit. If the index lost the replica itself,
+there are no such findings yet, so every file without a row counts.
 """
 
 import os
@@ -19,21 +19,23 @@ from suture.runtime.durable import block_errors
 
 
 def is_unread_loss(finding: ScanFinding) -> bool:
-    """Return whether a finding reports lost rows of unknown blocks, which a scan must determine."""
+    """Return whether the finding reports lost rows without naming the blocks; a scan must find
+    them."""
     is_about_rows = finding.is_damage and finding.fault is DamageFault.BLOCK_ROW_MISSING
     return is_about_rows and finding.block_id < 1
 
 
 def is_cut_short(damage: Sequence[ScanFinding]) -> bool:
-    """Return whether a scan may have found more damage than it kept findings of."""
+    """Return whether a scan may have found more damage than findings are stored."""
     return len(damage) >= FINDINGS_PER_REPLICA_MAX
 
 
 def blocks_without_row(
     rows: IndexView, paths: ReplicaPaths, container_id: ContainerId
 ) -> Mapping[BlockId, int]:
-    """Return the file size of each block without a readable row, by ascending id;
-    `blockfile.ABSENT` without a file. Raise SutureError."""
+    """Return the blocks without a readable row, by ascending id, with the size of their files in
+    bytes. The size is `blockfile.ABSENT` if there is no file. Raise SutureError if a file cannot be
+    examined."""
     damage = [one for one in rows.findings(container_id) if one.is_damage]
     named = {one.block_id for one in damage if one.block_id > 0}
     if is_cut_short(damage) or any(map(is_unread_loss, damage)):
@@ -50,7 +52,7 @@ def blocks_without_row(
 
 
 def _with_file(rows: IndexView, paths: ReplicaPaths, container_id: ContainerId) -> set[BlockId]:
-    """Return the blocks with bytes in a file of their own or in the pack."""
+    """Return the blocks that have a file of their own or a part of the pack."""
     found = {BlockId(key) for key in rows.packed_blocks(container_id).block_ids.tolist()}
     if paths.chunks.is_dir():
         with block_errors(paths.chunks), os.scandir(paths.chunks) as entries:

@@ -1,16 +1,16 @@
-"""Packs: one file with many small blocks, and the transfer of blocks to and from it.
+"""Packs: one file per replica that contains many small blocks.
 
-An imported replica with thousands of small blocks gets one file for them, because creating, reading
-and deleting a file for each costs the file system several times the processing of their bytes
-(Beaver et al., "Finding a needle in Haystack", OSDI 2010; Swift stores small objects in this way,
-too). A client's writes create a file for each block, and so does a repair:
+An imported replica with thousands of small blocks gets a pack, because creating, reading and
+deleting one file per block costs several times the processing of the bytes (Beaver et al., "Finding
+a needle in Haystack", OSDI 2010; Swift stores small objects in this way, too). A client's writes
+create one file per block.
 
-    import ─► pack ─ row of the index       read, scanned, exported in place
-    repair, trim ─► own file ─ row deleted
-    delete ─► its pages freed ─ row deleted
+An import writes the pack, and the index gets a row for each packed block. Reads, scans and exports
+use the pack directly. A repair or a trim first copies the block to a file of its own and then
+deletes the row. A delete frees the block's pages in the pack and deletes the row.
 
-A block is in the place of its row, or else in its own file. So a crash between two steps leaves an
-unused file until the step is repeated.
+If a block has a row, its bytes are in the pack; otherwise they are in its own file. A crash between
+two steps therefore leaves only an unused file until the step is repeated.
 """
 
 import os
@@ -52,7 +52,7 @@ from suture.runtime.durable import (
     write_all,
 )
 
-TABLE_BYTES_MAX: Final = 128 * 1024**2  # of eight million blocks, more than a container has
+TABLE_BYTES_MAX: Final = 128 * 1024**2  # eight million blocks, more than a container has
 ZEROS: Final = memoryview(bytes(PAGE_BYTES))
 
 assert PAGE_BYTES == blockfile.ALIGNMENT_BYTES

@@ -212,7 +212,7 @@ def commit_tree(replica: ReplicaHandle, tree: Tree, *, base_generation: int, alt
         return volume.index.write(intend) and volume.index.write(change)
     except SutureError:
         if not staged.ended:
-            with suppress(SutureError):  # the next start drops an intent without a file
+            with suppress(SutureError):  # if this fails, the next start drops the entry
                 volume.index.write(lambda rows: rows.end_work(container_id, entry))
         raise
     finally:

@@ -1,1 +1,1 @@
-"""A volume: its owner, its presence, and its health."""
+"""Volumes: identity, format, lock, service mode and health."""

@@ -1,12 +1,11 @@
-"""Ballast: files on each volume that deletes and starts may remove to get room on a full disk.
+"""Ballast: files on each volume that the agent removes to get space on a full disk.
 
-    volume opened ─► BALLAST_FILES files, allocated
-    delete or start: no space, no inode ─► remove them, try again, and recreate them
-                                           as far as there is room
+The agent creates BALLAST_FILES allocated files when it opens a volume. If a delete or a start finds
+no space or no inode, the agent removes them, retries, and recreates them as far as there is space.
 
-The agent's own writes leave `storage.reserve_bytes` free; other writers on the disk do not. A
-delete itself needs room, for the tree with its tombstones and for the index; without it a full disk
-would stay full. CockroachDB has ballast files, and ZFS slop space, for the same reason.
+The agent's own writes leave `storage.reserve_bytes` free, but other writers on the disk do not. A
+delete itself needs space, for the tree with its tombstones and for the index. Without ballast, a
+full disk would stay full. CockroachDB has ballast files, and ZFS slop space, for the same reason.
 """
 
 import os
@@ -21,8 +20,8 @@ from agent.store.files.layout import VolumeLayout
 from suture.errors import SutureError
 from suture.runtime.durable import DIRECTORY_MODE, allocate, is_out_of_space, open_new
 
-BALLAST_FILES: Final = 8  # each also frees an inode, of which a delete needs two at once
-BYTES_MAX: Final = 16 * 1024**2  # a tree of half a million blocks
+BALLAST_FILES: Final = 8  # each also frees an inode; a delete needs two at once
+BYTES_MAX: Final = 16 * 1024**2  # size of a tree of half a million blocks
 BYTES_MIN: Final = 128 * 1024
 SHARE_OF_RESERVE: Final = 16
 SHARE_OF_DISK: Final = 64
@@ -32,8 +31,8 @@ log = structlog.get_logger()
 
 
 def fill_ballast(layout: VolumeLayout, reserve_bytes: int) -> None:
-    """Create missing files, as far as there is room. Best effort: the volume check reports faults
-    of the disk."""
+    """Create missing ballast files as far as there is space. Ignore errors; the volume check
+    reports faults of the disk."""
     with suppress(OSError):
         layout.ballast.mkdir(DIRECTORY_MODE, exist_ok=True)
         space = os.statvfs(layout.ballast)
@@ -60,7 +59,7 @@ def _make(path: Path, size_bytes: int) -> None:
 
 
 def release_ballast(layout: VolumeLayout) -> bool:
-    """Remove the files; return whether there were any."""
+    """Remove the ballast files; return whether there were any."""
     count = 0
     with suppress(OSError):
         for path in list(layout.ballast.iterdir()):
@@ -72,7 +71,8 @@ def release_ballast(layout: VolumeLayout) -> bool:
 
 
 def with_ballast(layout: VolumeLayout, reserve_bytes: int, change: Callable[[], T]) -> T:
-    """Run `change`; if the disk is too full, run it again without the ballast."""
+    """Run `change` and return its result. If the disk is full, remove the ballast and run it
+    again."""
     try:
         return change()
     except (SutureError, OSError) as error:

@@ -1,8 +1,8 @@
-"""Guard of a volume's directories: no links, no foreign owners.
+"""Guard of a volume's directories against links and foreign owners.
 
-A user who may write into a volume's directories could replace one by a link, and make this process
-read or write files elsewhere with its rights. Replicas and block files are opened without following
-links; the directories above them are checked when a volume is opened.
+A user who can write to a volume's directories could replace one by a link. The agent would then
+read or write files elsewhere with its own rights. Replicas and block files are opened without
+following links. The directories above them are checked when the volume is opened.
 """
 
 import os
@@ -15,10 +15,8 @@ from suture.runtime.durable import disk_errors
 
 
 def check_volume(layout: VolumeLayout) -> None:
-    """Refuse a volume that others may write, or whose directories are links or have another owner.
-
-    Missing directories are ignored. Raise RefusedError(INCONSISTENT_VOLUME).
-    """
+    """Raise RefusedError(INCONSISTENT_VOLUME) if other users can write to the volume's directories,
+    or if one is a link or has another owner. Missing directories are ignored."""
     with disk_errors(layout.volume):
         if layout.volume.exists():
             _check_writers(layout.volume, layout.volume.stat())
@@ -58,7 +56,7 @@ def _check_writers(path: Path, facts: os.stat_result) -> None:
 
 
 def linked(path: Path) -> RefusedError:
-    """Return the refusal of a link in the place of a directory."""
+    """Return the error for a link in the place of a directory."""
     return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"cannot use {path}: it is a symbolic link, expected a directory",

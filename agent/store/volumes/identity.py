@@ -1,4 +1,4 @@
-"""Identity of this datanode, as its volumes remember it."""
+"""Identity of this datanode, read from the VERSION files of its volumes."""
 
 import os
 from collections import Counter
@@ -11,9 +11,9 @@ from suture.runtime.durable import error_of, raise_shortage, read_head
 
 
 def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | SutureError | None]:
-    """Return the VERSION of each volume: its error if it is unreadable, and None if there is none.
-    Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory, so that no volume
-    can be judged."""
+    """Return for each volume its VERSION, the error if it is unreadable, or None if it has none.
+    Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory, because no volume
+    can then be judged."""
     return {path: _read_version(path) for path in volumes}
 
 
@@ -33,16 +33,17 @@ def _read_version(path: Path) -> VolumeVersion | SutureError | None:
 
 
 def is_of(version: VolumeVersion | SutureError | None, cluster_id: str, datanode_id: str) -> bool:
-    """Return whether a volume belongs to this datanode."""
+    """Return whether the volume belongs to this datanode."""
     return isinstance(version, VolumeVersion) and _names(version) == (cluster_id, datanode_id)
 
 
 def remembered(volumes: Sequence[Path]) -> VolumeVersion | None:
-    """Return the cluster and datanode of the formatted volumes; None if none is formatted.
+    """Return the VERSION that names the cluster and datanode of most formatted volumes; None if no
+    volume is formatted.
 
-    A volume that is unreadable, or differs from the majority, is left out by the store. Refuse a
-    tie, because a disk of another host was inserted, and it is unknown which. Raise the first error
-    if none is readable.
+    Raise RefusedError on a tie: a disk of another host was inserted, and it is unknown which. Raise
+    the first error if volumes exist but none is readable. Volumes that differ from the majority are
+    refused later, when they are opened.
     """
     found = read_versions(volumes)
     readable = {path: one for path, one in found.items() if isinstance(one, VolumeVersion)}

@@ -1,7 +1,8 @@
-"""The SCM's decision about this datanode, and the states of SCMs seen; stored on every volume.
+"""The SCM's decision about this datanode, and the known SCM starts, stored on every volume.
 
-The SCM may be replaced or lose its state; the datanode then reports the decision at registration.
-If files differ, because a volume could not be written, the one with the highest version counts.
+If the SCM is replaced or loses its state, the datanode reports the decision when it registers.
+Volumes may have different files, because one could not be written. The file with the highest
+version counts.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ OP_STATES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SeenStart:
-    """A start of an SCM, and the highest state number that it showed."""
+    """One start of an SCM process, and the highest state number that it has sent."""
 
     start_id: str
     term: int
@@ -33,8 +34,9 @@ class SeenStart:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The operational state; `op_state` is "" if none was received. The expiry is wall clock time,
-    0 = none. `seen_starts` are of this cluster's SCMs, of one term the leader first."""
+    """Operational state of this datanode. `op_state` is "" if the SCM has sent none. `op_expiry_ms`
+    is wall clock time; 0 = no expiry. `seen_starts` has the starts of this cluster's SCMs. Among
+    starts of one term, the leader's is first."""
 
     op_state: str = ""
     op_expiry_ms: int = 0
@@ -43,7 +45,7 @@ class NodeState:
 
     @property
     def is_out_of_service(self) -> bool:
-        """Return whether this datanode is leaving, or away, so that its replicas must be
+        """Return whether this datanode is out of service or leaving, so that its replicas must be
         elsewhere."""
         return self.op_state not in {"", IN_SERVICE}
 
@@ -54,7 +56,7 @@ def state_path(layout: VolumeLayout) -> Path:
 
 
 def read_state(layout: VolumeLayout) -> NodeState | None:
-    """Return a volume's state; None if it has no valid file. Raise as `read_sealed` does."""
+    """Return the state stored on a volume; None if it has no valid file. Raise as `read_sealed`."""
     found = read_sealed(state_path(layout), FILE_BYTES_MAX)
     if found is None or found["op_state"] not in OP_STATES | {""}:
         return None
@@ -63,7 +65,7 @@ def read_state(layout: VolumeLayout) -> NodeState | None:
 
 
 def newest_state(layouts: Sequence[VolumeLayout]) -> NodeState:
-    """Return the latest decision."""
+    """Return the stored state with the highest version."""
     known = [state for state in map(read_state, layouts) if state is not None]
     return max(known, key=lambda state: state.version, default=NodeState())
 
@@ -71,8 +73,8 @@ def newest_state(layouts: Sequence[VolumeLayout]) -> NodeState:
 def write_state(
     layouts: Sequence[VolumeLayout], state: NodeState, *, is_everywhere: bool = True
 ) -> None:
-    """Write the state durably to every volume, or to the first that accepts it. Raise the last
-    failure if none does."""
+    """Write the state durably to every volume, or (`is_everywhere` False) to the first that works.
+    Raise the last error if no volume could be written."""
     failure: SutureError | None = None
     written_count = 0
     for layout in layouts:
@@ -81,7 +83,7 @@ def write_state(
             written_count += 1
             if not is_everywhere:
                 return
-        except SutureError as error:  # the volume check handles it; one copy is enough
+        except SutureError as error:  # the volume check reports it; one copy is enough
             failure = error
     if failure is not None and not written_count:
         raise failure

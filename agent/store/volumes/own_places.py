@@ -1,8 +1,8 @@
-"""Places above the replicas that a start recreates: foreign objects there are moved aside.
+"""Removal of foreign objects from paths that the agent recreates at a start.
 
-A lock, an empty directory for running work, or the quarantine directory hold nothing that a volume
-needs to serve. So a foreign object in such a place does not fail the volume: it is renamed, without
-being followed, opened or removed, and the place is recreated.
+A lock, an empty directory for running work, or the quarantine directory contain nothing that a
+volume needs to serve. A foreign object at such a path does therefore not fail the volume. The
+object is renamed, without being followed, opened or removed, and the path is recreated.
 """
 
 import os
@@ -19,14 +19,14 @@ from suture.runtime.durable import disk_errors, sync_directory
 from suture.runtime.file_kinds import kind_at
 
 ASIDE: Final = ".aside"
-ASIDE_MAX: Final = 100  # per place: with more, a program keeps creating them
+ASIDE_MAX: Final = 100  # per path; if there are more, a program keeps creating them
 
 log = structlog.get_logger()
 
 
 def free_places(layout: VolumeLayout) -> None:
-    """Move aside foreign objects in the place of files or directories that a start recreates,
-    except the lock. Raise the store's errors."""
+    """Rename foreign objects at the paths of directories and files that a start recreates, except
+    the lock. Raise SutureError."""
     for path in layout.remade_directories():
         free_place(path, stat.S_ISDIR)
     for path in layout.remade_files():
@@ -34,7 +34,7 @@ def free_places(layout: VolumeLayout) -> None:
 
 
 def free_place(path: Path, belongs: Callable[[int], bool]) -> None:
-    """Move a foreign object aside. Raise the store's errors."""
+    """Rename the object at `path` unless its mode `belongs` there. Raise SutureError."""
     with disk_errors(path):
         try:
             mode = path.lstat().st_mode

@@ -1,10 +1,11 @@
-"""Probe of a volume: its directories exist, and written data can be read back.
+"""Probe of a volume: do its directories exist, and can written data be read back.
 
-    directory and VERSION ─ missing: failed at once
-    write, fsync, read past the cache, compare, remove ─ a failure counts; a full disk does not
-    the process or the machine is short of a resource ─ no result, the caller probes again
+If a directory or VERSION is missing, the probe fails for good. Otherwise it writes a file, syncs
+it, reads it past the cache, compares and removes it. A failed step counts as one failure; a full
+disk is no failure. If the host is short of a resource, there is no result, and the caller probes
+again.
 
-The caller decides how many failures are too many, and runs the probe where it may hang.
+The caller decides how many failures are too many. It runs the probe in a thread that may hang.
 """
 
 import errno
@@ -23,8 +24,9 @@ GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES,
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Result of a probe. `error` is empty if the volume works; `is_final` means that another
-    attempt cannot help. `shortage` is why the volume could not be tested, see `is_shortage`."""
+    """Result of a probe. `error` is "" if the volume works. `is_final` means that another attempt
+    cannot succeed. `shortage` is the reason why the volume could not be tested (see
+    `is_shortage`)."""
 
     error: str = ""
     is_final: bool = False
@@ -32,7 +34,7 @@ class Probe:
 
 
 def probe(layout: VolumeLayout) -> Probe:
-    """Test the volume. Never raise for its faults."""
+    """Test the volume; return the result. Faults of the volume raise no exception."""
     try:
         for directory in (layout.hdds, layout.current, layout.database):
             if not directory.is_dir():
@@ -40,7 +42,7 @@ def probe(layout: VolumeLayout) -> Probe:
         layout.version.stat()
     except OSError as error:
         return _failure(layout, "looking", error)
-    path = layout.probes / "probe"  # a killed probe's file is overwritten by the next
+    path = layout.probes / "probe"  # overwrites the file of a probe that was killed
     data = secrets.token_bytes(PROBE_BYTES)
     doing = "writing"
     try:

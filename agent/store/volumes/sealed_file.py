@@ -1,4 +1,4 @@
-"""Small self-verifying files of a volume: one line of JSON, one with its CRC32C."""
+"""Small self-verifying files of a volume: one line of JSON, and one line with its CRC32C."""
 
 import json
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from suture.runtime.durable import raise_shortage, read_head
 
 
 def sealed(fields: Mapping[str, object]) -> bytes:
-    """Return the content of a file with these fields."""
+    """Return the file content for these fields."""
     body = json.dumps(fields, sort_keys=True).encode()
     return body + b"\n" + f"{crc32c(body):08x}\n".encode()
 
 
 def read_sealed(path: Path, bytes_max: int) -> dict[str, Any] | None:
-    """Return the fields in a file; None if it is missing, unreadable or damaged.
+    """Return the fields of the file; None if it is missing, unreadable or damaged.
 
     Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory, because the file
-    may be intact.
+    may then be intact.
     """
     try:
         data = read_head(path, bytes_max)

@@ -1,12 +1,11 @@
-"""Service of a volume, stored on the volume itself, so that it survives restarts.
+"""Service mode of a volume, stored on the volume itself, so that it survives restarts.
 
-    IN_SERVICE ◄──► READ_ONLY            no new replicas, no new blocks; repairs and deletes go on
-        ▲  └──────► RETIRING ──empty──► RETIRED      may be removed, and is no longer listed
-        └───────────────┘ cancelled
+- IN_SERVICE: the volume accepts new replicas.
+- READ_ONLY: no new replicas and no new blocks. Repairs and deletes continue.
+- RETIRING: replicas are moved to other volumes. An operator can cancel this.
+- RETIRED: the volume is empty and can be removed. It is not opened at the next start.
 
-The config names the volumes, never their service.
-
-    <volume>/hdds/<cluster>/SERVICE      one line of JSON, and one with its CRC32C
+The file is `<volume>/hdds/<cluster>/SERVICE`. The config lists the volumes, never their mode.
 """
 
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ FILE_BYTES_MAX: Final = 4_096
 
 
 class VolumeMode(StrEnum):
-    """Service of a volume."""
+    """Service mode of a volume."""
 
     IN_SERVICE = "IN_SERVICE"
     READ_ONLY = "READ_ONLY"
@@ -32,23 +31,24 @@ class VolumeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VolumeUse:
-    """Service of a volume; for a retiring one its target, and its fill at the start."""
+    """Service mode of a volume since `since_ms`. For a retiring volume, also the target, and the
+    bytes in use when the retirement began."""
 
     mode: VolumeMode = VolumeMode.IN_SERVICE
     target_id: str = ""
-    """The volume that takes all replicas; "" = any other volume of this host."""
+    """Volume to which all replicas are moved; "" = any other volume of this host."""
     total_bytes: int = 0
     since_ms: int = 0
 
     @property
     def takes_replicas(self) -> bool:
-        """Return whether new replicas may be created there."""
+        """Return whether the volume accepts new replicas."""
         return self.mode is VolumeMode.IN_SERVICE
 
 
 def read_service(layout: VolumeLayout) -> VolumeUse:
-    """Return the service of a volume. An unreadable or invalid file counts as none, so that no
-    replica leaves the volume. Raise as `read_sealed` does."""
+    """Return the service mode of a volume. An unreadable or invalid file counts as IN_SERVICE, so
+    that no replica is moved because of it. Raise as `read_sealed`."""
     fields = read_sealed(layout.cluster / NAME, FILE_BYTES_MAX)
     if fields is None or fields["mode"] not in set(VolumeMode):
         return VolumeUse()
@@ -58,5 +58,5 @@ def read_service(layout: VolumeLayout) -> VolumeUse:
 
 
 def write_service(layout: VolumeLayout, service: VolumeUse) -> None:
-    """Write the service of a volume durably. Raise SutureError."""
+    """Write the service mode of a volume durably. Raise SutureError."""
     replace_file(layout.cluster / NAME, sealed(asdict(service)))

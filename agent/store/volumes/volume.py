@@ -1,7 +1,7 @@
-"""A volume: formatted once, served by one process at a time.
+"""A volume: formatted once, and used by one process at a time.
 
 The lock is the kernel's (flock), so it ends with its process in any case. The lock file names the
-holder, for the error of a second process.
+process, for the error message of a second one.
 """
 
 import fcntl
@@ -45,9 +45,9 @@ from suture.runtime.durable import (
     write_all,
 )
 
-PATHS_KEPT: Final = 1_024  # of replicas: building them costs a third of a small read
+PATHS_KEPT: Final = 1_024  # cached replica paths; building one costs a third of a small read
 COMMAND_CHARS_MAX: Final = 200
-ROOMY: Final = 0.9  # of the most free space: among such volumes the one with fewest replicas wins
+ROOMY: Final = 0.9  # volumes with this share of the most free space compete by replica count
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class VolumeTotals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Volume:
-    """An open volume. `counted` caches sums over its rows, `paths_kept` the paths of some
+    """An open volume. `counted` caches sums over its rows. `paths_kept` caches the paths of
     replicas."""
 
     layout: VolumeLayout
@@ -77,7 +77,7 @@ class Volume:
 
     @property
     def volume_id(self) -> str:
-        """The id used in reports."""
+        """Id of the volume in reports."""
         return self.version.volume_id
 
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
@@ -90,20 +90,20 @@ class Volume:
         return found
 
     def available_bytes(self) -> int:
-        """Return the free space that this process may use."""
+        """Return the free space that this process may use, in bytes."""
         with disk_errors(self.layout.volume):
             space = os.statvfs(self.layout.volume)
         return space.f_bavail * space.f_frsize
 
     def capacity_bytes(self) -> int:
-        """Return the size of the file system."""
+        """Return the size of the file system in bytes."""
         with disk_errors(self.layout.volume):
             space = os.statvfs(self.layout.volume)
         return space.f_blocks * space.f_frsize
 
     def close(self, *, is_well: bool = True) -> None:
-        """Close the index and release the lock; the next process checks closely unless all
-        `is_well`."""
+        """Close the index and release the lock. Unless `is_well`, the next process checks the
+        complete index."""
         self.index.close()
         if is_well:
             self.lock.release()
@@ -114,11 +114,12 @@ class Volume:
 def open_volume(
     path: Path, *, cluster_id: str, datanode_id: str, options: StoreOptions, expected: str = ""
 ) -> Volume:
-    """Open a volume, formatting an empty one. The caller then runs the recovery.
+    """Open a volume, and format it if it is empty. The caller then runs the recovery.
 
-    `expected` is the id of the volume that was at this path and is missing now; an empty directory
-    is then not formatted. Raise `RefusedError`: VOLUME_IN_USE, WRONG_CLUSTER, WRONG_DATANODE,
-    INCONSISTENT_VOLUME; `VolumeFailed` if the disk or its index does not work.
+    `expected` is the id of the volume that was at this path before and is now missing; an empty
+    directory is then not formatted. Raise `RefusedError`: VOLUME_IN_USE, WRONG_CLUSTER,
+    WRONG_DATANODE, INCONSISTENT_VOLUME. Raise `VolumeFailed` if the disk or its index does not
+    work.
     """
     check_name(cluster_id, "cluster id")
     check_name(datanode_id, "datanode id")
@@ -161,7 +162,8 @@ def open_volume(
 def verification_log(
     layout: VolumeLayout, version: VolumeVersion, options: StoreOptions
 ) -> VerificationLog:
-    """Open the verification log of a volume. It never fails, but logs later what is missing."""
+    """Open the verification log of a volume. Opening never fails; the log reports missing entries
+    later."""
     about = {
         "cluster_id": version.cluster_id,
         "datanode_id": version.datanode_id,
@@ -178,17 +180,19 @@ def verification_log(
 
 
 def _keep_what_was_left(layout: VolumeLayout) -> None:
-    """Make the unsynced changes of a killed process durable, including names.
+    """Sync the file system, because a killed process may have left unsynced changes, including
+    names.
 
-    They are in the page cache, so this process considers them done, and would not sync them again.
-    Without this, a power cut a day later could lose them and what depends on them.
+    This process sees those changes in the page cache, considers them durable, and would not sync
+    them again. Without this sync, a later power failure could lose them and data that depends on
+    them.
     """
     with disk_errors(layout.hdds):
         sync_all(layout.hdds)
 
 
 def _free_lock(layout: VolumeLayout, datanode_id: str) -> None:
-    """Move a foreign object in the place of the lock aside, on a volume of this datanode."""
+    """Move a foreign object at the lock's path aside, if the volume belongs to this datanode."""
     with suppress(OSError, SutureError):  # `_version` reports the fault
         if stat.S_ISREG(layout.lock.lstat().st_mode):
             return
@@ -213,7 +217,7 @@ def _version(layout: VolumeLayout, datanode_id: str, options: StoreOptions) -> V
 
 
 def check_owner(version: VolumeVersion, layout: VolumeLayout, datanode_id: str) -> None:
-    """Refuse a volume that belongs to another cluster or datanode."""
+    """Raise RefusedError if the volume belongs to another cluster or datanode."""
     if version.cluster_id != layout.cluster_id:
         raise RefusedError(
             Code.WRONG_CLUSTER,
@@ -237,35 +241,35 @@ def _format(layout: VolumeLayout, datanode_id: str, options: StoreOptions) -> Vo
         volume_id=f"DS-{uuid.uuid4()}",
         created_at_ms=options.now_ms(),
     )
-    replace_file(layout.new, b"new\n")  # until there is an index; see known.check_kept
+    replace_file(layout.new, b"new\n")  # removed when there is an index; see check_kept
     replace_file(layout.version, version.encode())
     return version
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeLock:
-    """A held lock. `was_left` means that the last holder did not release it, because it was killed,
-    or crashed because of the volume."""
+    """A held lock. `was_left` means that the last holder did not release it cleanly: it was killed,
+    or the volume failed."""
 
     fd: int
     was_left: bool
 
     def release(self) -> None:
-        """Release the lock, and record that all is well."""
-        with suppress(OSError):  # then the next process checks closely
+        """Release the lock, and record that the volume was closed cleanly."""
+        with suppress(OSError):  # if this fails, the next process checks the complete index
             if os.fstat(self.fd).st_nlink == 1:
                 os.ftruncate(self.fd, 0)
         self.leave()
 
     def leave(self) -> None:
-        """Release the lock, so that the next process checks closely."""
+        """Release the lock without that record, so that the next process checks the complete
+        index."""
         os.close(self.fd)
 
 
 def lock_volume(layout: VolumeLayout) -> VolumeLock:
-    """Take the volume's lock. Raise `RefusedError(VOLUME_IN_USE)` naming the process that has
-    it.
-    """
+    """Take the volume's lock. Raise `RefusedError(VOLUME_IN_USE)`, naming the process, if another
+    process has it."""
     with disk_errors(layout.lock):
         fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
@@ -277,9 +281,10 @@ def lock_volume(layout: VolumeLayout) -> VolumeLock:
 
 @contextmanager
 def reading_lock(layout: VolumeLayout) -> Iterator[None]:
-    """Keep agents from a volume that is only read. Raise `RefusedError(VOLUME_IN_USE)`.
+    """Keep agents away from a volume while it is only read. Raise `RefusedError(VOLUME_IN_USE)` if
+    an agent uses it.
 
-    The lock is shared, and the kernel's. Nothing is written, so it works on a read-only mount.
+    The lock is a shared flock. Nothing is written, so it works on a read-only mount.
     """
     try:
         fd = os.open(layout.lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -335,7 +340,8 @@ def replica_count(volume: Volume) -> int:
 
 
 def choose_volume(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
-    """Return the volume for a new replica. Raise `UnavailableError(DISK_OUT_OF_SPACE)`."""
+    """Return the volume for a new replica. Raise `UnavailableError(DISK_OUT_OF_SPACE)` if none has
+    more free space than the reserve."""
     available_bytes = {volume: volume.available_bytes() for volume in volumes}
     most_bytes = max(available_bytes.values(), default=-1)
     if most_bytes < reserve_bytes:
@@ -349,7 +355,7 @@ def choose_volume(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
 
 
 def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
-    """Refuse data for which the volume has no room besides its reserve."""
+    """Raise UnavailableError if the data would leave less than the reserve free."""
     available_bytes = volume.available_bytes()
     if available_bytes - length_bytes < reserve_bytes:
         raise UnavailableError(
@@ -361,7 +367,8 @@ def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> Non
 
 
 def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
-    """Do the same for one block that needs more than a chunk; other blocks may still fit."""
+    """Do as `check_space`, but raise BlockFailed: this block needs much space, and other blocks may
+    still fit."""
     try:
         check_space(volume, length_bytes, reserve_bytes=reserve_bytes)
     except UnavailableError as error:
@@ -369,7 +376,7 @@ def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: in
 
 
 def check_volume_paths(paths: Sequence[Path]) -> None:
-    """Refuse an empty list of volumes, and duplicates."""
+    """Raise RefusedError if the list of volumes is empty or has duplicates."""
     if not paths:
         raise RefusedError(Code.INVALID_CONFIG, "cannot start: no volume is configured")
     resolved = [os.path.realpath(path) for path in paths]
@@ -385,7 +392,7 @@ def check_any_opened(opened: Sequence[Volume], failed: Sequence[tuple[Path, Sutu
 
 
 def failed_volume(path: Path, error: SutureError, volume_id: str) -> VolumeFacts:
-    """Return the facts of a volume that could not be opened; its id may be "" if unknown."""
+    """Return the facts of a volume that could not be opened. `volume_id` is "" if it is unknown."""
     return VolumeFacts(
         volume_id=volume_id,
         path=path,

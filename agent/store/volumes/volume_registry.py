@@ -1,12 +1,11 @@
-"""Known volumes of a datanode: each volume lists all, so that a missing one is detected.
+"""Registry of a datanode's volumes: each volume lists all, so that a missing one is detected.
 
-A mount point without its disk is an empty directory, like that of a new disk. A former volume is
-not formatted because it is empty now: the disk may return, and until then its replicas would be
-written to the system disk.
+The mount point of a missing disk is an empty directory, like a new disk. The agent does not format
+the path of a known volume that is now empty. The disk may return, and until then its replicas would
+be written to the system disk.
 
-    <volume>/hdds/<cluster>/VOLUMES      one line of JSON, and one with its CRC32C
-
-If files differ, because a volume was away, the one with the highest version counts.
+The file is `<volume>/hdds/<cluster>/VOLUMES`. If files differ, because a volume was absent, the one
+with the highest version counts.
 """
 
 import os
@@ -23,28 +22,26 @@ from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.durable import TEMPORARY_SUFFIX, disk_errors, read_head, replace_file
 
 FILE_BYTES_MAX: Final = 1024**2
-LOST_AND_FOUND: Final = "lost+found"  # exists on a new ext4 file system
+LOST_AND_FOUND: Final = "lost+found"  # directory of a new ext4 file system
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeRegistry:
-    """The id of the volume at each path of the config. `version` 0 = no volume has a list.
-
-    `added` has the paths that an operator added at run time, which need not be in the config.
-    """
+    """The volume id at each path. `version` 0 = no volume has a registry. `added` has the paths
+    that an operator added at run time; they may be missing in the config."""
 
     version: int = 0
     volumes: Mapping[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
 
     def at(self, path: Path) -> str:
-        """Return the id of the volume that was at `path`; "" for none."""
+        """Return the id of the volume last seen at `path`; "" if none was."""
         return self.volumes.get(str(path.absolute()), "")
 
 
 def newest_known(layouts: Sequence[VolumeLayout]) -> VolumeRegistry:
-    """Return the latest list. An unreadable or invalid file is ignored. Raise as `read_sealed`
-    does."""
+    """Return the registry with the highest version. Unreadable and invalid files are ignored. Raise
+    as `read_sealed`."""
     known = [one for one in map(_read, layouts) if one is not None]
     return max(known, key=lambda one: one.version, default=VolumeRegistry())
 
@@ -56,7 +53,7 @@ def remember(
     *,
     added: Collection[str] = (),
 ) -> None:
-    """Write the present volumes to each volume with another list."""
+    """Write the current list of volumes to every volume whose stored list differs."""
     named = {str(path.absolute()): volume_id for path, volume_id in sorted(volumes.items())}
     if named != known.volumes or tuple(sorted(added)) != known.added:
         known = VolumeRegistry(known.version + 1, named, tuple(sorted(added)))
@@ -64,16 +61,14 @@ def remember(
         try:
             if _read(layout) != known:
                 replace_file(layout.known, _encode(known))
-        except SutureError:  # the volume check handles it; the other volumes have the list, too
+        except SutureError:  # the volume check reports it; the other volumes have the list, too
             continue
 
 
 def check_new(layout: VolumeLayout, expected: str, *, fstab: Path) -> None:
-    """Refuse to format a directory that may be the mount point of a missing disk, or that has any
-    content. `expected` is the id of the volume that was here and is missing now.
-
-    Raise `RefusedError(INCONSISTENT_VOLUME)`. An operator's NEW file overrides it.
-    """
+    """Raise `RefusedError(INCONSISTENT_VOLUME)` if a directory must not be formatted: it has
+    content, or may be the mount point of a missing disk. `expected` is the id of the volume that
+    was at this path before. An operator's NEW file overrides `expected`."""
     beside = _beside(layout)
     if beside:
         raise RefusedError(
@@ -105,10 +100,11 @@ def check_new(layout: VolumeLayout, expected: str, *, fstab: Path) -> None:
 
 
 def check_kept(layout: VolumeLayout) -> None:
-    """Refuse a volume with a VERSION, but without its index and all of its replicas.
+    """Raise `RefusedError(INCONSISTENT_VOLUME)` if a volume has a VERSION, but neither an index nor
+    any replica.
 
-    It was served before, because the format keeps NEW until there is an index. Raise
-    `RefusedError(INCONSISTENT_VOLUME)`. An operator's NEW file overrides it.
+    Such a volume was in use before, because a newly formatted one has the NEW file until its index
+    exists. An operator's NEW file overrides this check.
     """
     if is_lost(layout) and not layout.new.is_file():
         raise RefusedError(
@@ -120,7 +116,7 @@ def check_kept(layout: VolumeLayout) -> None:
 
 
 def is_lost(layout: VolumeLayout) -> bool:
-    """Return whether there is neither an index nor the directory of any replica."""
+    """Return whether the volume has neither an index nor any replica directory."""
     with disk_errors(layout.cluster):
         if os.path.lexists(layout.database / DATA_FILE):
             return False
@@ -128,10 +124,9 @@ def is_lost(layout: VolumeLayout) -> bool:
 
 
 def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
-    """Refuse a first start with empty volumes if `elsewhere` describes their former content.
-
-    Raise `RefusedError(INCONSISTENT_VOLUME)`, unless an operator marked each as NEW.
-    """
+    """Raise `RefusedError(INCONSISTENT_VOLUME)` if this datanode has only empty volumes although
+    the SCM has records of earlier ones (`elsewhere`). A NEW file on each volume overrides this
+    check."""
     old = [
         path for path in volumes if not VolumeLayout(Path(os.path.realpath(path)), "").new.is_file()
     ]
@@ -146,10 +141,11 @@ def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
 
 
 def declare_new(path: Path, *, fstab: Path) -> Path:
-    """Mark an empty directory as a new disk, to be formatted by the next start.
+    """Mark an empty directory as a new disk, which the next start formats; return the path of the
+    NEW file.
 
-    A volume that has lost its index and all of its replicas may be marked, too; it restarts empty,
-    with the same id. Raise `RefusedError(INCONSISTENT_VOLUME)` if it is neither.
+    A volume that has lost its index and all replicas may be marked, too. It then starts empty with
+    the same id. Raise `RefusedError(INCONSISTENT_VOLUME)` if the directory is neither.
     """
     layout = VolumeLayout(Path(os.path.realpath(path)), "")
     with disk_errors(path):
@@ -171,7 +167,7 @@ def declare_new(path: Path, *, fstab: Path) -> Path:
 
 
 def _names(directory: Path) -> list[Path]:
-    """Return the entries of a directory; none if it is not one."""
+    """Return the entries of a directory; an empty list if it does not exist."""
     try:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -179,7 +175,7 @@ def _names(directory: Path) -> list[Path]:
 
 
 def _check_lost(layout: VolumeLayout) -> None:
-    """Refuse to restart a volume that still has data, or was never one."""
+    """Raise RefusedError if the volume still has data."""
     version = decode_version(read_head(layout.version, VERSION_BYTES_MAX), layout.version)
     if not is_lost(VolumeLayout(layout.volume, version.cluster_id)):
         raise RefusedError(
@@ -190,8 +186,8 @@ def _check_lost(layout: VolumeLayout) -> None:
 
 
 def _beside(layout: VolumeLayout) -> str:
-    """Return the name of an entry beside hdds/ that a new file system does not have; hidden names,
-    such as snapshots and quotas, are ignored."""
+    """Return the name of an entry beside hdds/ that a new file system does not have; "" if there is
+    none. Hidden names, such as snapshots and quotas, are ignored."""
     with disk_errors(layout.volume):
         names = sorted(path.name for path in _names(layout.volume))
     usual = {layout.hdds.name, LOST_AND_FOUND}
@@ -199,7 +195,8 @@ def _beside(layout: VolumeLayout) -> str:
 
 
 def _foreign(layout: VolumeLayout) -> str:
-    """Return the name of an entry in hdds/ that the first steps of a format do not create."""
+    """Return the name of an entry in hdds/ that a format does not create first; "" if there is
+    none."""
     files = (layout.new, layout.version)
     ours = {layout.lock.name, layout.new.name}
     ours |= {file.name + TEMPORARY_SUFFIX for file in files}
