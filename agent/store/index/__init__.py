@@ -1,1 +1,1 @@
-"""The metadata of one volume: LMDB, its rows, and the values made of them."""
+"""The metadata index of one volume: LMDB, its row formats, and values read from rows."""

@@ -1,8 +1,8 @@
 """Columns of many replica rows, for operations on all replicas of a host.
 
-A start, a census and a plan of scans go through 100,000 rows. An object for each costs ten times
-the row's checksum, so the numbers are extracted from the raw rows in columns. The check for damaged
-rows is that of `agent.store.index.rows.decode_replica`.
+A start, a report and a scan plan read 100,000 rows. One object per row costs ten times as much as
+the row's checksum. The numbers are therefore extracted from the raw rows into columns. Rows are
+verified as in `agent.store.index.rows.decode_replica`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -26,7 +26,7 @@ from merkle.checksum import U64s, crc32c
 from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId, ReplicaState
 
-BATCH_COUNT: Final = 8192  # rows in memory together
+BATCH_COUNT: Final = 8192  # rows in memory at once
 
 Numbers = npt.NDArray[Any]  # of an unsigned type
 Mask = npt.NDArray[np.bool_]
@@ -34,7 +34,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaColumns:
-    """Replicas by ascending container id; `states` are indexes into `rows.STATES`."""
+    """Replicas by ascending container id. `states` has indexes into `rows.STATES`."""
 
     container_ids: U64s
     states: Numbers
@@ -46,14 +46,14 @@ class ReplicaColumns:
 
     @classmethod
     def none(cls) -> Self:
-        """Return no replicas."""
+        """Return empty columns."""
         return cls(*(np.zeros(0, np.uint64) for _ in fields(cls)))
 
     def __len__(self) -> int:
         return len(self.container_ids)
 
     def are(self, states: Collection[ReplicaState]) -> Mask:
-        """Return a mask of the replicas in these states."""
+        """Return a mask: True for each replica in one of these states."""
         wanted = np.array([state in states for state in STATES])
         return np.asarray(wanted[self.states])
 
@@ -68,7 +68,8 @@ DamagedRows = list[tuple[ContainerId, DamagedData]]
 def decode_columns(
     items: Iterable[tuple[bytes, bytes]], after_batch: Callable[[], None] = lambda: None
 ) -> tuple[ReplicaColumns, DamagedRows]:
-    """Parse raw rows by key. The second value has the rows that `decode_replica` would refuse."""
+    """Parse raw (key, row) pairs of replicas. Return the columns, and the rows that
+    `decode_replica` would refuse with their damage."""
     damaged: DamagedRows = []
     batches = []
     for batch in _batches(iter(items), damaged):
@@ -114,7 +115,7 @@ def _batches(
 
 
 def _is_whole(row: bytes, origins: dict[bytes, bool]) -> bool:
-    """Return whether a row is complete, has its checksum, and ends in a name."""
+    """Return whether a row is complete, matches its checksum, and has a valid origin name."""
     if len(row) < REPLICA_BYTES + SEAL_BYTES or row[0] != ROW_VERSION:
         return False
     if crc32c(row[:-SEAL_BYTES]) != int.from_bytes(row[-SEAL_BYTES:]):

@@ -1,4 +1,4 @@
-"""Handles of an index's named databases, while it is open."""
+"""Handles of the named databases of an open index."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ DATABASES: Final = tuple(KEY_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Databases:
-    """A handle for each kind of row."""
+    """One LMDB database handle per kind of row."""
 
     replicas: lmdb._Database
     blocks: lmdb._Database

@@ -1,7 +1,7 @@
-"""The LMDB environment with a volume's metadata: checked, opened, read and written.
+"""The LMDB environment with a volume's metadata: check, open, read, write.
 
 `transactions` describes its content. Every commit is synced. A read is one short transaction,
-because long ones keep LMDB from reusing pages.
+because LMDB cannot reuse pages while a long one is open.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from suture.errors import Code, UnavailableError
 from suture.runtime.durable import disk_errors, remove
 from suture.runtime.lmdb_lock_file import lock_file_in_memory
 
-MAP_BYTES_MAX: Final = 16 * 1024**4  # a larger map would be a bug
+MAP_BYTES_MAX: Final = 16 * 1024**4  # a larger map would mean a bug
 READERS_MAX: Final = 1024
 SPARE_READERS: Final = 8
 
@@ -34,19 +34,19 @@ T = TypeVar("T")
 
 @contextmanager
 def _lock_in_memory(path: Path) -> Iterator[None]:
-    """Make LMDB keep its table of readers in memory (`lock_file_in_memory`), so that a full volume
-    does not end a process with healthy volumes. No other process reads the table: `in_use.lock`
-    excludes other agents, and read-only access does not use it.
-    """
+    """Make LMDB keep its reader table in memory (`lock_file_in_memory`). A full volume can then not
+    end a process that has other healthy volumes. No other process needs the table: `in_use.lock`
+    excludes other agents, and read-only access does not use it."""
     name = path / LOCK_FILE
     with disk_errors(path):
-        remove(name)  # of a dead process, or any other object
+        remove(name)  # the file of a dead process, or a foreign object
         with lock_file_in_memory(name):
             yield
 
 
 class Index:
-    """An open environment. Any thread may use transactions; LMDB admits one writer at a time."""
+    """An open LMDB environment. Any thread may use transactions; LMDB admits one writer at a
+    time."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class Index:
         check_whole: bool = True,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """Check the file, then map it. For `check_whole` see `check_index`. Raise
-        `VolumeFailed`."""
+        """Check the index file, then open it. `check_whole` is the `whole` of `check_index`. Raise
+        `VolumeFailed` if it is damaged."""
         check_index(path, key_bytes=KEY_BYTES, whole=check_whole)
         self._path = path
         self._file = path / DATA_FILE
@@ -81,12 +81,12 @@ class Index:
                 name: self._env.open_db(name.encode(), create=not readonly) for name in DATABASES
             }
             if not readonly:
-                self._env.reader_check()  # slots of a killed process would keep old pages in use
+                self._env.reader_check()  # a killed process's slots would keep old pages in use
         self._databases = Databases(**handles)
         self._snapshot = partial(IndexView, databases=self._databases, file=self._file)
 
     def now_ms(self) -> int:
-        """Return the time for dating entries."""
+        """Return the current time, for timestamps in rows."""
         return self._now_ms()
 
     def close(self) -> None:
@@ -94,14 +94,14 @@ class Index:
         self._env.close()
 
     def read(self) -> ReadTransaction[IndexView]:
-        """Return a snapshot for a `with` block. Keep it short, and keep no references to it."""
+        """Return a snapshot for a `with` block. Keep the block short, and keep no references to the
+        snapshot."""
         return ReadTransaction(self._env, self._gate, self._path, self._snapshot)
 
     def write(self, change: Callable[[IndexChange], T]) -> T:
-        """Run `change` in a transaction and commit it durably; an exception changes nothing.
-
-        `change` may run twice, and in another thread (`SharedCommits`), so it must be repeatable.
-        """
+        """Run `change` in a transaction, commit it durably, and return its result. If it raises,
+        nothing changes. `change` may run twice, and in another thread (`GroupCommit`), so it must
+        be repeatable."""
         result: T = self._commits.write(change)
         return result
 

@@ -1,4 +1,4 @@
-"""Facts about replicas, volumes and the start; immutable values for any thread."""
+"""Facts about replicas, volumes and recovery, as immutable values that any thread may use."""
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -12,9 +12,10 @@ from scanner.unreadable_verdict import UnreadableRecords
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts(ReplicaInfo):
-    """A replica for reports and commands: its facts, and its volume.
+    """A replica as reports and commands see it, with its volume.
 
-    `tree` is None while there is no tree, which never counts as 0 or as equal to another.
+    `tree` is None if the replica has no tree. None never counts as root 0, or as equal to another
+    None.
     """
 
     container_id: ContainerId
@@ -22,7 +23,7 @@ class ReplicaFacts(ReplicaInfo):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the replica certainly holds nothing; False if its index is damaged."""
+        """Return whether the replica certainly has no data; False for an UNHEALTHY replica."""
         closed = self.state in TREE_STATES and self.state is not ReplicaState.UNHEALTHY
         return closed and self.block_count == 0 and self.bytes_used == 0
 
@@ -39,7 +40,8 @@ _KNOWN_OF: Final = attrgetter(*_KNOWN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeFacts:
-    """A volume. `used_bytes` counts the replicas; `error` is the reason of a failed volume."""
+    """Facts about a volume. `used_bytes` is the data of its replicas. `error` is why a volume
+    failed."""
 
     volume_id: str
     path: Path
@@ -49,13 +51,13 @@ class VolumeFacts:
     container_count: int
     failed: bool = False
     error: str = ""
-    log_count: int = 0  # entries of its verification log
-    log_checksum: str = ""  # of the last entry, in hexadecimal
+    log_count: int = 0  # number of entries in its verification log
+    log_checksum: str = ""  # checksum of the last entry, in hexadecimal
 
 
 @dataclass(frozen=True, slots=True)
 class Unloadable:
-    """A replica whose files exist and cannot be served; they stay as they are."""
+    """A replica that has files on a volume but is not served from it. Its files are not changed."""
 
     container_id: ContainerId
     volume_id: str
@@ -64,7 +66,7 @@ class Unloadable:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStep:
-    """A step of the start's recovery: something finished, rolled back or recorded."""
+    """One step of the recovery at a start: work that was finished, rolled back or recorded."""
 
     volume_id: str
     container_id: ContainerId
@@ -73,15 +75,15 @@ class RecoveryStep:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Result of the start's recovery."""
+    """Result of the recovery at a start."""
 
     steps: tuple[RecoveryStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ScanBase:
-    """Starting state of a scan; `generation` is passed to `commit_scan`, and `doubts` records
-    failed reads."""
+    """State of a replica when its scan began. `commit_scan` compares `generation`. `doubts` counts
+    the scans with failed reads."""
 
     generation: int
     facts: ReplicaFacts
@@ -90,8 +92,8 @@ class ScanBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanCommit:
-    """Result of committing a scan. If not committed, something changed meanwhile, and it must run
-    again."""
+    """Result of committing a scan. If `committed` is False, the replica changed during the scan,
+    and the scan must run again."""
 
     committed: bool
     state_before: ReplicaState

@@ -1,11 +1,11 @@
-"""Group commit: changes of many threads in few durable commits; a single change never waits.
+"""Group commit: changes of many threads share a durable commit.
 
-    first ──► leads: runs its change, commits             ──► wakes all waiting threads
-    later ones wait ───────────────────────────────────────► one of them leads: one commit for all
+The first thread becomes the leader: it runs its change and commits at once. Threads that arrive
+meanwhile wait. Then one of them leads, and commits the changes of all waiting threads together.
 
-A commit is a sync of the medium, during which other changes arrive; they share the next commit. If
-a change of a group fails, the group is rolled back and each thread runs its own change, so that no
-change fails because of another.
+A commit waits for a sync of the medium, during which further changes arrive. If a change of a group
+fails, the group is rolled back, and each thread runs its own change. No change therefore fails
+because of another.
 """
 
 import threading
@@ -22,38 +22,38 @@ C = TypeVar("C")
 
 
 class _Request(Generic[C]):
-    """A change and its result."""
+    """A change, its result, and its progress."""
 
     __slots__ = ("change", "has_ended", "result", "was_tried")
 
     def __init__(self, change: C) -> None:
         self.change = change
         self.result: Any = None
-        self.has_ended = False  # its change is durable
-        self.was_tried = False  # in a group; unless it has ended, its own thread runs it
+        self.has_ended = False  # the change is durable
+        self.was_tried = False  # a leader ran it; if it has not ended, its own thread runs it
 
     def end(self, result: Any) -> None:
-        """Record that it is durable."""
+        """Record the result of the durable change."""
         self.result = result
         self.has_ended = True
 
 
 class GroupCommit(Generic[C]):
-    """The commits of one index."""
+    """Group commits of one index."""
 
     def __init__(
         self, attempt: Callable[[Sequence[C]], Sequence[Any]], grow: Callable[[], None]
     ) -> None:
-        """`attempt` makes all of some changes durable or none, and returns their results. After
-        `grow` it does not raise MapFull again. A change may run twice."""
+        """`attempt` makes all of the given changes durable, or none, and returns their results. If
+        it raises MapFull, `grow` is called before the next attempt. A change may run twice."""
         self._attempt = attempt
         self._grow = grow
         self._has_changed = threading.Condition()  # guards the next two, and `was_tried`
         self._waiting: deque[_Request[C]] = deque()
-        self._is_led = False  # a thread is running a group
+        self._is_led = False  # whether a thread is running a group
 
     def write(self, change: C) -> Any:
-        """Return the result of the change once it is durable; raise its error."""
+        """Return the result of the change when it is durable. Raise the change's error."""
         mine = _Request(change)
         group = self._group_to_lead(mine)
         if group:
@@ -66,8 +66,8 @@ class GroupCommit(Generic[C]):
         return mine.result
 
     def _group_to_lead(self, mine: _Request[C]) -> Sequence[_Request[C]]:
-        """Wait until another thread tried `mine`, or until this one leads; return the group to
-        run."""
+        """Wait until a leader has tried `mine`, or this thread becomes the leader. Return the group
+        to run; an empty group if `mine` was tried."""
         with self._has_changed:
             self._waiting.append(mine)
             while self._is_led and not mine.was_tried:
@@ -80,11 +80,12 @@ class GroupCommit(Generic[C]):
             return (mine, *(self._waiting.popleft() for _ in range(count)))
 
     def _run(self, group: Sequence[_Request[C]]) -> None:
-        """Make the changes of a group durable together; otherwise their threads run them."""
+        """Commit the changes of a group together. If this fails, their threads run them one by
+        one."""
         if len(group) == 1:
             group[0].end(self._run_alone(group[0].change))
             return
-        with suppress(Exception):  # the failing change shows when each runs alone
+        with suppress(Exception):  # the error appears again when each change runs alone
             results = self._attempt([request.change for request in group])
             for request, result in zip(group, results, strict=True):
                 request.end(result)
@@ -97,7 +98,8 @@ class GroupCommit(Generic[C]):
                 self._grow()
 
     def _pass_on(self, group: Sequence[_Request[C]]) -> None:
-        """Let one waiting thread lead, and release those whose changes were tried."""
+        """Wake the threads whose changes were tried, and let one waiting thread become the
+        leader."""
         with self._has_changed:
             for request in group:
                 request.was_tried = True

@@ -19,12 +19,12 @@ NEARLY_FULL_BYTES: Final = 4 * 1024**2
 
 
 class MapFull(Exception):
-    """The transaction needs a larger map."""
+    """The transaction needs a larger LMDB map."""
 
 
 @contextmanager
 def index_errors(path: Path) -> Iterator[None]:
-    """Convert LMDB's errors to the store's errors, or `MapFull`."""
+    """Convert LMDB errors to SutureError, or to `MapFull`."""
     try:
         yield
     except lmdb.Error as error:
@@ -32,7 +32,7 @@ def index_errors(path: Path) -> Iterator[None]:
 
 
 def store_error(error: lmdb.Error, path: Path) -> Exception:
-    """Return the store's error for an error of LMDB."""
+    """Return the SutureError, or `MapFull`, for an LMDB error."""
     return MapFull() if isinstance(error, lmdb.MapFullError) else _error_of(error, path)
 
 
@@ -50,7 +50,8 @@ def _error_of(error: lmdb.Error, path: Path) -> SutureError:
 
 
 def _is_nearly_full(path: Path) -> bool:
-    """Return whether the disk is nearly full, because LMDB reports a short write as EIO."""
+    """Return whether the disk or the file size limit is nearly reached. LMDB reports a short write
+    as EIO, which in this case is not a broken disk."""
     space = os.statvfs(path)
     file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if space.f_bavail * space.f_frsize < NEARLY_FULL_BYTES:

@@ -1,4 +1,4 @@
-"""Gate before an index: admits transactions, except while the map is replaced."""
+"""Lock that keeps transactions out while the memory map of an index is replaced."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,11 +13,11 @@ MAP_WAIT_S: Final = 5.0  # transactions are short; a longer one is a bug
 class MapResizeLock:
     """Keeps transactions out while the memory map is replaced.
 
-    LMDB unmaps the file when the map grows, and an open transaction would then read freed memory. A
-    thread that enters registers first and checks the flag second; a thread that closes sets the
-    flag first and checks the register second. So one of the two sees the other. Both use single
-    dictionary operations, which are atomic, so a read takes no lock. Waiting uses a condition,
-    which is notified when the other side may be waiting.
+    LMDB unmaps the file when the map grows; an open transaction would then read freed memory. A
+    transaction registers first and then checks the closing flag. The thread that replaces the map
+    sets the flag first and then checks the register. At least one of the two therefore sees the
+    other. Both use single dictionary operations, which are atomic, so a read takes no lock. Waiting
+    uses a condition, which is notified only if the other side may be waiting.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class MapResizeLock:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Be inside for a `with` block; wait while the gate is closed."""
+        """Register for a `with` block, after waiting until no thread replaces the map."""
         token = object()
         self.enter(token)
         try:
@@ -36,7 +36,7 @@ class MapResizeLock:
             self.leave(token)
 
     def enter(self, token: object) -> None:
-        """Be inside until `leave` with the same token; wait while the gate is closed."""
+        """Register `token` until `leave`, after waiting until no thread replaces the map."""
         self._inside[token] = None
         while self._closer:
             self.leave(token)
@@ -44,14 +44,15 @@ class MapResizeLock:
             self._inside[token] = None
 
     def leave(self, token: object) -> None:
-        """Leave."""
+        """Remove the registration of `token`."""
         del self._inside[token]
         if self._closer:
             self._tell()
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Be alone for a `with` block. Raise `UnavailableError(BUSY)` after `MAP_WAIT_S`."""
+        """Exclude all transactions for a `with` block. Raise `UnavailableError(BUSY)` if this takes
+        longer than `MAP_WAIT_S`."""
         token = object()
         self._wait(lambda: self._closer.setdefault("by", token) is token)
         try:

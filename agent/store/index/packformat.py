@@ -1,11 +1,11 @@
-"""Places of small blocks in a pack: rows of the index, and the table in the file.
+"""Formats of packs: the index rows of packed blocks, and the table in the pack file.
 
     chunks/small.pack    blocks by ascending id, each page-aligned, padded with zeros
                          table: ids, pages, lengths, a column each
                          footer: magic, version, count, offset and CRC32C of the table; its CRC32C
 
-The rows decide: a block leaves a pack when its row is deleted, and the pack stays unchanged. The
-table is for the loss of an index. Pure; docs/DISK_FORMAT.md describes both formats.
+The index rows decide. A block leaves a pack when its row is deleted; the table does not change. The
+table is used if the index is lost. Pure; docs/DISK_FORMAT.md describes both formats.
 """
 
 import struct
@@ -22,22 +22,22 @@ from merkle.checksum import Algorithm, U64s, crc32c, fold_each
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId
 
-PAGE_BYTES: Final = 4096  # alignment of blocks, which are read, freed and torn independently
-PACKED_BYTES_MAX: Final = 64 * 1024  # of a block; larger ones have files of their own
+PAGE_BYTES: Final = 4096  # alignment of blocks, so that each is read and freed independently
+PACKED_BYTES_MAX: Final = 64 * 1024  # larger blocks have files of their own
 MAGIC: Final = b"SUTUPACK"
 VERSION: Final = 1
 FOOTER: Final = struct.Struct("<8sIIQI")
 FOOTER_BYTES: Final = FOOTER.size + SEAL_BYTES
 PLACE: Final = np.dtype([("page", "<u4"), ("length", "<u4")])
 ROW: Final = np.dtype([("place", PLACE), ("seal", ">u4")])
-MEMBER_BYTES: Final = 8 + PLACE.itemsize  # of a table entry
+MEMBER_BYTES: Final = 8 + PLACE.itemsize  # size of a table entry
 
 U32s = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedPlace:
-    """Place of a block in its pack."""
+    """Range of a block in its pack."""
 
     offset: int
     length_bytes: int
@@ -53,12 +53,12 @@ class PackedBlocks:
 
     @classmethod
     def none(cls) -> Self:
-        """Return no blocks."""
+        """Return an empty set of blocks."""
         return cls(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))
 
     @classmethod
     def side_by_side(cls, block_ids: Sequence[int], lengths: Sequence[int]) -> Self:
-        """Return consecutive places of blocks with ascending ids, from the first page on."""
+        """Return the ranges of blocks that are written one after the other, by ascending id."""
         sizes = np.array(lengths, np.uint32)
         ends = np.cumsum(-(-sizes.astype(np.int64) // PAGE_BYTES))
         pages = np.concatenate([np.zeros(1, np.int64), ends])[: len(sizes)]
@@ -68,8 +68,8 @@ class PackedBlocks:
         return len(self.block_ids)
 
     def of(self, block_id: BlockId) -> PackedPlace | None:
-        """Return the place of a block; None if it is not in the pack."""
-        ids = self.block_ids.data  # lookups cost a third of numpy's
+        """Return the range of a block; None if it is not in the pack."""
+        ids = self.block_ids.data  # a lookup here is three times as fast as with numpy
         index = bisect_left(ids, block_id)
         if index == len(ids) or ids[index] != block_id:
             return None
@@ -89,7 +89,7 @@ class PackedBlocks:
 
 
 def encode_packed(blocks: PackedBlocks) -> Iterator[tuple[BlockId, bytes]]:
-    """Yield the row of each block."""
+    """Yield the index row of each block."""
     rows = np.zeros(len(blocks), ROW)
     rows["place"]["page"], rows["place"]["length"] = blocks.pages, blocks.lengths
     places = pieces(rows["place"].tobytes(), PLACE.itemsize)
@@ -99,7 +99,7 @@ def encode_packed(blocks: PackedBlocks) -> Iterator[tuple[BlockId, bytes]]:
 
 
 def decode_place(row: bytes) -> PackedPlace | None:
-    """Return the place of one block; None if its row is damaged."""
+    """Return the range of one block; None if its row is damaged."""
     try:
         page, length = struct.unpack("<II", unseal(row, "packed row"))
     except (DamagedData, struct.error):
@@ -108,7 +108,7 @@ def decode_place(row: bytes) -> PackedPlace | None:
 
 
 def decode_packed(rows: Iterable[tuple[BlockId, bytes]]) -> PackedBlocks:
-    """Return the blocks of rows by ascending id; damaged rows are omitted."""
+    """Return the blocks of rows that are in ascending id order, without damaged rows."""
     whole = [(block_id, row) for block_id, row in rows if len(row) == ROW.itemsize]
     read = np.frombuffer(b"".join([row for _, row in whole]), ROW)
     seals = fold_each(Algorithm.CRC32C, pieces(read["place"].tobytes(), PLACE.itemsize), len(read))
@@ -119,7 +119,7 @@ def decode_packed(rows: Iterable[tuple[BlockId, bytes]]) -> PackedBlocks:
 
 
 def pieces(data: bytes, size_bytes: int) -> Iterator[memoryview]:
-    """Yield pieces of equal size."""
+    """Yield consecutive parts of `size_bytes` each."""
     view = memoryview(data)
     return (view[start : start + size_bytes] for start in range(0, len(data), size_bytes))
 
@@ -140,10 +140,8 @@ def encode_table(blocks: PackedBlocks, offset: int) -> bytes:
 
 
 def decode_footer(footer: bytes, file_bytes: int) -> tuple[int, int, int]:
-    """Return the block count of a pack of this size, and offset and checksum of its table.
-
-    Raise `Damaged`.
-    """
+    """Return the block count of a pack, and the offset and checksum of its table. Raise
+    `DamagedData` if the footer is invalid for a file of this size."""
     body = unseal(footer, "footer of the pack")
     magic, version, count, offset, checksum = FOOTER.unpack(body)
     if magic != MAGIC or version != VERSION:
@@ -154,7 +152,7 @@ def decode_footer(footer: bytes, file_bytes: int) -> tuple[int, int, int]:
 
 
 def decode_table(table: bytes, count: int, checksum: int) -> PackedBlocks:
-    """Return the blocks of a table. Raise `Damaged`."""
+    """Return the blocks of a table. Raise `DamagedData` if its length or checksum is wrong."""
     if len(table) != count * MEMBER_BYTES or crc32c(table) != checksum:
         raise DamagedData("table of the pack: its checksum does not match")
     ids = np.frombuffer(table, "<u8", count)

@@ -1,7 +1,7 @@
-"""A read transaction of an index as a context manager.
+"""A read transaction of an index, as a context manager.
 
-Each read of a block uses one. It is written out as a class, because three nested generators took
-half of the time that a small read spends in the index.
+Each read of a block uses one. It is a class because three nested generators took half of the time
+that a small read spends in the index.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ReadTransaction(Generic[T]):
-    """Provides the result of `made` for the transaction. LMDB's errors become the store's."""
+    """Context manager that returns `made(transaction)`. It converts LMDB errors to SutureError."""
 
     __slots__ = ("_env", "_gate", "_made", "_path", "_txn")
 
@@ -35,7 +35,7 @@ class ReadTransaction(Generic[T]):
         self._made = made
 
     def __enter__(self) -> T:
-        """Begin when the map is not being replaced. Raise the store's errors."""
+        """Wait until the map is not being replaced, then begin. Raise SutureError."""
         self._gate.enter(self)
         try:
             self._txn = self._env.begin()

@@ -1,8 +1,8 @@
-"""History of a replica: an entry, with its reason, for each visible change.
+"""History of a replica: one entry, with its reason, for each visible change.
 
-An entry is made in the transaction of the change, from the rows before and after it, so no change
-can be left out, and no entry is without its change. A tree with the same root and another
-generation is no change.
+An entry is written in the transaction of the change, from the rows before and after. No change can
+therefore lack an entry, and no entry lacks its change. A new generation of a tree with the same
+root is no visible change.
 """
 
 import json
@@ -22,7 +22,7 @@ from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId, ReplicaState
 from scanner.finding import ScanFinding
 
-KEPT_COUNT: Final = 64  # newest entries per replica
+KEPT_COUNT: Final = 64  # entries per replica; the newest are kept
 FAULTS_TOLD_MAX: Final = 3
 _KEY: Final = struct.Struct(">QI")  # container, entry number
 _HEAD: Final = re.compile(rb'{"version":%d,"at_ms":(\d+),' % ROW_VERSION)
@@ -31,10 +31,8 @@ _HEAD: Final = re.compile(rb'{"version":%d,"at_ms":(\d+),' % ROW_VERSION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """State of a replica from one moment on. `root` is None while there is no tree.
-
-    `why` is the reason in words.
-    """
+    """State of a replica after one change. `root` is None if it had no tree. `why` is the reason as
+    text."""
 
     at_ms: int
     state: ReplicaState
@@ -50,7 +48,7 @@ class HistoryEntry:
 def entry_of(
     before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[ScanFinding], at_ms: int
 ) -> HistoryEntry:
-    """Return the entry for a change; `findings` are the replica's after it."""
+    """Return the entry for a change. `findings` are the replica's findings after the change."""
     tree = after.tree
     return HistoryEntry(
         at_ms=at_ms,
@@ -68,7 +66,7 @@ def entry_of(
 def reasons(
     before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[ScanFinding]
 ) -> Iterator[str]:
-    """Yield the reasons for a change."""
+    """Yield texts that explain the change from `before` to `after`."""
     if before is None:
         yield f"appeared here as {after.state}"
     elif before.tree is None and after.tree is not None:
@@ -94,7 +92,8 @@ def tombstones(row: ReplicaRow | None) -> int:
 
 
 def was_repaired(before: ReplicaRow | None, after: ReplicaRow) -> bool:
-    """Return whether data has changed since the previous tree; repairs increment the generation."""
+    """Return whether data has changed since the previous tree, because each repair increments the
+    generation."""
     if before is None or before.tree is None or after.tree is None:
         return False
     return before.generation > before.tree.generation
@@ -105,7 +104,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def encode_entry(entry: HistoryEntry) -> bytes:
-    """Return the row of one entry; its container and number are in the key."""
+    """Return the row of one entry. Its key has the container and the entry number."""
     fields = {
         "version": ROW_VERSION,
         "at_ms": entry.at_ms,
@@ -122,7 +121,7 @@ def encode_entry(entry: HistoryEntry) -> bytes:
 
 
 def append(cursor: "lmdb.Cursor[bytes]", container_id: ContainerId, entry: HistoryEntry) -> None:
-    """Add an entry to its replica's history, and drop the oldest beyond the limit."""
+    """Add an entry to the history of its replica, and delete the oldest entry beyond the limit."""
     number = 0
     if cursor.prev() if cursor.set_range(_KEY.pack(container_id + 1, 0)) else cursor.last():
         owner, last = _KEY.unpack(cursor.key())
@@ -133,7 +132,7 @@ def append(cursor: "lmdb.Cursor[bytes]", container_id: ContainerId, entry: Histo
 
 
 def entries_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ContainerId, HistoryEntry]]:
-    """Yield entries with their containers, in the order of their rows; damaged ones are skipped."""
+    """Yield (container id, entry) in the order of the rows. Damaged rows are skipped."""
     for key, row in rows:
         container_id = ContainerId(int.from_bytes(key[:8]))
         with suppress(DamagedData):
@@ -142,18 +141,18 @@ def entries_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ContainerI
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The newest entries since a time, oldest first, each with its container."""
+    """The newest history entries since a time, oldest first, each with its container."""
 
     entries: Sequence[tuple[ContainerId, HistoryEntry]]
-    left_out_count: int = 0  # number of older entries since then that were left out
+    left_out_count: int = 0  # number of older entries in that period that are not included
     unread_paths: Sequence[str] = ()  # unreadable volumes
 
 
 def newest(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int, count: int) -> Changes:
-    """Return the newest `count` entries since a time.
+    """Return the newest `count` entries since `since_ms`.
 
-    There may be millions of rows of which few are selected. So the time is read from the first
-    bytes of a row, and only selected rows are decoded.
+    There may be millions of rows, of which few are selected. The time is therefore matched in the
+    first bytes of a row, and only selected rows are decoded.
     """
     found: list[tuple[int, bytes, bytes]] = []
     left_out_count = 0
@@ -172,7 +171,7 @@ def newest(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int, count: int) ->
 
 
 def together(found: Iterable[Changes], *, count: int) -> Changes:
-    """Return the newest of several volumes."""
+    """Merge the changes of several volumes; return the newest `count`."""
     parts = list(found)
     entries = sorted(
         (item for part in parts for item in part.entries), key=lambda item: item[1].at_ms
@@ -186,7 +185,7 @@ def together(found: Iterable[Changes], *, count: int) -> Changes:
 
 
 def decode_entry(container_id: ContainerId, row: bytes) -> HistoryEntry:
-    """Parse one entry. Raise `Damaged`."""
+    """Parse one entry. Raise `DamagedData` if it is invalid."""
     what = f"history row of container {container_id}"
     fields = json.loads(bytes(unseal(row, what)))
     if fields.pop("version", None) != ROW_VERSION:

@@ -1,8 +1,8 @@
 """Binary formats of the index's rows: replicas, chunks, findings, journal entries.
 
-Every row ends with the CRC-32C of what precedes it, so that a damaged row raises `Damaged` and is
-never read in part. Block rows have a format of their own, `merkle.blockrow`, because trees are
-built from them without parsing each. docs/DISK_FORMAT.md describes the layouts.
+Every row ends with the CRC32C of the bytes before. A damaged row raises `DamagedData`; no part of
+it is used. Block rows have their own format, `merkle.blockrow`, because trees are built from them
+without parsing each row. docs/DISK_FORMAT.md describes the layouts.
 """
 
 import json
@@ -31,7 +31,7 @@ KEY_BYTES: Final = {
     "journal": 25, "cursors": 8, "history": 12, "packed": 16, "doubts": 8,
 }  # fmt: skip
 NO_BCSID: Final = Bcsid(0)
-ALONE: Final = -1  # a journal entry whose quarantine copy has its own chunk only
+ALONE: Final = -1  # `kept_bytes` of an entry whose quarantine copy has no other chunks
 CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # upper limit of the count
 _SEAL: Final = struct.Struct(">I")
 _WORDS: Final = ("version", "state", "former_state", "algorithm")  # as numbers, one byte each
@@ -43,13 +43,13 @@ _NUMBERS: Final = (
     *((name, NUMBERS[name].kept) for name in ("data_scan_at_ms", "finding_count")),
     ("created_at_ms", ">u8"),
 )
-"""The numbers of a `ReplicaRow` in their order on disk."""
+"""Numeric fields of a `ReplicaRow`, in their order on disk."""
 _STANDING: Final = struct.Struct(">HHQ")  # the first three of the fields
 _TREE: Final = ("root", "generation", "block_count", "tombstone_count", "tombstones_checksum")
 REPLICA_FIELDS: Final = np.dtype(
     [(name, "u1") for name in _WORDS] + list(_NUMBERS) + [(f"tree.{name}", ">u8") for name in _TREE]
 )
-"""Fields of a replica's row, before the name of its origin."""
+"""Fields of a replica's row before the id of the origin datanode."""
 _FORMATS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _PLACES: Final = dict(REPLICA_FIELDS.fields or {})  # type and offset by name
 _REPLICA: Final = struct.Struct(">" + "".join(_FORMATS[p[0].itemsize] for p in _PLACES.values()))
@@ -65,7 +65,7 @@ _SHOWN: Final = tuple(
 )
 SEAL_BYTES: Final = _SEAL.size
 STATES: Final = tuple(ReplicaState)  # the index is the number on disk: append only
-ALGORITHMS: Final = (None, *Algorithm)  # append only, too
+ALGORITHMS: Final = (None, *Algorithm)  # the index is the number on disk: append only
 
 assert [state.value for state in STATES] == [
     "OPEN",
@@ -81,13 +81,13 @@ assert list(ALGORITHMS) == [None, "crc32c", "xxh3_64"], "the order of Algorithm 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaInfo(ReplicaNumbers):
-    """Facts of one replica, as reported."""
+    """Facts of one replica that reports contain."""
 
     state: ReplicaState
     former_state: ReplicaState | None = None
     bcsid: Bcsid = NO_BCSID
     tree: TreeSummary | None = None
-    contradiction_count: int = 0  # contradictions by a peer's intact row or tombstone
+    contradiction_count: int = 0  # contradictions with intact rows or tombstones of peers
     origin_datanode_id: str = ""
 
 
@@ -95,8 +95,9 @@ class ReplicaInfo(ReplicaNumbers):
 class ReplicaRow(ReplicaInfo):
     """Index row of one replica.
 
-    `generation` grows with every change of the tree's contents; the tree's own generation is in its
-    summary. They differ after a repair until a scan has read the changed data.
+    `generation` grows with every change of the tree's contents. The tree's summary has the
+    generation of the stored tree. After a repair, the two differ until a scan has read the changed
+    data.
     """
 
     generation: int = 0
@@ -104,17 +105,19 @@ class ReplicaRow(ReplicaInfo):
 
 
 def moved_on(row: ReplicaRow) -> ReplicaRow:
-    """Return the row with the next generation, so that a scan that began earlier must run again."""
+    """Return the row with the next generation. A scan that began earlier can then not be
+    committed."""
     return replace(row, generation=row.generation + 1)
 
 
 def seal(body: bytes) -> bytes:
-    """Append the checksum that `unseal` verifies."""
+    """Append the CRC32C that `unseal` verifies."""
     return body + _SEAL.pack(crc32c(body))
 
 
 def unseal(row: bytes, what: str) -> memoryview:
-    """Return the body of a sealed row. Raise `Damaged` naming `what`."""
+    """Return the body of a sealed row. Raise `DamagedData`, naming `what`, if the CRC32C does not
+    match."""
     body = memoryview(row)[: -_SEAL.size]
     if len(row) < _SEAL.size or _SEAL.unpack_from(row, len(row) - _SEAL.size)[0] != crc32c(body):
         raise DamagedData(f"{what}: checksum of the row does not match")
@@ -138,13 +141,13 @@ def encode_replica(row: ReplicaRow) -> bytes:
 
 
 def reported_part(row: bytes) -> bytes:
-    """Return the part of a raw row that reports show, except counts and times: its state, and its
-    tree without the tree's generation."""
+    """Return the fields of a raw row whose change is visible: the state, and the tree without its
+    generation. Counts and times are not included."""
     return b"".join([row[part] for part in _SHOWN])
 
 
 def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
-    """Parse the row of one replica. Raise `Damaged`."""
+    """Parse the row of one replica. Raise `DamagedData` if it is invalid."""
     what = f"replica row of container {container_id}"
     body = unseal(row, what)
     _check_head(body, what)
@@ -163,8 +166,9 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
 
 
 def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
-    """Return the replica index and the commit id in such a row. A read of a block needs only these,
-    and parsing the whole row would take a third of its time. Raise `Damaged`."""
+    """Return the replica index and the BCSID in a replica row. A read of a block needs only these,
+    and parsing the complete row would take a third of its time. Raise `DamagedData` if it is
+    invalid."""
     what = f"replica row of container {container_id}"
     body = unseal(row, what)
     _check_head(body, what)
@@ -173,7 +177,8 @@ def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
 
 
 def is_newer(row: bytes) -> bool:
-    """Return whether a newer agent wrote the row of a replica, which then is not damaged."""
+    """Return whether a newer agent wrote this replica row; it is then intact, but cannot be
+    read."""
     if not row or row[0] <= ROW_VERSION:
         return False
     with suppress(DamagedData):
@@ -183,8 +188,7 @@ def is_newer(row: bytes) -> bool:
 
 
 def _check_head(body: memoryview, what: str) -> None:
-    """Raise `Damaged` unless a replica's row has this version and extends to the name of its
-    origin."""
+    """Raise `DamagedData` unless a replica row has the supported version and all fixed fields."""
     if len(body) < REPLICA_BYTES or body[0] != ROW_VERSION:
         raise DamagedData(f"{what}: unknown version or cut short")
 
@@ -202,7 +206,7 @@ def encode_chunk(block_id: BlockId, chunk: ChunkInfo) -> bytes:
 
 
 def decode_chunk(block_id: BlockId, row: bytes) -> ChunkInfo:
-    """Parse the row of a single chunk. Raise `Damaged`."""
+    """Parse the row of a single chunk. Raise `DamagedData` if it is invalid."""
     chunks = decode_block(block_id, row).chunks
     if len(chunks) != 1:
         raise DamagedData(f"row of one chunk of block {block_id}: holds {len(chunks)}")
@@ -210,7 +214,7 @@ def decode_chunk(block_id: BlockId, row: bytes) -> ChunkInfo:
 
 
 def encode_finding(finding: ScanFinding) -> bytes:
-    """Return the row of one finding; its container is in the key."""
+    """Return the row of one finding. Its key has the container."""
     fields = (
         finding.verdict,
         finding.fault,
@@ -225,12 +229,12 @@ def encode_finding(finding: ScanFinding) -> bytes:
 
 
 def decode_finding(container_id: ContainerId, row: bytes) -> ScanFinding:
-    """Parse one finding. Raise `Damaged`."""
+    """Parse one finding. Raise `DamagedData` if it is invalid."""
     what = f"finding row of container {container_id}"
     try:
         fields = json.loads(bytes(unseal(row, what)))
         verdict, fault, block_id, offset, length_bytes, found_at_ms, evidence = fields[:7]
-        forensic = fields[7] if len(fields) > 7 else Forensic.UNKNOWN  # of older rows
+        forensic = fields[7] if len(fields) > 7 else Forensic.UNKNOWN  # not in older rows
         return ScanFinding(
             container_id=container_id,
             verdict=Verdict(verdict),
@@ -253,12 +257,15 @@ def decode_finding(container_id: ContainerId, row: bytes) -> ScanFinding:
 
 @dataclass(frozen=True, slots=True)
 class InstallEntry:
-    """Bytes of one chunk are being written over existing ones.
+    """The bytes of one chunk are being overwritten.
 
-    `data_checksum` (CRC-32C) shows whether the new bytes arrived. `quarantine` names the copy of
-    the old ones ("" if they were unreadable). `old_length_bytes` is the file's length, -1 if
-    absent. For a batch, the copy has the old bytes of all its chunks: `kept_bytes` of this one,
-    from `kept_start` on. The file is then as long as the batch's writes before this chunk make it.
+    `data_checksum` (CRC32C) identifies the new bytes. `quarantine` is the name of the copy of the
+    old bytes; "" if they were unreadable. `old_length_bytes` is the length of the file; -1 if there
+    was none.
+
+    In a batch, one copy has the old bytes of all chunks. The old bytes of this chunk are
+    `kept_bytes` long and begin at `kept_start`. `old_length_bytes` then is the length after the
+    earlier writes of the batch.
     """
 
     block_id: BlockId
@@ -266,14 +273,14 @@ class InstallEntry:
     data_checksum: int
     old_length_bytes: int
     quarantine: str
-    pending: bool  # of an uncommitted block: a client's rewrite, not a repair
+    pending: bool  # a client rewrites uncommitted bytes; False = a repair
     kept_start: int = 0
     kept_bytes: int = ALONE
-    proof: str = ""  # of the peer that has the new bytes; "" if there was none
+    proof: str = ""  # proof of the peer that has the new bytes; "" if there is none
 
     @property
     def is_of_batch(self) -> bool:
-        """Return whether other entries share its copy."""
+        """Return whether the quarantine copy also has bytes of other entries."""
         return self.kept_bytes != ALONE
 
 
@@ -282,9 +289,9 @@ Texts: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class UnlinkEntry:
-    """Blocks are tombstones and their rows are deleted; their files are being unlinked. Those in
-    `kept` go to quarantine with their client metadata, because their delete came from a peer's
-    claim, or from an order without a deleted key."""
+    """Files of deleted blocks are being unlinked. Their rows are already replaced by tombstones.
+    Blocks in `kept` go to quarantine with their client metadata, because the delete came from a
+    peer's claim, or from a command for a key that is not deleted."""
 
     block_ids: tuple[BlockId, ...]
     kept: Mapping[BlockId, Texts] = field(default_factory=dict)
@@ -299,7 +306,7 @@ class TreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class DescriptorEntry:
-    """The descriptor is older than the replica row."""
+    """The descriptor file is older than the replica row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +318,8 @@ JournalEntry: TypeAlias = InstallEntry | UnlinkEntry | TreeEntry | DescriptorEnt
 
 
 def journal_key(container_id: ContainerId, entry: JournalEntry) -> bytes:
-    """Return the key: one entry of each kind per container at a time, one install per chunk."""
+    """Return the key of an entry. A container has at most one entry of each kind, and one install
+    entry per chunk."""
     match entry:
         case DescriptorEntry():
             place = (1, 0, 0)
@@ -361,8 +369,8 @@ def encode_journal(entry: JournalEntry) -> bytes:
 
 
 def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
-    """Parse one journal entry. Raise `Damaged`; its content is then unknown, so nothing may be
-    finished or rolled back for it."""
+    """Parse one journal entry. Raise `DamagedData` if it is invalid; its work is then unknown, so
+    nothing may be finished or rolled back."""
     what = f"journal row of container {container_id}"
     fields = json.loads(bytes(unseal(row, what)))
     match fields:
@@ -394,8 +402,8 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class ScanCursor:
-    """Progress of an unfinished scan, and its generation, because another generation has other
-    rows."""
+    """Progress of an unfinished scan. It is valid only for `generation`, because another generation
+    has other rows."""
 
     generation: int
     begun_at_ms: int
@@ -403,7 +411,7 @@ class ScanCursor:
 
 
 def encode_cursor(cursor: ScanCursor) -> bytes:
-    """Return the row of a scan's cursor."""
+    """Return the row of a scan cursor."""
     fields = {
         "version": ROW_VERSION,
         "generation": cursor.generation,
@@ -417,7 +425,7 @@ def encode_cursor(cursor: ScanCursor) -> bytes:
 
 
 def decode_cursor(container_id: ContainerId, row: bytes) -> ScanCursor:
-    """Parse a scan's cursor. Raise `Damaged`."""
+    """Parse a scan cursor. Raise `DamagedData` if it is invalid."""
     what = f"cursor row of container {container_id}"
     fields = json.loads(bytes(unseal(row, what)))
     if fields.get("version") != ROW_VERSION:
@@ -430,7 +438,7 @@ def decode_cursor(container_id: ContainerId, row: bytes) -> ScanCursor:
 
 
 def not_found(container_id: ContainerId) -> RefusedError:
-    """Return the refusal of an unknown container id."""
+    """Return the error for an unknown container id."""
     return RefusedError(
         Code.CONTAINER_NOT_FOUND, f"no container {container_id}", container_id=container_id
     )

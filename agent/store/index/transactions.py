@@ -5,13 +5,13 @@
     pending     be64 container, be64 block, be64 offset    chunks written and not yet committed
     tombstones  be64 container, be64 block            be64 checksum of the deleted block
     findings    be64 container, be32 number           one finding
-    journal     be64 container, kind, ...             work begun and not yet finished
+    journal     be64 container, kind, ...             unfinished work
     cursors     be64 container                        progress of an unfinished scan
     history     be64 container, be32 number           the replica's newest changes, with reasons
-    packed      be64 container, be64 block            place of a small block in its pack
-    doubts      be64 container                        count of scans that could not read it
+    packed      be64 container, be64 block            range of a small block in its pack
+    doubts      be64 container                        count of scans with failed reads
 
-Keys are big-endian, so a cursor walks containers, blocks and chunks in order.
+Keys are big-endian, so a cursor visits containers, blocks and chunks in ascending order.
 """
 
 import struct
@@ -67,7 +67,7 @@ _NUMBERED: Final = struct.Struct(">QI")
 
 
 class IndexView:
-    """Read access: one consistent view of the index, for a `with Index.read()` block."""
+    """Read access to one consistent snapshot of the index, for a `with Index.read()` block."""
 
     def __init__(
         self, transaction: "lmdb.Transaction[bytes]", databases: Databases, file: Path
@@ -77,7 +77,8 @@ class IndexView:
         self._file = file
 
     def replica(self, container_id: ContainerId) -> ReplicaRow:
-        """Return the row of a replica. Raise `RefusedError(CONTAINER_NOT_FOUND)`, `Damaged`."""
+        """Return the row of a replica. Raise `RefusedError(CONTAINER_NOT_FOUND)` if there is none,
+        `DamagedData` if it is damaged."""
         return decode_replica(container_id, self._replica_row(container_id))
 
     def has_replica(self, container_id: ContainerId) -> bool:
@@ -85,7 +86,7 @@ class IndexView:
         return self._txn.get(_U64.pack(container_id), db=self._dbs.replicas) is not None
 
     def standing(self, container_id: ContainerId) -> tuple[int, Bcsid]:
-        """Return the replica index and the commit id of a replica. Raise as `replica`."""
+        """Return the replica index and the BCSID of a replica. Raise as `replica`."""
         return decode_standing(container_id, self._replica_row(container_id))
 
     def _replica_row(self, container_id: ContainerId) -> bytes:
@@ -95,7 +96,8 @@ class IndexView:
         return row
 
     def replicas(self, start: int = 0) -> Iterator[tuple[ContainerId, ReplicaRow | DamagedData]]:
-        """Yield all replicas from container `start` on; a damaged row as its damage."""
+        """Yield all replicas from container `start` on. For a damaged row, yield its
+        `DamagedData`."""
         for key, row in self._walk(self._dbs.replicas, b"", _U64.pack(start)):
             container_id = ContainerId(_U64.unpack(key)[0])
             try:
@@ -104,9 +106,7 @@ class IndexView:
                 yield container_id, damage
 
     def check_not_newer(self, path: Path) -> None:
-        """Raise RefusedError if a newer agent wrote the row of a replica on the volume at
-        `path`.
-        """
+        """Raise RefusedError if a newer agent wrote a replica row on the volume at `path`."""
         with self._txn.cursor(self._dbs.replicas) as cursor:
             for key, row in cursor:
                 if is_newer(row):
@@ -119,22 +119,20 @@ class IndexView:
         self.let_go_of_pages()
 
     def columns(self) -> tuple[ReplicaColumns, DamagedRows]:
-        """Return all replicas as columns, and the damage of damaged rows.
+        """Return all replicas as columns, and the damaged rows.
 
-        Afterwards the pages of these many rows are removed from this process's memory.
+        Afterwards the pages of these rows are unmapped from this process's memory.
         """
         with self._txn.cursor(self._dbs.replicas) as cursor:
             return decode_columns(cursor, self.let_go_of_pages)
 
     def let_go_of_pages(self) -> None:
-        """Remove the pages read from this process's memory, because they are not needed soon.
-
-        The open transaction keeps the map in place meanwhile.
-        """
+        """Unmap the pages read so far from this process's memory, because they are not needed soon.
+        The open transaction keeps the map itself in place."""
         let_go_of_pages(self._file)
 
     def version(self) -> int:
-        """Return a number that grows with every change of this index."""
+        """Return the id of the last transaction, which grows with every change of this index."""
         return int(self._txn.id())
 
     def replica_count(self) -> int:
@@ -142,11 +140,11 @@ class IndexView:
         return self._txn.stat(self._dbs.replicas)["entries"]
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
-        """Return the raw row of a committed block."""
+        """Return the raw row of a committed block; None if there is none."""
         return self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.blocks)
 
     def blocks(self, container_id: ContainerId, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield raw block rows by ascending block id."""
+        """Yield raw block rows by ascending block id from `start` on."""
         prefix = _U64.pack(container_id)
         for key, row in self._walk(self._dbs.blocks, prefix, _PAIR.pack(container_id, start)):
             yield BlockId(int.from_bytes(key[8:])), row
@@ -154,7 +152,7 @@ class IndexView:
     def pending(
         self, container_id: ContainerId, block_id: BlockId | None = None
     ) -> Iterator[tuple[BlockId, ChunkInfo]]:
-        """Yield the written, uncommitted chunks of one block or of all."""
+        """Yield the uncommitted chunks of one block, or of all blocks."""
         prefix = _U64.pack(container_id)
         if block_id is not None:
             prefix += _U64.pack(block_id)
@@ -165,12 +163,12 @@ class IndexView:
     def pending_at(
         self, container_id: ContainerId, block_id: BlockId, offset: int
     ) -> ChunkInfo | None:
-        """Return the uncommitted chunk that starts at `offset`."""
+        """Return the uncommitted chunk that begins at `offset`; None if there is none."""
         row = self._txn.get(_TRIPLE.pack(container_id, block_id, offset), db=self._dbs.pending)
         return None if row is None else decode_chunk(block_id, row)
 
     def last_pending(self, container_id: ContainerId, block_id: BlockId) -> ChunkInfo | None:
-        """Return the uncommitted chunk with the highest offset."""
+        """Return the uncommitted chunk with the highest offset; None if there is none."""
         with self._txn.cursor(self._dbs.pending) as cursor:
             behind = _PAIR.pack(container_id, block_id + 1)
             found = cursor.prev() if cursor.set_range(behind) else cursor.last()
@@ -179,12 +177,12 @@ class IndexView:
             return decode_chunk(block_id, cursor.value())
 
     def tombstone(self, container_id: ContainerId, block_id: BlockId) -> int | None:
-        """Return the checksum in a deleted block's tombstone."""
+        """Return the checksum in a deleted block's tombstone; None if there is no tombstone."""
         row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.tombstones)
         return None if row is None else int.from_bytes(row)
 
     def tombstones(self, container_id: ContainerId) -> dict[BlockId, int]:
-        """Return all tombstones of a container."""
+        """Return the tombstone checksums of all deleted blocks of a container."""
         prefix = _U64.pack(container_id)
         return {
             BlockId(int.from_bytes(key[8:])): int.from_bytes(row)
@@ -193,7 +191,7 @@ class IndexView:
 
     def findings(self, container_id: ContainerId) -> Iterator[ScanFinding]:
         """Yield the unresolved findings of a container. Damaged rows are skipped, because the next
-        scan finds the same again."""
+        scan finds the same faults again."""
         prefix = _U64.pack(container_id)
         for _, row in self._walk(self._dbs.findings, prefix, prefix):
             try:
@@ -213,7 +211,8 @@ class IndexView:
     def journal(
         self, container_id: ContainerId | None = None
     ) -> Iterator[tuple[ContainerId, JournalEntry | DamagedData]]:
-        """Yield unfinished work of one container or of all; a damaged entry as its damage."""
+        """Yield the journal entries of one container or of all. For a damaged entry, yield its
+        `DamagedData`."""
         prefix = b"" if container_id is None else _U64.pack(container_id)
         for key, row in self._walk(self._dbs.journal, prefix, prefix):
             owner = ContainerId(_U64.unpack_from(key)[0])
@@ -223,7 +222,7 @@ class IndexView:
                 yield owner, damage
 
     def packed(self, container_id: ContainerId, block_id: BlockId) -> PackedPlace | None:
-        """Return the place of a block in its pack; a damaged row counts as none."""
+        """Return the range of a block in its pack; None if it has no row or the row is damaged."""
         row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
         return None if row is None else decode_place(row)
 
@@ -234,30 +233,32 @@ class IndexView:
             yield BlockId(int.from_bytes(key[8:])), row
 
     def packed_blocks(self, container_id: ContainerId) -> PackedBlocks:
-        """Return all packed blocks of a container, except damaged rows."""
+        """Return all packed blocks of a container, without damaged rows."""
         return decode_packed(self.packed_rows(container_id))
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return the cursor of an unfinished scan. A damaged row counts as none, because it only
-        saves reading."""
+        """Return the cursor of an unfinished scan; None if there is none or it is damaged, because
+        a cursor only saves reading."""
         row = self._txn.get(_U64.pack(container_id), db=self._dbs.cursors)
         with suppress(DamagedData):
             return None if row is None else decode_cursor(container_id, row)
         return None
 
     def doubt_row(self, container_id: ContainerId) -> bytes | None:
-        """Return the raw row of a replica's failed reads (agent.store.index.unreadable_rows)."""
+        """Return the raw row that counts a replica's failed reads
+        (agent.store.index.unreadable_rows); None if there is none."""
         return self._txn.get(_U64.pack(container_id), db=self._dbs.doubts)
 
     def history(self, container_id: ContainerId) -> Iterator[replica_history.HistoryEntry]:
-        """Yield the history of a replica, oldest first; damaged rows are skipped."""
+        """Yield the history of a replica, oldest entry first; damaged rows are skipped."""
         return (
             entry
             for _, entry in replica_history.entries_of(self.history_rows(_U64.pack(container_id)))
         )
 
     def history_rows(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the raw history rows of one replica by its key, or of all."""
+        """Yield the raw history rows whose keys begin with `prefix`; of all replicas without
+        one."""
         yield from self._walk(self._dbs.history, prefix, prefix)
 
     def _walk(
@@ -269,7 +270,7 @@ class IndexView:
 
 
 class IndexChange(IndexView):
-    """Write access: the changes of one durable transaction, all of them or none."""
+    """Write access in one transaction. All of its changes become durable, or none."""
 
     def __init__(
         self,
@@ -282,7 +283,7 @@ class IndexChange(IndexView):
         self._now_ms = now_ms
 
     def put_replica(self, container_id: ContainerId, row: ReplicaRow) -> None:
-        """Set the row of a replica; record a visible change in its history."""
+        """Set the row of a replica. Record the change in its history if it is visible."""
         key, raw = _U64.pack(container_id), encode_replica(row)
         had = self._txn.get(key, db=self._dbs.replicas)
         self._txn.put(key, raw, db=self._dbs.replicas)
@@ -291,7 +292,7 @@ class IndexChange(IndexView):
             self._remember(container_id, had, row)
 
     def _remember(self, container_id: ContainerId, had: bytes | None, row: ReplicaRow) -> None:
-        """Add an entry to the history, and drop the oldest beyond the limit."""
+        """Add an entry to the history of a replica, and delete the oldest beyond the limit."""
         try:
             before = None if had is None else decode_replica(container_id, had)
         except DamagedData:
@@ -309,15 +310,15 @@ class IndexChange(IndexView):
     def put_blocks(
         self, container_id: ContainerId, block_rows: Iterable[tuple[BlockId, bytes]]
     ) -> None:
-        """Set the raw rows of many committed blocks; fastest by ascending id."""
+        """Set the raw rows of many committed blocks. This is fastest by ascending id."""
         self._put_pairs(self._dbs.blocks, container_id, block_rows)
 
     def put_packed(self, container_id: ContainerId, blocks: PackedBlocks) -> None:
-        """Record the places of blocks in the container's pack."""
+        """Record the ranges of blocks in the container's pack."""
         self._put_pairs(self._dbs.packed, container_id, encode_packed(blocks))
 
     def delete_packed(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> None:
-        """Record that blocks are no longer in a pack."""
+        """Record that blocks are no longer in the pack."""
         for block_id in block_ids:
             self._txn.delete(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
 
@@ -336,14 +337,15 @@ class IndexChange(IndexView):
         return self._txn.delete(_PAIR.pack(container_id, block_id), db=self._dbs.blocks)
 
     def put_pending(self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo) -> None:
-        """Record a chunk that is durable and not committed."""
+        """Record a chunk that is durable but not committed."""
         key = _TRIPLE.pack(container_id, block_id, chunk.offset)
         self._txn.put(key, encode_chunk(block_id, chunk), db=self._dbs.pending)
 
     def delete_pending(
         self, container_id: ContainerId, block_id: BlockId | None = None, *, end: int | None = None
     ) -> None:
-        """Remove uncommitted chunks of the container, of a block, or of a block before `end`."""
+        """Remove the uncommitted chunks of the container, or of one block. `end` restricts this to
+        chunks that begin before `end`."""
         prefix = _U64.pack(container_id)
         if block_id is not None:
             prefix += _U64.pack(block_id)
@@ -372,7 +374,7 @@ class IndexChange(IndexView):
         self._txn.delete(_U64.pack(container_id), db=self._dbs.cursors)
 
     def put_doubt_row(self, container_id: ContainerId, row: bytes | None) -> None:
-        """Set or remove the row of failed reads."""
+        """Set the row that counts failed reads; None removes it."""
         self._txn.delete(_U64.pack(container_id), db=self._dbs.doubts)
         if row is not None:
             self._txn.put(_U64.pack(container_id), row, db=self._dbs.doubts)

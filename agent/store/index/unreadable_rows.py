@@ -1,6 +1,6 @@
-"""Index row that counts the failed reads of a replica by scans.
+"""Index row that counts the scans of a replica with failed reads.
 
-It keeps the count over restarts of the agent. `scanner.unreadable_verdict` decides what follows.
+The count survives restarts of the agent. `scanner.unreadable_verdict` decides on it.
 """
 
 import json
@@ -22,7 +22,7 @@ class UnreadableRow:
     container_id: ContainerId
 
     def note(self, why: str) -> None:
-        """Count a scan that ended because of an unreadable place; durable on return."""
+        """Count a scan that failed to read a range. The count is durable when this returns."""
         now_ms = self.index.now_ms()
 
         def change(rows: IndexChange) -> None:
@@ -32,25 +32,25 @@ class UnreadableRow:
         self.index.write(change)
 
     def are_over(self) -> bool:
-        """Return whether a failure from now on is UNREADABLE."""
+        """Return whether a failed read has from now on the verdict UNREADABLE."""
         with self.index.read() as rows:
             doubt = decode_doubt(rows.doubt_row(self.container_id))
         return is_over(doubt, self.index.now_ms())
 
     def are_noted(self) -> bool:
-        """Return whether any scan since the last whole one failed to read something."""
+        """Return whether a scan failed to read a range since the last complete scan."""
         with self.index.read() as rows:
             return rows.doubt_row(self.container_id) is not None
 
 
 def encode_doubt(doubt: UnreadableRecord) -> bytes:
-    """Return the row of a doubt."""
+    """Return the row for a record of failed reads."""
     fields = {"version": ROW_VERSION, **asdict(doubt)}
     return seal(json.dumps(fields, separators=(",", ":")).encode())
 
 
 def decode_doubt(row: bytes | None) -> UnreadableRecord | None:
-    """Parse the row of a doubt; a damaged row counts as none, which restarts the count."""
+    """Parse the row; None if it is missing or damaged, which restarts the count."""
     try:
         fields = None if row is None else json.loads(bytes(unseal(row, "doubt row")))
     except DamagedData:

@@ -1,1 +1,1 @@
-"""Verification log of a volume: verifications, repairs and deletes, in a tamper-evident form."""
+"""Verification log of a volume: a tamper-evident record of verifications, repairs and deletes."""

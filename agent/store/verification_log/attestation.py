@@ -1,9 +1,8 @@
-"""Attestation for auditors from a verification log: verifications with times, and failures. Pure.
+"""Attestation for auditors, computed from a verification log whose chain is intact. Pure.
 
-    log with an intact chain ─► entries of a period ─► counts, failures, repairs, deletes
-
-Only facts of the log are stated: a replica that was not read in the period is in no list, and
-missing entries are counted as missing.
+It lists the verified replicas with times, and counts failures, repairs and deletes of a period. It
+states only facts of the log. A replica that was not read in the period is in no list. The number of
+missing entries is stated.
 """
 
 from collections import Counter
@@ -27,17 +26,17 @@ DELETE: Final = ("container_id", "index", "state", "root", "block_count", "bytes
 
 @dataclass(slots=True)
 class _Read:
-    """Reads of a replica in the period."""
+    """Reads of one replica in the period."""
 
     reads: int = 0
-    whole_at_ms: int = 0  # 0 = not read whole
+    whole_at_ms: int = 0  # time of the last complete read; 0 = none
     verdict: str = ""
     root: str = ""
 
 
 @dataclass(slots=True)
 class _Account:
-    """Sums over the entries of a period."""
+    """Sums over the entries of the period."""
 
     owner: dict[str, str] = field(default_factory=dict)
     versions: list[str] = field(default_factory=list)
@@ -60,7 +59,7 @@ class _Account:
 def account(
     entries: Iterable[LogEntry], checked: ChainCheck, *, from_ms: int, to_ms: int
 ) -> dict[str, object]:
-    """Return the statement of an intact log about `[from_ms, to_ms)`."""
+    """Return the attestation of an intact log for the period `[from_ms, to_ms)`."""
     assert checked.gap is None, "who asks has refused a log with a gap"
     kept = _Account()
     for entry in entries:
@@ -90,7 +89,8 @@ def account(
 
 
 def _take(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> None:
-    """Add one entry: facts about the log always, other facts if they are of the period."""
+    """Add one entry. Facts about the log are always added, other facts only if they are in the
+    period."""
     facts, kind = entry.facts, entry.facts.get("kind")
     at_ms = int(facts.get("at_ms", 0))
     kept.first_at_ms = kept.first_at_ms or at_ms
@@ -133,7 +133,7 @@ def _take_verdict(kept: _Account, entry: LogEntry) -> None:
 
 
 def _told(entry: LogEntry, names: Sequence[str]) -> dict[str, object]:
-    """Return an entry's facts, with its number, which locates it in the log."""
+    """Return the named facts of an entry, with its number, which locates it in the log."""
     named = {name: entry.facts[name] for name in (*names, *WHO) if name in entry.facts}
     return {"entry": entry.number, "at_ms": entry.facts["at_ms"], **named}
 

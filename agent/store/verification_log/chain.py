@@ -3,10 +3,10 @@
     <sha256 of the body, hex> <body>\\n        body: JSON, one line
         {"n":7,"prev":"<sha256 of entry 6>","at_ms":...,"kind":"verdict","container_id":5,...}
 
-An entry has its number and the hash of the previous one. So a line alone shows an edit, and its
-neighbours show whether an entry was removed, repeated or moved. A writer of the file can also
-rewrite all of it, or cut its end; only an anchor, a head stored elsewhere, shows that. The removal
-of old files is an entry itself, which explains what is missing at the start.
+An entry contains its number and the hash of the previous entry. A changed line does not match its
+own hash. Its neighbours show whether an entry was removed, repeated or moved. A person who can
+write the file can also rewrite all of it, or truncate it. Only an anchor detects this: the head of
+the log, stored elsewhere. When old files are removed, an entry says so.
 """
 
 import hashlib
@@ -27,16 +27,16 @@ _NAME: Final = re.compile(r"([0-9]{16})\.log")
 class EntryKind(StrEnum):
     """Kind of an entry."""
 
-    FILE = "file"  # start of a file: owner of the log, and writing version
+    FILE = "file"  # start of a file: owner of the log, and version of the agent
     VERDICT = "verdict"  # a replica was read and judged
     REPAIR = "repair"  # bytes or rows of a replica are about to be changed by a repair
     DELETE = "delete"  # a replica is about to be deleted
-    TORN = "torn"  # a partial line of a power cut was cut off
+    TORN = "torn"  # a partial line, left by a power failure, was truncated
     RETIRED = "retired"  # old files are about to be removed
 
 
 class ChainFault(StrEnum):
-    """Fault of a log at its first gap."""
+    """Kind of the first gap in a log."""
 
     EDITED = "edited"
     REMOVED = "removed"
@@ -49,7 +49,7 @@ class ChainFault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Number of entries of a log, and the hash of the last."""
+    """Number of entries of a log, and the hash of the last entry."""
 
     count: int = 0
     checksum: str = GENESIS
@@ -72,7 +72,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A gap in a log. `line` counts from 1; 0 = no particular line."""
+    """A gap in a log. `line` counts from 1; 0 = the gap is not at a particular line."""
 
     fault: ChainFault
     number: int
@@ -83,7 +83,7 @@ class Gap:
 
 @dataclass(slots=True)
 class ChainCheck:
-    """Result of checking a log. `gap` is the first one; nothing after it is trusted."""
+    """Result of checking a log. `gap` is the first gap; no later entry is trusted."""
 
     first: int = 0
     head: Head = field(default_factory=Head)
@@ -103,7 +103,7 @@ def encode(head: Head, facts: Mapping[str, object]) -> tuple[bytes, Head]:
 
 
 def decode(line: bytes) -> LogEntry | None:
-    """Return the entry of a line without its end; None if the line was altered."""
+    """Return the entry of a line without its newline; None if the line does not match its hash."""
     match = _LINE.fullmatch(line)
     if match is None or hashlib.sha256(match[2]).hexdigest() != match[1].decode():
         return None
@@ -129,7 +129,7 @@ def first_number_of(name: str) -> int:
 
 
 def entries(files: Iterable[tuple[str, bytes]]) -> Iterator[LogEntry]:
-    """Yield the entries of files that were checked."""
+    """Yield the entries of files that `check` has accepted."""
     for _, content in files:
         for line in content.split(b"\n"):
             if (entry := decode(line)) is not None:
@@ -137,10 +137,10 @@ def entries(files: Iterable[tuple[str, bytes]]) -> Iterator[LogEntry]:
 
 
 def check(files: Sequence[tuple[str, bytes]], anchors: Iterable[Head] = ()) -> ChainCheck:
-    """Check a log, its files by ascending names, against its chain and anchors; return the first
-    gap.
+    """Check a log against its chain and anchors; return the result with the first gap. `files` are
+    sorted by name.
 
-    An anchor is a head that was stored elsewhere, at any time.
+    An anchor is a head of this log that was stored elsewhere, at any time.
     """
     wanted: dict[int, set[str]] = {}
     for anchor in anchors:
@@ -155,7 +155,7 @@ def check(files: Sequence[tuple[str, bytes]], anchors: Iterable[Head] = ()) -> C
 
 
 class _Walk:
-    """State of a check: the entries so far, and the next expected one."""
+    """State of a running check: the head so far, and the next expected entry."""
 
     def __init__(self, files: Sequence[tuple[str, bytes]], wanted: Mapping[int, set[str]]) -> None:
         self.checked = ChainCheck()
@@ -166,7 +166,7 @@ class _Walk:
         self._last_file = ""
 
     def file_gap(self, name: str, content: bytes, *, is_last: bool) -> Gap | None:
-        """Check one file; return its first gap."""
+        """Check one file; return its first gap, or None."""
         head = self.checked.head
         self._last_file = name
         if self.checked.first and first_number_of(name) != head.count + 1:
@@ -189,7 +189,7 @@ class _Walk:
         return None
 
     def end_gap(self) -> Gap | None:
-        """Return what is missing at the start or at the end."""
+        """Return the gap at the start or at the end of the log; None if there is none."""
         first, head = self.checked.first, self.checked.head
         if first > 1 and self._retired_through < first - 1:
             why = f"the log begins with entry {first}, and no entry tells that older ones went"
@@ -245,7 +245,7 @@ class _Walk:
     def _misplaced(
         self, name: str, at: int, number: int, why: str, entry: LogEntry | None = None
     ) -> Gap:
-        """Return the meaning of an unexpected entry number."""
+        """Return the gap that an unexpected entry number means."""
         due = self.checked.head.count + 1
         if number < due:
             again = entry is not None and self._seen.get(number) == entry.checksum

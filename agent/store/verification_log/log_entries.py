@@ -1,4 +1,4 @@
-"""Entries of the verification log about verdicts, repairs and deletes, in bounded length."""
+"""Verification log entries for verdicts, repairs and deletes. Their length is bounded."""
 
 import hashlib
 from collections import Counter
@@ -14,15 +14,15 @@ from scanner.scan_outcome import ScanOutcome
 
 HEALTHY = "healthy"
 DAMAGED = "damaged"
-UNDECIDED = "undecided"  # not all of it could be judged; the rest is healthy
-HELD = "held"  # interrupted, or its verdict is held; `why` has the reason
+UNDECIDED = "undecided"  # a part could not be judged; the rest is healthy
+HELD = "held"  # the read was interrupted, or its verdict is held back; `why` has the reason
 
 
 def log_verdict(
     log: VerificationLog, base: ScanBase, outcome: ScanOutcome, *, why: str, is_whole: bool
 ) -> None:
-    """Log the result of a read of a replica. `why` is the reason if it is held back, or else "";
-    `is_whole` means that all of it was read, and not only the places of a repair."""
+    """Log the result of a read of a replica. `why` is the reason if the result is held back,
+    otherwise "". `is_whole` is False if only the ranges of a repair were read."""
     facts = base.facts
     told: dict[str, object] = {
         "container_id": facts.container_id,
@@ -47,7 +47,7 @@ def log_verdict(
 
 
 def verdict_of(outcome: ScanOutcome, *, why: str) -> str:
-    """Return the result of a read in a word."""
+    """Return the result of a read as one word."""
     if why:
         return HELD
     if outcome.is_damaged:
@@ -82,7 +82,7 @@ def log_batch(
     chunks: Sequence[tuple[BlockId, ChunkInfo]],
     proofs: Sequence[str] = (),
 ) -> None:
-    """Log the joint install of many chunks before it begins."""
+    """Log the batch install of many chunks before it begins."""
     block_ids = sorted({block_id for block_id, _ in chunks})
     told = {
         **entry_facts(container_id, row),
@@ -102,8 +102,8 @@ def log_batch(
 def log_delete(
     log: VerificationLog, container_id: ContainerId, row: ReplicaRow, *, forced: bool, proof: str
 ) -> None:
-    """Log that a replica is about to be deleted, with its content and the peer that proved to have
-    it."""
+    """Log a delete of a replica before it begins, with the size of its data, and the proof of the
+    peer that has the data."""
     held: dict[str, object] = {
         "block_count": row.block_count,
         "bytes": row.bytes_used,
@@ -115,7 +115,7 @@ def log_delete(
 
 
 def entry_facts(container_id: ContainerId, row: ReplicaRow) -> dict[str, object]:
-    """Return the facts about a replica in each entry."""
+    """Return the facts about a replica that each entry has."""
     return {
         "container_id": container_id,
         "index": row.replica_index,
@@ -127,7 +127,7 @@ def entry_facts(container_id: ContainerId, row: ReplicaRow) -> dict[str, object]
 
 
 def _root(tree: TreeSummary | None) -> str | None:
-    """Return the root; None for a replica without a tree, never 0."""
+    """Return the root in hexadecimal; None, never 0, for a replica without a tree."""
     return None if tree is None else _hex(tree.root)
 
 

@@ -1,13 +1,15 @@
-"""Verification log files of one volume: chained entries, append-only.
+"""Verification log files of one volume: append-only files of chained entries.
 
     <volume>/hdds/<cluster>/verification/0000000000000001.log    named by its first entry
                                          0000000000008211.log    the current file
 
-An entry is durable when `append` returns. A partial last line of a power cut is cut off at the next
-start, which logs an entry. A full file, or one with an invalid end, is followed by a new one that
-continues the chain. Nothing here fails its caller: no scan, repair or delete is refused because the
-log has no room. The next entry has the number of missing ones. Before the end of the log is known
-nothing is written, because a second chain would invalidate the log as a proof.
+An entry is durable when `append` returns. If a power failure left a partial last line, the next
+start truncates it and logs that. If the current file is full, or its end is invalid, a new file
+continues the chain.
+
+Failures of the log are not raised. No scan, repair or delete is refused because the log has no
+space; the next entry contains the number of missing entries. Nothing is written until the end of
+the log is known, because a second chain would invalidate the log as a proof.
 """
 
 import errno
@@ -55,8 +57,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Present head of a log, and the end of its last closed file. `missed_count` is the number of
-    failed entries since the last one."""
+    """Current head of a log, and the head at the end of its last closed file. `missed_count` is the
+    number of entries that could not be written since the last one."""
 
     now: Head
     closed: Head
@@ -65,12 +67,12 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """End of the newest file: its complete entries, and the bytes after them."""
+    """End of a log file: the head after its complete entries, and the bytes after them."""
 
     head: Head
     whole_bytes: int
     torn: bytes = b""
-    is_known: bool = True  # if False, the end is invalid, and stays untouched
+    is_known: bool = True  # False = the end is invalid, and is not changed
 
 
 class VerificationLog:
@@ -85,8 +87,9 @@ class VerificationLog:
         keep_ms: int,
         file_bytes_max: int,
     ) -> None:
-        """Find the end of the log, and repair a torn one. `about` identifies the log at the start
-        of each file. Files whose entries are all older than `keep_ms` are removed; 0 = never."""
+        """Find the end of the log, and truncate a partial line. `about` identifies the log at the
+        start of each file. Files whose entries are all older than `keep_ms` are removed; 0 =
+        never."""
         self._directory = directory
         self._about = about
         self._now_ms = now_ms
@@ -94,14 +97,13 @@ class VerificationLog:
         self._file_bytes_max = file_bytes_max
         self._lock = threading.Lock()
         self._missed_count = 0
-        self._name = ""  # of the current file; "" = begin one
+        self._name = ""  # name of the current file; "" = the next entry begins one
         self._size_bytes = 0
         self._head = Head()
         self._closed = Head()
-        self._is_open = False  # if False, the end of the log is unknown
+        self._is_open = False  # whether the end of the log is known
         self.upgraded_at_ms = 0
-        """Time when the present version began to write; 0 = it was the first, or the time is
-        unknown."""
+        """Time when this version first wrote; 0 = no other version wrote before, or unknown."""
         try:
             with disk_errors(directory):
                 self._open()
@@ -110,12 +112,13 @@ class VerificationLog:
 
     @property
     def heads(self) -> Heads:
-        """Return the heads of the log, all of which is durable."""
+        """Current heads of the log; all entries up to them are durable."""
         with self._lock:
             return Heads(self._head, self._closed, self._missed_count)
 
     def append(self, kind: EntryKind, facts: Mapping[str, object]) -> None:
-        """Add a durable entry with its facts, its time, and the command of this thread."""
+        """Append a durable entry with these facts, the time, and the command that this thread
+        executes."""
         with self._lock:
             try:
                 with disk_errors(self._directory):
@@ -128,8 +131,8 @@ class VerificationLog:
     # -- the lock is held, or the object is not shared yet
 
     def _open(self) -> None:
-        """Find the end of the log, and repair it. Until both succeed, each new entry tries again,
-        and nothing is written after a torn line."""
+        """Find the end of the log, and truncate a partial line. If this fails, the next entry tries
+        again."""
         names = self._files()
         self._find_end(names)
         self._is_open = True
@@ -146,7 +149,7 @@ class VerificationLog:
         if not tail.is_known:
             return
         if not tail.whole_bytes and self._head.count + 1 != first_number_of(names[-1]):
-            self._head = Head(first_number_of(names[-1]))  # earlier entries are gone
+            self._head = Head(first_number_of(names[-1]))  # earlier entries are missing
             return
         self._name, self._size_bytes = names[-1], tail.whole_bytes
         if tail.torn:
@@ -155,8 +158,8 @@ class VerificationLog:
             self._append(EntryKind.TORN, facts)
 
     def _note_version(self, names: Sequence[str]) -> None:
-        """Begin a new file if another version wrote the last one, because each names its writer.
-        Record since when this version writes."""
+        """Begin a new file if another version wrote the last one, because each file names its
+        version. Record since when this version writes."""
         own = self._about.get("software")
         if not self._name or not self._size_bytes or not own:
             return
@@ -175,7 +178,7 @@ class VerificationLog:
             self._name, self._closed = "", self._head
         if not self._name:
             self._begin_file()
-        elif not self._size_bytes:  # the last process was killed before
+        elif not self._size_bytes:  # the last process was killed before its first entry
             self._introduce()
         told: dict[str, object] = {"at_ms": self._now_ms(), "kind": kind, **facts}
         if self._missed_count:
@@ -225,15 +228,16 @@ class VerificationLog:
         return None
 
     def _take_back(self, fd: int) -> None:
-        """Cut off a partial line; if that fails, too, the next entry finds it."""
+        """Truncate a partial line. If this fails, the next entry tries to find the end of the log
+        again."""
         try:
             os.ftruncate(fd, self._size_bytes)
         except OSError:
             self._is_open = False
 
     def _write_elsewhere(self, facts: Mapping[str, object]) -> None:
-        """Continue in a new file, because the newest is gone, or was changed, and must stay
-        unchanged."""
+        """Continue in a new file, because the newest file is missing or was changed. Its content is
+        evidence, so it is not changed."""
         volume_id = self._about["volume_id"]
         log.error("verification_file_changed", volume_id=volume_id, file=self._name)
         self._name = ""
@@ -241,11 +245,11 @@ class VerificationLog:
         self._write(facts)
 
     def _retire(self) -> None:
-        """Remove files whose entries are all too old, after logging it.
+        """Remove files whose entries are all too old, after logging this.
 
-        A file's entries are older than any later file. Ages are measured from the start of the file
-        before this one, if that is earlier than now, because a clock that is years ahead for a
-        while must not remove evidence. A file begun meanwhile does not count; the next one does.
+        All entries of a file are older than any later file. The age is measured from now, or from
+        the start of the previous file if that is earlier. A clock that is temporarily years ahead
+        does therefore not remove evidence.
         """
         names = self._files()
         if not self._keep_ms or len(names) < 2:
@@ -281,7 +285,7 @@ class VerificationLog:
             os.close(fd)
 
     def _files(self) -> list[str]:
-        """Return the names of regular files, because other objects may be in their place."""
+        """Return the names of the log files that are regular files."""
         return [name for name in files_of(self._directory) if _is_file(self._directory / name)]
 
     def _miss(self, error: SutureError) -> None:
@@ -292,7 +296,8 @@ class VerificationLog:
 
 
 def files_of(directory: Path) -> list[str]:
-    """Return the names of a log's files, oldest first. Raise OSError."""
+    """Return the names of a log's files, oldest first; an empty list if there is no directory.
+    Raise OSError."""
     try:
         return sorted(path.name for path in directory.iterdir() if first_number_of(path.name))
     except FileNotFoundError:
@@ -302,8 +307,8 @@ def files_of(directory: Path) -> list[str]:
 def tail_of(path: Path) -> _Tail:
     """Return the end of a file. Raise OSError.
 
-    At most the last line is torn, because every earlier entry was durable before it began. If more
-    is invalid, another program has written to the file.
+    At most the last line can be partial, because every earlier entry was durable before the next
+    was written. If more is invalid, another program has written to the file.
     """
     fd = open_file(path)
     try:
@@ -329,7 +334,8 @@ def tail_of(path: Path) -> _Tail:
 
 
 def first_facts(path: Path) -> Mapping[str, Any]:
-    """Return the facts of a file's first entry; nothing if it is invalid. Raise OSError."""
+    """Return the facts of a file's first entry; an empty mapping if it is invalid. Raise
+    OSError."""
     fd = open_file(path)
     try:
         line, _, _ = os.pread(fd, ENTRY_BYTES_MAX, 0).partition(b"\n")
@@ -340,14 +346,14 @@ def first_facts(path: Path) -> Mapping[str, Any]:
 
 
 def first_at_ms(path: Path) -> int:
-    """Return the start time of a file. Raise OSError; if it is unknown, return the far future, so
-    that nothing is removed on a guess."""
+    """Return the time of a file's first entry. If it is unknown, return the far future, so that no
+    file is removed on a guess. Raise OSError."""
     at_ms = first_facts(path).get("at_ms")
     return at_ms if isinstance(at_ms, int) else 1 << 62
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether it is a regular file, not a link or a pipe in its place. Raise OSError."""
+    """Return whether the path is a regular file, not a link or pipe. Raise OSError."""
     return stat.S_ISREG(path.lstat().st_mode)
 
 
@@ -360,7 +366,7 @@ def _sha256(data: bytes) -> str:
 
 
 def _on_behalf() -> dict[str, object]:
-    """Return the command that this thread carries out, and its name."""
+    """Return the command that this thread executes, and the thread's name."""
     bound = structlog.contextvars.get_contextvars()
     named: dict[str, object] = {name: bound[name] for name in COMMAND_FIELDS if name in bound}
     return {**named, "by": threading.current_thread().name}

@@ -1,4 +1,4 @@
-"""Reading of a verification log without an agent, for instance from a removed disk."""
+"""Reader of a verification log without an agent, for example from a removed disk."""
 
 from pathlib import Path
 from typing import Final
@@ -8,15 +8,14 @@ from agent.store.verification_log.log_files import files_of
 from suture.errors import Code, RefusedError
 from suture.runtime.durable import read_file
 
-FILE_BYTES_MAX: Final = 64 * 1024**2  # read into memory; many times the size ever written
+FILE_BYTES_MAX: Final = 64 * 1024**2  # many times the size that an agent writes
 
 Files = list[tuple[str, bytes]]
 
 
 def log_directory(path: Path) -> Path:
-    """Return the log directory of a volume, or of a copy of one. Raise RefusedError if there is
-    none.
-    """
+    """Return the log directory for a volume, or for a copy of a log. Raise RefusedError unless
+    there is exactly one."""
     if files_of(path):
         return path
     found = sorted(path.glob(f"hdds/*/{VERIFICATION}"))
@@ -30,7 +29,7 @@ def log_directory(path: Path) -> Path:
 
 
 def read_log(path: Path) -> Files:
-    """Return the files of a log, by name and oldest first. Raise RefusedError, OSError."""
+    """Return the files of a log as (name, content), oldest first. Raise RefusedError or OSError."""
     directory = log_directory(path)
     names = files_of(directory)
     return [(name, read_file(directory / name, bytes_max=FILE_BYTES_MAX)) for name in names]

@@ -1,1 +1,1 @@
-"""Integrity check of an index file: its pages and keys, read without LMDB."""
+"""Integrity check of an index file: reads its pages and keys without LMDB."""

@@ -1,15 +1,16 @@
-"""Integrity check of an index before it is mapped into memory.
+"""Integrity check of an index file, before LMDB maps it into memory.
 
-LMDB reads its file through a map, where an unreadable sector, a truncated file or a page of garbage
-ends the process and so the whole host, for one bad disk. Read with pread(2), the same faults are an
-errno or an impossible number.
+LMDB reads its file through a map. An unreadable sector, a truncated file or a garbage page would
+end the process, and with it the agent of the whole host. If the same pages are read with pread(2),
+such a fault is an errno or an invalid number.
 
-    both meta pages ─ the file has all pages ─ each database from its root: every page read, at its
-    place, reached once, keys in order, as many rows as it counts ─ free pages are in bounds and in
-    no other use
+The check reads both meta pages and compares the page count with the file size. Then it reads every
+page of each database from its root. Each page must have its own number and be reached once, the
+keys must be in order, and the number of rows must match. Free pages must be in bounds and not in
+use.
 
-A small index is checked at each start. A large one is checked only if its last process did not
-close it, because it crashed or was killed. It is then read once, at the speed of the disk.
+A small index is checked at each start. A large index is checked only if the last process did not
+close it; it is then read once, at the speed of the disk.
 """
 
 import errno
@@ -48,11 +49,11 @@ from agent.store.index.lmdb_errors import DATA_FILE
 from suture.errors import Code, VolumeFailed
 from suture.runtime.durable import open_file, raise_shortage
 
-SMALL_BYTES: Final = 256 * 1024**2  # read in two seconds
-BATCH_PAGES: Final = 1024  # read and checked together
+SMALL_BYTES: Final = 256 * 1024**2  # takes two seconds to read
+BATCH_PAGES: Final = 1024  # pages read and checked at once
 UNWRITTEN_PAGES_MAX: Final = 2**20  # LMDB has at most an eighth of it in memory at once
-"""Pages at the end that a transaction allocated and freed are counted and free, but not written.
-So a valid file may be shorter than its page count; it is then read completely."""
+"""If a transaction allocates and frees pages at the end, they are counted as free but not written.
+A valid file may therefore be shorter than its page count; it is then checked completely."""
 TRANSACTION_KEY_BYTES: Final = 8  # keys of the database of free pages
 HINT: Final = (
     "check the disk and the kernel's log, then restart the agent; if the disk is lost, replace it: "
@@ -61,10 +62,11 @@ HINT: Final = (
 
 
 def check_index(directory: Path, *, key_bytes: Mapping[str, int], whole: bool = False) -> int:
-    """Read and check an index; return the number of bytes read, 0 if it does not exist yet.
+    """Check an index; return the number of bytes read, 0 if it does not exist yet.
 
-    `key_bytes` is the key length of each named database. A file beyond SMALL_BYTES is read
-    completely only if `whole`; otherwise only its start. Raise `VolumeFailed` naming file and page.
+    `key_bytes` has the key length of each named database. A file larger than SMALL_BYTES is checked
+    completely only if `whole`; otherwise only its meta pages and roots. Raise `VolumeFailed`,
+    naming file and page, if it is damaged.
     """
     file = directory / DATA_FILE
     try:
@@ -101,7 +103,7 @@ def _words(error: OSError) -> str:
 
 
 class _Check:
-    """A check of one file."""
+    """Check of one index file."""
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         self.read_bytes = 0
@@ -121,7 +123,7 @@ class _Check:
         self._free: list[bytes] = []
 
     def run(self, key_bytes: Mapping[str, int], *, whole: bool) -> None:
-        """Check the file. Raise `PageFault`, OSError."""
+        """Check the file. Raise `PageFault` or OSError."""
         named = dict(self._named())
         if (strange := named.keys() - key_bytes.keys()) and key_bytes.keys() - named.keys():
             raise PageFault(
@@ -224,7 +226,8 @@ class _Check:
                 level = _in_order(below)
 
     def _reach(self, numbers: Numbers, what: str) -> None:
-        """Record that these pages are in use, each only once."""
+        """Mark these pages as used. Raise `PageFault` if one does not exist or is already
+        marked."""
         is_outside = (numbers < FIRST_PAGE) | (numbers >= len(self._is_reached))
         if is_outside.any():
             raise PageFault(f"page {numbers[is_outside][0]} is referenced but does not exist")
@@ -235,7 +238,7 @@ class _Check:
         self._is_reached[numbers] = True
 
     def _pages(self, level: Numbers) -> Iterator[tuple[Bytes, Numbers]]:
-        """Yield pages in batches, in the order of the file, with their positions in the level."""
+        """Yield pages in batches, in file order, with their positions in the level."""
         in_file = np.argsort(level)
         for begin in range(0, len(level), BATCH_PAGES):
             places = in_file[begin : begin + BATCH_PAGES]
@@ -260,7 +263,7 @@ class _Check:
             self.read_bytes += count
 
     def _overflow(self, first: int, data_bytes: int) -> bytes:
-        """Read data that has its own pages."""
+        """Read a value that is stored in its own pages."""
         page_bytes = self._page_bytes
         needed = -(-(HEADER_BYTES + data_bytes) // page_bytes)
         if not FIRST_PAGE <= first <= len(self._is_reached) - needed:
@@ -283,6 +286,6 @@ class _Check:
 
 
 def _in_order(below: list[tuple[Numbers, Numbers]]) -> Numbers:
-    """Return the children of a level in the order of their keys."""
+    """Return the child pages of a level in the order of their keys."""
     places, found = (np.concatenate(column) for column in zip(*below, strict=True))
     return found[np.argsort(places, kind="stable")]

@@ -1,9 +1,9 @@
-"""Order check of an index: whether each key is where a search looks for it.
+"""Key order check of an index: is each key where a search looks for it.
 
-LMDB finds a row by comparing keys on its way down, without checks. If a key has changed, or a page
-belongs elsewhere, an existing row is not found, a duplicate is added, and iterating over a
-container ends too early. Pages are read in the order of the file; here they are checked in the
-order of their keys, level by level, as columns.
+LMDB finds a row by comparing keys from the root down, without checks. If a key was changed, or a
+page is in the wrong place, a search does not find an existing row, a duplicate is added, and
+iteration over a container ends too early. Pages are read in file order. This module checks them in
+key order, level by level, as columns.
 """
 
 from typing import Final, TypeAlias
@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from agent.store.index.check.indexpages import Bytes, Numbers, PageFault, PageNodes
 
-Keys: TypeAlias = npt.NDArray[np.bytes_]  # all of one length, compared bytewise
+Keys: TypeAlias = npt.NDArray[np.bytes_]  # of equal length, compared as bytes
 _LOWEST: Final = b""
 
 
 class KeyOrder:
-    """The keys of one database from its root down. `lows` are the lower bounds of each page of a
-    level, from the level above; the first page has none."""
+    """Keys of one database, level by level from its root. `_lows` has the lower bound of each page
+    of the current level, taken from the level above."""
 
     def __init__(self, key_bytes: int, *, is_native: bool) -> None:
         """`is_native` means that keys are numbers in this machine's byte order, not big-endian."""
@@ -33,11 +33,12 @@ class KeyOrder:
         self._branches: list[tuple[Numbers, Keys, npt.NDArray[np.bool_]]] = []
 
     def take_branches(self, pages: Bytes, nodes: PageNodes, places: Numbers) -> None:
-        """Take branches; `places` has the position of each node's page in the level."""
+        """Add branch nodes. `places` has the position of each node's page in the level."""
         self._branches.append((places, self._keys(pages, nodes), nodes.is_first))
 
     def take_leaves(self, pages: Bytes, nodes: PageNodes, places: Numbers, level: Numbers) -> None:
-        """Take leaves of a level with these pages. Raise `PageFault`."""
+        """Add leaf nodes of a level with these pages. Raise `PageFault` if their keys are not
+        ascending."""
         keys, is_first = self._keys(pages, nodes), nodes.is_first
         _expect((keys[1:] > keys[:-1]) | is_first[1:], level[places[1:]])
         is_last = np.append(is_first[1:], True)
@@ -45,8 +46,8 @@ class KeyOrder:
         self._lasts[places[is_last]] = keys[is_last]
 
     def end_branches(self) -> None:
-        """Continue with the level below, after all branches of this one. Their bounds are compared
-        with the leaves, so no disorder between them goes undetected."""
+        """Continue with the level below, after all branches of this level were added. Their bounds
+        are later compared with the leaves, which detects any disorder between branches."""
         places, keys, is_first = (
             np.concatenate(column) for column in zip(*self._branches, strict=True)
         )
@@ -57,14 +58,15 @@ class KeyOrder:
         self._begin()
 
     def end_leaves(self, level: Numbers) -> None:
-        """Compare the leaves, after all were taken, with the level above. Raise `PageFault`."""
+        """Compare the leaves with the bounds from the level above. Raise `PageFault` if a key is
+        out of order."""
         _expect(self._firsts[1:] >= self._lows[1:], level[1:])
         _expect(self._lasts[:-1] < self._lows[1:], level[:-1])
 
     def _keys(self, pages: Bytes, nodes: PageNodes) -> Keys:
         flat, size = pages.reshape(-1), self._key_bytes
         everywhere: Keys = np.ndarray(len(flat) - size + 1, f"S{size}", flat, strides=(1,))
-        # the first key of a branch may be shorter, and be at the very end
+        # the first key of a branch may be shorter, and end at the last byte
         at = np.minimum(nodes.data_at - nodes.key_bytes, len(everywhere) - 1)
         keys: Keys = everywhere[at]
         if self._is_native:

@@ -1,10 +1,10 @@
-"""Page format of an LMDB index file, and plausibility checks of pages.
+"""Page format of an LMDB index file, and plausibility checks of its pages.
 
     page    be: number u64, pad u16, flags u16, lower u16, upper u16; then one u16 a node
     node    size or child (u16, u16), flags or child u16, key length u16; key, data
 
-LMDB follows these numbers unchecked, through a memory map, and a wrong one ends the process. Here
-they are checked first, many pages at once, as columns. This module reads no files.
+LMDB uses these numbers unchecked, through a memory map, and a wrong one ends the process. This
+module checks many pages at once, as columns. It reads no files.
 """
 
 import struct
@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 HEADER_BYTES: Final = 16
-NODE_BYTES: Final = 8  # header of a node, before its key
+NODE_BYTES: Final = 8  # size of a node's header, before its key
 BRANCH, LEAF, OVERFLOW, META = 0x01, 0x02, 0x04, 0x08
-KINDS: Final = 0x6F  # flags of a page's kind; the others are of a running transaction
+KINDS: Final = 0x6F  # flags of a page's kind; other flags are used in running transactions
 BIG_DATA, SUB_DATABASE = 0x01, 0x02  # flags of a node
 INTEGER_KEY: Final = 0x08  # flag of the database of free pages
 NO_PAGE: Final = 2**64 - 1
-FIRST_PAGE: Final = 2  # after the two meta pages
-DEPTH_MAX: Final = 32  # LMDB's cursors go no deeper
+FIRST_PAGE: Final = 2  # pages 0 and 1 are the meta pages
+DEPTH_MAX: Final = 32  # limit of LMDB's cursors
 MAGIC: Final = 0xBEEF_C0DE
 FORMAT: Final = 1
 PAGE_SIZES: Final = frozenset(2**power for power in range(9, 17))
-META_BYTES: Final = 152  # of a meta page with its header
+META_BYTES: Final = 152  # used bytes of a meta page, with its header
 
 _META: Final = struct.Struct("=IIQQ")
 _DATABASE: Final = struct.Struct("=IHHQQQQQ")
@@ -38,14 +38,14 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class PageFault(Exception):
-    """A page is invalid; the message names it and the fault."""
+    """A page is invalid. The message names the page and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseRoot:
-    """The root of one database. `depth` counts levels of pages; 0 = no page."""
+    """Root of one database. `depth` is the number of page levels; 0 = the database is empty."""
 
-    page_bytes: int  # set in the database of free pages only
+    page_bytes: int  # only set for the database of free pages
     flags: int
     depth: int
     entry_count: int
@@ -54,7 +54,7 @@ class DatabaseRoot:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """A meta page, of which there are two: the index after a transaction."""
+    """Content of a meta page: the index after one transaction. A file has two meta pages."""
 
     free: DatabaseRoot
     main: DatabaseRoot
@@ -64,13 +64,13 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageNodes:
-    """The nodes of many pages. `at` is the offset of each node in all their bytes."""
+    """Nodes of many pages. `at` is the offset of each node in the concatenated pages."""
 
     at: Numbers
     key_bytes: Numbers
     flags: Numbers
-    data_bytes: Numbers  # of a leaf's data, at any place
-    is_first: npt.NDArray[np.bool_]  # in its page
+    data_bytes: Numbers  # length of a leaf's data, inside the page or in pages of its own
+    is_first: npt.NDArray[np.bool_]  # whether the node is the first of its page
 
     @property
     def data_at(self) -> Numbers:
@@ -79,7 +79,7 @@ class PageNodes:
 
 
 def decode_database(data: bytes) -> DatabaseRoot:
-    """Parse the root of a database. Raise `PageFault`."""
+    """Parse the root of a database. Raise `PageFault` if it is invalid."""
     if len(data) != _DATABASE.size:
         raise PageFault(f"the root of a database in {len(data)} bytes")
     page_bytes, flags, depth, _, _, _, entry_count, root = _DATABASE.unpack(data)
@@ -89,7 +89,7 @@ def decode_database(data: bytes) -> DatabaseRoot:
 
 
 def decode_meta(data: bytes, number: int) -> Meta:
-    """Parse a meta page. Raise `PageFault`."""
+    """Parse a meta page. Raise `PageFault` if it is invalid."""
     if len(data) < META_BYTES:
         raise PageFault(f"meta page {number}: truncated")
     flags = int.from_bytes(data[10:12], "little")
@@ -107,7 +107,8 @@ def decode_meta(data: bytes, number: int) -> Meta:
 
 
 def judge_pages(pages: Bytes, numbers: Numbers, *, is_leaf: bool, node_count_min: int) -> PageNodes:
-    """Return the nodes of pages that are all leaves or all branches. Raise `PageFault`."""
+    """Return the nodes of pages that must all be leaves, or all branches. Raise `PageFault` if a
+    page is invalid."""
     page_bytes = pages.shape[1]
     words = pages.view(np.uint16)
     _expect(pages.view(np.uint64)[:, 0] == numbers, numbers, "holds another page")
@@ -145,13 +146,13 @@ def children(pages: Bytes, nodes: PageNodes) -> Numbers:
 
 
 def numbers_at(pages: Bytes, at: Numbers) -> npt.NDArray[np.uint64]:
-    """Return the u64 at each offset, which need not be aligned."""
+    """Return the u64 at each offset, aligned or not."""
     gathered = pages.reshape(-1)[at[:, None] + np.arange(8)]
     return np.ascontiguousarray(gathered).view(np.uint64)[:, 0]
 
 
 def free_pages(record: bytes) -> Numbers:
-    """Return the pages in a record of free pages. Raise `PageFault`."""
+    """Return the page numbers in a record of free pages. Raise `PageFault` if it is invalid."""
     words: npt.NDArray[Any] = np.frombuffer(record[: len(record) // 8 * 8], np.uint64)
     if not len(words) or int(words[0]) >= len(words):
         raise PageFault("a list of free pages is longer than its record")
