@@ -1,11 +1,10 @@
-"""Search next to damage: request scans of the replicas that are nearest to it on the disk.
+"""Requests of scans for the replicas that are nearest to damage on the same disk.
 
-    a scan finds damage ─► places on the device ─► nearest replicas ─► requests, the nearest first
-
-The queue of on-demand scans reads them at its own pace. Mapping files to places is budgeted, too:
-each answer counts as a read of a few KiB. If the file system does not report places, the replicas
-with the neighbouring ids are requested instead, because they were written at about the same time;
-the log says so.
+When a scan finds damage, this worker maps the damaged chunks and the block files of the volume to
+extents on the device. It requests on-demand scans of the nearest replicas. The mapping has its own
+rate limit: each file counts as a read of a few KiB. If the file system does not report extents, the
+replicas with neighbouring ids are requested instead, because they were written at about the same
+time. The log says which method was used.
 """
 
 import threading
@@ -23,31 +22,31 @@ from scanner.finding import ScanFinding
 from suture.runtime.clock import Clock
 from suture.runtime.loop import Busy, Idle, Step
 
-PLACES_MAX: Final = 64  # per scan: with more, the whole disk counts as the place
+PLACES_MAX: Final = 64  # damaged chunks per scan; with more, damage is everywhere on the disk
 WAITING_MAX: Final = 32  # searches that may wait
 NEIGHBOURS_MAX: Final = 8  # replicas requested for one scan's damage
-NEAR_BYTES: Final = 64 * 1024**2  # greatest distance of a neighbour
+NEAR_BYTES: Final = 64 * 1024**2  # maximum distance of a neighbour
 FILES_PER_STEP: Final = 64
-FILES_MAX: Final = 200_000  # mapped in one search
-FILE_COST_BYTES: Final = 4_096  # an inode and its map
-AGAIN_S: Final = 3600.0  # at most one search per replica in this time
+FILES_MAX: Final = 200_000  # files mapped in one search
+FILE_COST_BYTES: Final = 4_096  # cost of an inode and its map
+AGAIN_S: Final = 3600.0  # minimum time between two searches for one replica
 
 log = structlog.get_logger()
 
 
 class DiskMap(Protocol):
-    """Places of files on the device; implemented by `agent.store.disk_adjacency` over a store."""
+    """Extents of files on the device. `agent.store.disk_adjacency` implements this for a store."""
 
     def replicas(self, volume_id: str, /) -> Sequence[ContainerId]:
-        """Return the replicas of a volume that may be scanned, by ascending id."""
+        """Return the replicas of a volume that can be scanned, by ascending id."""
         ...
 
     def bad(self, places: Iterable[DamagedExtent], /) -> list[Extent]:
-        """Return the places of damaged chunks. Raise OSError."""
+        """Return the extents of damaged chunks. Raise OSError."""
         ...
 
     def files(self, container_ids: Iterable[ContainerId], /) -> Iterator[MappedFile]:
-        """Yield block files with their places. Raise OSError."""
+        """Yield the block files of these replicas with their extents. Raise OSError."""
         ...
 
 
@@ -65,7 +64,7 @@ class _Search:
 
 
 class AdjacentScanWorker:
-    """The worker that searches. Any thread may call `found`."""
+    """Worker that searches for the neighbours of damage. Any thread may call `found`."""
 
     name = "neighbours"
 
@@ -77,8 +76,8 @@ class AdjacentScanWorker:
         pace: Callable[[int], None],
         clock: Clock,
     ) -> None:
-        """`ask` requests a scan with a reason; it returns False when the queue is full. `pace`
-        receives the number of bytes read, and waits."""
+        """`ask` requests a scan with a reason, and returns False if the queue is full. `pace` gets
+        the number of bytes read, and waits until the next read is due."""
         self._places = places
         self._ask = ask
         self._pace = pace
@@ -87,11 +86,10 @@ class AdjacentScanWorker:
         self._waiting: deque[_Search] = deque()
         self._followed_at_s: dict[ContainerId, float] = {}
         self._search: _Search | None = None
-        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+        self.wake: Callable[[], None] = lambda: None  # wakes the worker's loop; set by its creator
 
     def found(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
-        """Take the findings of one replica's scan, and queue a search for those that have a
-        place."""
+        """Queue a search for the damage that a scan of one replica found on the medium."""
         places = tuple(_place(one) for one in damage if _has_place(one))[:PLACES_MAX]
         if not places:
             return
@@ -100,7 +98,7 @@ class AdjacentScanWorker:
             now_s = self._clock.monotonic_s()
             last_s = self._followed_at_s.get(container_id, float("-inf"))
             if now_s - last_s < AGAIN_S or len(self._waiting) >= WAITING_MAX:
-                return  # its neighbours were requested not long ago
+                return  # its neighbours were requested recently, or too many searches wait
             self._followed_at_s = {
                 one: at_s for one, at_s in self._followed_at_s.items() if now_s - at_s < AGAIN_S
             }
@@ -109,7 +107,7 @@ class AdjacentScanWorker:
         self.wake()
 
     def step(self) -> Step:
-        """Continue the current search, or begin the next."""
+        """Continue the current search, or begin the next one."""
         search = self._search
         if search is None:
             with self._lock:
@@ -136,7 +134,7 @@ class AdjacentScanWorker:
         return Busy()
 
     def _go_on(self, search: _Search) -> bool:
-        """Map some files to their places; return whether the search is complete. Raise OSError."""
+        """Map some files to their extents; return whether the search is complete. Raise OSError."""
         if search.files is None:
             search.bad = self._places.bad(search.places)
             others = [
@@ -158,14 +156,14 @@ class AdjacentScanWorker:
         return False
 
     def _by_id(self, search: _Search) -> list[ContainerId]:
-        """Return the other replicas of the volume, nearest ids first."""
+        """Return the other replicas of the volume, those with the nearest ids first."""
         others = [
             one for one in self._places.replicas(search.volume_id) if one != search.container_id
         ]
         return sorted(others, key=lambda one: (abs(one - search.container_id), one))
 
     def _ask_for(self, search: _Search, near: Sequence[ContainerId], *, how: str, why: str) -> None:
-        """Request scans of the nearest replicas, and log it."""
+        """Request scans of the first NEIGHBOURS_MAX replicas of `near`, and log it."""
         reason = f"it lies beside damage of container {search.container_id}"
         asked = [one for one in near[:NEIGHBOURS_MAX] if self._ask(one, reason)]
         log.info(
@@ -182,7 +180,7 @@ class AdjacentScanWorker:
 
 
 def _has_place(finding: ScanFinding) -> bool:
-    """Return whether a finding is about bytes on the medium."""
+    """Return whether a finding is damage of a chunk on the medium."""
     return finding.is_damage and finding.offset >= 0 and finding.block_id > 0
 
 

@@ -1,10 +1,11 @@
-"""The background scan of each volume: round after round, due containers first.
+"""Background scan of one volume: replica after replica, those due for the longest time first.
 
-agenda (scanner.schedule) ─► one container a step ─► commit ─► next
-     ▲                          │ paused, window closed, stopped: the cursor keeps the place
-     └── every AGENDA_S         └──────────────────────────────────────────────────────────
+`scanner.schedule` makes an agenda of the due replicas. The worker scans one of them per step. A
+pause, the end of a scan window or a stop interrupts a scan; its cursor is stored, and the scan
+continues there later.
 
-When nothing is due, the next agenda is made later, so that due containers accumulate.
+The agenda is renewed every AGENDA_S. If no replica is due, the next agenda is made later, so that
+several replicas become due in the meantime.
 """
 
 import threading
@@ -30,11 +31,11 @@ from suture.runtime.clock import Clock
 from suture.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
 from suture.runtime.memory import trim_heap
 
-AGENDA_S: Final = 30.0  # interval between agendas while one is worked through
-IDLE_MAX_S: Final = 60.0  # a volume worker wakes at least this often
-GATHER_MAX_S: Final = 120.0  # due containers accumulate this long: a plan reads all rows
+AGENDA_S: Final = 30.0  # maximum age of an agenda that still has due replicas
+IDLE_MAX_S: Final = 60.0  # maximum time between two steps
+GATHER_MAX_S: Final = 120.0  # maximum wait for more due replicas; each agenda reads all rows
 REST_MIN_S: Final = 5.0  # shortest wait before a replica whose scan could not commit is retried
-NO_ROOM_REST_SHARE: Final = 0.1  # of the interval, when the disk was too full to record the scan
+NO_ROOM_REST_SHARE: Final = 0.1  # share of the interval to wait after a full disk
 RESUMABLE_MIN_S: Final = 600.0
 SPEED_S: Final = 10.0  # averaging window of the reported speed
 PAUSE_MAX_S: Final = 7 * 86_400.0
@@ -43,16 +44,16 @@ log = structlog.get_logger()
 
 
 class ScanPause:
-    """A pause, which ends by itself, or a skip that keeps one volume's scan from reading."""
+    """Pause of one volume's scan, which ends by itself, and skip of a running scan."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._until_s = 0.0
         self._skipped: ContainerId | None = None
-        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+        self.wake: Callable[[], None] = lambda: None  # wakes the worker's loop; set by its creator
 
     def pause(self, duration_s: float) -> None:
-        """Pause for `duration_s` from now. Raise ValueError beyond PAUSE_MAX_S."""
+        """Pause for `duration_s` from now. Raise ValueError if it is not within 0..PAUSE_MAX_S."""
         if not 0 < duration_s <= PAUSE_MAX_S:
             raise ValueError(f"a pause of {duration_s:g} s: more than 0, at most {PAUSE_MAX_S:g}")
         self._until_s = self._clock.monotonic_s() + duration_s
@@ -63,11 +64,11 @@ class ScanPause:
         self.wake()
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the running scan of this container, if any."""
+        """Cancel the running scan of this container, if there is one."""
         self._skipped = container_id
 
     def left_s(self) -> float:
-        """Return the remaining time of the pause; 0.0 when there is none."""
+        """Return the remaining seconds of the pause; 0.0 if there is none."""
         return max(0.0, self._until_s - self._clock.monotonic_s())
 
     def stops(self, container_id: ContainerId) -> bool:
@@ -75,7 +76,7 @@ class ScanPause:
         return self._skipped == container_id or self._until_s > self._clock.monotonic_s()
 
     def begin(self) -> None:
-        """Record that another scan begins, so that an earlier skip no longer applies."""
+        """Record that another scan begins, so that an earlier skip does not apply to it."""
         self._skipped = None
 
 
@@ -83,9 +84,9 @@ class ScanPause:
 class RoundStatus:
     """Progress of one volume's background scan.
 
-    `state` is reading, waiting, paused, closed (outside the windows) or starting.
-    `speed_bytes_per_s` is the speed measured over the last seconds, `rate_bytes_per_s` the allowed
-    rate. `eta_s` is the time until nothing is due at that speed; -1.0 when unknown.
+    `state` is reading, waiting, paused, closed (outside the scan windows) or starting.
+    `speed_bytes_per_s` was measured over the last seconds; `rate_bytes_per_s` is allowed. `eta_s`
+    is the time until no replica is due, at the measured speed; -1.0 if unknown.
     """
 
     volume_id: str
@@ -109,9 +110,9 @@ class RoundStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPolicy:
-    """Schedule of a volume's reads. `gap_min_s` is the time between two attempts at one container.
-    `last_copy_since_ms` returns since when no other datanode has had a healthy copy; 0 when others
-    have one."""
+    """Schedule of a volume's scans. `gap_min_s` is the minimum time between two attempts at one
+    container. `last_copy_since_ms` returns the time since when no other datanode has a healthy
+    replica; 0 if another one has."""
 
     schedule: Schedule
     gap_min_s: float
@@ -121,7 +122,7 @@ class RoundPolicy:
 
 
 class VolumeScanWorker:
-    """Reads one volume's closed replicas in the order of the agenda, one per step."""
+    """Scans the closed replicas of one volume in the order of the agenda, one per step."""
 
     def __init__(
         self,
@@ -158,17 +159,17 @@ class VolumeScanWorker:
 
     @property
     def name(self) -> str:
-        """The worker's name."""
+        """Name of the worker."""
         return f"scan-{self.volume_id}"
 
     def change(self, policy: RoundPolicy, limits: PaceLimits) -> None:
-        """Apply another policy and other limits from now on; any thread may call this."""
+        """Apply another policy and other limits from now on. Any thread may call this."""
         self._policy = policy
         self._pace.change(limits)
         self.hold.wake()
 
     def step(self) -> Step:
-        """Scan the replica that is first on the agenda, if one is due."""
+        """Scan the first replica of the agenda if one is due and reading is allowed."""
         if self._stop.is_set():
             return Idle()
         waits = self._waits()
@@ -190,7 +191,7 @@ class VolumeScanWorker:
         return Busy()
 
     def status(self) -> RoundStatus:
-        """Return the progress for operators; any thread may call this."""
+        """Return the progress for operators. Any thread may call this."""
         agenda, reading = self._agenda, self._now_reading
         waiting = tuple(self._queue)
         due_bytes = sum(candidate.used_bytes for candidate in waiting)
@@ -223,23 +224,24 @@ class VolumeScanWorker:
         )
 
     def doubt(self) -> None:
-        """Schedule everything read before now for another read, because the volume is suspect."""
+        """Schedule another scan of all replicas scanned before now, because the volume is
+        suspect."""
         interval_ms = self._policy.schedule.interval_s * 1000
         now_ms = self._clock.now_ms()
-        if now_ms - self._doubt_since_ms > interval_ms:  # a failing disk is not reread without end
+        if now_ms - self._doubt_since_ms > interval_ms:  # once per interval: a disk may fail often
             log.warning("volume_suspected", volume_id=self.volume_id)
             self._doubt_since_ms = now_ms
             self._agenda_at_s = float("-inf")
 
     def _rest(self, state: str) -> None:
-        """Read nothing for a while, and free the buffers: those of many volumes take much
-        memory."""
+        """Record that the worker does not read. Free the buffers, because those of many volumes
+        need much memory."""
         if self._state == "reading":
-            self._buffers = ReadBuffers()  # takes none before it is written to
+            self._buffers = ReadBuffers()  # uses no memory before it is written to
         self._state = state
 
     def _waits(self) -> tuple[str, float] | None:
-        """Return why and for how long nothing may be read now; None when it may."""
+        """Return why, and for how many seconds, the worker may not read now; None if it may."""
         pause_left_s = self.hold.left_s()
         if pause_left_s:
             return "paused", pause_left_s
@@ -250,8 +252,8 @@ class VolumeScanWorker:
         return ("closed", closed_s) if closed_s else None
 
     def _next(self) -> ScanCandidate | None:
-        """Return the replica to scan now. Make a new agenda when the old one has expired or is
-        done."""
+        """Return the replica to scan now; None if none is due. Renew the agenda if it is old or
+        finished."""
         age_s = self._clock.monotonic_s() - self._agenda_at_s
         if age_s >= (AGENDA_S if self._queue else self._gather_s()):
             self._plan()
@@ -260,7 +262,7 @@ class VolumeScanWorker:
     def _plan(self) -> None:
         self._forget_old_tries()
         now_ms = self._clock.now_ms()
-        self._doubt_since_ms = min(self._doubt_since_ms, now_ms)  # else the clock was ahead then
+        self._doubt_since_ms = min(self._doubt_since_ms, now_ms)  # the clock may have been ahead
         agenda = self._policy.schedule.agenda_of(self._candidates(), now_ms)
         self._agenda = agenda
         self._agenda_at_s = self._clock.monotonic_s()
@@ -315,17 +317,17 @@ class VolumeScanWorker:
         finally:
             self._now_reading = None
         if not report.committed and self._waits() is not None:
-            del self._tried_at_s[container_id]  # it continues at its cursor after the pause
+            del self._tried_at_s[container_id]  # the scan continues at its cursor after the pause
         if any(finding.verdict is Verdict.UNREADABLE for finding in report.findings):
             self.doubt()
 
     def _gather_s(self) -> float:
-        """Return how long due containers may accumulate; short in comparison with the scan
+        """Return how many seconds to wait for more due replicas; short compared with the scan
         interval."""
         return min(GATHER_MAX_S, self._policy.schedule.interval_s / 600)
 
     def _idle_s(self) -> float:
-        """Return the longest time until a new container is noticed."""
+        """Return the maximum seconds until a new container is noticed."""
         return min(IDLE_MAX_S, self._policy.schedule.interval_s / 60)
 
     def _stops(self, container_id: ContainerId) -> bool:
@@ -354,7 +356,7 @@ class VolumeScanWorker:
 
 
 class RateMeter:
-    """Bytes per second over the last `SPEED_S`, counted in two halves."""
+    """Bytes per second over about the last `SPEED_S`, counted in two halves."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -368,7 +370,7 @@ class RateMeter:
         self._now_bytes += length_bytes
 
     def bytes_per_s(self) -> float:
-        """Return the speed; 0.0 when nothing was read."""
+        """Return the measured speed; 0.0 if no bytes were read."""
         self._turn()
         duration_s = SPEED_S / 2 + self._clock.monotonic_s() - self._half_at_s
         return (self._before_bytes + self._now_bytes) / duration_s

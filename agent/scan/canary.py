@@ -1,11 +1,12 @@
-"""Canary drill of the scan: plant a fault that the scan has to find.
+"""Canary drill: plant a fault that the scan must find.
 
-A private store below the volume holds one container of two blocks. One bit of the second is flipped
-on the medium, the ordinary scan reads both, and must call the second corrupt and the first healthy.
-The store is separate from the host's, so nothing in it is ever reported.
+A private store on the volume has one container with two blocks. The drill flips one bit of the
+second block on the medium. The ordinary scan reads both blocks, and must call the second corrupt
+and the first healthy. The private store is separate from the host's store, so nothing in it is
+reported.
 
-    drill every period ─ found ─► the scan can be trusted until two periods later
-                         └ not found, not run, hung, dead ─► overdue: whatever else it says
+A drill runs once per period. If no drill has found its fault for two periods, because it failed,
+hung or did not run, the canary is overdue, and the scan of this volume cannot be trusted.
 """
 
 import os
@@ -33,13 +34,14 @@ BLOCK_BYTES: Final = 128 * 1024
 WINDOW_BYTES: Final = 16 * 1024
 MAP_BYTES: Final = 4 * 1024**2
 OVERDUE_PERIODS: Final = 2
-NOBODY: Final = "canary"  # cluster and datanode of the private store
+NOBODY: Final = "canary"  # cluster id and datanode id of the private store
 
 log = structlog.get_logger()
 
 
 class Canary:
-    """Canary drill of one volume. `found_at_ms` is when the fault was last found; 0 = never."""
+    """Canary drill of one volume. `found_at_ms` is the time when the fault was last found; 0 =
+    never."""
 
     def __init__(
         self,
@@ -66,16 +68,17 @@ class Canary:
 
     @property
     def is_overdue(self) -> bool:
-        """Return whether no drill has found its fault for two periods: the scan is blind, hung or
-        dead."""
+        """Return whether no drill has found its fault for two periods. The scan may be blind, hung
+        or dead."""
         age_s = self._clock.monotonic_s() - self._trusted_at_s
         return age_s > OVERDUE_PERIODS * self._period_s
 
     def drill(self, buffers: ReadBuffers) -> bool:
-        """Plant a fault, scan, and return whether the scan found it.
+        """Plant a fault and scan; return whether the scan found it.
 
-        If the private store is damaged (for instance by a power cut while it was made), make a new
-        one, because its damage says nothing about the scan. Raise SutureError if that fails, too.
+        If the private store is damaged (for example by a power failure during its creation), create
+        a new one, because its damage says nothing about the scan. Raise SutureError if that fails,
+        too.
         """
         self._due_at_s = self._clock.monotonic_s() + self._period_s  # also if the drill raises
         try:
@@ -122,8 +125,8 @@ class Canary:
         return found
 
     def _plant(self, store: ReplicaStore) -> None:
-        """Write two blocks with fresh random data, and damage one on the medium."""
-        if store.replica_ids():  # a drill that was cut off
+        """Write two blocks with new random data, and damage one of them on the medium."""
+        if store.replica_ids():  # left by an interrupted drill
             store.delete_container(CONTAINER, force=True)
         store.create_container(CONTAINER)
         for block_id in (WHOLE, DAMAGED):

@@ -1,14 +1,13 @@
-"""Watch the files of closed containers, and request a scan when another process changes them.
+"""Watch on the files of closed containers. A change by another process triggers a scan.
 
-A closed container's chunks directory is changed only by the agent. So an unlink, a truncation, a
-write or a rename there is worth a scan within a second instead of within a week. An event is only a
-hint: if the kernel drops one, or has no watch left for a directory, detection takes longer but
-stays correct, because the background scan reads everything anyway.
+Only the agent changes a closed container's chunks directory. An unlink, truncation, write or rename
+by another process is therefore worth a scan within a second instead of within a week. An inotify
+event is only a hint. If the kernel drops one, or has no watch left for a directory, the background
+scan still finds the damage later. Events while this agent writes to the container (it has the
+lease) are ignored.
 
-    inotify ─ event ─ ours? (the container's lease) ─ no ─► OnDemandScans
-
-One inotify instance serves all containers (`watchdog`'s InotifyFD), because an observer per
-directory would need a thread for each.
+One inotify instance serves all containers (`watchdog`'s InotifyFD), because one observer per
+directory would need one thread each.
 """
 
 import os
@@ -37,7 +36,7 @@ from merkle.replica import TREE_STATES, ContainerId
 from suture.runtime.loop import RetryAfter, Step
 from suture.runtime.memory import trim_heap
 
-SYNC_S: Final = 5.0  # a newly closed container is watched within this time
+SYNC_S: Final = 5.0  # maximum time until a newly closed container is watched
 OWN_WINDOW_S: Final = 2.0  # events of the agent's own writes arrive within this time
 SELF_EVENTS: Final = InotifyConstants.IN_DELETE_SELF | InotifyConstants.IN_MOVE_SELF
 WATCHED_EVENTS: Final = Mask(
@@ -55,7 +54,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class WatchStatus:
-    """State of the watch. `unwatched_count` is the directories the kernel had no watch left for."""
+    """State of the watch. `unwatched_count` is the number of directories that could not be
+    watched."""
 
     watched_count: int
     unwatched_count: int
@@ -65,7 +65,7 @@ class WatchStatus:
 
 
 class ChangeWatch:
-    """A worker that maintains the set of watched directories and turns events into scan
+    """Worker that keeps the set of watched directories current and converts events to scan
     requests."""
 
     def __init__(
@@ -90,7 +90,7 @@ class ChangeWatch:
 
     @property
     def name(self) -> str:
-        """The worker's name."""
+        """Name of the worker."""
         return "change-watch"
 
     def status(self) -> WatchStatus:
@@ -104,10 +104,10 @@ class ChangeWatch:
         )
 
     def step(self) -> Step:
-        """Add newly closed containers to the watch, and remove those that are gone."""
+        """Watch newly closed containers, and remove the watches of containers that are gone."""
         try:
             inotify = self._running_inotify()
-        except OSError as error:  # the kernel's limit of instances for each user
+        except OSError as error:  # the kernel's limit of inotify instances per user
             self._limit(self._closed().size, str(error), "raise fs.inotify.max_user_instances")
             return RetryAfter(SYNC_S)
         version = (self._store.volume_set.version(), len(self._watched))
@@ -118,7 +118,7 @@ class ChangeWatch:
         watched_ids = np.fromiter(watched.values(), np.uint64, len(watched))
         is_gone = ~np.isin(watched_ids, closed)
         for descriptor in compress(watched, is_gone.tolist()):
-            if self._watched.pop(descriptor, None) is not None:  # else the kernel has removed it
+            if self._watched.pop(descriptor, None) is not None:  # else the kernel removed it
                 inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
         self._add(inotify, np.setdiff1d(closed, watched_ids))
         self._synced = (version[0], len(self._watched))
@@ -144,7 +144,8 @@ class ChangeWatch:
         )
 
     def _running_inotify(self) -> InotifyFD:
-        """Return the inotify thread, a new one when it has died. Raise OSError at a limit."""
+        """Return the inotify thread. Start a new one if it has died. Raise OSError at the kernel's
+        limit."""
         if self._inotify is not None and not self._inotify.is_alive():
             log.error("change_watch_stopped", watched_count=len(self._watched))
             self._inotify = None
@@ -155,8 +156,8 @@ class ChangeWatch:
         return self._inotify
 
     def _add(self, inotify: InotifyFD, wanted: U64s) -> None:
-        """Watch as many directories as possible; count the others, and log why if their number
-        changed."""
+        """Watch as many directories as possible. Count the others, and log the reason if their
+        number changes."""
         missed_count, why, hint = 0, "", ""
         for index, number in enumerate(wanted):
             container_id = ContainerId(int(number))
@@ -166,7 +167,7 @@ class ChangeWatch:
             except FileNotFoundError:
                 self._scans.request(container_id, reason="chunks directory is gone", is_hint=True)
                 missed_count += 1
-            except PermissionError as error:  # for this directory only: the others can be watched
+            except PermissionError as error:  # only this directory; others may be watched
                 missed_count += 1
                 why, hint = str(error), "the agent must own its volumes' directories"
             except OSError as error:  # the kernel's limit of watches
@@ -189,16 +190,16 @@ class ChangeWatch:
             )
         self._unwatched_count = missed_count
 
-    # Called by the inotify thread: this is the callback (watchdog's WatchCallback) of every
-    # directory, because one object for each is megabytes on a large host. Nothing here may raise or
-    # wait for long.
+    # The inotify thread calls the methods below. This object is the callback (watchdog's
+    # WatchCallback) of every directory, because one object per directory would need megabytes on a
+    # large host. They must not raise or wait for long.
 
     def on_event(self, event: InotifyEvent) -> None:
         """Handle one event of a container's chunks directory."""
         container_id = self._watched.get(event.wd)
         name = os.fsdecode(event.name)
         if container_id is None:
-            return  # not watched: a new container is scanned anyway
+            return  # not watched any more
         if not event.mask & SELF_EVENTS and not holds_data(name):
             return
         if self._leases.written_within(container_id, OWN_WINDOW_S):
@@ -209,10 +210,11 @@ class ChangeWatch:
         self._scans.request(container_id, reason=what, is_hint=True)
 
     def on_queue_overflow(self) -> None:
-        """Count the overflow: the kernel dropped events."""
+        """Count and log that the kernel dropped events."""
         self._overflow_count += 1
         log.warning("change_watch_overflowed", overflow_count=self._overflow_count)
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
-        """Forget a directory that the kernel no longer watches; the next step checks it again."""
+        """Forget a directory that the kernel no longer watches. The next step watches it again if
+        it exists."""
         self._watched.pop(wd, None)

@@ -1,10 +1,9 @@
-"""The scan of one container, used by all kinds of scans.
+"""Scan of one container, used by all kinds of scans.
 
-    begin (lease) ─ read and judge (no lease) ─ commit (lease; refused when the replica moved on)
-
-A scan that takes hours does not block writes, repairs or deletes: it commits only if the replica
-has not changed since the scan began. An interrupted scan may leave a cursor in the index, at which
-the next scan continues.
+The scan reads the replica's state under the lease, reads and judges the data without a lease, and
+commits under the lease. It commits only if the replica has not changed since the scan began. A scan
+of hours does therefore not block writes, repairs or deletes. An interrupted scan may store a cursor
+in the index, and the next scan continues there.
 """
 
 import threading
@@ -36,12 +35,12 @@ from suture.errors import BlockFailed, Code, VolumeFailed
 from suture.runtime.clock import Clock, SystemClock
 from suture.runtime.memory import UNLIMITED, MemoryBudget
 
-SCAN_ATTEMPTS_MAX: Final = 2  # a replica that keeps changing is left to a later scan
+SCAN_ATTEMPTS_MAX: Final = 2  # after that, a replica that keeps changing waits for a later scan
 LEASE_WAIT_S: Final = 30.0
-BREAKER: Final = "breaker: "  # prefix of the reason: this host is suspected
+BREAKER: Final = "breaker: "  # prefix of the reason: the breaker suspects this host
 SHADOW: Final = "shadow: "  # prefix of the reason: shadow hashing after an upgrade differed
-SCAN_BYTES: Final = 8 * 1024**2  # in flight: the data of one read, and its rows
-CURSOR_BYTES: Final = 32 * 1024**2  # between two cursors: at most this plus one read is lost
+SCAN_BYTES: Final = 8 * 1024**2  # memory of a running scan: the data of one read, and its rows
+CURSOR_BYTES: Final = 32 * 1024**2  # bytes between two cursors, lost at most when a scan ends
 CURSOR_S: Final = 5.0  # longest time between two cursors
 GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO})
 
@@ -52,9 +51,9 @@ log = structlog.get_logger()
 class ScanReport:
     """Result of the scan of one container.
 
-    `findings` is bounded as `scanner.replica_scan` describes; `finding_count` counts all of them.
-    When `committed` is False no tree was stored, and `tripped_reason` gives the reason. Damage
-    found before a scan was stopped is marked even so.
+    `findings` is bounded as `scanner.replica_scan` describes; `finding_count` counts all. If
+    `committed` is False, no tree was stored, and `tripped_reason` says why. Damage that was found
+    before a scan was stopped is recorded nevertheless.
     """
 
     container_id: ContainerId
@@ -66,12 +65,12 @@ class ScanReport:
 
     @property
     def committed(self) -> bool:
-        """Return whether the store committed the result."""
+        """Return whether the store has committed a complete result."""
         return self.commit.committed
 
 
 class VerdictBreaker:
-    """Mass-verdict breaker of this process; shared by all scanning threads."""
+    """Breaker of this process against mass verdicts. All scanning threads share it."""
 
     def __init__(self, breaker: Breaker | None = None, clock: Clock | None = None) -> None:
         self._breaker = breaker or Breaker()
@@ -80,17 +79,17 @@ class VerdictBreaker:
 
     @property
     def window_s(self) -> float:
-        """Return for how long a scan is remembered."""
+        """Seconds for which a scan's result is remembered."""
         return self._breaker.window_s
 
     def observe(self, volume_id: str, container_id: ContainerId, outcome: ScanOutcome) -> str:
-        """Count a finished scan. Return why damage must not be marked now; "" if it may."""
+        """Count a finished scan. Return why its damage must not be recorded now; "" if it may."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             return self._breaker.observe(now_s, volume_id, container_id, outcome)
 
     def tripped_reason(self) -> str:
-        """Return why damage is not marked now; "" if it is."""
+        """Return why damage is not recorded now; "" if it is."""
         with self._lock:
             return self._breaker.tripped_reason(self._clock.monotonic_s())
 
@@ -100,12 +99,12 @@ def _no_suspicion(_volume_id: str, _reason: str) -> None:
 
 
 def ignore_damage(_volume_id: str, _findings: Sequence[ScanFinding]) -> None:
-    """Ignore damage; for scans whose disks have no neighbour search."""
+    """Do nothing with damage; for scans without an adjacency search."""
 
 
 class ScannedStore(Protocol):
-    """Operations that a scan needs from a store; `agent.store.replica_store.ReplicaStore`
-    implements them."""
+    """Operations that a scan needs from a store; `agent.store.replica_store.ReplicaStore` and the
+    bridge to Ozone implement them."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -113,23 +112,24 @@ class ScannedStore(Protocol):
         ...
 
     def volume_id(self, container_id: ContainerId, /) -> str:
-        """Return the volume that has the replica."""
+        """Return the id of the volume that has the replica."""
         ...
 
     def columns(self, volume_id: str = "", /) -> Iterable[tuple[str, ReplicaColumns]]:
-        """Yield each volume's id and the columns of its replicas, for all volumes or for one."""
+        """Yield each volume's id with its replicas as columns, for all volumes or for one."""
         ...
 
     def begin_scan(self, container_id: ContainerId, /) -> ScanBase:
-        """Return the state that a scan starts from. Raise RefusedError."""
+        """Return the replica's state at the start of a scan. Raise RefusedError if it cannot be
+        scanned."""
         ...
 
     def generation(self, container_id: ContainerId, /) -> int:
-        """Return the replica's generation, which grows with each change."""
+        """Return the replica's generation, which grows with every change."""
         ...
 
     def kept_cursor(self, container_id: ContainerId, /) -> ScanCursor | None:
-        """Return the cursor of an unfinished scan, if there is one."""
+        """Return the cursor of an unfinished scan; None if there is none."""
         ...
 
     def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor, /) -> None:
@@ -137,17 +137,17 @@ class ScannedStore(Protocol):
         ...
 
     def log_verdict(self, base: ScanBase, outcome: ScanOutcome, /, *, why: str) -> None:
-        """Write the verdict to the verification log before anything follows from it. `why` is the
-        reason if it is held back."""
+        """Write the verdict to the verification log before the agent acts on it. `why` is the
+        reason if it is held back, otherwise ""."""
         ...
 
     def commit_scan(self, base: ScanBase, outcome: ScanOutcome, /) -> ScanCommit:
-        """Commit a scan's result durably if nothing has changed since `begin_scan`."""
+        """Make a scan's result durable if the replica has not changed since `begin_scan`."""
         ...
 
 
 class ScanDeps(Protocol):
-    """Services that a scan uses, wherever the replica is stored; see `ScanTools` for each."""
+    """Services that a scan uses; `StoreScanDeps` describes each."""
 
     @property
     def store(self) -> ScannedStore: ...
@@ -182,9 +182,9 @@ class ScanDeps(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreScanDeps:
-    """Services shared by all scans of this process's store (`ScanKit`). `on_unreadable` receives a
-    volume with failed reads and the reason. `on_damage` receives damage for which this host is not
-    suspected. `shadow` hashes a sample of the reads twice after an upgrade."""
+    """Services shared by all scans of the agent's own store (`ScanDeps`). `on_unreadable` gets a
+    volume with failed reads, and the reason. `on_damage` gets damage unless this host is suspected.
+    `shadow` hashes a sample of the reads twice after an upgrade."""
 
     store: ReplicaStore
     leases: ContainerLeases
@@ -204,9 +204,8 @@ class StoreScanDeps:
         pieces: ReadSplitting | None,
         insists: bool,
     ) -> StoreReplicaReader:
-        """Open a replica of the store for reading. Raise VolumeFailed, BlockFailed,
-        RefusedError.
-        """
+        """Open a replica of the store for reading. Raise VolumeFailed, BlockFailed or
+        RefusedError."""
         return StoreReplicaReader(
             self.store,
             base.facts.container_id,
@@ -222,7 +221,7 @@ def _never() -> bool:
 
 
 def ignore(_length_bytes: int) -> None:
-    """Do nothing after a read; for a scan without a pace or a progress callback."""
+    """Do nothing after a read; for scans without a pace or a progress callback."""
 
 
 def scan_container(
@@ -238,13 +237,13 @@ def scan_container(
     pieces: ReadSplitting | None = None,
     is_drill: bool = False,
 ) -> ScanReport:
-    """Read one whole replica, judge it, and commit the result.
+    """Read one replica completely, judge it, and commit the result.
 
     `pieces` limits the size of single reads. `holds_lease` means that the calling thread already
-    holds the container's lease. With `resumable_s` the scan stores a cursor, and continues at an
-    existing cursor that is not older. `is_drill` marks data that is no replica of this host and is
-    not logged. Raise RefusedError(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO),
-    UnavailableError(BUSY), VolumeFailed.
+    has the container's lease. With `resumable_s`, the scan stores cursors, and continues at a
+    stored cursor whose scan began at most so many seconds ago. `is_drill` marks a canary, which is
+    no replica of this host and is not logged. Raise RefusedError(CONTAINER_NOT_FOUND,
+    UNCLOSED_CONTAINER_IO), UnavailableError(BUSY) or VolumeFailed.
     """
     hooks = _Hooks(stop, progress, pace, pieces)
     try:
@@ -288,14 +287,15 @@ class _Hooks:
     pieces: ReadSplitting | None
 
     def spend(self, length_bytes: int) -> bool:
-        """Account for a read; return whether to go on."""
+        """Account for a read; return whether the scan may continue."""
         self.progress(length_bytes)
         self.pace(length_bytes)
         return not self.stop()
 
 
 class _CursorKeeper:
-    """Stores some of a scan's marks in the index; not all, because each is a durable write."""
+    """Stores some of a scan's marks as a cursor in the index. Not all, because each is a durable
+    write."""
 
     def __init__(self, tools: ScanDeps, base: ScanBase, resumable_s: float) -> None:
         self._tools = tools
@@ -303,7 +303,7 @@ class _CursorKeeper:
         cursor = tools.store.kept_cursor(base.facts.container_id) if resumable_s else None
         now_ms = tools.clock.now_ms()
         if cursor is not None and not 0 <= now_ms - cursor.begun_at_ms <= resumable_s * 1000:
-            cursor = None  # too old to describe the replica as it is now
+            cursor = None  # too old: damage may have occurred in the part that was read
         self.resume = None if cursor is None else cursor.mark
         self._begun_at_ms = now_ms if cursor is None else cursor.begun_at_ms
         self._kept_bytes = 0 if cursor is None else cursor.mark.bytes_read
@@ -311,14 +311,15 @@ class _CursorKeeper:
         self._last: ScanMark | None = None
 
     def offer(self, mark: ScanMark) -> None:
-        """Take a mark; store it when enough bytes were read or enough time has passed."""
+        """Take a mark. Store it if enough bytes were read or enough time has passed since the last
+        one."""
         self._last = mark
         is_much = mark.bytes_read - self._kept_bytes >= CURSOR_BYTES
         if is_much or self._tools.clock.monotonic_s() - self._kept_at_s >= CURSOR_S:
             self.keep_last()
 
     def keep_last(self) -> None:
-        """Store the last mark, so that a restart loses no progress."""
+        """Store the last mark, so that a restart loses little progress."""
         if self._last is None:
             return
         cursor = ScanCursor(self._base.generation, self._begun_at_ms, self._last)
@@ -389,8 +390,8 @@ def _scan_once(
 
 
 def _note_doubts(tools: ScanDeps, base: ScanBase, outcome: ScanOutcome) -> None:
-    """Record doubts for a later scan that may insist on an answer, and report a volume with failed
-    reads."""
+    """Count failed reads in the index, because a later scan may treat them as damage. Report a
+    volume with unreadable chunks."""
     if is_lasting(outcome.stopped_because):
         base.doubts.note(outcome.stopped_because)
     elif outcome.wavering_count and outcome.stopped_because != STOPPED:
@@ -402,12 +403,12 @@ def _note_doubts(tools: ScanDeps, base: ScanBase, outcome: ScanOutcome) -> None:
 
 
 def _held_because(tools: ScanDeps, base: ScanBase, outcome: ScanOutcome) -> str:
-    """Return why nothing of this scan may be committed; "" if it may, or the findings so far
-    may."""
+    """Return why no part of this scan's result may be committed; "" if the result, or the findings
+    of a stopped scan, may be."""
     if outcome.stopped_because and not outcome.is_damaged:
         return outcome.stopped_because
     if tools.store.generation(base.facts.container_id) != base.generation:
-        return CHANGED  # no reason for the breaker to suspect this host
+        return CHANGED  # not counted by the breaker: it says nothing about this host
     facts = base.facts
     doubt = tools.guard.observe(facts.volume_id, facts.container_id, outcome)
     if not doubt or not outcome.is_damaged:

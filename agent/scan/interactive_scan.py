@@ -1,8 +1,8 @@
 """Scans that a caller waits for: `suture scrub scan --wait` and the demo.
 
-A scan takes minutes, so it runs in a thread of its own: the RPC can report progress, and can end
-when the caller disconnects. Client reads go first, unless the caller asks otherwise. A scan without
-`--wait` joins the queue of on-demand scans.
+A scan takes minutes, so it runs in its own thread. The RPC can thus report progress, and can end
+when the caller disconnects. The scan yields to client reads, unless the caller requests otherwise.
+A scan without `--wait` joins the queue of on-demand scans.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ PROGRESS_S: Final = 0.25  # between two progress messages
 
 
 class InteractiveScans:
-    """Runs scans for waiting callers, at most `SCANS_MAX` at once."""
+    """Runs scans for waiting callers, at most `SCANS_MAX` at the same time."""
 
     def __init__(
         self,
@@ -32,9 +32,8 @@ class InteractiveScans:
         pace: Callable[[str], ScanPace],
         queue: Callable[[ContainerId], bool],
     ) -> None:
-        """`pace` makes the pace of a scan of the given volume. `queue` adds a container to the
-        on-demand scans, which have no waiting caller, and returns False when their queue is
-        full."""
+        """`pace` returns the pace for a scan of the given volume. `queue` adds a container to the
+        on-demand scans, and returns False if their queue is full."""
         self._tools = tools
         self._pace = pace
         self._queue = queue
@@ -60,11 +59,11 @@ class InteractiveScans:
         is_cancelled: Callable[[], bool],
         mode: ScanMode = ScanMode.WAIT,
     ) -> Iterator[ScanStep]:
-        """Scan a container; yield progress steps, then the result. Raise what the scan raised.
+        """Scan a container; yield progress steps, then the result. Raise the exception of the scan.
 
-        While `SCANS_MAX` scans are running, this scan waits, and its steps say so. Raise
-        UnavailableError(BUSY) when `WAITING_MAX` calls are waiting already, or the queue of mode
-        `QUEUE` is full.
+        If `SCANS_MAX` scans are running, this scan waits, and its steps say so. Raise
+        UnavailableError(BUSY) if `WAITING_MAX` calls are waiting already, or if `mode` is `QUEUE`
+        and the queue is full.
         """
         if mode is ScanMode.QUEUE:
             yield self._queued(container_id)
@@ -77,7 +76,7 @@ class InteractiveScans:
             self._places.release()
 
     def _take_place(self, total_bytes: int, is_cancelled: Callable[[], bool]) -> Iterator[ScanStep]:
-        """Wait for a free scan slot; yield a step from time to time until then."""
+        """Wait until a scan may run; yield a step at intervals while waiting."""
         if self._places.acquire(blocking=False):
             return
         if not self._line.acquire(blocking=False):
@@ -141,7 +140,7 @@ class InteractiveScans:
             thread.join()
 
     def _paced(self, container_id: ContainerId, is_over: Callable[[], bool]) -> ScanPace:
-        """Return a pace that yields to clients and stops waiting when the scan is over."""
+        """Return a pace that yields to clients, and whose waits end when the scan is over."""
         pace = self._pace(self._tools.store.volume_id(container_id))
         pace.begin(is_over)
         return pace
@@ -156,7 +155,7 @@ class InteractiveScans:
         return ScanStep(0, self._tools.store.replica(container_id).bytes_used, is_queued=True)
 
     def _last(self, end: ScanReport | BaseException, total_bytes: int) -> ScanStep:
-        """Return the last step, or raise what ended the scan."""
+        """Return the last step, or raise the error that ended the scan."""
         if isinstance(end, BaseException):
             raise end
         if not end.committed:
@@ -169,11 +168,11 @@ class InteractiveScans:
 
 
 class ByteCounter:
-    """A sum written by one thread and read by another."""
+    """A byte count that one thread writes and another reads."""
 
     def __init__(self) -> None:
         self.total = 0
 
     def add(self, count: int) -> None:
-        """Add to the sum."""
+        """Add bytes to the count."""
         self.total += count

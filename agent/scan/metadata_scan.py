@@ -1,7 +1,7 @@
-"""Check the descriptor, tree file and directories of all replicas every few hours.
+"""Check of the descriptor, tree file and directories of all replicas every few hours.
 
-A data scan comes by once a week; this scan sees a directory that was removed by hand on the same
-day. A replica that looks wrong is scanned on demand, and only that scan judges it.
+A data scan reads a replica once a week. This check notices a directory that was removed by hand on
+the same day. A replica with a fault is scanned on demand, and only that scan judges it.
 """
 
 from collections import deque
@@ -21,22 +21,21 @@ from suture.runtime.loop import Busy, RetryAfter, Step
 from suture.runtime.memory import trim_heap
 
 INTERVAL_S: Final = 3 * 3600.0
-REPLICAS_PER_STEP: Final = 100  # between two heartbeats of the worker
+REPLICAS_PER_STEP: Final = 100  # replicas checked between two heartbeats of the worker
 
 log = structlog.get_logger()
 
 
 class ScanQueue(Protocol):
-    """The queue of on-demand scans."""
+    """Queue of on-demand scans."""
 
     def request(self, container_id: ContainerId, *, reason: str, is_hint: bool = False) -> bool:
-        """Request a scan; return False when the queue is full."""
+        """Request a scan; return False if the queue is full."""
         ...
 
 
 class MetadataScan:
-    """The worker that checks metadata. `scanned_at_ms` is the end of its last round; 0 = none
-    yet."""
+    """Worker that checks metadata. `scanned_at_ms` is the end of its last round; 0 = none yet."""
 
     name = "metadata-scan"
 
@@ -47,7 +46,7 @@ class MetadataScan:
         clock: Clock,
         on_unreadable: Callable[[str, str], None],
     ) -> None:
-        """`on_unreadable` receives a volume whose files cannot be inspected, and the reason."""
+        """`on_unreadable` gets a volume whose files have faults, and the reason."""
         self._store = store
         self._scans = scans
         self._clock = clock
@@ -59,7 +58,7 @@ class MetadataScan:
         self.fault_count = 0
 
     def step(self) -> Step:
-        """Check some replicas; wait when a round is over."""
+        """Check some replicas. Wait for the next round if all are checked."""
         if self._left is None:
             self._left = deque(self._store.replica_ids())
             self._begun_at_s = self._clock.monotonic_s()

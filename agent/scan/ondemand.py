@@ -1,4 +1,5 @@
-"""On-demand scans, requested by events: a changed file, a failed read, a doubt."""
+"""On-demand scans, requested by an operator or by an event: a changed file, a failed read, nearby
+damage."""
 
 import threading
 from collections import OrderedDict
@@ -17,7 +18,7 @@ from suture.errors import Code, RefusedError, UnavailableError
 from suture.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
 
 REQUESTS_MAX: Final = 1_000  # requests that may wait
-RETRIES_MAX: Final = 5  # of a request whose container is busy
+RETRIES_MAX: Final = 5  # retries of a request whose scan could not commit
 RETRY_S: Final = 5.0
 
 log = structlog.get_logger()
@@ -38,14 +39,14 @@ class _Request:
     priority: ScanPriority
     not_before_s: float
     retries_left: int
-    was_held: bool = False  # its verdict was held back because this host was suspected
+    was_held: bool = False  # an earlier verdict was held back, because this host was suspected
 
 
 class OnDemandScans:
-    """Queue of on-demand scans: bounded, with at most one request per container.
+    """Queue of on-demand scans. It is bounded, and has at most one request per container.
 
-    A request for a container that is being scanned waits for the end of that scan, because its
-    cause may be at a place that the scan has already passed.
+    A request for a container that is being scanned waits until that scan ends, because the fault
+    may be in a part that the scan has already read.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class OnDemandScans:
         failure_gap_s: float = 900.0,
         requests_max: int = REQUESTS_MAX,
     ) -> None:
-        """`gap_min_s` is the shortest time between two scans of one container for hints,
-        `failure_gap_s` for failures."""
+        """Minimum seconds between two scans of one container: `gap_min_s` for hints,
+        `failure_gap_s` for failures and neighbours of damage."""
         self._tools = tools
         self._stop = stop
         self._pulse = pulse
@@ -81,11 +82,11 @@ class OnDemandScans:
 
     @property
     def name(self) -> str:
-        """The worker's name."""
+        """Name of the worker."""
         return "scan-on-demand"
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Set `wake`, which wakes this worker's loop when there is a request."""
+        """Set the function that wakes this worker's loop for a request."""
         self._wake = wake
 
     def request(
@@ -97,12 +98,12 @@ class OnDemandScans:
         is_failure: bool = False,
         is_neighbour: bool = False,
     ) -> bool:
-        """Request a scan; return False when the queue is full.
+        """Request a scan; return False if the queue is full.
 
-        A hint (a changed file) waits until `gap_min_s` have passed since the last scan, so that a
-        process that writes all day causes one scan a minute and not a thousand. A failure waits for
-        `failure_gap_s`, because a bad sector stays bad. Explicit requests go first, then failures,
-        then neighbours of damage.
+        A hint (a changed file) waits until `gap_min_s` have passed since the last scan. A process
+        that writes all day then causes one scan a minute, not a thousand. A failed read waits for
+        `failure_gap_s`, because a bad sector stays bad. Explicit requests are scanned first, then
+        failures, neighbours of damage, and hints.
         """
         with self._lock:
             now_s = self._tools.clock.monotonic_s()
@@ -125,7 +126,7 @@ class OnDemandScans:
             return len(self._waiting)
 
     def step(self) -> Step:
-        """Scan the first request that may be scanned now."""
+        """Scan the container of the first due request."""
         if self._stop.is_set():
             return Idle()
         container_id, request, wait_s = self._take()
@@ -143,7 +144,7 @@ class OnDemandScans:
                 buffers=self._buffers,
             )
         except UnavailableError as error:
-            if error.code is Code.DISK_OUT_OF_SPACE:  # for days, perhaps; each try reads everything
+            if error.code is Code.DISK_OUT_OF_SPACE:  # may last for days; each retry reads all data
                 request = replace(request, retries_left=0)
             self._retry(container_id, request)
             return Busy()
@@ -159,8 +160,8 @@ class OnDemandScans:
         return Busy()
 
     def _take(self) -> tuple[ContainerId | None, _Request | None, float]:
-        """Return the first due request, by priority, then by age; or else the seconds until a
-        request is due, 0.0 if there is none."""
+        """Return the first due request, by priority and then by age. If none is due, return the
+        seconds until the next one is; 0.0 if there is no request."""
         with self._lock:
             now_s = self._tools.clock.monotonic_s()
             self._scanned_at_s = {
@@ -178,7 +179,7 @@ class OnDemandScans:
             return None, None, min(item.not_before_s for item in self._waiting.values()) - now_s
 
     def _retry(self, container_id: ContainerId, request: _Request) -> None:
-        """Queue a failed scan again, a bounded number of times."""
+        """Queue a failed scan again, at most RETRIES_MAX times."""
         if not request.retries_left:
             log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return
@@ -187,9 +188,9 @@ class OnDemandScans:
         )
 
     def _retry_held(self, container_id: ContainerId, request: _Request) -> None:
-        """Queue a scan again whose verdict was held back, once, at a time when its verdict may be
-        trusted. Earlier it would read the whole replica without result, and prolong the suspicion
-        of this host."""
+        """Queue a scan whose verdict was held back again, once, after the suspicion of this host
+        has ended. An earlier scan would read the replica without a result, and prolong the
+        suspicion."""
         if request.was_held:
             log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return

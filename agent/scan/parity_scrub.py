@@ -1,11 +1,10 @@
-"""Parity scrub of this host's erasure-coded containers, slow and in the background.
+"""Parity scrub: slow background verification of this host's erasure-coded containers.
 
-    a shard here ─► who has the others? ─► is it this datanode's turn? ─► all stripes ─► wrong ones
-
-A scan proves that a shard holds the bytes that were written to it; only the group can tell whether
-the shards still fit together. The holder of the lowest shard verifies the container, so that each
-one is verified once. The scrub yields to everything else: it reads at a fixed low rate, and not
-while the scans are held. A restart forgets the times of verification: all containers are due then.
+A scan proves that a shard has the bytes that were written to it. Only a comparison of all shards
+proves that they still fit together. The datanode with the lowest shard verifies the container, so
+each container is verified once. The scrub reads all stripes of the shards and reports wrong ones.
+It reads at a fixed low rate, and pauses with the scans. The times of verification are not stored,
+so all containers are due after a restart.
 """
 
 import logging
@@ -35,25 +34,25 @@ from suture.wire.v1 import datanode_pb2 as pb
 
 IDLE_S: Final = 60.0
 RETRY_S: Final = 3600.0  # for a container that could not be verified
-AGAIN_SHARE: Final = 0.1  # of the interval, until the turn is determined again
+AGAIN_SHARE: Final = 0.1  # share of the interval after which a skipped container is due again
 HELD_CHECK_S: Final = 1.0
 FAULTS_TOLD_MAX: Final = 100
 
-Version = tuple[tuple[str, int], ...]  # of the store
+Version = tuple[tuple[str, int], ...]  # version of each volume's index
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class ParityPolicy:
-    """Interval of the parity scrub: `interval_s` per container; 0 = never."""
+    """Schedule of the parity scrub. `interval_s` is per container; 0 = disabled."""
 
     interval_s: float
     start_delay_s: float = 0.0
 
 
 class ParityScrub:
-    """The worker. Any thread may call `status`."""
+    """Worker of the parity scrub. Any thread may call `status`."""
 
     name = "parity-scrub"
 
@@ -71,8 +70,8 @@ class ParityScrub:
         clock: Clock,
         pulse: ProgressMarker,
     ) -> None:
-        """`info` queries the control plane and raises SutureError. `is_held` returns whether
-        background reads are held now."""
+        """`info` queries the control plane, and raises SutureError. `is_held` returns whether
+        background reads must wait now."""
         self._store = store
         self._datanode_id = datanode_id
         self._policy = policy
@@ -89,7 +88,7 @@ class ParityScrub:
         self._seen: tuple[Version, U64s] | None = None
         self._due_at_s: dict[ContainerId, float] = {}  # a container without an entry is due
         self._verified_at_ms: dict[ContainerId, int] = {}
-        self._reports: dict[ContainerId, ParityReport] = {}  # of containers with wrong stripes
+        self._reports: dict[ContainerId, ParityReport] = {}  # only containers with wrong stripes
         self._current = 0
         self._stripe_count = self._read_bytes = 0
 
@@ -207,9 +206,8 @@ class ParityScrub:
         return shards, info.scheme
 
     def _wait_for_turn(self, length_bytes: int) -> None:
-        """Count the bytes read, and wait until more may be read. Raise UnavailableError at the
-        stop.
-        """
+        """Count the bytes read, and wait until more may be read. Raise UnavailableError if the
+        agent stops."""
         self._pulse.beat()
         with self._lock:
             self._stripe_count += 1

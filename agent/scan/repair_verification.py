@@ -1,14 +1,13 @@
-"""The verifying read after a repair: of the changed places, or of the whole replica.
+"""Verification of a replica after a repair: by a read of the changed chunks, or of the complete
+replica.
 
-    recent whole read? ─ no ───────────────────────────────────────────────────────► read all
-          │ yes
-    read repaired places and findings ─ walk all rows ─ the rest as it was read? ─ no ──►
-          │ yes, and nothing found
-    commit; the time of the last whole read stays, so that the rest is read at its scheduled scan
+If a complete scan was recent, only the repaired chunks and those with findings are read, and all
+rows are compared with the tree of that scan. If the rows of all other chunks are unchanged and the
+read finds no fault, the result is committed. The time of the last complete scan does not change, so
+the rest is read at its scheduled time.
 
-The rest may be skipped because a recent whole read found each byte healthy and no row has changed
-since: the tree of that read has each of those blocks with its present row. In any other case, and
-after a single finding, the whole replica is read.
+The other chunks can be skipped because the recent scan found them healthy and their rows are still
+in its tree. In any other case, and after a single finding, the complete replica is read.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -40,11 +39,11 @@ def prove(
     age_max_s: float,
     stop: Callable[[], bool],
 ) -> ReadBack:
-    """Read a replica after a repair of the places `changed`; commit the result, and return how much
-    was read. `age_max_s` is the greatest age of the last whole read for a partial read; 0 = read
-    all.
+    """Verify a replica after a repair of the chunks `changed`, and commit the result. Return
+    whether only the changed chunks or the complete replica was read. A partial read requires a
+    complete scan at most `age_max_s` ago; 0 = always read all.
 
-    Raise as `agent.scan.container_scan.scan_container` does.
+    Raise as `agent.scan.container_scan.scan_container`.
     """
     if _prove_changed(tools, container_id, changed, age_max_s, stop):
         return ReadBack.CHANGED
@@ -59,7 +58,7 @@ def _prove_changed(
     age_max_s: float,
     stop: Callable[[], bool],
 ) -> bool:
-    """Read the changed places; return whether that was enough and is committed."""
+    """Read the changed chunks. Return whether this was sufficient and the result is committed."""
     with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
         base = tools.store.begin_scan(container_id)
         known = tools.store.view(container_id).tree()
@@ -71,7 +70,7 @@ def _prove_changed(
     try:
         outcome = _read(tools, base, mark, stop)
     except VolumeFailed:
-        return False  # the whole read reports it
+        return False  # the complete read reports the error
     tools.store.log_verdict(base, outcome, why="", is_whole=False)
     if not (is_clean(outcome) and is_as_read(known, outcome.tree, mark)):
         return False
@@ -89,7 +88,7 @@ def _prove_changed(
 
 
 def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
-    """Return whether a whole read is known that is recent enough, without a failed read since."""
+    """Return whether a complete scan is recent enough, and no scan since then had failed reads."""
     read_at_ms = base.facts.data_scan_at_ms
     if not read_at_ms or base.doubts.are_noted():
         return False
@@ -97,14 +96,14 @@ def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
 
 
 def unverified_ranges(findings: Collection[ScanFinding]) -> Iterator[Doubt]:
-    """Yield the places that the last read did not find healthy."""
+    """Yield the ranges that the last scan did not find healthy."""
     for finding in findings:
         if finding.block_id > 0 and not finding.is_contradiction:
             yield finding.block_id, finding.offset, finding.length_bytes
 
 
 def is_clean(outcome: ScanOutcome) -> bool:
-    """Return whether everything read is healthy, and the replica has no other fault."""
+    """Return whether all data that was read is healthy, and the replica has no other fault."""
     return (
         outcome.complete
         and not outcome.wavering_count
@@ -113,7 +112,8 @@ def is_clean(outcome: ScanOutcome) -> bool:
 
 
 def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
-    """Return whether everything that was not read again has the same rows as at the last read."""
+    """Return whether all blocks and chunks that were not read again have the same rows as at the
+    last scan."""
     again = np.array(sorted({block_id for block_id, _, _ in mark.doubts}), dtype=np.uint64)
     before, after = ~np.isin(known.block_ids, again), ~np.isin(now.block_ids, again)
     return all(
@@ -127,7 +127,7 @@ def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
 
 
 def _is_block_as_read(known: Tree, now: Tree, mark: ScanMark, block_id: BlockId) -> bool:
-    """Return the same for a block of which some chunks were read again: no other chunk has
+    """Return whether, in a block of which some chunks were read again, no other chunk has
     changed."""
     unlike = set(known.leaves(block_id)) ^ set(now.leaves(block_id))
     return not any(mark.covers_range(block_id, leaf.offset, leaf.end) for leaf in unlike)

@@ -1,4 +1,4 @@
-"""Operator view and control of all background reads: scans and parity."""
+"""Status and control of all background reads for operators: scans, challenges and parity scrub."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,16 @@ from suture.wire.v1 import datanode_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class BackgroundScans:
-    """The scans of this host and the proofs requested from peers; `parity` is None without parity
-    scrub."""
+    """The scans of this host and its challenges to peers. `parity` is None if the parity scrub is
+    disabled."""
 
     scrub: ScanManager
     challenges: ChallengeWorker
     parity: ParityScrub | None = None
 
     def status(self) -> pb.ScrubStatusResponse:
-        """Return the progress of each volume, the proofs of peers, and the parity scrub."""
+        """Return the progress of the scans by volume, of the challenges to peers, and of the parity
+        scrub."""
         answer = self.scrub.status()
         answer.challenges.CopyFrom(self.challenges.status())
         if self.parity is not None:
@@ -27,13 +28,14 @@ class BackgroundScans:
         return answer
 
     def pause(self, volume_id: str, duration_s: float) -> None:
-        """Pause one volume's scan, or all with "". Raise RefusedError."""
+        """Pause the scan of one volume, or of all if `volume_id` is "". Raise RefusedError if there
+        is no such scan, or the duration is invalid."""
         self.scrub.pause(volume_id, duration_s)
 
     def resume(self, volume_id: str) -> None:
-        """End the pause of one volume, or of all with ""."""
+        """End the pause of one volume, or of all if `volume_id` is ""."""
         self.scrub.resume(volume_id)
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the running scan of a container, if any."""
+        """Cancel the running background scan of a container, if there is one."""
         self.scrub.skip(container_id)

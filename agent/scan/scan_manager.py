@@ -1,7 +1,9 @@
 """All scans and checks of this host's data: construction, control and status.
 
-promise ─► check at start ─► refused, or warned volume ──► VolumeScanWorker + Hold (pause, skip)
-one loop each
+The manager first checks whether each volume can be read within the scan interval. If not, it
+refuses to start or logs a warning, as the config says. It creates one `VolumeScanWorker` per
+volume, which operators can pause, and the workers for on-demand scans, volume checks, adjacent
+scans and metadata scans. Each worker runs in a loop of its own.
 """
 
 import random
@@ -35,9 +37,9 @@ from suture.runtime.loop import ProgressMarker, WorkerLoop
 from suture.wire.mapping.message_map import Field, MessageMap
 from suture.wire.v1 import datanode_pb2 as pb
 
-CANARY_PERIOD_S = 86_400.0  # period in which a planted fault has to be found
-ON_DEMAND_BYTES_PER_S = 16 * 1024**2  # lowest rate of an on-demand scan beside other load
-NEIGHBOUR_BYTES_PER_S = 1024**2  # of inodes: maps about 250 files a second
+CANARY_PERIOD_S = 86_400.0  # maximum time between two canary drills of a volume
+ON_DEMAND_BYTES_PER_S = 16 * 1024**2  # lowest rate of on-demand scans while clients read
+NEIGHBOUR_BYTES_PER_S = 1024**2  # inode reads of an adjacency search: about 250 files a second
 WHOLE = Field(encode=int)
 ROUND = MessageMap(
     pb.VolumeScrub,
@@ -55,12 +57,12 @@ log = structlog.get_logger()
 
 
 def windows_of(config: ScanConfig) -> ScanHours:
-    """Return when the config allows background scans."""
+    """Return the hours in which the config allows background scans."""
     return ScanHours(tuple(parse_window(text) for text in config.windows))
 
 
 def limits_of(config: ScanConfig) -> PaceLimits:
-    """Return the pace limits of one volume's scan in the config."""
+    """Return the rate limits for the scan of one volume, from the config."""
     return PaceLimits(
         floor_bytes_per_s=config.floor_bytes_per_s,
         ceiling_bytes_per_s=config.ceiling_bytes_per_s,
@@ -69,7 +71,7 @@ def limits_of(config: ScanConfig) -> PaceLimits:
 
 
 def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return whether the volume can be read within the scan interval."""
+    """Return whether the volume can be read completely within the scan interval."""
     if config.volume_bytes_per_s:
         offered, offered_by = float(config.volume_bytes_per_s), "scan.volume_bytes_per_s"
     else:
@@ -87,8 +89,8 @@ def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float)
 
 
 def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return whether the volume can be read within the scan interval. Raise RefusedError when it
-    cannot and the config demands it; otherwise log it."""
+    """Return whether the volume can be read within the scan interval. If it cannot, log it, or
+    raise RefusedError if `scan.promise` is "refuse"."""
     promise = promise_of(config, volume, disk_bytes_per_s)
     if promise.is_possible:
         return promise
@@ -103,7 +105,7 @@ def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: flo
 
 
 class ScanManager:
-    """The scans of one host (agent.services.server.Scrub)."""
+    """All scans of one host (agent.services.server.Scrub)."""
 
     def __init__(
         self,
@@ -114,9 +116,9 @@ class ScanManager:
         on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None,
         on_shadow_difference: Callable[[], None] = lambda: None,
     ) -> None:
-        """Check the scan interval against the disks. Raise RefusedError. `on_volume_failed`
-        receives a fenced volume and its containers; `on_shadow_difference` is called when shadow
-        hashing holds a verdict."""
+        """Check the scan interval against the speed of the disks. Raise RefusedError if it is
+        infeasible and the config refuses that. `on_volume_failed` gets a fenced volume and its
+        containers. `on_shadow_difference` is called when shadow hashing holds back a verdict."""
         self.checks = VolumeCheckWorker(tools.store, clock=tools.clock, on_failed=on_volume_failed)
         upgraded_at_ms = tools.store.volume_set.upgraded_at_ms
         self._shadow = ShadowHashing(
@@ -169,8 +171,7 @@ class ScanManager:
         self._shadow.close()
 
     def _follow(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
-        """Search for damage next to this one, whichever scan found it, if background scans are
-        on."""
+        """Search for replicas near this damage on the disk, if background scans are enabled."""
         if self._config.enabled:
             self._neighbours.found(volume_id, damage)
 
@@ -178,12 +179,12 @@ class ScanManager:
         return self.on_demand.request(container_id, reason=reason, is_neighbour=True)
 
     def queue(self, container_id: ContainerId) -> bool:
-        """Queue a scan that an operator requested; return False when the queue is full."""
+        """Queue a scan that an operator requested; return False if the queue is full."""
         return self.on_demand.request(container_id, reason="asked for by an operator")
 
     def requested_pace(self, volume_id: str) -> ScanPace:
-        """Return a pace for a scan with a waiting caller. It begins at the current rate of the
-        volume's background scan, which has found what the disk can bear."""
+        """Return a pace for a scan that a caller waits for. It starts at the current rate of the
+        volume's background scan, if that is higher, because the disk sustains that rate."""
         pace = self._pace(
             PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), ProgressMarker(self._tools.clock)
         )
@@ -198,7 +199,7 @@ class ScanManager:
         return MetadataScan(tools.store, self.on_demand, tools.clock, tools.on_unreadable)
 
     def loops(self) -> Iterator[WorkerLoop]:
-        """Return the loops to run."""
+        """Yield the worker loops to run."""
         clock = self._tools.clock
         on_demand = self.on_demand
         loop = WorkerLoop(on_demand, clock=clock, pulse=self._on_demand_pulse)
@@ -216,12 +217,14 @@ class ScanManager:
                 yield self._volume_loop(volume)
 
     def check_new(self, volume: VolumeFacts, disk_bytes_per_s: float) -> None:
-        """Check the scan interval for a volume before it is added. Raise RefusedError."""
+        """Check the scan interval for a volume before it is added. Raise RefusedError if it is
+        infeasible and the config refuses that."""
         if self._config.enabled:
             check_promise(self._config, volume, disk_bytes_per_s)
 
     def add(self, volume: VolumeFacts) -> WorkerLoop | None:
-        """Start checks of an added volume; return the loop to start, if the volume is scanned."""
+        """Start checks of an added volume. Return the loop of its background scan; None if
+        background scans are disabled."""
         self._volumes = [one for one in self._volumes if one.path != volume.path] + [volume]
         self.checks.add(volume.volume_id)
         if not self._config.enabled:
@@ -282,19 +285,20 @@ class ScanManager:
         )
 
     def is_held(self) -> bool:
-        """Return whether background reads are held now: paused, or outside the windows."""
+        """Return whether background reads must wait now: an operator paused them, or it is outside
+        the scan windows."""
         if any(worker.hold.left_s() for worker in self._workers.values()):
             return True
         return not windows_of(self._config).is_open(self._tools.clock.now_ms())
 
     def fixed_pace(self, bytes_per_s: int, pulse: ProgressMarker) -> ScanPace:
-        """Return the pace of background work of another kind with its own budget."""
+        """Return a pace for other background work, with its own fixed rate."""
         pace = self._pace(PaceLimits(fixed_bytes_per_s=bytes_per_s), pulse)
         pace.begin(self._stop.is_set)
         return pace
 
     def shared_pace(self, floor_bytes_per_s: int) -> SharedPace:
-        """Return the pace of work of another kind that yields to clients as the scans do."""
+        """Return a pace for other background work that yields to clients as the scans do."""
         return SharedPace(
             floor_bytes_per_s,
             self._stop.wait,
@@ -303,7 +307,8 @@ class ScanManager:
         )
 
     def pause(self, volume_id: str, duration_s: float) -> None:
-        """Pause one volume's scan, or all with "". Raise RefusedError."""
+        """Pause the scan of one volume, or of all if `volume_id` is "". Raise RefusedError if there
+        is no such scan, or the duration is invalid."""
         for worker in self._chosen(volume_id):
             try:
                 worker.hold.pause(duration_s)
@@ -312,13 +317,13 @@ class ScanManager:
         log.info("scrub_paused", volume_id=volume_id or "all", duration_s=duration_s)
 
     def resume(self, volume_id: str) -> None:
-        """End the pause of one volume, or of all with ""."""
+        """End the pause of one volume, or of all if `volume_id` is ""."""
         for worker in self._chosen(volume_id):
             worker.hold.resume()
         log.info("scrub_resumed", volume_id=volume_id or "all")
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the running scan of a container, if any."""
+        """Cancel the running background scan of a container, if there is one."""
         for worker in self._workers.values():
             worker.hold.skip(container_id)
         log.info("scrub_container_skipped", container_id=container_id)
@@ -344,7 +349,7 @@ class ScanManager:
         }
 
     def _measured(self, facts: VolumeFacts) -> float:
-        """Return the measured read speed of a volume; UNKNOWN for one that is out of service."""
+        """Return the measured read speed of a volume; UNKNOWN if the volume is not open."""
         working = self._tools.store.volume_set.working
         here = (volume for volume in working if volume.volume_id == facts.volume_id)
         return next(map(measured_bytes_per_s, here), UNKNOWN)

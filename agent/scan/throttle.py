@@ -1,7 +1,9 @@
-"""The pace of a scan for its reader: a call after each read, which returns when it may go on.
+"""Throttling of scans: the scan calls the pace after each read, and the call returns when the next
+read is due.
 
-`scanner.scan_rate_control` decides; this module has the clock, the waiting, and the kernel's
-pressure counters. Copies of replicas to other datanodes share one pace among their threads.
+`scanner.scan_rate_control` decides the rate. This module provides the clock, the waiting, and the
+kernel's pressure counters. Copies of replicas to other datanodes share one pace among their
+threads.
 """
 
 from collections.abc import Callable
@@ -21,14 +23,15 @@ from scanner.scan_rate_control import (
 from suture.runtime.clock import Clock, SystemClock
 from suture.runtime.loop import ProgressMarker
 
-SLICE_S: Final = 1.0  # a long wait reports progress and checks for a pause this often
+SLICE_S: Final = 1.0  # interval at which a long wait reports progress and checks for a pause
 STALL_S: Final = 2.0  # update interval of the kernel's counters
-STALE_S: Final = 5.0  # an older counter is ignored
+STALE_S: Final = 5.0  # older counters are ignored
 STALL_FILE: Final = Path("/proc/pressure/io")
 
 
 def kernel_stall_us() -> int | None:
-    """Return how long tasks of this host have waited for I/O; None if the kernel has no PSI."""
+    """Return the microseconds for which tasks of this host have waited for I/O since boot; None if
+    the kernel has no PSI."""
     try:
         return parse_stall_us(STALL_FILE.read_text())
     except (OSError, ValueError):
@@ -36,7 +39,7 @@ def kernel_stall_us() -> int | None:
 
 
 class IoPressure:
-    """Disk pressure of other work than the scans. Shared by all scanning threads."""
+    """Disk pressure that other work, not scans, causes. All scanning threads share it."""
 
     def __init__(
         self, clock: Clock, *, stall_us: Callable[[], int | None] = kernel_stall_us
@@ -49,12 +52,12 @@ class IoPressure:
         self._of_others = 0.0
 
     def worked(self, duration_s: float) -> None:
-        """Count time that a scan spent reading."""
+        """Add time that a scan spent reading."""
         with self._lock:
             self._own_s += duration_s
 
     def of_others(self) -> float:
-        """Return the recent share of time in which other work waited; 0.0 if unknown."""
+        """Return the recent share of time in which other work waited for I/O; 0.0 if unknown."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if self._last is not None and now_s - self._last.at_s < STALL_S:
@@ -65,7 +68,7 @@ class IoPressure:
             now = PressureSample(now_s, total_us, self._own_s)
             is_old = self._last is not None and now_s - self._last.at_s > STALE_S
             if self._last is None or is_old:
-                self._of_others = 0.0  # nothing was read since: the old share is obsolete
+                self._of_others = 0.0  # there is no recent sample to compare with
             else:
                 self._of_others = pressure_of_others(self._last, now)
             self._last = now
@@ -73,7 +76,7 @@ class IoPressure:
 
 
 class ScanPace:
-    """Paces one volume's scan; its `__call__` is the scan's `pace`."""
+    """Pace of one volume's scan. The scan calls it after each read."""
 
     def __init__(
         self,
@@ -85,29 +88,30 @@ class ScanPace:
         pressure: IoPressure | None = None,
         pulse: ProgressMarker | None = None,
     ) -> None:
-        """`wait(seconds)` returns True early when the process stops, as an Event's does."""
+        """`wait(seconds)` returns True early if the process stops, as `Event.wait` does."""
         self._clock = clock or SystemClock()
         self._wait = wait
         self._pressure = pressure or IoPressure(self._clock, stall_us=lambda: None)
         self._pulse = pulse
         self._pacer = Pacer(limits, latencies or Latencies(), self._clock.monotonic_s())
         self._reading_since_s = 0.0
-        self._piece_bytes = 0  # of the current read, already accounted for
-        self._change_count = 0  # of limits: ends a wait computed from the former ones
+        self._piece_bytes = 0  # bytes of the current read that are already accounted for
+        self._change_count = 0  # changes of the limits; a change ends a wait for the old limits
         self._is_interrupted: Callable[[], bool] = lambda: False
 
     @property
     def bytes_per_s(self) -> float:
-        """Return the allowed rate."""
+        """Allowed rate in bytes per second."""
         return self._pacer.rate.bytes_per_s
 
     def change(self, limits: PaceLimits) -> None:
-        """Apply other limits from now on, and end a wait; any thread may call this."""
+        """Apply other limits from now on, and end a running wait. Any thread may call this."""
         self._pacer.change(limits)
         self._change_count += 1
 
     def begin_at(self, bytes_per_s: float) -> None:
-        """Begin at the rate of another scan of the volume, if it is higher."""
+        """Start at the current rate of another scan of this volume, if that rate is higher than the
+        start rate of this scan."""
         self._pacer.rate.begin_at(bytes_per_s)
 
     def need(self, bytes_per_s: float) -> None:
@@ -115,7 +119,7 @@ class ScanPace:
         self._pacer.rate.need(bytes_per_s)
 
     def begin(self, is_interrupted: Callable[[], bool]) -> None:
-        """Start pacing a scan; a wait ends when `is_interrupted` returns True."""
+        """Begin to pace a scan. A wait ends when `is_interrupted` returns True."""
         self._is_interrupted = is_interrupted
         self._piece_bytes = 0
         self._reading_since_s = self._clock.monotonic_s()
@@ -125,12 +129,13 @@ class ScanPace:
         return self._pacer.piece_bytes(self._clock.monotonic_s())
 
     def rest(self, length_bytes: int) -> None:
-        """Account for a piece of a read, and wait until the next piece is due."""
+        """Account for one part of a divided read, and wait until the next part is due."""
         self._account(length_bytes)
         self._piece_bytes += length_bytes
 
     def __call__(self, length_bytes: int) -> None:
-        """Account for a read without its pieces, and wait until the next read is due."""
+        """Account for a read, except parts that `rest` has counted, and wait until the next read is
+        due."""
         last_bytes = max(0, length_bytes - self._piece_bytes)
         self._piece_bytes = 0
         self._account(last_bytes)
@@ -152,11 +157,11 @@ class ScanPace:
 
 
 class SharedPace:
-    """A shared pace for all threads of one kind of work: the copies sent from here.
+    """One pace for all threads that send copies of replicas.
 
-    Without client reads it delays nothing. Beside clients it begins at the floor, adapts to their
-    latency as a scan does, and pauses when the scans do, so that all background work is measured
-    against the same quiet moments.
+    It delays nothing while no client reads. While clients read, it starts at `floor_bytes_per_s`
+    and adapts to their latency, as a scan does. It pauses at the same times as the scans, so that
+    client latency without background work can be measured.
     """
 
     def __init__(
@@ -167,8 +172,8 @@ class SharedPace:
         clock: Clock | None = None,
         latencies: Latencies | None = None,
     ) -> None:
-        """`floor_bytes_per_s` applies to all threads together. `wait(seconds)` returns True early
-        when the process stops, as an Event's does."""
+        """`floor_bytes_per_s` is for all threads together. `wait(seconds)` returns True early if
+        the process stops, as `Event.wait` does."""
         self._clock = clock or SystemClock()
         self._wait = wait
         self._latencies = latencies or Latencies()
@@ -179,12 +184,12 @@ class SharedPace:
 
     @property
     def bytes_per_s(self) -> float:
-        """Return the allowed rate beside clients."""
+        """Allowed rate in bytes per second while clients read."""
         return self._pacer.rate.bytes_per_s
 
     def __call__(self, length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
-        """Account for `length_bytes`, and wait until the next bytes are due, unless
-        `is_interrupted`."""
+        """Account for `length_bytes`, and wait until the next bytes are due. The wait ends early
+        when `is_interrupted` returns True."""
         until_s = self._due_s(length_bytes)
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and not is_interrupted():
             if self._wait(min(left_s, SLICE_S)):
@@ -195,10 +200,10 @@ class SharedPace:
             now_s = self._clock.monotonic_s()
             took_s, self._accounted_at_s = now_s - self._accounted_at_s, now_s
             if not self._latencies.are_recent(now_s):
-                self._latencies.scanned(now_s)  # client reads now count as beside a scan
+                self._latencies.scanned(now_s)  # the next client reads count as during a scan
                 return now_s
             if self._pacer.is_time_to_adjust(now_s):
                 self._pacer.adjust(now_s, others_pressure=0.0)
-            if took_s >= PAUSE_S:  # idle or paused: not a measurement of the disk
+            if took_s >= PAUSE_S:  # idle or paused: no measurement of the disk
                 took_s = 0.0
             return now_s + self._pacer.delay_s(now_s, length_bytes, took_s)

@@ -1,10 +1,9 @@
-"""Check every volume periodically, and at once after a failed read; fence failed volumes.
+"""Checks of every volume, periodically and after a failed read. Failed volumes are fenced.
 
-due, or requested ─► probe in a thread of its own ─ answer in time ─► good
-                                │                         └ error ─► a strike
-                                │         └ shortage of the host ─► no strike, probed again
-                                └ none in time: it hangs ─► a strike; no second probe meanwhile
-too many strikes in the window, or gone for good ─► fenced
+Each check runs a probe in its own thread, because a probe may hang with the disk. An error, or no
+result within the timeout, counts as a strike. No second probe begins while one hangs. If the host
+was short of a resource, the probe counts as no strike and is repeated. A volume is fenced after too
+many strikes in the window, or at once if it is missing.
 """
 
 import threading
@@ -23,16 +22,16 @@ from suture.runtime.clock import Clock
 from suture.runtime.durable import is_shortage
 from suture.runtime.loop import RetryAfter, Step
 
-LOOK_S: Final = 0.2  # interval between two checks of running probes
+LOOK_S: Final = 0.2  # interval at which running probes are polled
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
-    """Limits of volume checks. `gap_min_s` is the shortest time between two checks, even on
-    request. `retry_s` is the time until a volume that failed once is checked again, even on
-    request: a disk recovers from a reset within it."""
+    """Limits of volume checks. `gap_min_s` is the minimum time between two checks, even on request.
+    `retry_s` is the time after which a failed check is repeated, even on request; a disk recovers
+    from a reset within that time."""
 
     interval_s: float = 3600.0
     gap_min_s: float = 10.0
@@ -44,7 +43,7 @@ class CheckLimits:
 
 @dataclass(slots=True)
 class _RunningProbe:
-    """A running probe; its thread sets `answer`."""
+    """A running probe. Its thread appends the result to `answer`."""
 
     begun_at_s: float
     answer: list[Probe] = field(default_factory=list)
@@ -58,11 +57,11 @@ class _Volume:
     checked_at_s: float = float("-inf")
     running: _RunningProbe | None = None
     error: str = ""
-    is_asked: bool = False  # since the last check began
+    is_asked: bool = False  # whether a check was requested since the last one began
 
 
 class VolumeCheckWorker:
-    """The worker of the check loop; any thread may call `request` and `error_of`."""
+    """Worker that checks volumes. Any thread may call `request` and `error_of`."""
 
     name = "volume-check"
 
@@ -75,7 +74,7 @@ class VolumeCheckWorker:
         limits: CheckLimits | None = None,
         probe: Callable[[str], Probe] | None = None,
     ) -> None:
-        """`on_failed` receives a fenced volume and its containers."""
+        """`on_failed` gets a fenced volume and the ids of its containers."""
         self._store = store
         self._clock = clock
         self._on_failed = on_failed
@@ -85,7 +84,7 @@ class VolumeCheckWorker:
             facts.volume_id: self._new() for facts in store.volumes() if not facts.failed
         }
         self._fenced: dict[str, str] = {}
-        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+        self.wake: Callable[[], None] = lambda: None  # wakes the worker's loop; set by its creator
         self.check_count = 0
 
     def request(self, volume_id: str, reason: str) -> None:
@@ -100,18 +99,18 @@ class VolumeCheckWorker:
         self.wake()
 
     def add(self, volume_id: str) -> None:
-        """Check another volume from now on."""
+        """Add a volume to the periodic checks."""
         self._fenced.pop(volume_id, None)
         self._volumes.setdefault(volume_id, self._new())
         self.wake()
 
     def error_of(self, volume_id: str) -> str:
-        """Return the error of a volume's last check; "" if it passed."""
+        """Return the error of a volume's last check; "" if the check passed."""
         volume = self._volumes.get(volume_id)
         return self._fenced.get(volume_id, "") if volume is None else volume.error
 
     def step(self) -> Step:
-        """Begin the due checks, and judge those that have ended."""
+        """Begin the due checks, and evaluate the probes that have ended."""
         for volume_id, volume in list(self._volumes.items()):
             if volume.running is not None:
                 self._look(volume_id, volume, volume.running)
@@ -143,8 +142,8 @@ class VolumeCheckWorker:
 
         thread = threading.Thread(target=work, name=f"probe-{volume_id}", daemon=True)
         try:
-            thread.start()  # it may hang with the disk, and nothing waits for it
-        except RuntimeError as error:  # no thread was available, which says nothing about the disk
+            thread.start()  # may hang with the disk; no thread joins it
+        except RuntimeError as error:  # no thread was available; the disk is not at fault
             running.answer.append(Probe(shortage=str(error)))
 
     def _look(self, volume_id: str, volume: _Volume, running: _RunningProbe) -> None:

@@ -1,12 +1,11 @@
-"""Report volumes that answer much later than their siblings; nothing acts on the report.
+"""Detection of volumes that are much slower than the other volumes of this host. The result is only
+reported.
 
-The kernel counts, for each disk, completed reads and writes and their duration. A window is the
-difference over one minute. A volume is slow in a window if its operations took several times as
-long as the median of its siblings in the same minute, far beyond their spread, and long enough to
-matter. A volume is slow if it was slow in most of the latest windows. So neither one busy minute
-nor a host with load on all disks makes a volume slow.
-
-    counts ─ difference of a minute ─► latency of each volume ─ compared with siblings ─► a verdict
+The kernel counts completed reads and writes, and their duration, for each disk. A window is the
+difference over one minute. A volume is slow in a window if its latency is above FLOOR_MS, above
+TIMES the median of the other volumes in the same minute, and far beyond their spread. A volume is
+reported as slow if it was slow in most of the latest windows. One busy minute, or load on all disks
+of the host, does therefore not make a volume slow.
 """
 
 from collections import deque
@@ -24,23 +23,23 @@ from suture.runtime.loop import RetryAfter, Step
 
 WINDOW_S: Final = 60.0
 WINDOWS_KEPT: Final = 10
-WINDOWS_MIN: Final = 5  # with enough operations to compare
-SLOW_SHARE: Final = 0.7  # share of the windows in which a slow volume was slow
-COUNT_MIN: Final = 20  # least operations in a window that is judged
-TIMES: Final = 3.0  # as slow as its siblings
-DEVIATIONS: Final = 5.0  # median absolute deviations of the siblings
+WINDOWS_MIN: Final = 5  # windows with enough operations that a verdict needs
+SLOW_SHARE: Final = 0.7  # share of slow windows that makes a volume slow
+COUNT_MIN: Final = 20  # operations that a window needs to be judged
+TIMES: Final = 3.0  # factor over the median latency of the other volumes
+DEVIATIONS: Final = 5.0  # distance from that median, in median absolute deviations
 FLOOR_MS: Final = 20.0  # lower latencies are never slow
 KINDS: Final = ("reads", "writes")
 
 log = structlog.get_logger()
 
 Latencies = Mapping[str, float]
-"""Milliseconds per operation by volume, for volumes with enough operations."""
+"""Milliseconds per operation by volume id, for volumes with enough operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeLatency:
-    """Latencies of a volume, and why it is slow; `slow` is "" if it is not."""
+    """Latencies of a volume. `slow` is why the volume is slow; "" if it is not."""
 
     read_ms: float = 0.0
     write_ms: float = 0.0
@@ -48,7 +47,8 @@ class VolumeLatency:
 
 
 def slower_than_siblings(latencies: Latencies) -> dict[str, bool]:
-    """Return whether each volume of one window is slow. Omit volumes without a sibling. Pure."""
+    """Return for each volume of one window whether it is slow. A volume without siblings is
+    omitted. Pure."""
     judged = {}
     for volume, own_ms in latencies.items():
         others = [value for name, value in latencies.items() if name != volume]
@@ -69,7 +69,7 @@ def is_lasting(windows: Sequence[bool]) -> bool:
 def latencies_between(
     before: Mapping[str, DiskCounters], after: Mapping[str, DiskCounters]
 ) -> dict[str, Latencies]:
-    """Return the latencies of a window by kind. Pure."""
+    """Return the latencies in a window, by kind of operation and volume. Pure."""
     found: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
     for volume in before.keys() & after.keys():
         old, new = before[volume], after[volume]
@@ -92,7 +92,8 @@ class _History:
 
 
 def counted(volumes: Sequence[VolumeFacts]) -> dict[str, DiskCounters]:
-    """Return the kernel's counters of each volume's disk, for those disks that have any."""
+    """Return the kernel's I/O counters of each volume's disk. Volumes without counters are
+    omitted."""
     found = {}
     for volume in volumes:
         device = None if volume.failed else block_device(Path(volume.path))
@@ -103,23 +104,23 @@ def counted(volumes: Sequence[VolumeFacts]) -> dict[str, DiskCounters]:
 
 
 class LatencyWatch:
-    """The worker that compares disks. Any thread may call `word`."""
+    """Worker that compares the latencies of volumes. Any thread may call `word`."""
 
     name = "slow-disks"
 
     def __init__(self, count: Callable[[], Mapping[str, DiskCounters]]) -> None:
-        """`count` returns the kernel's counters by volume."""
+        """`count` returns the kernel's I/O counters by volume id."""
         self._count = count
         self._before: Mapping[str, DiskCounters] | None = None
         self._histories: dict[str, _History] = {}
         self._words: dict[str, VolumeLatency] = {}
 
     def word(self, volume_id: str) -> VolumeLatency:
-        """Return the latencies and the verdict of a volume."""
+        """Return the latencies of a volume, with the verdict."""
         return self._words.get(volume_id, VolumeLatency())
 
     def step(self) -> Step:
-        """End the current window, and begin the next."""
+        """Evaluate the window that ends now, and begin the next one."""
         after = self._count()
         if self._before is not None:
             for kind, latencies in latencies_between(self._before, after).items():

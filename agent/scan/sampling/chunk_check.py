@@ -1,4 +1,4 @@
-"""Check of one chunk on its medium, with the judgement of a scan (`scanner.chunk_verdict`)."""
+"""Check of one chunk on its medium, judged as by a scan (`scanner.chunk_verdict`)."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from scanner.finding import Verdict
 
 @dataclass(frozen=True, slots=True)
 class ChunkCheck:
-    """Result of the check of one chunk. `judgement` is set for a bad one. `is_decided` is False if
-    no two reads agreed, or the host was short of a resource."""
+    """Result of the check of one chunk. `judgement` is None for an intact chunk. `is_decided` is
+    False if no two reads agreed, or the host was short of a resource."""
 
     bytes_read: int
     judgement: ChunkJudgement | None = None
@@ -21,21 +21,21 @@ class ChunkCheck:
 
 @dataclass(frozen=True, slots=True)
 class PlacedChunk:
-    """A chunk's place on a disk (`scanner.ports.BlockFileReader`)."""
+    """Reader of a block's bytes on its disk (`scanner.ports.BlockFileReader`)."""
 
     place: BlockBytes
 
     @property
     def size_bytes(self) -> int:
-        """Length of the block."""
+        """Size of the block on disk."""
         return self.place.size_bytes()
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read what the medium holds."""
+        """Read from the medium."""
         return memoryview(self.reread_past_cache(offset, length_bytes))
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read what the medium holds. A missing file counts as an empty one."""
+        """Read from the medium. A missing file counts as an empty one."""
         try:
             return self.place.read_past_cache(offset, length_bytes)
         except FileNotFoundError:
@@ -46,7 +46,7 @@ class PlacedChunk:
 
 
 def check_chunk(place: BlockBytes, chunk: ChunkInfo) -> ChunkCheck:
-    """Read one chunk, a second time if it does not match its row, and judge it."""
+    """Read one chunk and judge it. Read it again if it does not match its row."""
     medium, bytes_read = PlacedChunk(place), 0
     try:
         data = medium.reread_past_cache(chunk.offset, chunk.length_bytes)
@@ -63,6 +63,6 @@ def check_chunk(place: BlockBytes, chunk: ChunkInfo) -> ChunkCheck:
         judgement = judge_chunk(medium, chunk, first, WITNESSES)
     except OSError:
         return ChunkCheck(bytes_read, is_decided=False)
-    if judgement.verdict is Verdict.SUSPECT_HOST:  # decided: the medium has what was written
+    if judgement.verdict is Verdict.SUSPECT_HOST:  # a decided chunk is intact on the medium
         return ChunkCheck(bytes_read, is_decided=judgement.is_decided)
     return ChunkCheck(bytes_read, judgement)

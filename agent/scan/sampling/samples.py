@@ -1,10 +1,8 @@
-"""Random samples of this agent's chunks, read from their media at the pace of scans.
-
-    rows ─► number of chunks ─► a random draw ─► read and judge
+"""Random samples of this agent's chunks, read from the media at the pace of scans.
 
 Each committed chunk with a checksum is equally likely. A chunk that disappears or is rewritten
-between count and read is reported apart and not as part of the sample. A bad chunk is scanned: a
-sample itself marks nothing and repairs nothing.
+between count and read is counted separately, not as part of the sample. A replica with a bad chunk
+is scanned. The sample itself neither records damage nor repairs.
 """
 
 from collections import deque
@@ -29,7 +27,7 @@ from suture.errors import Code, SutureError, UnavailableError
 from suture.runtime.clock import Clock
 
 BAD_KEPT_MAX: Final = 1_000
-WORD_S: Final = 1.0  # between two progress messages
+WORD_S: Final = 1.0  # time between two progress messages
 LEASE_WAIT_S: Final = 30.0
 GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BLOCK_NOT_COMMITTED})
 
@@ -41,7 +39,7 @@ def has_sums(chunk: ChunkInfo) -> bool:
 
 @dataclass(slots=True)
 class _Paces:
-    """The pace of each volume, as for a scan with a waiting caller."""
+    """The pace of each volume, as for a scan that a caller waits for."""
 
     made: Callable[[str], ScanPace]
     is_over: Callable[[], bool]
@@ -68,7 +66,7 @@ class ChunkSampler:
         ask_scan: Callable[[ContainerId], bool],
         is_stopping: Callable[[], bool],
     ) -> None:
-        """`pace` makes the pace for the given volume; `ask_scan` requests a scan of a replica."""
+        """`pace` returns the pace for a volume id. `ask_scan` requests a scan of a replica."""
         self._store = store
         self._leases = leases
         self._clock = clock
@@ -80,7 +78,7 @@ class ChunkSampler:
     def run(self, draw: SampleSpec, is_cancelled: Callable[[], bool]) -> Iterator[SampleStep]:
         """Draw a sample; yield progress, then the result.
 
-        Raise UnavailableError(BUSY) when another caller's sample is running, or the agent stops.
+        Raise UnavailableError(BUSY) if another sample is being drawn, or if the agent stops.
         """
         if not self._place.acquire(blocking=False):
             raise UnavailableError(
@@ -99,7 +97,7 @@ class ChunkSampler:
     def _run(
         self, draw: SampleSpec, result: SampleResult, is_over: Callable[[], bool]
     ) -> Iterator[None]:
-        """Draw into the result; yield when progress is due."""
+        """Fill `result` with the sample; yield when progress is due."""
         paces = _Paces(self._pace, is_over)
         wanted = deque(drawn(draw.chunk_count, drawn_count=draw.drawn_count, seed=draw.seed))
         told_at_s = self._clock.monotonic_s()
@@ -118,7 +116,7 @@ class ChunkSampler:
     def _replica(
         self, container_id: ContainerId, wanted: deque[int], result: SampleResult, paces: _Paces
     ) -> Iterator[None]:
-        """Count one replica's chunks, and read the drawn ones; yield in between."""
+        """Count the chunks of one replica, and read the drawn ones; yield after each."""
         left_count = 0
         try:
             count = self._count(container_id, result)
@@ -143,7 +141,7 @@ class ChunkSampler:
             result.note_unread(f"container {container_id}: {error}")
 
     def _count(self, container_id: ContainerId, result: SampleResult) -> int:
-        """Return the number of chunks that may be drawn; record those that may not."""
+        """Return the number of chunks with checksums; record chunks without, and damaged rows."""
         count = 0
         for block_id, row in self._store.view(container_id).block_rows():
             try:
@@ -202,7 +200,7 @@ class ChunkSampler:
     def _checked(
         self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
     ) -> ChunkCheck | None:
-        """Read a chunk at its present place; None when the block no longer has it. Raise
+        """Read a chunk at its current location; None if the block no longer has it. Raise
         SutureError."""
         readable = self._store.view(container_id).readable(block_id)
         if chunk not in readable.block.chunks:
@@ -220,7 +218,7 @@ class ChunkSampler:
         judgement = spot.judgement
         assert judgement is not None
         result.bad_count += 1
-        self._ask_scan(container_id)  # a full queue loses nothing: the regular scan follows
+        self._ask_scan(container_id)  # if the queue is full, the background scan finds the damage
         if len(result.bad) < BAD_KEPT_MAX:
             result.bad.append(
                 ScanFinding(

@@ -1,11 +1,9 @@
-"""Shadow hashing: hash a hundredth of all reads twice for some hours after an upgrade.
+"""Shadow hashing: after an upgrade, one in a hundred reads is hashed twice for some hours.
 
-    a scan's read ─┬─ the new version's hot path ─► its findings ─────────┐
-                   └─ one in a hundred: another process, other code ─► ───┴─ the same? else held
-
-A version that accepts wrong bytes, or rejects right ones, would change trees and start repairs
-across a cluster before an operator notices. When the two results differ, the scan's verdict is held
-back, and sampling continues until the agent is restarted.
+A new version that accepts wrong bytes, or rejects correct ones, would change trees and start
+repairs across a cluster before an operator notices. Other code in another process therefore hashes
+a sample of a scan's reads again. If the two results differ, the scan's verdict is held back, and
+sampling continues until the agent is restarted.
 """
 
 import random
@@ -24,9 +22,9 @@ from scanner.scan_outcome import ScanOutcome
 from suture.runtime.clock import Clock
 from suture.wire.v1 import datanode_pb2
 
-SHADOW_S: Final = 4 * 3600.0  # after an upgrade
-SHARE: Final = 0.01  # of reads
-TIME_SHARE_MAX: Final = 0.05  # limit on its share of a scan's time
+SHADOW_S: Final = 4 * 3600.0  # duration after an upgrade
+SHARE: Final = 0.01  # share of the reads
+TIME_SHARE_MAX: Final = 0.05  # maximum share of a scan's time
 DIFFERENCES_KEPT: Final = 10
 
 log = structlog.get_logger()
@@ -39,8 +37,8 @@ class OpenReader(ReplicaReader, Protocol):
     """A replica that is open for reading."""
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool], /) -> ScanOutcome:
-        """Return the final outcome after the walk. `spend` accounts for a read and returns whether
-        to go on. Raise SutureError."""
+        """Return the final outcome after the scan has read all blocks. `spend` accounts for a read,
+        and returns whether the scan may continue. Raise SutureError."""
         ...
 
     def close(self) -> None:
@@ -49,7 +47,7 @@ class OpenReader(ReplicaReader, Protocol):
 
 
 class ShadowHashing:
-    """Selects the reads to hash twice, and counts them. Shared by all scanning threads."""
+    """Selects the reads to hash twice, and counts them. All scanning threads share it."""
 
     def __init__(
         self,
@@ -60,9 +58,9 @@ class ShadowHashing:
         share: float = SHARE,
         on_difference: Callable[[], None] = lambda: None,
     ) -> None:
-        """`upgraded_at_ms` returns when this version first ran here; 0 = no version ran before.
-        `sums` computes the second checksums; by default `agent.scan.shadow.reference_checksums`
-        does."""
+        """`upgraded_at_ms` returns when this version first ran on this host; 0 = no other version
+        ran before. `sums` computes the second checksums; the default is
+        `agent.scan.shadow.reference_checksums`."""
         self._upgraded_at_ms = upgraded_at_ms
         self._clock = clock
         self._hasher = ReferenceChecksums()
@@ -70,7 +68,7 @@ class ShadowHashing:
         self._share = share
         self._on_difference = on_difference
         self._lock = threading.Lock()
-        self._chance = random.Random()  # noqa: S311 - which reads, and no secret
+        self._chance = random.Random()  # noqa: S311 - selects reads, no secret
         self._is_available = True
         self.hashed_count = 0
         self.difference_count = 0
@@ -84,7 +82,8 @@ class ShadowHashing:
         return bool(self.difference_count) or (since_ms > 0 and 0 <= age_ms < SHADOW_S * 1000)
 
     def status(self) -> datanode_pb2.ShadowHashing:
-        """Return whether shadow hashing is active, and its results so far."""
+        """Return whether shadow hashing is active, with the numbers of comparisons and
+        differences."""
         return datanode_pb2.ShadowHashing(
             running=self.is_active(),
             compared_count=self.hashed_count,
@@ -101,12 +100,12 @@ class ShadowHashing:
             return self._is_available and self._chance.random() < self._share
 
     def fits(self, chunk: ChunkInfo, data: bytes) -> bool | None:
-        """Return whether the second code finds that a chunk matches its row; None when it gives no
-        answer."""
+        """Return whether the second checksums match the chunk's row; None if the other process
+        fails."""
         try:
             sums = self._sums(chunk.checksum_type, chunk.bytes_per_checksum, data)
         except ReferenceUnavailable as error:
-            self._is_available = False  # without the process, scans run as usual
+            self._is_available = False  # scans continue without shadow hashing
             log.warning("shadow_hash_unavailable", error=str(error))
             return None
         with self._lock:
@@ -114,7 +113,7 @@ class ShadowHashing:
         return len(data) == chunk.length_bytes and sums == chunk.window_checksums
 
     def differed(self, container_id: ContainerId, places: list[str]) -> None:
-        """Count and log a scan whose two results differ."""
+        """Count and log a scan with two different results."""
         with self._lock:
             self.difference_count += 1
         self._on_difference()
@@ -134,7 +133,7 @@ class ShadowedReader:
         self._clock = clock
         self._begun_at_s = clock.monotonic_s()
         self._spent_s = 0.0
-        self._fits: dict[Place, bool] = {}  # of each chunk that was hashed twice
+        self._fits: dict[Place, bool] = {}  # whether each chunk that was hashed twice matches
         self.blocks = reader.blocks
         self.row = reader.row
         self.tombstones = reader.tombstones
@@ -143,11 +142,11 @@ class ShadowedReader:
         self.is_current = reader.is_current
 
     def difference(self, outcome: ScanOutcome) -> str:
-        """Return where a scan and the second code disagree; "" when they agree.
+        """Return where the findings and the second checksums disagree; "" if they agree.
 
-        A chunk with a finding counts as not matching; failed reads are left out. A mismatch is left
-        out, too, if the scan ended before it had judged all that it read, or skipped chunks deleted
-        meanwhile, because no tree of such a scan is committed.
+        A chunk with a finding counts as not matching; failed reads are omitted. A mismatch without
+        a finding is ignored if the scan stopped early or the replica changed, because such a scan
+        commits no tree.
         """
         found = {(one.block_id, one.offset) for one in outcome.findings if one.offset >= 0}
         if outcome.finding_count > len(outcome.findings):
@@ -167,7 +166,7 @@ class ShadowedReader:
         return f"by the former code, {wrong[0]}"
 
     def shadow_check(self, block_id: BlockId, offset: int, view: memoryview) -> None:
-        """Hash the chunks of a read with the second code, if the draw selects it."""
+        """Hash the chunks of a read again if the read is selected."""
         elapsed_s = self._clock.monotonic_s() - self._begun_at_s
         if not self._shadow.draw() or self._spent_s > TIME_SHARE_MAX * max(elapsed_s, 1.0):
             return
@@ -197,7 +196,7 @@ class ShadowedReader:
 
     @property
     def container_id(self) -> ContainerId:
-        """Return the container of this replica."""
+        """Container of this replica."""
         return self._reader.container_id
 
     def open_block(self, block_id: BlockId) -> BlockFileReader:
@@ -221,7 +220,7 @@ class _ShadowedBlock:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the file now."""
+        """Current length of the file."""
         return self._file.size_bytes
 
     def read(self, offset: int, length_bytes: int) -> memoryview:

@@ -1,10 +1,10 @@
-"""Window checksums in a separate process, by code that the scan's hot path does not use.
+"""Window checksums in a separate process, computed by code that scans do not use.
 
     python -m agent.scan.shadow.reference_checksums      stdin: type, window, length, bytes
                                             stdout: length, sums
 
-It uses `merkle.second_checksum`, that is, other libraries in another process. So neither a changed
-library nor faulty memory of the agent affects both results. The process ends when its stdin closes.
+It uses `merkle.second_checksum`: other libraries, in another process. A changed library, or faulty
+memory of the agent, therefore does not affect both results. The process ends when its stdin closes.
 """
 
 import os
@@ -25,18 +25,19 @@ STOP_S: Final = 5.0
 
 
 class ReferenceUnavailable(Exception):
-    """The other process does not answer; the bytes stay unverified."""
+    """The other process has failed, so there is no second checksum."""
 
 
 class ReferenceChecksums:
-    """The hashing process, started at the first request. Thread-safe."""
+    """Client of the hashing process, which starts at the first request. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def sums(self, checksum_type: ChecksumType, window_bytes: int, data: bytes) -> bytes:
-        """Return the checksums of the windows of `data`. Raise FormerError."""
+        """Return the window checksums of `data`. Raise ReferenceUnavailable if the process
+        fails."""
         with self._lock:
             try:
                 if self._process is None:
@@ -71,7 +72,7 @@ def _started() -> "subprocess.Popen[bytes]":
         [sys.executable, "-m", "agent.scan.shadow.reference_checksums"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # a Ctrl-C at the terminal is for the agent
+        start_new_session=True,  # Ctrl-C at the terminal stops only the agent
     )
 
 
@@ -88,7 +89,7 @@ def _asked(
 
 
 def _read(pipe: IO[bytes], length_bytes: int) -> bytes:
-    """Return `length_bytes` bytes. Raise EOFError when the other end has closed."""
+    """Return `length_bytes` bytes. Raise EOFError if the other end has closed the pipe."""
     data = pipe.read(length_bytes)
     if len(data) < length_bytes:
         raise EOFError(f"{len(data)} of {length_bytes} bytes, then nothing more")
