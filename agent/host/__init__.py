@@ -1,1 +1,1 @@
-"""The agent of one host: its construction, its heartbeats, and its HTTP pages."""
+"""The agent process of one host: its construction, heartbeats and HTTP pages."""

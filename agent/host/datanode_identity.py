@@ -1,11 +1,12 @@
-"""Identity of a datanode."""
+"""Identity of a datanode process."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class DatanodeIdentity:
-    """Ids of this datanode and its cluster, the running version, and the id of this start."""
+    """Ids of this datanode and its cluster, the agent's version, and the id of this process
+    start."""
 
     datanode_id: str
     cluster_id: str

@@ -1,7 +1,7 @@
-"""Relays of notifications between objects that are built at different times.
+"""Dispatch of events between objects that are built at different times.
 
-A relay is made before either side. The notifier is built with it and need not know the listeners,
-which are built later. So objects that notify each other need not be changed after construction.
+A dispatcher is created before both sides. The object that emits events is built with it and does
+not know the listeners, which subscribe later. No object has to be changed after its construction.
 """
 
 from collections.abc import Callable
@@ -11,16 +11,16 @@ P = ParamSpec("P")
 
 
 class EventDispatcher(Generic[P]):
-    """Calls every listener, in the order of registration, in the notifier's thread."""
+    """Calls every listener, in the order of subscription, in the thread that emits."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Callable[P, object], ...] = ()
 
     def subscribe(self, listener: Callable[P, object]) -> None:
-        """Register `listener` for future notifications."""
+        """Register `listener` for future events."""
         self._listeners = (*self._listeners, listener)
 
     def emit(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all listeners; raise what a listener raises."""
+        """Call all listeners. An exception of a listener is raised to the caller."""
         for listener in self._listeners:
             listener(*args, **kwargs)

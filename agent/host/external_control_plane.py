@@ -1,8 +1,8 @@
-"""Leaders of an agent: Suture's control planes, or others that do not speak suture.v1.
+"""Control planes that do not speak suture.v1, and the heartbeat loops of Suture's own.
 
-The agent knows none of the others. `agent.main` makes them if the config says so. Each provides a
-worker that reports to it and receives its commands, from an outbox and into command queues like
-those of Suture's own control planes.
+The agent does not know the external control planes. `agent.main` creates them if the config names
+one. Each provides a worker that sends it the reports of an outbox and queues its commands, like the
+heartbeat of Suture's own control plane.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +25,12 @@ from suture.wire.clients.replica_peer import ShardPeer
 from suture.wire.clients.scm import ScmClient
 from suture.wire.v1 import scm_pb2
 
-NEWS_SPACING_S: Final = 0.05  # combines many answers into a few heartbeats
+NEWS_SPACING_S: Final = 0.05  # minimum time between heartbeats, so that each has many answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentServices:
-    """Agent services available to an external control plane's adapter."""
+    """Services of the agent that the adapter of an external control plane may use."""
 
     config: AgentConfig
     who: DatanodeIdentity
@@ -40,44 +40,46 @@ class AgentServices:
     door_addresses: Sequence[str]
     leases: ContainerLeases
     submit: Submit
-    """Runs writes of data beside the thread of a task."""
+    """Runs writes of data in another thread."""
     ask_scan: Callable[[ContainerId, str], None]
     """Requests a scan of a replica, with a reason."""
     accept: Callable[[Sequence[scm_pb2.Command], int], None]
-    """Queues the commands of a leader with that term."""
+    """Queues commands of the leader with the given term."""
     answer: Callable[[scm_pb2.CommandStatus], None]
-    """Answers a command that is not queued."""
+    """Reports the status of a command that is not queued."""
 
 
 class ExternalControlPlane(Protocol):
-    """A control plane of another kind."""
+    """A control plane that is not Suture's."""
 
     @property
     def address(self) -> str:
-        """Its address in the config."""
+        """Address in the config."""
         ...
 
     def cluster_id(self) -> str:
-        """Return the id of the cluster that it leads. Raise UnavailableError, RefusedError."""
+        """Return the id of its cluster. Raise UnavailableError if it does not answer, RefusedError
+        if it refuses."""
         ...
 
     def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
-        """Return the worker that reports `outbox` to it and receives its commands. Raise
-        RefusedError.
+        """Return the worker that sends the reports of `outbox` and receives commands. Raise
+        RefusedError if it cannot be created.
 
-        `leads` records a term, and returns whether its SCM is the leader as far as known here.
+        `leads` records a term; it returns True if no higher term is known.
         """
         ...
 
     def dial(self, datanode: NodeAddress, index: int) -> ShardPeer:
-        """Return one of its datanodes as the holder of the shard `index`, 0 = of a whole copy;
-        nothing is sent yet. Thread-safe."""
+        """Return a client for a datanode that has the shard `index` of a container; 0 = a complete
+        replica. Nothing is sent yet. Thread-safe."""
         ...
 
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
-        """Carry out a copy that it ordered; its worker must exist. Raise SutureError."""
+        """Execute a copy that this control plane ordered. Its worker must exist. Raise SutureError
+        if the copy fails."""
         ...
 
     def close(self) -> None:
@@ -88,7 +90,7 @@ class ExternalControlPlane(Protocol):
 def reporters(
     leaders: Sequence[ExternalControlPlane], boxes: Sequence[Outbox], led: AgentServices
 ) -> Iterator[WorkerLoop]:
-    """Yield the loop of each leader of another kind."""
+    """Yield the worker loop of each external control plane."""
     terms = TermTracker()
     for leader, outbox in zip(leaders, boxes, strict=True):
         worker = leader.worker(led, outbox, terms.leads)
@@ -104,7 +106,8 @@ def heartbeats(
     address: str,
     on_last_copies: Callable[[Sequence[int]], None],
 ) -> Iterator[WorkerLoop]:
-    """Yield the loop of each of Suture's control planes. `address` is this agent's own address."""
+    """Yield the heartbeat loop of each of Suture's control planes. `address` is this agent's
+    address."""
     identity = RegistrationInfo(led.who, address, led.config.node.rack)
     for scm, outbox in zip(scms, boxes, strict=True):
         beat = HeartbeatWorker(

@@ -1,11 +1,10 @@
-"""Heartbeats: report this datanode's replicas to the SCM, and receive its commands.
+"""Heartbeats: send this datanode's reports to the SCM, and receive its commands.
 
-    register ─► full report (in pages) ─► heartbeat every interval, at once when something changed
-         ▲                                     │
-         └──────── "register again" ◄──────────┘
+The worker registers, sends a full report in pages, and then sends a heartbeat at every interval, or
+at once after a change. If the SCM requests it, the worker registers again.
 
-Pending news is in `agent.host.outbox`. A report is built from the state at the time of sending, so
-it is never stale, however long the SCM was away.
+`agent.host.outbox` has the pending changes and answers. A report is built from the state at the
+time of sending, so it is never stale, however long the SCM was unavailable.
 """
 
 import random
@@ -31,8 +30,8 @@ from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
 STATUSES_PER_HEARTBEAT_MAX: Final = 500
-STATUSES_BYTES_MAX: Final = 4 * 1024**2  # of one heartbeat, whose message has a limit
-LAST_COPIES_MAX: Final = 1_000  # accepted from one answer
+STATUSES_BYTES_MAX: Final = 4 * 1024**2  # per heartbeat; gRPC limits the size of a message
+LAST_COPIES_MAX: Final = 1_000  # container ids accepted from one response
 INTERVAL_S_MIN: Final = 0.05
 FULL_REPORT_INTERVAL_S: Final = 3600.0
 RETRY_S_MIN: Final = 0.2
@@ -42,44 +41,44 @@ log = structlog.get_logger()
 
 
 class Scm(Protocol):
-    """The SCM's methods for datanodes."""
+    """RPCs of the SCM for datanodes."""
 
     def register(self, request: scm_pb2.RegisterRequest) -> scm_pb2.RegisterResponse:
-        """Join or rejoin the cluster."""
+        """Join the cluster, or join it again."""
         ...
 
     def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:
-        """Report, and receive commands."""
+        """Send reports and answers; return the SCM's commands."""
         ...
 
 
 class ReportSource(Protocol):
-    """State of this datanode to report."""
+    """State of this datanode for reports."""
 
     def replica_ids(self) -> Sequence[ContainerId]:
         """Return the ids of all replicas, ascending, including those that cannot be loaded."""
         ...
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return one replica's report, with state DELETED if it is gone."""
+        """Return the report of one replica, with state DELETED if it does not exist."""
         ...
 
     def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
-        """Return every volume's state."""
+        """Return the state of every volume."""
         ...
 
     def queues(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return the numbers of queued and running commands by type."""
+        """Return the number of queued and running commands of each type."""
         ...
 
     def node_state(self) -> NodeState:
-        """Return the SCM's decision about this datanode, as its volumes remember it."""
+        """Return the SCM's decision about this datanode, from the volumes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationInfo:
-    """The datanode that registers, and where it is."""
+    """Identity, address and rack with which this datanode registers."""
 
     who: DatanodeIdentity
     address: str
@@ -87,7 +86,7 @@ class RegistrationInfo:
 
 
 class HeartbeatWorker:
-    """The worker of the heartbeat loop, which empties the outbox of one SCM."""
+    """Worker of the heartbeat loop. It sends the content of the outbox to one SCM."""
 
     def __init__(
         self,
@@ -103,12 +102,9 @@ class HeartbeatWorker:
         spacing_s: float = 0.0,
         on_last_copies: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
-        """`terms` records the SCMs that were seen, and decides which is the leader. News of
-        `spacing_s` share one heartbeat, however often the worker is woken.
-
-        `on_last_copies` receives, with each answer, the containers of which only this datanode has
-        a healthy copy.
-        """
+        """`terms` records the terms of SCMs, and decides which SCM leads. Heartbeats are at least
+        `spacing_s` apart, even if the worker is woken more often. `on_last_copies` gets, with each
+        response, the containers of which only this datanode has a healthy replica."""
         self.outbox = outbox
         self._on_last_copies = on_last_copies
         self._spacing_s = spacing_s
@@ -121,7 +117,7 @@ class HeartbeatWorker:
         self._on_commands = on_commands
         self._clock = clock
         self._full: deque[ContainerId] | None = None
-        self._full_ended = False  # with the heartbeat in flight
+        self._full_ended = False  # the running heartbeat has the last page of the full report
         self._meanwhile: set[ContainerId] = set()
         self._full_id = 0
         self._full_page = 0
@@ -132,7 +128,7 @@ class HeartbeatWorker:
 
     @property
     def state(self) -> str:
-        """`registered`, or why not."""
+        """`registered`, or the last error."""
         return self.outbox.state
 
     def step(self) -> Step:
@@ -159,10 +155,10 @@ class HeartbeatWorker:
         return Busy() if more else RetryAfter(self._interval_s)
 
     def _retry_delay_s(self, error: RefusedError | UnavailableError) -> float:
-        """Return a pause that grows with the failures, with full jitter.
+        """Return the seconds until the next attempt. They grow with the failures, with full jitter.
 
-        While no SCM answers, it grows to the interval only: longer pauses would spare nobody, and a
-        control plane that is back waits for this datanode in safe mode.
+        While no SCM is reachable, the delay is limited to the heartbeat interval. Longer delays
+        would help nobody, and a restarted control plane waits in safe mode for this datanode.
         """
         self._failures += 1
         self.outbox.note_state(f"{error.code.value}: {error}")
@@ -205,9 +201,9 @@ class HeartbeatWorker:
         log.info("agent_registered", cluster_id=answer.cluster_id, term=answer.term)
 
     def _beat(self) -> bool:
-        """Send one heartbeat; return whether more news is pending."""
-        # Queues first: a task that leaves them meanwhile has its answer among the statuses, so it
-        # does not seem lost.
+        """Send one heartbeat; return whether more reports or answers are pending."""
+        # Read the queues first: if a task ends meanwhile, its answer is among the statuses, so the
+        # SCM does not consider it lost.
         queues = list(self._reporter.queues())
         statuses = self._statuses_to_send()
         changed: list[ContainerId] = []
@@ -239,7 +235,7 @@ class HeartbeatWorker:
         if leads:
             self._on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
         if answer.commands and (leads or answer.term < self._terms.highest):
-            self._on_commands(answer.commands, answer.term)  # commands of a lower term are refused
+            self._on_commands(answer.commands, answer.term)  # those of a lower term are refused
         return waiting or self._full is not None
 
     def _seen_starts(self) -> list[scm_pb2.SeenStart]:
@@ -251,7 +247,7 @@ class HeartbeatWorker:
         ]
 
     def _statuses_to_send(self) -> list[scm_pb2.CommandStatus]:
-        """Return the oldest answers that fit a heartbeat, at least one."""
+        """Return the oldest answers that fit into one heartbeat, at least one."""
         oldest = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
         sizes_bytes = accumulate(status.ByteSize() for status in oldest)
         count = sum(1 for size_bytes in sizes_bytes if size_bytes <= STATUSES_BYTES_MAX)
@@ -260,9 +256,9 @@ class HeartbeatWorker:
     def _reports(
         self, changed: list[ContainerId]
     ) -> tuple[list[scm_pb2.ContainerReport], list[scm_pb2.ColumnReport]]:
-        """Return the reports to send; add to `changed` the changed replicas that they contain.
+        """Return the reports to send, and add the ids of changed replicas in them to `changed`.
 
-        A page of a full report is sent by columns if possible.
+        A page of a full report is encoded by columns if possible.
         """
         reports: list[scm_pb2.ContainerReport] = []
         by_columns: list[scm_pb2.ColumnReport] = []
@@ -285,34 +281,36 @@ class HeartbeatWorker:
         return reports, by_columns
 
     def _by_columns(self, page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport | None:
-        """Return a page by columns. Return None if a replica has facts without a column; of a page
-        of messages the SCM skips that replica alone."""
+        """Return a page encoded by columns; None if a replica has an invalid field. The page is
+        then sent as messages, of which the SCM skips only that replica."""
         try:
             return column_report(page)
         except RefusedError:
             return None
 
     def _tell_meanwhile(self) -> None:
-        """Report again the replicas that changed during the full report.
+        """Queue the replicas that changed during the full report for another report.
 
-        A replica created meanwhile is on no page, and the SCM may assume that it is gone.
+        A replica that was created during the full report is on no page, and the SCM may assume that
+        it is gone.
         """
         self.outbox.put_back(self._meanwhile)
         self._meanwhile.clear()
 
     def _take_back(self, changed: Iterable[ContainerId]) -> None:
-        """Report again what the SCM did not acknowledge; restart a full report in progress."""
+        """Queue the changes that the SCM did not acknowledge again, and restart a full report in
+        progress."""
         self.outbox.put_back(changed)
         if self._full is not None or self._full_ended:
             self._full = None
             self._full_due_s = self._clock.monotonic_s()
 
     def _full_report_page(self) -> scm_pb2.ContainerReport | None:
-        """Return the next page of the full report, if one is due or in progress."""
+        """Return the next page of the full report; None if none is due or in progress."""
         now_s = self._clock.monotonic_s()
         is_wanted = self.outbox.take_wish_for_all()
         if is_wanted:
-            self._full = None  # a report in progress may name deleted replicas: restart it
+            self._full = None  # restart a report in progress; it may name deleted replicas
         if self._full is None:
             if now_s < self._full_due_s and not is_wanted:
                 return None

@@ -1,4 +1,4 @@
-"""The agent of one host: starts its parts, applies new options, drains.
+"""The agent process of one host: start, change of options, and shutdown.
 
 `agent.host.wiring` builds the parts in their order.
 """
@@ -17,7 +17,7 @@ from suture.wire.security.tls import LOOPBACK_ONLY, Security
 
 
 class AgentProcess:
-    """All parts of an agent's process."""
+    """All parts of an agent process."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class AgentProcess:
         doors: Sequence[MakeDoor] = (),
         leaders: Sequence[ExternalControlPlane] = (),
     ) -> None:
-        """Open the store, which recovers it, and bind the server and the other `doors`. `leaders`
-        are control planes of another kind, which lead instead of `scms`.
+        """Open and recover the store, and bind the gRPC server and the servers of `doors`.
+        `leaders` are external control planes, which replace `scms`.
 
-        Raise SutureError.
+        Raise SutureError if a part cannot be built.
         """
         self.security = security
         self._parts = AgentComponents(
@@ -47,7 +47,7 @@ class AgentProcess:
 
     @property
     def web_address(self) -> str:
-        """Address of the HTTP listener; "" if there is none."""
+        """Address of the HTTP listener; "" if it is disabled."""
         return self._parts.face.address
 
     @property
@@ -56,17 +56,17 @@ class AgentProcess:
         return self._parts.doors.addresses
 
     def start(self) -> None:
-        """Start the loops and serve. Call it once."""
+        """Start the loops and the servers. Call it once."""
         self._parts.loops.start()
         self._parts.server.server.start()
         self._parts.doors.start()
         self._parts.face.start()
 
     def reconfigure(self, config: AgentConfig) -> dict[str, bool]:
-        """Apply the live options of `config`; return the options that differ, True for those live
-        now.
+        """Apply the live options of `config`. Return the options that differ: True if the new value
+        is in effect, False if it needs a restart.
 
-        Raise RefusedError, with nothing changed, if the scan interval could not be kept.
+        Raise RefusedError, with nothing changed, if the scan interval would be infeasible.
         """
         differences = diff_options(self._parts.config, config)
         effective = with_live(self._parts.config, config)
@@ -74,10 +74,10 @@ class AgentProcess:
         return differences
 
     def stop(self) -> list[str]:
-        """Drain within the configured time; return the names of parts that did not end. Harmless
-        before `start`.
+        """Shut down within the configured time; return the names of parts that did not end. This is
+        harmless before `start`.
 
-        New calls are refused first, then reconciles stop between two chunks, then the loops end.
+        First, new calls are refused. Then reconciles stop between two chunks, and the loops end.
         The journal covers interrupted work.
         """
         parts, deadline_s = self._parts, self._parts.config.stop_deadline_s

@@ -1,4 +1,4 @@
-"""The worker that removes expired quarantine files and the leftovers of deletes."""
+"""Worker that removes expired quarantine files and the remains of deletes."""
 
 from collections import deque
 from pathlib import Path
@@ -11,17 +11,17 @@ from suture.runtime.clock import Clock
 from suture.runtime.loop import RetryAfter, Step
 
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
-SETTLED_S: Final = 6 * 3600.0  # by then a clock that was wrong at the start has been set
+SETTLED_S: Final = 6 * 3600.0  # time in which a clock that was wrong at the start is corrected
 
 log = structlog.get_logger()
 
 
 class Housekeeper:
-    """Purges expired quarantine files, and retries the removal of deleted replicas' files, so that
-    an error that has passed does not cost their space.
+    """Purges expired quarantine files, and retries the removal of deleted replicas' files. A
+    temporary error does therefore not waste their space.
 
-    Ages are measured from the earliest wall clock time of the last `SETTLED_S`: a clock that is
-    years ahead for a while, as after a start, must not empty the quarantine.
+    Ages are measured from the earliest wall clock time of the last `SETTLED_S`. A clock that is
+    years ahead for some hours, for example after a start, does therefore not empty the quarantine.
     """
 
     name = "housekeeper"
@@ -30,15 +30,16 @@ class Housekeeper:
         self._store = store
         self._keep_s = keep_s
         self._clock = clock
-        self._told: deque[tuple[float, int]] = deque()  # monotonic seconds, wall clock then
-        self._graves: dict[str, tuple[Path, ...]] = {}  # by volume, as of the last check
+        self._told: deque[tuple[float, int]] = deque()  # (monotonic seconds, wall clock ms)
+        self._graves: dict[str, tuple[Path, ...]] = {}  # paths that the last check found, by volume
 
     def keep_for(self, keep_s: float) -> None:
-        """Set how long to keep quarantined files; any thread may call this."""
+        """Set how long quarantined files are kept. Any thread may call this."""
         self._keep_s = keep_s
 
     def step(self) -> Step:
-        """Purge once, if the clock has been stable for long enough, and remove leftovers."""
+        """Retry removals, and purge the quarantine if the clock has been observed for long
+        enough."""
         self._purge_deleted()
         age_s = self._clock_age_s()
         if age_s is not None:
@@ -57,7 +58,8 @@ class Housekeeper:
                 log.warning("deleted_files_removal_failed", volume_id=volume_id, error=graves.why)
 
     def _clock_age_s(self) -> float | None:
-        """Return how far the wall clock is ahead of the time to use; None if unknown so far."""
+        """Return how far the wall clock is ahead of the earliest recent time, in seconds; None
+        before SETTLED_S have passed."""
         now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
         self._told.append((now_s, now_ms))
         if now_s - self._told[0][0] < SETTLED_S:

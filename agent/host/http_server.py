@@ -1,4 +1,4 @@
-"""Pages of the agent's HTTP listener: metrics, health and status."""
+"""HTTP listener of the agent: metrics, health and a status page."""
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -19,8 +19,8 @@ JSON_TYPE: Final = "application/json"
 
 
 class DatanodeHttpServer:
-    """HTTP endpoint of one datanode: /metrics, /healthz and a status page. An empty address
-    disables it."""
+    """HTTP endpoint of one datanode: /metrics, /healthz and a status page. It is disabled if the
+    address is ""."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class DatanodeHttpServer:
         calls_trouble: Callable[[], str] = lambda: "",
         names: Sequence[str] = (),
     ) -> None:
-        """Bind `address`; "" binds nothing. Raise RefusedError.
+        """Bind `address`. Raise RefusedError if that fails.
 
-        `names` are Host names that a browser may use, beside the host's own and its addresses.
-        `calls_trouble` returns why calls of clients and peers are not answered; "" while they are.
+        `names` are additional Host names that a browser may use. `calls_trouble` returns why calls
+        of clients and peers get no answer; "" if they do.
         """
         self._observer = observer
         self._scrub = scrub
@@ -49,21 +49,21 @@ class DatanodeHttpServer:
 
     @property
     def address(self) -> str:
-        """Address of the listener; "" if there is none."""
+        """Address of the listener; "" if it is disabled."""
         return self._listener.address if self._listener else ""
 
     def start(self) -> None:
-        """Start answering."""
+        """Start to serve."""
         if self._listener:
             self._listener.start()
 
     def stop(self) -> None:
-        """Stop answering."""
+        """Stop serving."""
         if self._listener:
             self._listener.stop()
 
     def is_well(self) -> bool:
-        """Return whether this datanode serves and its workers make progress, as `/healthz` does."""
+        """Return whether /healthz returns OK."""
         return self._judged()[0] == HTTPStatus.OK
 
     def _judged(self) -> tuple[HTTPStatus, dict[str, object]]:

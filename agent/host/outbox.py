@@ -1,7 +1,7 @@
-"""Pending reports to the SCM: filled by any thread, emptied by the heartbeat.
+"""Pending reports and answers for the SCM. Any thread adds them; the heartbeat sends them.
 
-Changes are kept as a set of container ids, so that memory is bounded by the number of replicas
-however long the SCM is away. An entry is removed only after the SCM has acknowledged it.
+Changes are a set of container ids, so memory is bounded by the number of replicas, however long the
+SCM is unavailable. An answer is removed only after the SCM has acknowledged it.
 """
 
 import threading
@@ -14,12 +14,12 @@ from merkle.replica import ContainerId
 from suture.runtime.loop import WakeEvent
 from suture.wire.v1 import scm_pb2
 
-STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; the oldest are dropped
+STATUSES_KEPT_MAX: Final = 10_000  # if the SCM is unavailable, older answers are dropped
 REGISTERED: Final = "registered"
 
 
 class Outbox:
-    """Pending news for one SCM. `bell` wakes its heartbeat."""
+    """Pending reports and answers for one SCM. `bell` wakes its heartbeat."""
 
     def __init__(self) -> None:
         self.bell = WakeEvent()
@@ -34,28 +34,28 @@ class Outbox:
 
     @property
     def state(self) -> str:
-        """`registered`, or why not."""
+        """`registered`, or the last error."""
         return self._state
 
     def notify(self, container_id: ContainerId) -> None:
-        """Report this replica soon, because it is new, changed, or gone."""
+        """Report this replica soon, because it is new, changed or deleted."""
         self.put_back([container_id])
         self.bell.ring()
 
     def report_all(self) -> None:
-        """Make a full report soon; replicas that it does not name are gone."""
+        """Send a full report soon. The SCM considers replicas that it does not name as gone."""
         with self._lock:
             self._is_full_wanted = True
         self.bell.ring()
 
     def reregister(self) -> None:
-        """Register again, then make a full report."""
+        """Register again, then send a full report."""
         with self._lock:
             self._must_register = True
         self.bell.ring()
 
     def answer(self, status: scm_pb2.CommandStatus) -> None:
-        """Report the outcome of a command soon."""
+        """Report the status of a command soon."""
         with self._lock:
             self._statuses.append(status)
         self.bell.ring()
@@ -75,7 +75,7 @@ class Outbox:
         return taken
 
     def put_back(self, container_ids: Iterable[ContainerId]) -> None:
-        """Add changes, again or for the first time."""
+        """Add changed replicas, for the first time or again."""
         with self._lock:
             for container_id in container_ids:
                 self._changed.setdefault(container_id)
@@ -93,14 +93,15 @@ class Outbox:
         return wished
 
     def oldest_answers(self, count_max: int) -> list[scm_pb2.CommandStatus]:
-        """Return the oldest answers; they stay until `told`."""
+        """Return at most `count_max` of the oldest answers. They remain until `acknowledge`."""
         with self._lock:
             return list(islice(self._statuses, count_max))
 
     def acknowledge(self, statuses: Sequence[scm_pb2.CommandStatus]) -> bool:
-        """Remove answers that the SCM has; return whether more news is pending.
+        """Remove answers that the SCM has received; return whether more reports or answers are
+        pending.
 
-        A full outbox may have dropped some of them in the meantime.
+        A full outbox may have dropped some of them already.
         """
         told = {id(status) for status in statuses}
         with self._lock:
@@ -110,7 +111,7 @@ class Outbox:
 
 
 class OutboxFanout:
-    """The same news for every SCM, so that an SCM that does not answer does not delay the
+    """One outbox per SCM, all with the same content. An SCM that does not answer does not delay
     others."""
 
     def __init__(self, count: int) -> None:
@@ -119,32 +120,33 @@ class OutboxFanout:
 
     @property
     def state(self) -> str:
-        """`registered`, or why not with any SCM."""
+        """`registered` if the agent is registered with any SCM; otherwise the error of the
+        first."""
         states = [box.state for box in self.boxes]
         return REGISTERED if REGISTERED in states else states[0]
 
     def notify(self, container_id: ContainerId) -> None:
-        """Report this replica soon, because it is new, changed, or gone."""
+        """Report this replica soon, because it is new, changed or deleted."""
         for box in self.boxes:
             box.notify(container_id)
 
     def report_all(self) -> None:
-        """Make a full report soon; replicas that it does not name are gone."""
+        """Send a full report soon. The SCM considers replicas that it does not name as gone."""
         for box in self.boxes:
             box.report_all()
 
     def report_soon(self) -> None:
-        """Send a heartbeat now, with the volumes' measurements."""
+        """Send a heartbeat now, with new measurements of the volumes."""
         for box in self.boxes:
             box.bell.ring()
 
     def reregister(self) -> None:
-        """Register again, then make a full report."""
+        """Register again, then send a full report."""
         for box in self.boxes:
             box.reregister()
 
     def answer(self, status: scm_pb2.CommandStatus) -> None:
-        """Report the outcome of a command to all SCMs soon, because any may be the leader by
-        then."""
+        """Report the status of a command to all SCMs soon, because another SCM may have become the
+        leader."""
         for box in self.boxes:
             box.answer(status)

@@ -1,4 +1,4 @@
-"""Queries to the control planes, and workers that query other datanodes: parity, and chunk proofs.
+"""Queries to the control planes, and construction of the workers that query peers.
 
 A query tries each control plane in turn until one answers.
 """
@@ -24,12 +24,12 @@ from suture.wire.v1 import scm_pb2
 
 T = TypeVar("T")
 
-PARITY_BYTES_PER_S: Final = 5 * 1024**2  # of a parity check, across all datanodes with the shards
+PARITY_BYTES_PER_S: Final = 5 * 1024**2  # rate of the parity scrub, summed over all shards
 
 
 class ControlPlanes:
-    """A datanode's queries to the control planes, beside its heartbeats. They raise the last one's
-    error."""
+    """A datanode's queries to the control planes, besides heartbeats. If none answers, the error of
+    the last one is raised."""
 
     def __init__(self, scms: Sequence[ScmClient]) -> None:
         self._scms = tuple(scms)
@@ -42,7 +42,7 @@ class ControlPlanes:
     def confirm_deletes(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> scm_pb2.ConfirmDeletesResponse:
-        """Return which deletes were ordered."""
+        """Return which of these blocks the control plane has ordered to delete."""
         request = scm_pb2.ConfirmDeletesRequest(container_id=container_id, local_ids=block_ids)
         return self._first(lambda scm: scm.confirm_deletes(request))
 
@@ -56,7 +56,8 @@ class ControlPlanes:
         return [node.address for node in answer.nodes]
 
     def _first(self, ask: Callable[[ScmClient], T]) -> T:
-        """Return the answer of the first control plane that gives one."""
+        """Return the answer of the first control plane that answers. Raise the last SutureError if
+        none does."""
         error: SutureError = UnavailableError(Code.UNAVAILABLE, "no control plane is configured")
         for scm in self._scms:
             try:
@@ -68,8 +69,7 @@ class ControlPlanes:
 
 @dataclass(frozen=True, slots=True)
 class PeerQueryDeps:
-    """Services that both workers need: the store, the control planes, the connections, the
-    clock."""
+    """Services that both workers need: the store, the control planes, connections and the clock."""
 
     store: ReplicaStore
     control_planes: "ControlPlanes"
@@ -82,7 +82,7 @@ class PeerQueryDeps:
         ask_scan: Callable[[ContainerId, str], None],
         count: Callable[[str], None],
     ) -> ChallengeWorker:
-        """Return the worker that asks peers to prove chunks; it has no peers if scans are
+        """Return the worker that challenges peers to prove chunks. It does nothing if scans are
         disabled."""
         return ChallengeWorker(
             self.store,
@@ -98,7 +98,7 @@ class PeerQueryDeps:
     def parity(
         self, config: ScanConfig, scrub: ScanManager, pulse: ProgressMarker, stop: threading.Event
     ) -> ParityScrub | None:
-        """Return the worker that verifies parity; None if it is disabled."""
+        """Return the parity scrub worker; None if it is disabled."""
         if not config.enabled or not config.parity_interval_s:
             return None
         jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret

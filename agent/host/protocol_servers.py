@@ -1,9 +1,9 @@
-"""Servers for other protocols than suture.v1, over the same store.
+"""Servers for protocols other than suture.v1, over the same store.
 
-The agent knows none of them. `agent.main` composes the process and says how each is made. The host
-makes them once the store is open, and starts and stops them with its own server. Their calls have
-the same bounds as that server's: each has threads for as many calls, all share the same slots, and
-their waits are counted together.
+The agent does not know these protocols. `agent.main` provides a function that creates each server.
+The agent calls it when the store is open, and starts and stops the servers with its own server.
+Each server has its own threads. All share the slots for running calls, and the agent counts blocked
+calls of all servers together.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,21 +38,20 @@ class HostServices:
     memory: MemoryBudget
     connections: Connections
     audit: Audit
-    executor: Any  # a thread for each admitted call
+    executor: Any  # provides a thread for each admitted call
     submit: Submit
-    """Runs writes of data beside the thread of a call."""
+    """Runs writes of data in another thread."""
     on_read: Callable[[float], None]
-    """Receives the duration in seconds of each read of chunk data, because clients go before
-    scans."""
+    """Called with the seconds that each read of chunk data took. Scans slow down if it grows."""
     ask_scan: Callable[[ContainerId, str], None]
     """Requests a scan of a replica, with a reason."""
 
 
 class ShutdownHandle(Protocol):
-    """The end of a server's stop."""
+    """Handle to wait for the end of a server's shutdown."""
 
     def wait(self) -> object:
-        """Wait for the last call."""
+        """Wait until the last call has ended."""
         ...
 
 
@@ -61,15 +60,16 @@ class ProtocolServer(Protocol):
 
     @property
     def address(self) -> str:
-        """Address on which it listens."""
+        """Address on which the server listens."""
         ...
 
     def start(self) -> None:
-        """Serve from now on."""
+        """Start to serve."""
         ...
 
     def stop(self, grace_s: float) -> ShutdownHandle:
-        """Refuse new calls, and give running calls `grace_s`. Harmless before `start`."""
+        """Refuse new calls, and let running calls continue for `grace_s`. This is harmless before
+        `start`."""
         ...
 
 
@@ -85,7 +85,7 @@ class ProtocolServers:
         inside: Callable[[Executor], HostServices],
         threads: Callable[[], Executor],
     ) -> None:
-        """Make all servers, or none. Raise SutureError."""
+        """Create all servers, or none. Raise SutureError if one cannot be created."""
         self._executors: list[Executor] = []
         self._doors: list[ProtocolServer] = []
         try:
@@ -98,7 +98,7 @@ class ProtocolServers:
 
     @property
     def addresses(self) -> list[str]:
-        """Address of each server."""
+        """Addresses of all servers."""
         return [door.address for door in self._doors]
 
     def start(self) -> None:
@@ -107,11 +107,11 @@ class ProtocolServers:
             door.start()
 
     def stop(self, grace_s: float) -> list[ShutdownHandle]:
-        """Begin to stop all servers; return their ends to wait for."""
+        """Begin to stop all servers; return handles to wait for."""
         return [door.stop(grace_s) for door in self._doors]
 
     def close(self) -> None:
-        """Stop servers that are still running, and end the threads. Idempotent."""
+        """Stop servers that are still running, and end the threads. A second call does nothing."""
         for ended in self.stop(0):
             ended.wait()
         for executor in self._executors:

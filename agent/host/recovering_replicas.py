@@ -1,9 +1,9 @@
-"""RECOVERING replicas made by reconstructions: their current runs, and abandoned ones.
+"""RECOVERING replicas, which reconstructions write, and removal of abandoned ones.
 
-All data of a RECOVERING replica is elsewhere, so nothing is lost with it. Nothing relies on it, and
-no second run may write into it. If no write arrives for a while, its run has ended: the replica
-becomes UNHEALTHY, a state that it can never leave, and the next run replaces it. (After a restart
-every RECOVERING replica is abandoned: `agent.store.recovery.startup_recovery`.)
+A RECOVERING replica has no data that other datanodes lack, and nothing relies on it. No second
+reconstruction may write to it. If no write arrives for some time, its reconstruction has ended. The
+replica then becomes UNHEALTHY for good, and the next reconstruction replaces it. After a restart,
+every RECOVERING replica is abandoned (`agent.store.recovery.startup_recovery`).
 """
 
 import threading
@@ -20,14 +20,14 @@ from suture.runtime.clock import Clock
 from suture.runtime.loop import RetryAfter, Step
 
 CHECK_S: Final = 60.0  # ozone: hdds.datanode.recovering.container.scrubbing.service.interval
-TIMEOUT_S: Final = 300.0  # after the last write an unfinished reconstruction is abandoned
+TIMEOUT_S: Final = 300.0  # time after the last write until a reconstruction counts as abandoned
 REASON: Final = "reconstructed"
 
 log = structlog.get_logger()
 
 
 class RecoveringReplicas:
-    """The RECOVERING replicas of this datanode, each with the time of its last write."""
+    """The RECOVERING replicas of this datanode, with the time of each one's last write."""
 
     name = "recoveries"
 
@@ -50,10 +50,11 @@ class RecoveringReplicas:
         self._written_at_s: dict[int, float] = {}
 
     def create(self, container_id: ContainerId, replica_index: int) -> None:
-        """Create a RECOVERING replica; the caller holds the lease.
+        """Create a RECOVERING replica. The caller holds the lease.
 
-        It replaces one that an earlier run abandoned. Raise UnavailableError(BUSY) while another
-        run is active, RefusedError(CONTAINER_EXISTS) if there is any other replica.
+        It replaces a replica that an earlier reconstruction of this shard abandoned. Raise
+        UnavailableError(BUSY) while another reconstruction of the container is running,
+        RefusedError(CONTAINER_EXISTS) if there is any other replica.
         """
         with self._lock:
             is_fresh = not self._is_stale(container_id)
@@ -74,20 +75,20 @@ class RecoveringReplicas:
             self._written_at_s[container_id] = self._clock.monotonic_s()
 
     def wrote(self, container_id: int) -> None:
-        """Record a write, which shows that the run is active."""
+        """Record a write, which shows that the reconstruction is running."""
         with self._lock:
             if container_id in self._written_at_s:
                 self._written_at_s[container_id] = self._clock.monotonic_s()
 
     def closed(self, container_id: int) -> None:
-        """Record a close; request a scan of a replica that was RECOVERING."""
+        """Record that a replica was closed. If it was RECOVERING, request a scan."""
         with self._lock:
             was_recovering = self._written_at_s.pop(container_id, None) is not None
         if was_recovering:
             self._scan(ContainerId(container_id))
 
     def step(self) -> Step:
-        """Abandon the replicas without recent writes."""
+        """Mark replicas without recent writes as abandoned."""
         with self._lock:
             known = [ContainerId(container_id) for container_id in self._written_at_s]
         for container_id in known:
@@ -108,9 +109,9 @@ class RecoveringReplicas:
             )
 
     def _remove_unfinished(self, container_id: ContainerId, replica_index: int) -> None:
-        """Remove the replica that an earlier run of this shard abandoned, and no other.
+        """Delete the replica if an earlier reconstruction of this shard abandoned it.
 
-        Only a replica that was never in another state than RECOVERING has no former state.
+        A replica that was only RECOVERING and then UNHEALTHY has no former state.
         """
         facts = self._store.replica(container_id)
         is_expired = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None

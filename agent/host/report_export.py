@@ -1,8 +1,8 @@
 """Worker that writes this datanode's replica reports to a Parquet file for the Spark job.
 
-Control planes get the same reports by heartbeat. These files reach `suture-verify --reports`
+Control planes get the same reports by heartbeat. With these files, `suture-verify --reports` works
 without a control plane. A separate process writes them (`suture.wire.mapping.report_file`), so that
-a hung or full target fails only this worker.
+a hung or full target affects only this worker.
 """
 
 import json
@@ -28,7 +28,7 @@ from suture.runtime.clock import Clock
 from suture.runtime.loop import NoMoreWork, ProgressMarker, RetryAfter, Step
 from suture.wire.v1 import container_pb2, scm_pb2
 
-WRITE_S_MAX: Final = 600.0  # a report of 100,000 replicas takes seconds
+WRITE_S_MAX: Final = 600.0  # a report of 100,000 replicas takes only seconds
 POLL_S: Final = 0.5
 NEEDED: Final = "pyarrow"
 
@@ -36,14 +36,14 @@ log = structlog.get_logger()
 
 
 def check_export(config: ReportConfig) -> None:
-    """Refuse to start if reports are enabled and the package that writes them is missing."""
+    """Raise an error if reports are enabled but pyarrow, which writes them, is missing."""
     if config.export and find_spec(NEEDED) is None:
         missing = ModuleNotFoundError(name=NEEDED)
         raise missing_extra(missing, f"report.export = {config.export!r}", extra="reports")
 
 
 class ReportExport:
-    """Writes a report after the start, and one every interval."""
+    """Writes a report after the start, and then one per interval."""
 
     name = "report-export"
 
@@ -59,8 +59,8 @@ class ReportExport:
         pulse: ProgressMarker,
         on_exported: Callable[[int], None],
     ) -> None:
-        """`address` returns the address for peers. `on_exported` receives the time of each written
-        report, in ms."""
+        """`address` returns this agent's address for peers. `on_exported` gets the time of each
+        written report in milliseconds."""
         self._config = config.report
         self._rack = config.node.rack
         self._who = who
@@ -98,7 +98,8 @@ class ReportExport:
         return RetryAfter(config.interval_s)
 
     def _write_pages(self, pages: IO[bytes]) -> bool:
-        """Write the reports of all replicas; return False if the agent stops meanwhile."""
+        """Write the reports of all replicas to `pages`; return False if the agent stops
+        meanwhile."""
         ids = self._observer.replica_ids()
         for first in range(0, len(ids), REPLICAS_PER_HEARTBEAT_MAX):
             self._pulse.beat()
@@ -112,13 +113,14 @@ class ReportExport:
         return True
 
     def _written(self, pages: IO[bytes]) -> dict[str, int] | None:
-        """Run the writing process; return its numbers, or None if the agent stops meanwhile."""
+        """Run the process that writes the file. Return its counts, or None if the agent stops
+        meanwhile."""
         with os.fdopen(os.memfd_create("suture-report-answer"), "w+b") as answers:
             process = self._process = subprocess.Popen(
                 [sys.executable, "-m", "suture.wire.mapping.report_file"],
                 stdin=pages,
                 stdout=answers,
-                start_new_session=True,  # a Ctrl-C at the terminal is for the agent
+                start_new_session=True,  # Ctrl-C at the terminal stops only the agent
             )
             try:
                 has_ended = self._await(process)
@@ -136,8 +138,8 @@ class ReportExport:
         return answer
 
     def _await(self, process: "subprocess.Popen[bytes]") -> bool:
-        """Wait for the end of a process; return False if the agent stops first. Raise
-        UnavailableError if it takes too long."""
+        """Wait until the process ends; return False if the agent stops first. Raise
+        UnavailableError if it takes longer than WRITE_S_MAX."""
         deadline_s = self._clock.monotonic_s() + WRITE_S_MAX
         while self._clock.monotonic_s() < deadline_s:
             self._pulse.beat()
@@ -156,7 +158,7 @@ class ReportExport:
         )
 
     def _described(self) -> dict[str, Any]:
-        """Return the row of this datanode."""
+        """Return the facts about this datanode for the report."""
         volumes, state = self._observer.store_volumes(), self._observer.node_state()
         return {
             "cluster_id": self._who.cluster_id,

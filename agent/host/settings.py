@@ -1,4 +1,4 @@
-"""Settings of an agent's parts, derived from its options."""
+"""Settings of the agent's parts, derived from the config."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from suture.runtime.clock import SystemClock
 from suture.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from suture.wire.server.descriptors import connections_that_fit
 
-CALLS_PER_THREAD: Final = 10  # running and waiting; more are refused as BUSY
-STREAMS_MAX: Final = 100  # running calls of one connection; more wait at the caller
+CALLS_PER_THREAD: Final = 10  # admitted calls per thread; further calls are refused as BUSY
+STREAMS_MAX: Final = 100  # running calls per connection; further calls wait at the caller
 
 
 def web_names(config: AgentConfig) -> Sequence[str]:
-    """Return the names by which a browser may request the page."""
+    """Return the Host names with which a browser may request the status page."""
     return (*config.observe.names, (config.node.advertise or "").rpartition(":")[0])
 
 
 def call_threads(config: AgentConfig) -> CallThreadPool:
-    """Return the threads for incoming calls."""
+    """Return the thread pool for incoming calls."""
     return CallThreadPool(config.server.threads, CALLS_PER_THREAD * config.server.threads)
 
 
 def server_limits(config: AgentConfig, *, server_count: int = 1) -> DatanodeServerLimits:
-    """Return the limits of each server, from the config and the limit of open files."""
+    """Return the limits of each server, from the config and the process's limit of open files."""
     server = config.server
     return DatanodeServerLimits(
         rpc_count_max=CALLS_PER_THREAD * server.threads,
@@ -39,8 +39,8 @@ def server_limits(config: AgentConfig, *, server_count: int = 1) -> DatanodeServ
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory budgets by user. No part waits for another's: a task calls peers, which answer from
-    the budget of their calls, and has its repair scanned."""
+    """Memory budgets of calls, tasks and scans. They are separate to avoid a deadlock: a task calls
+    peers, which answer from their budget of calls, and waits for the scan of its repair."""
 
     calls: MemoryBudget
     tasks: MemoryBudget
@@ -48,7 +48,7 @@ class Memory:
 
 
 def memory_of(config: AgentConfig) -> Memory:
-    """Return the memory budgets, from the config or the machine's memory."""
+    """Return the memory budgets, from the config or the memory of the machine."""
     total_bytes = in_flight_bytes(config.node.in_flight_bytes, limit_bytes())
     return Memory(
         MemoryBudget(total_bytes // 2),
@@ -58,7 +58,7 @@ def memory_of(config: AgentConfig) -> Memory:
 
 
 def store_options(config: AgentConfig, clock: SystemClock, software: str = "") -> StoreOptions:
-    """Return the store's options in the config; `software` is the running version."""
+    """Return the store's options from the config. `software` is the agent's version."""
     storage = config.storage
     return StoreOptions(
         algorithm=storage.tree_algorithm,

@@ -1,11 +1,13 @@
-"""The leading SCM: the one with the highest term, or the first one seen of equal terms.
+"""Detection of the leading SCM: the one with the highest term, and with equal terms the first one
+seen.
 
-An SCM that lost its leadership may not know it yet. Its commands carry its term and are refused as
-stale; what it says about this datanode's replicas is ignored.
+An SCM may have lost its leadership without knowing. Its commands have its term and are refused as
+stale. Its information about this datanode's replicas is ignored.
 
-Each start of an SCM has a random id, and shows the number of its state. The starts seen are kept on
-the volumes and sent to every SCM. From them an SCM detects that its state is older than one that
-this datanode has seen, because an old copy was restored, or two SCMs run on copies of one state.
+Each SCM process start has a random id. The SCM also sends the sequence number of its state. The
+agent stores both on its volumes and sends them to every SCM. An SCM thereby detects that its state
+is older than one that this datanode has seen, because a backup was restored, or because two SCMs
+run on copies of one state.
 """
 
 import threading
@@ -18,16 +20,17 @@ from agent.store.volumes.op_state_file import SeenStart
 from suture.errors import SutureError
 from suture.runtime.clock import Clock, SystemClock
 
-STARTS_KEPT_MAX: Final = 8  # those of the highest terms; two SCMs on one state have one each
-KEEP_SPACING_S: Final = 10.0  # between writes of new numbers only, each of which is synced
+STARTS_KEPT_MAX: Final = 8  # starts with the highest terms
+KEEP_SPACING_S: Final = 10.0  # minimum time between writes if only state numbers have changed
 
 log = structlog.get_logger()
 
 
 class TermTracker:
-    """The highest term of any SCM, and the starts with the highest terms.
+    """Tracks the highest term of any SCM, and the SCM starts with the highest terms.
 
-    `keep` makes starts durable: on every volume, or on one if only a number has changed.
+    `keep` stores the starts durably: on every volume, or on one volume if only a state number
+    changed.
     """
 
     def __init__(
@@ -46,8 +49,8 @@ class TermTracker:
         self._leader_id = next(leaders, "")
 
     def leads(self, term: int, start_id: str = "", state_number: int = 0) -> bool:
-        """Record the term and state of an SCM; return True if it is the leader as far as known
-        here."""
+        """Record the term and the state number of an SCM. Return True if it is the leader: no
+        higher term is known, and no other start had this term before."""
         with self._lock:
             if term > self._highest:
                 self._highest, self._leader_id = term, start_id
@@ -62,7 +65,7 @@ class TermTracker:
         return self._highest
 
     def seen(self) -> tuple[SeenStart, ...]:
-        """Return the starts with the highest terms; of one term the leader first."""
+        """Return the SCM starts with the highest terms. Of equal terms, the leader's is first."""
         with self._lock:
             return tuple(self._starts.values())
 
@@ -82,5 +85,5 @@ class TermTracker:
             self._kept_at_s = now_s
             try:
                 self._keep(tuple(self._starts.values()), is_new)
-            except SutureError as error:  # kept in memory; the volume check handles the volume
+            except SutureError as error:  # still in memory; the volume check reports the volume
                 log.warning("seen_start_write_failed", error=str(error))

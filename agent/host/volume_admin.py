@@ -1,4 +1,4 @@
-"""Operator view and control of this host's volumes."""
+"""Status and control of this host's volumes for operators."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 class VolumeAdmin:
-    """Changes and shows the volumes (agent.services.service_protocols.VolumeControl)."""
+    """Changes volumes and reports their status (agent.services.service_protocols.VolumeControl)."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class VolumeAdmin:
         check: Callable[[VolumeFacts, float], object],
         on_added: Callable[[VolumeFacts], object],
     ) -> None:
-        """`check` may refuse a new volume, by its facts and read speed; `on_added` starts its
-        scans, checks and reports."""
+        """`check` gets the facts and read speed of a new volume, and may raise to refuse it.
+        `on_added` starts its scans, checks and reports."""
         self._store = store
         self._moves = moves
         self._observer = observer
@@ -47,7 +47,8 @@ class VolumeAdmin:
         self._on_added = on_added
 
     def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
-        """Change the service of a volume. Raise RefusedError."""
+        """Change the service mode of a volume. Raise RefusedError if the volume or the mode is
+        invalid."""
         mode = ASKED.get(service)
         if mode is None:
             raise RefusedError(
@@ -63,7 +64,7 @@ class VolumeAdmin:
         self._moves.steer(volume_id, mode, target_id)
 
     def add(self, path: str) -> None:
-        """Open a volume and serve it. Raise SutureError."""
+        """Open a volume and serve its replicas. Raise SutureError if it cannot be used."""
         if not path.startswith("/"):
             raise RefusedError(
                 Code.MALFORMED_REQUEST, f"invalid path {path!r}: expected an absolute path"
@@ -81,7 +82,7 @@ class VolumeAdmin:
         self._on_added(volume)
 
     def disks(self) -> Sequence[pb.DiskReport]:
-        """Return the reports of the disks and the kernel."""
+        """Return what the disks and the kernel report about themselves."""
         return disk_reports(self._store.volumes())
 
     def status(self) -> Sequence[pb.VolumeStatus]:
@@ -91,14 +92,14 @@ class VolumeAdmin:
 
 @dataclass(frozen=True, slots=True)
 class VolumeDescriber:
-    """Adds a volume's service, and the progress of its retirement, to its status."""
+    """Adds latency, service mode and retirement progress to the status of a volume."""
 
     store: ReplicaStore
     moves: VolumeEvacuator
     slow_disks: LatencyWatch
 
     def __call__(self, status: pb.VolumeStatus) -> None:
-        """Add them."""
+        """Add these fields to `status`."""
         if status.failed:
             return
         word = self.slow_disks.word(status.volume_id)
@@ -107,7 +108,7 @@ class VolumeDescriber:
         service = self.store.services.of(status.volume_id)
         status.service, status.service_since_ms = service.mode.value, service.since_ms
         if not service.takes_replicas:
-            status.available_bytes = 0  # it takes no new replicas
+            status.available_bytes = 0  # the volume accepts no new replicas
         progress = self.moves.progress(status.volume_id)
         if progress is not None:
             stuck = progress.stuck.copy()
@@ -124,7 +125,7 @@ class VolumeDescriber:
 
 
 def log_start(store: ReplicaStore) -> None:
-    """Log the volumes that are not served, and the work completed on the others."""
+    """Log the volumes that are not served, and the recovery steps on the others."""
     for volume in store.volumes():
         if volume.failed:
             log.error(

@@ -1,10 +1,11 @@
-"""Moves of replicas off retiring volumes, one by one; each is read whole at its new place.
+"""Worker that moves the replicas of retiring volumes to other volumes, one by one.
 
-    lease ─ open? closed first ─ copied ─ served from there ─ read whole ─ old one removed
-                                    └ no room, damage, in use: logged, and retried later
+For each replica, it takes the lease, closes the replica if it is open, copies it, serves the copy,
+reads the copy completely, and deletes the original. If a move fails, because of missing space,
+damage or use, the worker logs it and retries later.
 
-All state is on the disks, so that the work continues after a kill. If two volumes have the same
-replica although neither retires any more, one of the copies is removed.
+All state is on the disks, so the work continues after the agent was killed. If two volumes have the
+same replica although neither retires any more, the worker removes one of them.
 """
 
 from collections import deque
@@ -22,8 +23,8 @@ from merkle.replica import ID_MAX, TREE_STATES, Bcsid, ContainerId, ReplicaState
 from suture.errors import Code, SutureError
 from suture.runtime.loop import Busy, Idle, ProgressMarker, Step, WakeEvent
 
-RETRY_S: Final = 30.0  # before a failed move is retried
-REST_TIMES: Final = 50.0  # pause after a search without result, in multiples of its duration
+RETRY_S: Final = 30.0  # time until a failed move is retried
+REST_TIMES: Final = 50.0  # pause after a search without result, as a multiple of its duration
 REST_S_MAX: Final = 120.0
 WRITTEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 
@@ -32,7 +33,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class BlockedMove:
-    """Reason why a replica could not be moved, and the time of the next attempt."""
+    """Why a replica could not be moved, and the time of the next attempt."""
 
     why: str
     again_at_s: float
@@ -40,27 +41,28 @@ class BlockedMove:
 
     @property
     def has_no_room(self) -> bool:
-        """Return whether no other volume has room for it."""
+        """Return whether no other volume has space for the replica."""
         return self.code is Code.DISK_OUT_OF_SPACE
 
 
 @dataclass(slots=True)
 class RetirementProgress:
-    """Progress of one volume, as known to this process."""
+    """Progress of one volume since this process started to empty it."""
 
     begun_s: float
     moved_count: int = 0
     moved_bytes: int = 0
     stuck: dict[ContainerId, "BlockedMove"] = field(default_factory=dict)
     unmovable: dict[ContainerId, str] = field(default_factory=dict)
-    """Why replicas cannot be loaded; they are not moved."""
+    """Replicas that cannot be loaded, and therefore not moved, with the reasons."""
     due: deque[RemainingReplica] = field(default_factory=deque)
-    """Replicas found by the last search, and still to be moved."""
+    """Replicas that the last search found and that are not moved yet."""
     rests_until_s: float = 0.0
-    """Earliest time of the next search, after one that found nothing."""
+    """Earliest time of the next search, after a search without result."""
 
     def eta_s(self, left_bytes: int, now_s: float) -> float:
-        """Return the time for the rest at the rate so far; -1 = nothing was moved yet."""
+        """Return the estimated seconds to move `left_bytes` at the rate so far; -1 if nothing was
+        moved yet."""
         if not left_bytes:
             return 0.0
         if not self.moved_bytes:
@@ -69,7 +71,7 @@ class RetirementProgress:
 
 
 class VolumeEvacuator:
-    """The worker. Any thread may query or steer it."""
+    """Worker that empties volumes. Any thread may call `steer` and `progress`."""
 
     name = "volume-moves"
 
@@ -82,7 +84,7 @@ class VolumeEvacuator:
         pulse: ProgressMarker,
         bell: WakeEvent | None = None,
     ) -> None:
-        """`bell` ends the wait of the worker's loop."""
+        """`bell` wakes the worker's loop."""
         self._tools = tools
         self._store = tools.store
         self._mover = mover
@@ -92,7 +94,8 @@ class VolumeEvacuator:
         self._bell = bell or WakeEvent()
 
     def steer(self, volume_id: str, mode: VolumeMode, target_id: str = "") -> VolumeUse:
-        """Change the service of a volume, or check it again. Raise RefusedError."""
+        """Change the service mode of a volume, or retry its blocked moves. Raise RefusedError if
+        the mode is not possible."""
         before = self._store.services.of(volume_id).mode
         service = self._store.services.change(volume_id, mode, target_id=target_id)
         if service.mode is not before:
@@ -104,16 +107,16 @@ class VolumeEvacuator:
         return service
 
     def progress(self, volume_id: str) -> RetirementProgress | None:
-        """Return the progress of a volume that is retiring or read-only."""
+        """Return the progress of a volume; None if there is none."""
         return self._progress.get(volume_id)
 
     def now_s(self) -> float:
-        """Return the time base of the progress."""
+        """Return the current time of the clock that the progress uses."""
         return self._tools.clock.monotonic_s()
 
     def step(self) -> Step:
-        """Move one replica, of the first volume that has one to move. An error of one volume does
-        not block the others: it is raised after all were checked."""
+        """Move one replica of the first volume that has one to move. An error of one volume does
+        not block the others; it is raised after all were tried."""
         trouble: SutureError | None = None
         for volume in self._store.volumes():
             try:
@@ -126,7 +129,7 @@ class VolumeEvacuator:
         return Idle()
 
     def _tend(self, volume_id: str) -> bool:
-        """Do one piece of work for a volume, if it needs any; return whether there may be more."""
+        """Move one replica of a volume if one is due; return whether there may be more."""
         progress = self._progress.setdefault(volume_id, RetirementProgress(self.now_s()))
         if self._stop() or not (progress.due or self._look(volume_id, progress)):
             return False
@@ -145,7 +148,7 @@ class VolumeEvacuator:
 
     def _look(self, volume_id: str, progress: RetirementProgress) -> bool:
         """Search for replicas to move now; return whether there are any. A search over 100,000
-        replicas takes a second, so after one without result the next is delayed."""
+        replicas takes a second, so the next search is delayed if one finds nothing."""
         began_s = self.now_s()
         if began_s < progress.rests_until_s:
             return False
@@ -163,7 +166,7 @@ class VolumeEvacuator:
         return False
 
     def _wanting(self, volume_id: str, mode: VolumeMode) -> list[RemainingReplica]:
-        """Return the replicas to move off a volume, or to close there, interrupted moves first."""
+        """Return the replicas to move from a volume, or to close on it, interrupted moves first."""
         services = self._store.services
         match mode:
             case VolumeMode.RETIRING:
@@ -182,7 +185,7 @@ class VolumeEvacuator:
         container_id: ContainerId,
         error: SutureError,
     ) -> None:
-        """Postpone a replica that cannot be moved; log it if the reason is new."""
+        """Postpone a replica that cannot be moved. Log it if the reason is new."""
         before = progress.stuck.get(container_id)
         progress.stuck[container_id] = BlockedMove(str(error), self.now_s() + RETRY_S, error.code)
         if before is not None and before.code is error.code:
@@ -197,7 +200,8 @@ class VolumeEvacuator:
     def _due(
         self, here: Sequence[RemainingReplica], progress: RetirementProgress
     ) -> Iterator[RemainingReplica]:
-        """Yield the replicas that are due now; forget the failures of those no longer `here`."""
+        """Yield the replicas that may be tried now. Forget failures of replicas that are no longer
+        on the volume (`here`)."""
         ids = {left.container_id for left in here}
         for gone in progress.stuck.keys() - ids:
             del progress.stuck[gone]
@@ -208,8 +212,8 @@ class VolumeEvacuator:
                 yield left
 
     def _deal_with(self, volume_id: str, left: RemainingReplica) -> None:
-        """Move one replica, or complete a move that a crash interrupted. On a volume that stays,
-        only close it. Raise SutureError."""
+        """Move one replica, or complete an interrupted move. On a volume that does not retire, only
+        close the replica. Raise SutureError if this fails."""
         container_id = left.container_id
         if left.is_served and left.state in WRITTEN:
             self._close(container_id)
@@ -231,7 +235,8 @@ class VolumeEvacuator:
         log.info("replica_moved", container_id=container_id, volume_id=volume_id)
 
     def _copy(self, container_id: ContainerId) -> None:
-        """Copy a replica; if unknown damage prevents it, a scan finds and declares it first."""
+        """Copy a replica. If unknown damage prevents it, scan the replica, which records the
+        damage, and copy it again."""
         try:
             self._mover.move(container_id, stop=self._may_not_go_on)
         except SutureError as error:
@@ -241,7 +246,7 @@ class VolumeEvacuator:
             self._mover.move(container_id, stop=self._may_not_go_on)
 
     def _verify(self, container_id: ContainerId) -> None:
-        """Read a whole replica where it is served."""
+        """Scan the served replica completely."""
         scan_container(
             self._tools,
             container_id,
@@ -255,7 +260,8 @@ class VolumeEvacuator:
         return self._stop()
 
     def _close(self, container_id: ContainerId) -> None:
-        """Stop writes; the control plane later says which commit was the last."""
+        """Close the replica to stop writes. The control plane later decides which commit was the
+        last."""
         with self._tools.leases.hold(container_id):
             if self._store.replica(container_id).state not in TREE_STATES:
                 self._store.close_container(container_id, bcsid=Bcsid(ID_MAX))

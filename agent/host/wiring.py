@@ -1,12 +1,12 @@
-"""Construction of an agent's parts: store, server, loops, pools.
+"""Construction of an agent's parts: store, server, loops and pools.
 
-store ◄── server (gRPC threads)      ◄── peers, clients
-  ▲  ▲─── scans (one loop per volume, one on demand) ◄── change watch
-  │  ▲─── pools (reconcile; close and delete)        ◄── heartbeat ◄── SCM
-  └────── observer ──► reports, status
+- The server answers peers and clients from the store, in gRPC threads.
+- The scans (one loop per volume, and one for on-demand scans) read the store.
+- The pools execute commands, which the heartbeat receives from the SCM.
+- The observer reads the store for reports and status.
 
-Each part is built after the parts that it needs, and is complete then. Notifications to parts that
-are built later go through a relay, or wait in the outbox of the heartbeat.
+Each part is built after the parts that it needs, and is not changed afterwards. Events for parts
+that are built later go through an `EventDispatcher`, or wait in the heartbeat's outbox.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -81,13 +81,13 @@ from suture.wire.server.authorization import DONE
 from suture.wire.server.blocked_calls import BlockedCalls
 from suture.wire.v1 import scm_pb2
 
-DISK_WRITERS: Final = 4  # of client data: a write or two on each of some disks
+DISK_WRITERS: Final = 4  # threads that write client data: one or two writes on each of some disks
 
 log = structlog.get_logger()
 
 
 class AgentComponents:
-    """All parts of an agent's process, each built after those that it needs."""
+    """All parts of an agent process, each built after the parts that it needs."""
 
     def __init__(
         self,
@@ -100,10 +100,10 @@ class AgentComponents:
         doors: Sequence[MakeDoor] = (),
         leaders: Sequence[ExternalControlPlane] = (),
     ) -> None:
-        """Open the store, which recovers it, and bind the server and the other `doors`. `leaders`
-        are control planes of another kind, which lead instead of `scms`.
+        """Open and recover the store, and bind the gRPC server and the servers of `doors`.
+        `leaders` are external control planes, which replace `scms`.
 
-        Raise SutureError.
+        Raise SutureError if a part cannot be built.
         """
         assert not (scms and leaders), "an agent is led by one kind of control plane"
         self.config = config
@@ -140,7 +140,7 @@ class AgentComponents:
             undo.pop_all()
 
     def _build(self, supervisor: SystemdNotifier, undo: ExitStack) -> None:
-        """Build the parts that work on the store, in order; `undo` closes them if one cannot be
+        """Build the parts that use the store, in order. `undo` closes them if a later one cannot be
         built."""
         config = self.config
         self.memory = memory_of(config)
@@ -154,7 +154,7 @@ class AgentComponents:
         self.intake = CommandIntake(commands, self.clock, bell=WakeEvent())
         self.writers = ThreadPoolExecutor(
             TRANSFER_THREADS + ARRIVALS_MAX, thread_name_prefix="import"
-        )  # each import may have one that waits for its sender
+        )  # each import may block one thread that waits for its sender
         self.moves_pulse, self.moves_bell = ProgressMarker(self.clock), WakeEvent()
         self.moves = self._built_moves()
         self.slow_disks = LatencyWatch(lambda: counted(self.store.volumes()))
@@ -213,8 +213,8 @@ class AgentComponents:
         return self.config.node.advertise or listens
 
     def reconfigure(self, config: AgentConfig) -> None:
-        """Apply live options. Raise RefusedError, with nothing changed, if the scan interval could
-        not be kept."""
+        """Apply live options. Raise RefusedError, with nothing changed, if the scan interval would
+        be infeasible."""
         self.scrub.reconfigure(config.scan)
         self.housekeeper.keep_for(config.storage.quarantine_keep_s)
         self.config = config
@@ -294,7 +294,8 @@ class AgentComponents:
 
     def _built_face(self, waits: BlockedCalls) -> DatanodeHttpServer:
         def trouble() -> str:
-            """Return why calls may get no answer, and end those that have waited too long."""
+            """Return why calls may get no answer; "" if they do. End calls that have been blocked
+            for too long."""
             waits.sweep()
             return self.executor.trouble
 
@@ -465,12 +466,12 @@ class AgentComponents:
         self.outboxes.answer(status)
 
     def _scan_after_repair(self, container_id: ContainerId) -> ScanReport:
-        """Read the whole replica, so that its verdict is based on the medium."""
+        """Scan the complete replica after a repair, so that its state is based on the medium."""
         return scan_container(self.scrub.tools, container_id, stop=self.stopping.is_set)
 
     def _prove_repair(self, container_id: ContainerId, changed: Collection[Doubt]) -> ReadBack:
-        """Read the places that a reconcile changed, or the whole replica if it was not read
-        recently."""
+        """Read the chunks that a reconcile changed, or the complete replica if its last scan is too
+        old."""
         return prove(
             self.scrub.tools,
             container_id,
@@ -480,7 +481,7 @@ class AgentComponents:
         )
 
     def ask_scan(self, container_id: ContainerId, reason: str) -> None:
-        """Request a scan; a full queue loses nothing, because replicas never read are read
-        first."""
+        """Request a scan. If the queue is full, the request is dropped and logged; the background
+        scan reads replicas that were never read first."""
         if not self.scrub.on_demand.request(container_id, reason=reason):
             log.warning("scan_request_dropped", container_id=container_id, reason=reason)
