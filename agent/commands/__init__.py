@@ -1,1 +1,1 @@
-"""The SCM's commands, from the heartbeat through the queues to the handlers that carry them out."""
+"""The SCM's commands: from the heartbeat, through queues, to the handlers that execute them."""

@@ -1,10 +1,11 @@
-"""Deletion of blocks ordered by the SCM: transactions, acknowledged one by one.
+"""Deletion of blocks that the SCM orders in transactions. Each transaction is acknowledged
+separately.
 
-    transactions ─► by container, in batches under its lease ─► store: tombstones, rows, bytes
-                                                            ─► one result each, durable when done
+The transactions are grouped by container, and executed in batches under the container's lease. The
+store writes tombstones, deletes rows and removes data. A result is sent when the delete is durable.
 
-Deleting a deleted block succeeds, because the SCM repeats a transaction until it receives the
-acknowledgement. A transaction that fails reports why and does not block others.
+Deleting a deleted block succeeds, because the SCM repeats a transaction until it is acknowledged. A
+transaction that fails returns the reason and does not block others.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from suture.wire.clients.message_groups import in_groups
 from suture.wire.mapping import codec
 from suture.wire.v1 import scm_pb2
 
-BLOCKS_PER_BATCH: Final = 20_000  # under one lease, for which other changes of the container wait
+BLOCKS_PER_BATCH: Final = 20_000  # limits the time for which other changes wait for the lease
 BLOCKS_PER_TRANSACTION_MAX: Final = 100_000
 MESSAGE_CHARS_MAX: Final = 200
 
@@ -42,9 +43,9 @@ def delete_blocks(
     stop: Callable[[], bool],
     ask_scan: Callable[[ContainerId, str], None] = lambda *_: None,
 ) -> list[scm_pb2.DeleteTransactionResult]:
-    """Carry out all transactions; return a result for each, in their order.
+    """Execute all transactions; return a result for each, in the same order.
 
-    `ask_scan` queues a scan with a reason, for a replica whose last known damage was deleted.
+    `ask_scan` queues a scan, with a reason, if the last known damage of a replica was deleted.
     """
     results: dict[int, scm_pb2.DeleteTransactionResult] = {}
     understood: list[tuple[int, _DeleteTransaction]] = []
@@ -65,7 +66,7 @@ def delete_blocks(
 
 
 def parse(message: scm_pb2.DeleteTransaction) -> _DeleteTransaction:
-    """Return the parsed transaction. Raise RefusedError(MALFORMED_REQUEST)."""
+    """Return the parsed transaction. Raise RefusedError(MALFORMED_REQUEST) if it is invalid."""
     container_id = codec.parse_container_id(message.container_id, "transaction.container_id")
     count = len(message.local_ids)
     if count > BLOCKS_PER_TRANSACTION_MAX:
@@ -86,10 +87,10 @@ def _delete_batch(
     stop: Callable[[], bool],
     ask_scan: Callable[[ContainerId, str], None],
 ) -> list[scm_pb2.DeleteTransactionResult]:
-    """Delete the blocks of one container's transactions in one change.
+    """Delete the blocks of one container's transactions in one change; return a result for each.
 
-    All become tombstones, or none. A transaction whose blocks still have files is not done; the SCM
-    repeats it, and the files are deleted then. The others are done.
+    All blocks become tombstones, or none. If files of a transaction's blocks could not be removed,
+    its result is a failure. The SCM then repeats it, which retries the removal.
     """
     wanted = {block_id for item in transactions for block_id in item.block_ids}
     kept = {one for item in transactions if item.message.keep for one in item.block_ids}
@@ -123,8 +124,8 @@ def _delete_batch(
 
 
 def check_all_done(results: Sequence[scm_pb2.DeleteTransactionResult]) -> None:
-    """Raise `UnavailableError` with the reason of the first failed transaction, because the command
-    failed as a whole."""
+    """Raise `UnavailableError`, with the reason of the first failed transaction, if any has
+    failed."""
     not_done = [result for result in results if not result.done]
     if not_done:
         first = not_done[0]

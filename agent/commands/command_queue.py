@@ -1,16 +1,16 @@
-"""State machine of the command queue: which task runs next, is refused, or is dropped.
+"""State machine of a command queue: which task runs next, is refused, or is dropped.
 
     submit ──► queued ──► running ──► finish(DONE | FAILED | SKIPPED)
        │          └──► dropped: its deadline passed, or its term is stale
        └──► refused: DUPLICATE, QUEUE_FULL, DEADLINE_PASSED, STALE_TERM, STOPPING
 
-Order: NORMAL before LOW, first in first out within each. A type that already has its share of the
-running tasks waits, without blocking the types behind it. So reconcile can never take the threads
-that replication of missing replicas needs. Tasks of a place (a volume) with enough running tasks
-wait, too. A heavy task that waits for room blocks all tasks behind it, because they could starve
-it.
+NORMAL tasks run before LOW tasks, and older tasks before newer ones. If a task type already uses
+its share of the running tasks, its tasks wait without blocking other types. Reconcile can therefore
+never use the threads that replication of missing replicas needs. Tasks also wait if too many tasks
+use the same resource (`place`, a volume). A heavy task that waits for free capacity blocks all
+later tasks, because they could otherwise starve it.
 
-Pure: no thread, no clock; `agent.commands.pool` provides both. Not thread-safe.
+Pure: it has no thread and no clock; `agent.commands.pool` provides both. Not thread-safe.
 """
 
 import heapq
@@ -21,12 +21,12 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 QUEUE_DEPTH_MAX_DEFAULT: Final = 1_000
-LATENESS_SLACK: Final = 64  # obsolete deadlines kept before the heap is rebuilt
-TASK_TYPES_MAX: Final = 32  # types are metric labels: their names are the agent's, never a peer's
+LATENESS_SLACK: Final = 64  # obsolete deadlines that the heap may have before it is rebuilt
+TASK_TYPES_MAX: Final = 32  # types are metric labels; their names come from the agent's code
 
 
 class TaskPriority(IntEnum):
-    """Priority of a task: NORMAL always runs before LOW."""
+    """Priority of a task. NORMAL tasks run before LOW tasks."""
 
     NORMAL = 0
     LOW = 1
@@ -38,7 +38,7 @@ class TaskRejection(StrEnum):
     DUPLICATE = "DUPLICATE"  # the same key is queued or running
     QUEUE_FULL = "QUEUE_FULL"
     DEADLINE_PASSED = "DEADLINE_PASSED"
-    STALE_TERM = "STALE_TERM"  # ordered by an SCM that is no longer the leader
+    STALE_TERM = "STALE_TERM"  # the SCM that ordered it is no longer the leader
     STOPPING = "STOPPING"
 
 
@@ -47,16 +47,17 @@ class TaskOutcome(StrEnum):
 
     DONE = "DONE"
     FAILED = "FAILED"
-    SKIPPED = "SKIPPED"  # had nothing to do, or was stopped
+    SKIPPED = "SKIPPED"  # there was nothing to do, or the task was stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A command to run. Two tasks of the same `task_type` and `key` are the same task.
+    """A command to run. Two tasks with the same `task_type` and `key` are duplicates.
 
-    `deadline_at_ms` is monotonic; 0 = none. `term` 0 means that no SCM ordered it, so it is never
-    stale. `weight` is in light tasks; a task above `running_max` runs alone. `place` is the
-    resource that it keeps busy, "" for none. `about` has ids for the log.
+    `deadline_at_ms` is monotonic time; 0 = none. `term` 0 means that no SCM ordered the task, so it
+    is never stale. `weight` counts in light tasks; a task heavier than `running_max` runs alone.
+    `place` is the resource that the task uses, for example a volume; "" = none. `about` has ids for
+    the log.
     """
 
     task_type: str
@@ -74,16 +75,16 @@ class Task:
 
     @property
     def identity(self) -> tuple[str, Hashable]:
-        """The identity by which duplicates are found."""
+        """Key to find duplicates."""
         return self.task_type, self.key
 
 
 @dataclass(slots=True)
 class TaskCounts:
-    """Counts of one task type: totals since the start, and tasks queued and running now.
+    """Counts of one task type: totals since the start, and tasks that are queued and running now.
 
-    `refused` counts duplicates and overflow; `timed_out` and `stale` count tasks dropped before or
-    in the queue. `queued` omits LOW tasks, which may wait and are no load.
+    `refused` counts duplicates and overflow. `timed_out` and `stale` count tasks that were refused
+    or dropped for that reason. `queued` excludes LOW tasks, which do not count as load.
     """
 
     requested: int = 0
@@ -100,7 +101,7 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True)
 class DroppedTask:
-    """A queued task that will never run, and the reason."""
+    """A queued task that will not run, and the reason."""
 
     task: Task
     why: TaskRejection
@@ -108,7 +109,7 @@ class DroppedTask:
 
 @dataclass(frozen=True, slots=True)
 class DequeueResult:
-    """The task to run now, or None, and the tasks dropped meanwhile."""
+    """The task to run now, or None, and the tasks that were dropped."""
 
     task: Task | None
     dropped: tuple[DroppedTask, ...] = ()
@@ -116,8 +117,9 @@ class DequeueResult:
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """Limits of running and waiting tasks. `running_max` is in light tasks. `shares` is the most
-    running tasks of each type; `per_place_max` the most at one place, 0 = unlimited."""
+    """Limits of a queue. `running_max` counts in light tasks. `shares` has the maximum number of
+    running tasks per type. `per_place_max` is the maximum number of running tasks per resource; 0 =
+    unlimited."""
 
     running_max: int
     queue_depth_max: int = QUEUE_DEPTH_MAX_DEFAULT
@@ -132,10 +134,10 @@ class TaskLimits:
 
 
 class TaskLanes:
-    """Waiting tasks, ordered so that choosing the next one costs the same however many wait.
+    """Waiting tasks, in lanes. The cost of choosing the next task does not grow with their number.
 
-    A lane has the tasks of one priority, type and place, which may run or must wait together. Only
-    the first task of each lane can be next. A heap has the deadlines.
+    A lane has the tasks of one priority, type and resource. Either all of them may run now, or
+    none. Only the first task of each lane can be the next one. A heap has the deadlines.
     """
 
     def __init__(self) -> None:
@@ -149,7 +151,7 @@ class TaskLanes:
         return len(self._lane_of)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield all tasks in the order in which they would run if nothing were busy."""
+        """Yield all tasks in the order in which they would run if no limit applied."""
         numbered = [
             (key[0], number, task)
             for key, lane in self._lanes.items()
@@ -173,7 +175,7 @@ class TaskLanes:
                 heapq.heapify(self._late)
 
     def remove(self, task: Task) -> None:
-        """Remove a task."""
+        """Remove a waiting task."""
         key = self._lane_of.pop(task.identity)
         lane = self._lanes[key]
         del lane[task.identity]
@@ -209,7 +211,7 @@ class TaskLanes:
             kept.clear()
 
     def _find(self, item: tuple[int, int, Hashable]) -> Task | None:
-        """Return the task of a deadline, if it still waits."""
+        """Return the task of a heap entry if it is still waiting."""
         _, number, identity = item
         key = self._lane_of.get(identity)
         if key is None:
@@ -219,21 +221,21 @@ class TaskLanes:
 
 
 class TaskQueue:
-    """Queued tasks, and the identities of running ones."""
+    """Queued tasks, and the identities of running tasks."""
 
     def __init__(self, limits: TaskLimits) -> None:
         self._limits = limits
         self._waiting = TaskLanes()
-        self._stale: list[Task] = []  # dropped, and not yet returned
+        self._stale: list[Task] = []  # dropped tasks that `take` has not returned yet
         self._known: set[tuple[str, Hashable]] = set()
         self._counts: dict[str, TaskCounts] = {}
-        self._places: Counter[str] = Counter()  # of running tasks
-        self._weight = 0  # of running tasks
+        self._places: Counter[str] = Counter()  # running tasks per resource
+        self._weight = 0  # total weight of running tasks
         self._term = 0
         self._is_stopping = False
 
     def submit(self, task: Task, now_ms: int) -> TaskRejection | None:
-        """Queue `task`; return why it was refused, None when it is queued."""
+        """Queue `task`. Return None, or why it was refused."""
         counts = self._counts_of(task)
         counts.requested += 1
         refusal = self._refusal(task, now_ms)
@@ -250,7 +252,8 @@ class TaskQueue:
         return refusal
 
     def take(self, now_ms: int) -> DequeueResult:
-        """Choose the task to run now and count it as running; drop tasks that are too late."""
+        """Choose the task to run now and count it as running. Drop tasks whose deadline has
+        passed."""
         if self._is_stopping:
             return DequeueResult(None)
         dropped = self._drop_useless(now_ms)
@@ -280,11 +283,12 @@ class TaskQueue:
                 counts.skipped += 1
 
     def set_limits(self, limits: TaskLimits) -> None:
-        """Change the limits; tasks beyond them that are queued or running stay."""
+        """Change the limits. Queued and running tasks beyond the new limits are not dropped."""
         self._limits = limits
 
     def set_term(self, term: int) -> None:
-        """Record the leading SCM's term, which never decreases."""
+        """Record the leading SCM's term, which never decreases. Waiting tasks of lower terms are
+        dropped."""
         if term <= self._term:
             return
         self._term = term
@@ -294,7 +298,7 @@ class TaskQueue:
             self._stale.append(task)
 
     def stop(self) -> tuple[DroppedTask, ...]:
-        """Stop queueing and running tasks; return the waiting tasks, which are dropped."""
+        """Accept and run no more tasks; return the waiting tasks, which are dropped."""
         self._is_stopping = True
         stale, waiting = self._drop(self._stale, TaskRejection.STALE_TERM), list(self._waiting)
         for task in waiting:
@@ -310,11 +314,11 @@ class TaskQueue:
 
     @property
     def queued_count(self) -> int:
-        """Number of waiting tasks of all priorities, including those that will be dropped."""
+        """Number of waiting tasks of all priorities, including those that `take` will drop."""
         return len(self._waiting) + len(self._stale)
 
     def counts(self) -> dict[str, TaskCounts]:
-        """Return the counts of every type requested so far."""
+        """Return the counts of every task type that was submitted."""
         waiting = self._waiting
         return {
             task_type: replace(
@@ -339,7 +343,7 @@ class TaskQueue:
         return None
 
     def _drop_useless(self, now_ms: int) -> tuple[DroppedTask, ...]:
-        """Drop tasks that are too late, or were ordered by an SCM that is no longer the leader."""
+        """Drop tasks whose deadline has passed, or whose SCM is no longer the leader."""
         stale, self._stale = self._stale, []
         late = self._waiting.take_late(now_ms)
         for task in late:
@@ -349,13 +353,14 @@ class TaskQueue:
         )
 
     def _drop(self, tasks: Iterable[Task], why: TaskRejection) -> tuple[DroppedTask, ...]:
-        """Count tasks that no longer wait as dropped."""
+        """Forget the identities of these tasks; return them as dropped."""
         dropped = tuple(DroppedTask(task, why) for task in tasks)
         self._known.difference_update(item.task.identity for item in dropped)
         return dropped
 
     def _next(self) -> Task | None:
-        """Return the first task that may run; None if none may, or a heavy task waits for room."""
+        """Return the first task that may run. Return None if none may, or if a heavy task waits for
+        capacity."""
         if self._weight >= self._limits.running_max:
             return None
         for level in TaskPriority:
@@ -366,7 +371,7 @@ class TaskQueue:
         return None
 
     def _is_busy(self, task: Task) -> bool:
-        """Return whether the task's type has used its share, or its place is busy enough."""
+        """Return whether the task's type has used its share, or its resource is at its limit."""
         limits = self._limits
         running = self._counts_of(task).running
         if running >= limits.shares.get(task.task_type, running + 1):

@@ -1,8 +1,9 @@
-"""Handlers of the SCM's commands, and the thread pools in which they run.
+"""Handlers of the SCM's commands, and the thread pools that run them.
 
-work      replicate, reconstruct, reconcile    threads and queue from the config removals  delete,
-delete_blocks                few threads, so many deletes delay nothing else quick     close, and
-commands to the node      few and short
+- The pool `work` runs replicate, reconstruct and reconcile, with threads and queue from the config.
+- The pool `removal` runs delete and delete_blocks in a few threads, so that many deletes do not
+  delay other commands.
+- The pool `quick` runs close and commands to the node, which are short.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,23 +51,23 @@ from suture.wire.security.tls import LOOPBACK_ONLY, Security
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
 OUT_OF_SERVICE_FACTOR: Final = 2  # ozone: hdds.datanode.replication.outofservice.limit.factor
-RECONCILE_SHARE: Final = 0.5  # of the threads: replication always finds one
-RECONCILE_DEADLINE_S: Final = 6 * 3600  # then it stops between two chunks, so that others can run
+RECONCILE_SHARE: Final = 0.5  # share of the threads, so that replication always gets one
+RECONCILE_DEADLINE_S: Final = 6 * 3600  # a reconcile then stops, so that other commands can run
 RECONSTRUCT_SHARE: Final = 0.3
-STREAMS_PER_VOLUME: Final = 2  # concurrent copies from one volume: a disk serves few streams well
-RECONSTRUCT_WEIGHT: Final = 3  # in threads: it reads from several datanodes
-QUICK_THREADS: Final = 3  # close: short, and never behind a reconcile
+STREAMS_PER_VOLUME: Final = 2  # concurrent copies from one volume; a disk serves few streams well
+RECONSTRUCT_WEIGHT: Final = 3  # light tasks that one counts as; it reads from several datanodes
+QUICK_THREADS: Final = 3  # for short commands, so that they never wait for a reconcile
 REMOVAL_THREADS: Final = 3
-PROOFS_MAX: Final = 2  # deletes that wait for a witness; block deletes run beside them
+PROOFS_MAX: Final = 2  # deletes that may wait for a witness; a thread is left for block deletes
 PROOF_TIMEOUT_S: Final = 3600.0
 THREADS_DEFAULT: Final = 10  # ozone: hdds.datanode.replication.streams.limit
 THREADS_PER_VOLUME: Final = 2
 THREADS_DEFAULT_MAX: Final = 64
-CONFIRMED_MAX: Final = 65_536  # deletes confirmed by the control plane in one call
-TRUSTED_SHOWN_MAX: Final = 1_000  # changes listed one by one
-RECONCILE_BYTES: Final = 32 * 1024**2  # chunks requested ahead, and a tree of each peer
-RECONSTRUCT_BYTES: Final = 96 * 1024**2  # twice the cells requested ahead
-REPLICATE_BYTES: Final = 8 * 1024**2  # parts in flight
+CONFIRMED_MAX: Final = 65_536  # blocks per query to the control plane
+TRUSTED_SHOWN_MAX: Final = 1_000  # changes that a preview lists
+RECONCILE_BYTES: Final = 32 * 1024**2  # memory of a reconcile: chunks read ahead, peers' trees
+RECONSTRUCT_BYTES: Final = 96 * 1024**2  # memory of a reconstruction: twice the cells read ahead
+REPLICATE_BYTES: Final = 8 * 1024**2  # memory of a replication: parts in flight
 TRANSFER_THREADS: Final = 4  # readers, and as many writers, for replicas in transfer
 
 TRUSTED_CHANGE: Final = MessageMap(
@@ -79,10 +80,10 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerDeps:
     """Services that the handlers use. `ask_scan` queues a scan with a reason. `wait` sleeps for the
-    given seconds, and returns True early when the agent stops. `report_soon` sends a heartbeat now;
-    `reregister` registers again with a full report. `confirm_deletes` asks the control plane about
-    deletes that peers claim; it raises SutureError. `prove` reads the places that a reconcile
-    changed; without it the whole replica is read."""
+    given seconds, and returns True early when the agent stops. `report_soon` sends a heartbeat now.
+    `reregister` registers again and sends a full report. `confirm_deletes` asks the control plane
+    about deletes that peers claim, and raises SutureError. `prove` reads the chunks that a
+    reconcile changed; without it, the complete replica is scanned."""
 
     store: ReplicaStore
     leases: ContainerLeases
@@ -97,21 +98,21 @@ class HandlerDeps:
     memory: MemoryBudget = UNLIMITED
     prove: Prove | None = None
     dial: Callable[[NodeAddress, int], ShardPeer] | None = None
-    """Returns a peer by its address and the index of its shard, 0 = a whole copy; None = a peer of
-    Suture's own protocol."""
+    """Returns a peer for its address and the index of its shard; 0 = a complete replica. None =
+    peers speak Suture's own protocol."""
     copy: Copy | None = None
-    """Carries out a copy; None = in Suture's own protocol."""
+    """Executes a copy. None = in Suture's own protocol."""
     shared_pace: Callable[[int], Pace] = lambda _floor_bytes_per_s: at_once
-    """Returns a pace beside clients for all work of a kind, with this floor in bytes per second."""
+    """Returns a pace that yields to clients, for a minimum rate in bytes per second."""
 
 
 def threads_for(volume_count: int) -> int:
-    """Return the default number of running tasks, which depends on the disks that they wait for."""
+    """Return the default number of running tasks for this number of volumes."""
     return min(max(THREADS_DEFAULT, THREADS_PER_VOLUME * volume_count), THREADS_DEFAULT_MAX)
 
 
 class CommandHandlers:
-    """Carries out the SCM's commands. Call `stop`, then `close`."""
+    """Executes the SCM's commands. Call `stop`, then `close`."""
 
     def __init__(self, config: TaskConfig, tools: HandlerDeps) -> None:
         self._config = config
@@ -132,7 +133,7 @@ class CommandHandlers:
         removal = TaskLimits(REMOVAL_THREADS, shares={"delete": PROOFS_MAX})
         self.removal = TaskPool(removal, name="removal", clock=tools.clock, turnstile=starts)
         self._fetchers = ThreadPoolExecutor(2 * share, thread_name_prefix="fetch")
-        # Each rebuild has the cells of a few stripes in flight, and its writes beside them.
+        # Each reconstruction reads the cells of a few stripes ahead while it writes others.
         self._shards = ThreadPoolExecutor(rebuilds * SHARDS_MAX, thread_name_prefix="shard")
         self._readers = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="export")
         self._reconciler = Reconciler(
@@ -194,7 +195,7 @@ class CommandHandlers:
         }
 
     def stop(self, deadline_s: float) -> list[str]:
-        """Stop all pools in parallel; return the names of those that did not end in time."""
+        """Stop all pools in parallel; return the names of pools that did not end in time."""
         ends_at_s = self._clock.monotonic_s() + deadline_s
         pools = {"tasks": self.work, "removals": self.removal, "quick tasks": self.quick}
         for pool in pools.values():
@@ -206,7 +207,7 @@ class CommandHandlers:
         return unfinished
 
     def close(self) -> None:
-        """End the threads and connections."""
+        """End the threads and close the connections."""
         for executor in (self._fetchers, self._shards, self._readers):
             executor.shutdown(wait=True, cancel_futures=True)
         for peer in self._peers.values():
@@ -215,7 +216,7 @@ class CommandHandlers:
     # Handlers of commands.
 
     def _within(self, size_bytes: int, carry_out: CarryOut) -> CarryOut:
-        """Return a handler that runs within the memory budget of all work together."""
+        """Return a handler that first waits for `size_bytes` of the memory budget of all tasks."""
 
         def carried_out(
             order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
@@ -249,7 +250,7 @@ class CommandHandlers:
         )
 
     def _source_volume(self, order: scm_pb2.Command) -> str:
-        """Return the volume that a copy reads, to limit the streams per disk."""
+        """Return the id of the volume that a copy reads, to limit the copies per disk."""
         return self._tools.store.volume_id(ContainerId(order.replicate.container_id))
 
     def _delete_blocks(
@@ -283,7 +284,8 @@ class CommandHandlers:
         self._tools.reregister()
 
     def follow_node_state(self) -> None:
-        """Size the pool for this datanode's state: larger when its replicas must leave."""
+        """Set the size of the work pool: twice as large while this datanode is out of service,
+        because its replicas must be copied elsewhere."""
         is_leaving = self._tools.store.volume_set.node_state().is_out_of_service
         self.work.set_scale(OUT_OF_SERVICE_FACTOR if is_leaving else 1)
 
@@ -333,8 +335,7 @@ class CommandHandlers:
     def trust(
         self, request: datanode_pb2.TrustReplicaRequest, stop: Callable[[], bool]
     ) -> datanode_pb2.TrustReplicaResponse:
-        """Show or carry out the changes that make this replica equal to another one that is
-        trusted."""
+        """Show, or execute, the changes that make this replica equal to the trusted one."""
         container_id = ContainerId(request.container_id)
         trusted = request.trusted_datanode_id
         if trusted == self._tools.store.datanode_id:
@@ -370,7 +371,8 @@ class CommandHandlers:
         return response
 
     def _confirm(self, container_id: ContainerId, block_ids: Sequence[BlockId]) -> ConfirmedDeletes:
-        """Ask which deletes the control plane ordered; if it does not answer, it confirms none."""
+        """Ask the control plane which of these deletes it ordered. If it does not answer, none is
+        confirmed."""
         ordered: list[int] = []
         kept: list[int] = []
         try:
@@ -386,7 +388,8 @@ class CommandHandlers:
     def _named_by_keys(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> frozenset[BlockId]:
-        """Ask which blocks a key names. Raise SutureError if the control plane does not answer."""
+        """Return which of these blocks belong to a key. Raise SutureError if the control plane does
+        not answer."""
         named: list[int] = []
         for first in range(0, len(block_ids), CONFIRMED_MAX):
             asked = block_ids[first : first + CONFIRMED_MAX]
@@ -414,7 +417,7 @@ class CommandHandlers:
         status.replicate.CopyFrom(outcome)
 
     def _time_left_s(self, context: TaskContext, longest_s: float) -> float:
-        """Return the time left for a command; `longest_s` without a deadline."""
+        """Return the seconds until a command's deadline; `longest_s` if it has none."""
         if not context.deadline_at_ms:
             return longest_s
         return max((context.deadline_at_ms - monotonic_ms(self._clock)) / 1000, 0.1)
@@ -447,7 +450,7 @@ class CommandHandlers:
         return self.peer(datanode) if dial is None else dial(datanode, index)
 
     def peer(self, datanode: NodeAddress) -> Peer:
-        """Return the connection to a datanode."""
+        """Return the connection to a datanode. It is created at the first call."""
         key = datanode.datanode_id, datanode.address
         peer = self._peers.get(key)
         if peer is None:
@@ -461,22 +464,22 @@ class CommandHandlers:
 
 
 def parse_holder(message: scm_pb2.KnownHolder) -> SilentHolder:
-    """Return a validated holder that a reconcile command names beside the peers."""
+    """Return a validated holder that a reconcile command names in addition to the peers."""
     tree = message.tree if message.HasField("tree") else None
     summary = None if tree is None else codec.parse_summary(tree, "reconcile.holders.tree")
     return SilentHolder(message.datanode_id, summary, message.is_empty, message.is_dead)
 
 
 def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:
-    """Return a key under which the same transactions are the same command."""
+    """Return a key that is equal for commands with the same transactions."""
     return tuple(item.transaction_id for item in order.delete_blocks.transactions)
 
 
 def command_key(order: scm_pb2.Command) -> int:
-    """Return a key that makes every command distinct, because the last one decides."""
+    """Return a key that is different for every command, because the last command decides."""
     return order.command_id
 
 
 def replicate_key(order: scm_pb2.Command) -> tuple[int, str]:
-    """Return a key that makes pushes of a container to different targets distinct."""
+    """Return a key that differs for copies of a container to different targets."""
     return order.replicate.container_id, order.replicate.target.datanode_id

@@ -1,9 +1,9 @@
 """Intake of commands from the heartbeat into the pools, a few at a time.
 
-A heartbeat may bring thousands of commands. Python runs one thread at a time: queueing them in one
-go, and starting them as fast as threads can, would delay every client's read. So they are queued in
-slices with pauses between, and started at a bounded rate. Real commands wait for disks and
-networks, and stay far below both bounds.
+A heartbeat may bring thousands of commands. Python runs one thread at a time, so queueing all of
+them at once, and starting them as fast as possible, would delay every client's read. They are
+queued in slices with pauses in between, and started at a bounded rate. Commands mostly wait for
+disks and networks, so both bounds are far above what they need.
 """
 
 import threading
@@ -20,32 +20,32 @@ from suture.runtime.clock import Clock, monotonic_ms
 from suture.runtime.loop import Idle, RetryAfter, Step, WakeEvent
 from suture.wire.v1 import scm_pb2
 
-WAITING_MAX: Final = 20_000  # about 5 MB; more are refused at once
-SLICE_COUNT: Final = 5  # about 0.2 ms of work
+WAITING_MAX: Final = 20_000  # about 5 MB; further commands are refused
+SLICE_COUNT: Final = 5  # commands per slice; about 0.2 ms of work
 SLICE_PAUSE_S: Final = 0.005
 
 log = structlog.get_logger()
 
 
 class CommandIntake:
-    """The worker of the intake loop; any thread may call `accept`."""
+    """Worker of the intake loop. Any thread may call `accept`."""
 
     name = "intake"
 
     def __init__(self, commands: CommandRouter, clock: Clock, *, bell: WakeEvent) -> None:
-        """`bell` wakes the loop."""
+        """`bell` wakes the worker's loop."""
         self._commands = commands
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[scm_pb2.Command, int]] = deque()  # with its arrival time
-        self._counts: Counter[str] = Counter()  # of NORMAL commands
+        self._waiting: deque[tuple[scm_pb2.Command, int]] = deque()  # (command, arrival time)
+        self._counts: Counter[str] = Counter()  # waiting NORMAL commands by type
         self._refused: Counter[str] = Counter()
         self.bell = bell
 
     def accept(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
-        """Take commands of the SCM with that term. Never wait.
+        """Accept commands of the SCM with this term. This never blocks.
 
-        Commands beyond `WAITING_MAX` are refused like those that a full queue refuses.
+        If more than `WAITING_MAX` commands wait, the others are refused, as by a full queue.
         """
         self._commands.set_term(term)
         now_ms = monotonic_ms(self._clock)
@@ -58,10 +58,10 @@ class CommandIntake:
         self.bell.ring()
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return queued and running commands by type, including those that wait here."""
+        """Return queued and running commands by type, including those that wait in the intake."""
         with self._lock:
             counts = Counter(self._counts)
-        # A command queued meanwhile is counted twice, so that it does not seem lost.
+        # A command that moves to a pool meanwhile is counted twice rather than not at all.
         for queue in self._commands.queue_counts():
             counts[queue.type] += queue.count
         for task_type, count in counts.items():
@@ -83,7 +83,7 @@ class CommandIntake:
         if not is_over:
             return RetryAfter(SLICE_PAUSE_S)
         del self._refused[""]
-        if self._refused:  # one line for all; each is answered
+        if self._refused:  # one log line for all; each was answered
             log.info("commands_rejected", **self._refused)
             self._refused.clear()
         return Idle()

@@ -1,7 +1,7 @@
-"""Thread pools that run commands; `agent.commands.command_queue` decides which may run.
+"""Thread pools that run commands. `agent.commands.command_queue` decides which command may run.
 
-Each thread takes a task, runs it with a `TaskContext`, and reports its outcome. A task that raises
-is counted as failed and logged, and the thread continues.
+Each thread takes a task, runs it with a `TaskContext`, and records its outcome. A task that raises
+an exception is logged and counted as failed, and the thread continues.
 """
 
 import threading
@@ -38,8 +38,8 @@ log = structlog.get_logger()
 class TaskContext:
     """Stop conditions of a running task, which must end soon after `stop()` returns True.
 
-    `stop()` returns True when the pool shuts down or the task's deadline (`deadline_at_ms`,
-    monotonic; 0 = none) has passed.
+    `stop()` returns True when the pool shuts down, or when the task's deadline has passed.
+    `deadline_at_ms` is monotonic time; 0 = none.
     """
 
     stop: Callable[[], bool]
@@ -57,7 +57,7 @@ class _Entry:
 
 
 class TaskPool:
-    """A bounded number of threads over a bounded queue."""
+    """A bounded number of threads that run the tasks of a bounded queue."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class TaskPool:
         clock: Clock | None = None,
         turnstile: StartRateLimiter | None = None,
     ) -> None:
-        """`turnstile` limits the tasks started per second; None = unlimited."""
+        """`turnstile` limits the number of tasks started per second; None = unlimited."""
         self._turnstile = turnstile
         _check_threads(limits)
         self._limits = limits
         self._name = name
         self._clock = clock or SystemClock()
         lock = threading.Lock()
-        self._work_came = threading.Condition(lock)  # for idle threads: each wakes the next
-        self._changed = threading.Condition(lock)  # for callers that wait for the pool
+        self._work_came = threading.Condition(lock)  # idle threads wait for it
+        self._changed = threading.Condition(lock)  # `stop` waits for it
         self._queue = TaskQueue(limits)
         self._entries: dict[tuple[str, Hashable], _Entry] = {}
         self._threads: list[threading.Thread] = []
@@ -85,10 +85,10 @@ class TaskPool:
     def submit(
         self, task: Task, body: TaskBody, *, on_drop: OnDrop | None = None
     ) -> TaskRejection | None:
-        """Queue a task; return why it was refused, None when it is queued. Never wait.
+        """Queue a task. Return None, or why it was refused. This never blocks.
 
-        `on_drop` is called in another thread if the queued task will never run, because its
-        deadline passed, its term went stale, or the pool stops. So every task ends in a call of
+        If a queued task will not run, because its deadline passed, its term became stale or the
+        pool stops, another thread calls `on_drop`. Every queued task therefore ends with a call of
         `body` or `on_drop`.
         """
         with self._changed:
@@ -102,13 +102,14 @@ class TaskPool:
         return refusal
 
     def set_term(self, term: int) -> None:
-        """Record the leading SCM's term; older commands that still wait are dropped."""
+        """Record the leading SCM's term. Waiting commands of lower terms are dropped."""
         with self._changed:
             self._queue.set_term(term)
             self._work_came.notify()
 
     def set_scale(self, factor: float) -> None:
-        """Multiply threads, queue and shares: by 2 while decommissioning, else by 1."""
+        """Multiply the limits of threads, queue and shares by `factor`. Raise ValueError if it is
+        out of range."""
         if not 1 <= factor <= SCALE_MAX:
             raise ValueError(f"scale {factor} is not within 1..{SCALE_MAX}")
         limits = self._limits
@@ -122,12 +123,12 @@ class TaskPool:
         with self._changed:
             self._scale = factor
             self._queue.set_limits(scaled)
-            while self._add_thread():  # for tasks that wait already
+            while self._add_thread():  # for waiting tasks
                 pass
             self._work_came.notify_all()
 
     def counts(self) -> dict[str, TaskCounts]:
-        """Return the counts of every task type seen so far."""
+        """Return the counts of every task type that was submitted."""
         with self._changed:
             return self._queue.counts()
 
@@ -142,7 +143,7 @@ class TaskPool:
             return self._queue.running_count
 
     def ask_to_stop(self) -> None:
-        """Drop waiting tasks and ask running ones to stop; never wait."""
+        """Drop waiting tasks, and request running tasks to stop. This never blocks."""
         with self._changed:
             self._stopping.set()
             dropped = self._forget(self._queue.stop())
@@ -150,7 +151,8 @@ class TaskPool:
         self._tell(dropped)
 
     def stop(self, deadline_s: float) -> bool:
-        """Ask all tasks to stop, and wait up to `deadline_s`; return whether all ended."""
+        """Request all tasks to stop, and wait for up to `deadline_s`. Return whether all have
+        ended."""
         self.ask_to_stop()
         with self._changed:
             drained = self._changed.wait_for(
@@ -161,7 +163,8 @@ class TaskPool:
         return drained
 
     def _add_thread(self) -> bool:
-        """Start one more thread if a task may need it, within the limit."""
+        """Start one more thread if a task may need it and the limit allows it; return whether one
+        was started."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         allowed = min(int(self._limits.running_max * self._scale), THREADS_MAX)
         busy = self._queue.running_count + self._queue.queued_count
@@ -189,8 +192,7 @@ class TaskPool:
                 return
 
     def _next(self) -> DequeueResult:
-        """Wait for a task that may run or was dropped; return an empty result when the pool
-        stops."""
+        """Wait for a task that may run or was dropped. Return an empty result if the pool stops."""
         while not self._stopping.is_set():
             taken = self._queue.take(monotonic_ms(self._clock))
             if taken.task is not None or taken.dropped:
@@ -200,7 +202,7 @@ class TaskPool:
         return DequeueResult(None)
 
     def _forget(self, dropped: Sequence[DroppedTask]) -> list[tuple[DroppedTask, OnDrop | None]]:
-        """Remove the entries of dropped tasks; return their callbacks, to be called without the
+        """Remove the entries of dropped tasks; return their callbacks, which are called without the
         lock."""
         return [(item, self._entries.pop(item.task.identity).on_drop) for item in dropped]
 
@@ -210,7 +212,7 @@ class TaskPool:
             if on_drop is not None:
                 try:
                     on_drop(item.why)
-                except Exception:  # a worker loop: it must survive its callbacks
+                except Exception:  # a worker loop must survive its callbacks
                     log.exception("drop_callback_failed", **_named(item.task))
 
     def _run(self, task: Task, entry: _Entry) -> TaskOutcome:
@@ -228,7 +230,7 @@ class TaskPool:
         except SutureError as error:
             log.warning("task_failed", code=error.code.value, error=str(error)[:ERROR_TEXT_MAX])
             return TaskOutcome.FAILED
-        except Exception:  # a worker loop: counted, logged, and the thread continues
+        except Exception:  # a worker loop: log and count it; the thread continues
             log.exception("task_crashed")
             return TaskOutcome.FAILED
         duration_ms = monotonic_ms(self._clock) - began_ms

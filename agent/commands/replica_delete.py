@@ -1,9 +1,11 @@
-"""Delete a replica only after another holder has proven that it has the same data.
+"""Deletion of a replica after a witness, another holder, has proved that it has the same data.
 
-    refuse to vouch for ours ─► a witness reads its replica, keeps it, proves it ─► delete ours
+1. This datanode stops acting as a witness for its own replica.
+2. A witness reads its replica, proves its content, and pins the replica for KEEP_S.
+3. This datanode deletes its replica.
 
-A command without witnesses is carried out unchecked: no datanode has to have the replica any more,
-or an operator forces the delete.
+A command without witnesses is executed without a proof. The SCM sends it if no datanode has to have
+the container any more, or if an operator forces the delete.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,15 +26,15 @@ from suture.runtime.ports import Leases
 from suture.wire.clients.peer import Peer
 
 KEEP_S: Final = 30.0
-"""Time for which a witness keeps its replica after its last proof; ours is deleted within a
-third of it, or stays."""
+"""Time for which a witness pins its replica after its last proof. The local replica is deleted
+within a third of this time, or not at all."""
 EMPTY: Final = "none: it holds no block"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDeleter:
-    """Deletes replicas. `confirmed` returns the blocks whose delete the control plane ordered. A
-    witness that read its whole replica within `age_max_s` need not read it again."""
+    """Deletes replicas. `confirmed` returns the blocks whose delete the control plane has ordered.
+    A witness that scanned its replica completely within `age_max_s` need not read it again."""
 
     store: ReplicaStore
     leases: Leases
@@ -49,10 +51,10 @@ class ReplicaDeleter:
         force: bool,
         timeout_s: float,
     ) -> None:
-        """Delete a replica. Raise SutureError, for instance NOT_PROVEN; the replica is then
-        unchanged.
+        """Delete a replica. Raise SutureError, for example NOT_PROVEN, with the replica unchanged.
 
-        A delete that was proven once and failed halfway is completed, as it would be at a start.
+        If the replica is already DELETED, because an earlier delete was interrupted after its
+        proof, complete the delete without another proof.
         """
         if self.store.replica(container_id).state is ReplicaState.DELETED:
             witnesses = {}
@@ -86,12 +88,12 @@ class ReplicaDeleter:
         ).proof()
 
     def _without_row(self, container_id: ContainerId) -> frozenset[BlockId]:
-        """Return the blocks that have bytes here and no row, so that no tree contains them."""
+        """Return the blocks that have local bytes but no row, so that no tree contains them."""
         sizes = self.store.view(container_id).blocks_without_row()
         return frozenset(block_id for block_id, size_bytes in sizes.items() if size_bytes > 0)
 
     def _tree(self, container_id: ContainerId) -> Tree:
-        """Return the replica's tree; for a replica that was never closed, built from its rows."""
+        """Return the replica's tree. If the replica was never closed, build it from its rows."""
         try:
             return self.store.view(container_id).tree()
         except RefusedError as error:
@@ -106,9 +108,8 @@ class ReplicaDeleter:
             ) from damage
 
     def _check_still(self, container_id: ContainerId, generation: int, proof: ReplicaProof) -> None:
-        """Raise RefusedError if the replica has changed since the proof, or the proof is too
-        old.
-        """
+        """Raise RefusedError if the replica has changed since the proof, or if the proof is too
+        old."""
         if self.store.generation(container_id) != generation:
             raise RefusedError(
                 Code.NOT_PROVEN, f"container {container_id} changed while it was being proven"

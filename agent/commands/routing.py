@@ -1,11 +1,8 @@
 """Routing of the SCM's commands: each becomes a task in a bounded pool, and each is answered.
 
-    replicate, reconstruct, reconcile   the task pool; reconcile within its share of the threads
-    delete, delete_blocks               a small pool of their own
-    close, and commands to the node     another
-
-A command that will not run (duplicate, stale term, late, queue full, shutdown) is answered SKIPPED
-with the reason; nothing is dropped silently.
+`CommandHandlers.routes` assigns the types of commands to the pools. If a command will not run
+(duplicate, stale term, deadline passed, full queue, shutdown), its answer is SKIPPED with the
+reason. No command is dropped without an answer.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -19,19 +16,19 @@ from suture.errors import Code, SutureError
 from suture.runtime.clock import Clock, monotonic_ms
 from suture.wire.v1 import scm_pb2
 
-ANSWER_TEXT_MAX: Final = 500  # characters of an error in the answer
+ANSWER_TEXT_MAX: Final = 500  # maximum length of the error text in an answer
 
 Answer = Callable[[scm_pb2.CommandStatus], None]
 CarryOut = Callable[[scm_pb2.Command, TaskContext, scm_pb2.CommandStatus], None]
-"""Carries out a command and puts the outcome into the status. Raises SutureError."""
+"""Executes a command and sets the outcome in the status. Raises SutureError if it fails."""
 KeyOf = Callable[[scm_pb2.Command], Hashable]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Route of one type of command. `key_of` returns a key that equal commands share; without it
-    the key is the container, which the command must name. `place_of` returns the resource that a
-    command keeps busy, for instance a volume."""
+    """Route of one type of command. `key_of` returns a key that is equal for duplicate commands;
+    without it, the key is the container id. `place_of` returns the resource that a command uses,
+    for example a volume."""
 
     pool: TaskPool
     carry_out: CarryOut
@@ -41,17 +38,17 @@ class Route:
 
 
 class CommandRouter:
-    """Takes commands from the heartbeat, queues them in the pools, and answers each."""
+    """Queues commands in the pools, and answers each."""
 
     def __init__(self, routes: Mapping[str, Route], answer: Answer, clock: Clock) -> None:
-        """`routes` is keyed by the command's field name."""
+        """The keys of `routes` are the field names of commands."""
         self._routes = dict(routes)
         self._pools = list(dict.fromkeys(route.pool for route in routes.values()))
         self._answer = answer
         self._clock = clock
 
     def set_term(self, term: int) -> None:
-        """Record the leading SCM's term; commands of older terms are dropped."""
+        """Record the leading SCM's term. Waiting commands of lower terms are dropped."""
         for pool in self._pools:
             pool.set_term(term)
 
@@ -60,15 +57,16 @@ class CommandRouter:
         self._answer(skipped(command, why.value))
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return queued and running tasks by type; LOW ones are not counted as queued."""
+        """Return the number of queued and running tasks by type. Queued LOW tasks are not
+        counted."""
         for pool in self._pools:
             for task_type, counts in pool.counts().items():
                 yield scm_pb2.QueueCount(type=task_type, count=counts.queued + counts.running)
 
     def queue(self, command: scm_pb2.Command, *, waited_ms: int = 0) -> str:
-        """Queue a command, or answer it; return why it was refused, "" if it was not.
+        """Queue a command, or answer it. Return why it was refused; "" if it was queued.
 
-        `waited_ms` is the time since its arrival, which counts against its lifetime.
+        `waited_ms` is the time since the command arrived, which counts against its lifetime.
         """
         kind = kind_of(command)
         container_id = container_of(command)
@@ -97,13 +95,13 @@ class CommandRouter:
         return refusal.value
 
     def _deadline_at_ms(self, command: scm_pb2.Command, waited_ms: int) -> int:
-        """Return the command's deadline by this host's clock, so that clocks may differ."""
+        """Return the command's deadline on this host's monotonic clock, so that clocks may differ;
+        0 = none."""
         came_ms = monotonic_ms(self._clock) - waited_ms
         return max(1, came_ms + command.lifetime_ms) if command.lifetime_ms else 0
 
     def _body(self, command: scm_pb2.Command, carry_out: CarryOut) -> TaskBody:
-        """Return the function to run in the pool: carry out the command, answer it, log the
-        outcome."""
+        """Return the function to run in the pool: it executes the command and answers it."""
 
         def body(context: TaskContext) -> TaskOutcome:
             status = answer_to(command, scm_pb2.CommandStatus.EXECUTED)
@@ -126,7 +124,7 @@ class CommandRouter:
 
 
 def kind_of(command: scm_pb2.Command) -> str:
-    """Return the name of a command's type."""
+    """Return the type of a command as a string."""
     return command.WhichOneof("command") or "unknown"
 
 
@@ -146,7 +144,7 @@ def ids_of(command: scm_pb2.Command) -> tuple[tuple[str, int], ...]:
 def answer_to(
     command: scm_pb2.Command, state: scm_pb2.CommandStatus.State
 ) -> scm_pb2.CommandStatus:
-    """Return the answer to a command, still without an outcome."""
+    """Return an answer to a command, without its outcome."""
     return scm_pb2.CommandStatus(
         command_id=command.command_id,
         type=kind_of(command),

@@ -5,12 +5,12 @@ from typing import Final
 
 from suture.runtime.clock import Clock
 
-STARTS_PER_S: Final = 200.0  # real tasks wait for disks and networks much longer
+STARTS_PER_S: Final = 200.0  # far more than the disks and networks of a host can serve
 STARTS_BURST: Final = 20.0
 
 
 class StartRateLimiter:
-    """Admits `per_s` passes per second, and up to `burst` at once after a pause. Thread-safe."""
+    """Admits `per_s` starts per second, and up to `burst` at once after a pause. Thread-safe."""
 
     def __init__(
         self, clock: Clock, *, per_s: float = STARTS_PER_S, burst: float = STARTS_BURST
@@ -22,7 +22,7 @@ class StartRateLimiter:
         self._free_at_s = float("-inf")
 
     def delay_s(self) -> float:
-        """Take the next pass; return how long to wait before using it."""
+        """Reserve the next start; return the seconds to wait before it."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             self._free_at_s = max(self._free_at_s, now_s - self._slack_s) + self._step_s
