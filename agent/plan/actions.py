@@ -1,4 +1,4 @@
-"""Elements of a plan: the actions that repair a replica, and the reasons to skip the rest."""
+"""Parts of a repair plan: actions that repair a replica, and reasons to skip a difference."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,39 +13,40 @@ PeerId = str  # a datanode id
 
 
 class SkipReason(StrEnum):
-    """Reason why a difference or a finding is left alone."""
+    """Reason why the plan skips a difference or a finding."""
 
-    PEER_UNHEALTHY = "PEER_UNHEALTHY"  # healthy here; the peer repairs itself
-    BOTH_UNHEALTHY = "BOTH_UNHEALTHY"  # no datanode that answered has a healthy one
-    UNCONFIRMED = "UNCONFIRMED"  # our row is lost, and a possible contradictor is silent
-    UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # deleted at a peer, without confirmation
-    CONTRADICTORY = "CONTRADICTORY"  # intact rows that disagree about these bytes
-    HOLE = "HOLE"  # the bytes before the chunk are not available anywhere
-    LAYOUT_DIFFERS = "LAYOUT_DIFFERS"  # our row divides these bytes into other chunks
-    NO_HEALTHY_SOURCE = "NO_HEALTHY_SOURCE"  # damaged here, and no peer has it
+    PEER_UNHEALTHY = "PEER_UNHEALTHY"  # the local chunk is healthy; the peer repairs its own
+    BOTH_UNHEALTHY = "BOTH_UNHEALTHY"  # no datanode that answered has a healthy chunk
+    UNCONFIRMED = "UNCONFIRMED"  # the local row is lost, and not every holder answered
+    UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # a peer deleted the block without confirmation
+    CONTRADICTORY = "CONTRADICTORY"  # intact rows disagree about these bytes
+    HOLE = "HOLE"  # no source has the bytes before the chunk
+    LAYOUT_DIFFERS = "LAYOUT_DIFFERS"  # the local row divides these bytes into other chunks
+    NO_HEALTHY_SOURCE = "NO_HEALTHY_SOURCE"  # the local chunk is damaged, and no peer has it
     NOT_EQUAL_TO_ANY_PEER = "NOT_EQUAL_TO_ANY_PEER"  # the trailing bytes may belong to the block
-    UNKNOWN_BLOCK = "UNKNOWN_BLOCK"  # a block file without a row that no peer knows
+    UNKNOWN_BLOCK = "UNKNOWN_BLOCK"  # no peer knows this block file, which has no row
     FOREIGN_FILE = "FOREIGN_FILE"  # not a block file; an operator must check it
 
 
 @dataclass(frozen=True, slots=True)
 class WantedChunk:
-    """A chunk to repair: its correct version, the cause, and its sources, best first.
+    """A chunk to repair: the correct version, the cause, and the sources, best first.
 
-    `is_ordered` means that an operator trusts the source more than the local record.
+    `is_ordered` means that an operator trusts the source more than the local row.
     """
 
     leaf: Leaf
-    cause: str  # a DifferenceKind, or the Fault that a scan found
+    cause: str  # a DifferenceKind, or the DamageFault that a scan found
     sources: tuple[PeerId, ...]
     is_ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RepairBlock:
-    """Repair chunks of one block; ask `metadata_sources` in turn for the block's metadata.
+    """Repair chunks of one block. `metadata_sources` are peers to ask for the block's metadata, in
+    this order.
 
-    `chunks` is empty for a block without chunks, which is recorded as well.
+    `chunks` is empty for a block without chunks, which is recorded, too.
     """
 
     block_id: BlockId
@@ -55,8 +56,8 @@ class RepairBlock:
 
 @dataclass(frozen=True, slots=True)
 class AdoptTombstone:
-    """Adopt a peer's confirmed delete: delete this block here, and keep the peer's checksum. The
-    local bytes go to quarantine."""
+    """Adopt a peer's confirmed delete: delete the local block, and use the checksum of the peer's
+    tombstone. The local bytes go to quarantine."""
 
     block_id: BlockId
     checksum: int
@@ -65,7 +66,8 @@ class AdoptTombstone:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Move the bytes behind the last chunk away, because the block's chunks equal a peer's."""
+    """Move the bytes after the last chunk to quarantine, because the block's chunks equal a
+    peer's."""
 
     block_id: BlockId
     equal_to: PeerId
@@ -80,7 +82,8 @@ class RewriteDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class RebuildTree:
-    """The tree file is missing, damaged or stale: the scan that ends a reconcile replaces it."""
+    """The tree file is missing, damaged or stale. The scan at the end of the reconcile replaces
+    it."""
 
     fault: DamageFault
 
@@ -90,10 +93,12 @@ Action = RepairBlock | AdoptTombstone | Trim | RewriteDescriptor | RebuildTree
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A difference left alone. `offset` and `block_id` are -1 if it concerns no chunk or block.
+    """A difference that the plan skips. `offset` or `block_id` is -1 if it concerns no single chunk
+    or block.
 
-    `is_harmless` means that nothing is missing here because of it. `versions` are the peers'
-    versions if intact rows contradict each other; `mine` is our own row's version, if there is one.
+    `is_harmless` means that the local replica lacks nothing because of it. If intact rows
+    contradict each other, `versions` has the peers' versions, and `mine` that of the local row, if
+    there is one.
     """
 
     block_id: BlockId
@@ -107,18 +112,18 @@ class Skip:
 
     @property
     def is_contradiction(self) -> bool:
-        """Return whether replicas contradict each other here, so that an operator has to decide."""
+        """Return whether replicas contradict each other, so that an operator has to decide."""
         return self.reason in CONTRADICTIONS
 
 
 CONTRADICTIONS: Final = frozenset({SkipReason.CONTRADICTORY, SkipReason.UNCONFIRMED_DELETE})
-"""Reasons that neither a repair nor time can resolve; they are kept as findings."""
+"""Reasons that only an operator can resolve; they are stored as findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedDeletes:
-    """The control plane's knowledge of deletes that peers claim: those it ordered, and the blocks
-    that a key still names."""
+    """What the control plane knows about deletes that peers claim: the deletes that it ordered, and
+    the blocks that a key still has."""
 
     ordered: frozenset[BlockId] = frozenset()
     kept: frozenset[BlockId] = frozenset()
@@ -128,11 +133,12 @@ class ConfirmedDeletes:
 class HolderCoverage:
     """Known holders of the container that are not among the peers that answered.
 
-    `silent` holders could contradict the peers; `empty` ones are known to have no block. `echoed`
-    are peers whose root a holder reported before it fell silent, so that it has the same data.
-    `dead` ones are on datanodes that the control plane considers lost: repairs do not wait for
-    them, because data would stay lost if they never return; deletes wait for them as for the
-    others.
+    - `silent` holders may contradict the peers.
+    - `empty` holders are known to have no block.
+    - `echoed` are peers whose root a silent holder reported before, so that the holder has the same
+      data.
+    - `dead` holders are on datanodes that the control plane considers lost. Repairs do not wait for
+      them, because they may never return. Deletes wait for them.
     """
 
     silent: frozenset[PeerId] = frozenset()
@@ -142,13 +148,13 @@ class HolderCoverage:
 
     @property
     def is_everybody(self) -> bool:
-        """Return whether every known holder of a block is among the peers that answered."""
+        """Return whether every known holder is among the peers that answered."""
         return not (self.silent or self.empty or self.dead)
 
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """A peer's tree of the differing blocks, and its divergence."""
+    """A peer's tree of the differing blocks, and its differences from the local tree."""
 
     peer_id: PeerId
     tree: Tree
@@ -157,10 +163,10 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """All actions, in block order, and all skips.
+    """All actions in block order, and all skips.
 
-    `covered_peers` are those with no difference left when the actions succeed. Only they may lend
-    their commit id to the container.
+    `covered_peers` are the peers from which no difference remains if all actions succeed. Only
+    their commit ids may be adopted for the container.
     """
 
     actions: tuple[Action, ...] = ()
@@ -169,7 +175,7 @@ class RepairPlan:
 
     @property
     def wanted_bytes(self) -> int:
-        """Bytes of the chunks to repair, which is the most that will be fetched."""
+        """Bytes of all chunks to repair: the maximum that will be fetched."""
         return sum(
             chunk.leaf.length_bytes
             for action in self.actions

@@ -1,15 +1,15 @@
-"""Decisions about one block: its chunks and their sources, and the reasons to skip the rest.
+"""Decisions about one block: which chunks to repair from which sources, and what to skip.
 
-Pure. A chunk that is healthy here is never a target, a chunk that its owner calls damaged is never
-a source, and a hole is never made.
+Pure. A local healthy chunk is never replaced, except by an operator's order. A chunk that its owner
+calls damaged is never a source. A hole is never created.
 
-Which version of a chunk that is bad here is right is not decided by a majority:
+No majority decides which version of a damaged chunk is correct:
 
-    our own row is intact    the version that matches it, from any peer; if no peer has it, the
-                             damage stays, and the replicas contradict each other
-    our row is lost          the version of all peers that have any, if every holder answered
-                             that is not dead; two versions contradict each other
-    an operator trusts one   that version
+- If the local row is intact, the version that matches it is correct, from any peer. If no peer has
+  it, the damage remains, and the replicas contradict each other.
+- If the local row is lost, a version is correct if all peers that have the chunk agree and every
+  holder that is not dead has answered. Two versions contradict each other.
+- If an operator trusts a peer, the version of that peer is correct.
 """
 
 from bisect import bisect, insort
@@ -40,12 +40,12 @@ _LEFT_ALONE: Final = {
     DifferenceKind.PEER_UNHEALTHY: SkipReason.PEER_UNHEALTHY,
     DifferenceKind.BOTH_UNHEALTHY: SkipReason.BOTH_UNHEALTHY,
 }
-# When peers are left alone for different reasons, the gravest is reported for the chunk.
+# If peers are skipped for different reasons, the gravest one (the last) is reported for the chunk.
 _SKIP_RANK: Final = tuple(SkipReason)
 
 
 class PlanContext:
-    """State of one planning: the facts, sorted by block, and the decisions so far."""
+    """State of the planning: the facts, grouped by block, and the decisions so far."""
 
     def __init__(
         self,
@@ -84,12 +84,12 @@ class PlanContext:
 
 
 def silence(silent: frozenset[PeerId]) -> str:
-    """Return which holders did not answer, as text."""
+    """Return a text that names the holders that did not answer; "" if all did."""
     return f"not heard: {', '.join(sorted(silent))}" if silent else ""
 
 
 def plan_block(planning: PlanContext, block_id: BlockId) -> None:
-    """Decide about one block whose tombstones are settled."""
+    """Decide about one block, after its tombstones."""
     block = _Block(planning, block_id)
     chunks = block.wanted_chunks()
     if chunks or block.is_missing_without_chunks:
@@ -100,7 +100,7 @@ def plan_block(planning: PlanContext, block_id: BlockId) -> None:
 
 
 class _Block:
-    """The decisions about one block; appends to the planning's actions and skips."""
+    """Decisions about one block. It appends to the actions and skips of the planning."""
 
     def __init__(self, planning: PlanContext, block_id: BlockId) -> None:
         self.planning = planning
@@ -110,7 +110,7 @@ class _Block:
         self.causes: dict[int, str] = {}
         self.left_alone: dict[int, list[tuple[SkipReason, PeerId]]] = defaultdict(list)
         self.contradicted: dict[int, list[tuple[PeerId, Leaf]]] = defaultdict(list)
-        self.denied_by: dict[int, Leaf] = {}  # our healthy chunk where a peer has another one
+        self.denied_by: dict[int, Leaf] = {}  # local healthy chunks that contradict a peer's
         self.mine = {leaf.offset: leaf for leaf in planning.mine.leaves(block_id)}
         self.recorded = {chunk.offset: chunk for chunk in planning.rows.get(block_id, ())}
         self.recorded_offsets = sorted(self.recorded)
@@ -126,7 +126,7 @@ class _Block:
             self._settle_emptiness()
 
     def _take(self, peer_id: PeerId, difference: Difference) -> None:
-        """Sort one difference into offered chunks and chunks left alone."""
+        """Record one difference as an offered chunk, a contradiction, or a skip."""
         kind, mine, theirs = difference.kind, difference.mine, difference.theirs
         if kind is DifferenceKind.MISSING_BLOCK:  # its chunks follow as separate differences
             self.is_missing_without_chunks |= not self._leaves_of(peer_id)
@@ -147,7 +147,8 @@ class _Block:
             self.left_alone[theirs.offset].append((_LEFT_ALONE[kind], peer_id))
 
     def _is_ordered(self, peer_id: PeerId, difference: Difference) -> bool:
-        """Return whether an operator wants this peer's chunk instead of ours, which verifies."""
+        """Return whether an operator ordered this peer's chunk in place of a local one that
+        verifies."""
         mine, theirs = difference.mine, difference.theirs
         if peer_id != self.planning.trusted or difference.kind is not DifferenceKind.IRRECONCILABLE:
             return False
@@ -160,7 +161,7 @@ class _Block:
             self.lenders.append(peer_id)
 
     def _settle_emptiness(self) -> None:
-        """Create a block without chunks only if no holder could know chunks of it."""
+        """Create a block without chunks only if no other holder can have chunks of it."""
         could_be_more = self._could_be_contradicted()
         if self.planning.trusted in self.lenders or not (could_be_more or self.versions):
             return
@@ -170,14 +171,15 @@ class _Block:
             self.left_alone[-1] += [(SkipReason.UNCONFIRMED, peer) for peer in empty]
 
     def wanted_chunks(self) -> list[WantedChunk]:
-        """Return the chunks to repair, by offset, without a hole before any of them."""
+        """Return the chunks to repair, by offset, with no hole before any of them."""
         chosen = (self._choose(offset) for offset in sorted(self.versions))
         return self._contiguous([wanted for wanted in chosen if wanted is not None])
 
     def _choose(self, offset: int) -> WantedChunk | None:
-        """Return the one version to install, the least loaded source first; None if there is none.
+        """Return the version to install, with the least loaded source first; None if there is none.
 
-        A peer that has another version is not covered, because we will not have the same data.
+        A peer with another version is not covered, because its data will still differ from the
+        local data.
         """
         right = self._right_version(offset)
         if right is None:
@@ -191,19 +193,19 @@ class _Block:
         return WantedChunk(right, self.causes[offset], self._by_load(sources), is_ordered)
 
     def _right_version(self, offset: int) -> Leaf | None:
-        """Return the correct version of a chunk: the trusted one, our row's, or the unanimous
-        one."""
+        """Return the correct version of a chunk: the trusted one, that of the local row, or the one
+        on which all agree. None if it cannot be decided."""
         offers = self.versions[offset]
         for peer_id, leaf in offers:
             if peer_id == self.planning.trusted:
                 return leaf
         if (recorded := self._recorded(offset)) is not None:
             return recorded
-        if (overlapped := self._overlapped(offers)) is not None:  # our row divides them differently
+        if (overlapped := self._overlapped(offers)) is not None:  # the local row has other chunks
             self.denied_by[offset] = overlapped
             self.contradicted[offset] += offers
             return None
-        if self.contested:  # a contradiction in a block disqualifies the rest of it
+        if self.contested:  # peers contradict each other about this block: use none of them
             self.contradicted[offset] += offers
             return None
         if self._could_be_contradicted():
@@ -212,12 +214,13 @@ class _Block:
         return offers[0][1]
 
     def _recorded(self, offset: int) -> Leaf | None:
-        """Return our row's chunk at an offset, as a leaf of our tree."""
+        """Return the local row's chunk at an offset, as a leaf; None if there is none."""
         chunk = self.recorded.get(offset)
         return None if chunk is None else leaf_of(self.planning.mine, chunk)
 
     def _overlapped(self, offers: Sequence[tuple[PeerId, Leaf]]) -> Leaf | None:
-        """Return a chunk of our row that an offer would overlap."""
+        """Return a chunk of the local row that an offered chunk would overlap; None if there is
+        none."""
         for _, leaf in offers:
             index = bisect(self.recorded_offsets, leaf.end - 1)
             own = self._recorded(self.recorded_offsets[index - 1]) if index else None
@@ -226,10 +229,11 @@ class _Block:
         return None
 
     def _could_be_contradicted(self) -> bool:
-        """Return whether a silent holder may have another version of a chunk of this block.
+        """Return whether a holder that did not answer may have another version of a chunk of this
+        block.
 
         A holder that reported the root of a peer has that peer's data. If that peer's own chunk is
-        damaged, the silent holder may consider the same bytes correct.
+        damaged, the holder may have it healthy.
         """
         return bool(self.planning.heard.silent) or any(
             not leaf.healthy
@@ -242,7 +246,7 @@ class _Block:
         return tuple(sorted(sources, key=lambda peer_id: (load[peer_id], peer_id)))
 
     def _equal_peers(self) -> list[PeerId]:
-        """Peers whose block equals ours, that is, is not in their divergence."""
+        """Return the peers whose block equals the local block."""
         if self.planning.mine.index_of(self.block_id) < 0:
             return []
         differing = {peer_id for peer_id, _ in self.planning.differing[self.block_id]}
@@ -262,14 +266,15 @@ class _Block:
         return allowed
 
     def _known_spans(self) -> dict[int, int]:
-        """Return the spans of our chunks, healthy or not, from our row, or else from our tree."""
+        """Return the ranges of the local chunks from the local row. If there is no row, return
+        those of healthy leaves in the tree."""
         if self.block_id in self.planning.rows:
             return {chunk.offset: chunk.end for chunk in self.planning.rows[self.block_id]}
         return {leaf.offset: leaf.end for leaf in self.mine.values() if leaf.healthy}
 
     def metadata_sources(self, chunks: Sequence[WantedChunk]) -> tuple[PeerId, ...]:
-        """Return the peers to ask for the block's metadata; first those that have exactly its final
-        chunks."""
+        """Return the peers to ask for the block's metadata; first those that have exactly the
+        chunks that the block will have."""
         final = self._final(chunks)
         load = self.planning.assigned_bytes
 
@@ -279,7 +284,7 @@ class _Block:
         return tuple(sorted(self.lenders, key=rank))
 
     def _final(self, chunks: Sequence[WantedChunk]) -> dict[int, tuple[int, int]]:
-        """The healthy chunks of this block after the plan has succeeded."""
+        """Return the healthy chunks of this block after the plan has succeeded."""
         leaves = [leaf for leaf in self.mine.values() if leaf.healthy]
         leaves += [chunk.leaf for chunk in chunks]
         return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves}
@@ -290,20 +295,20 @@ class _Block:
         return self.lent_leaves[peer_id]
 
     def _spans_at(self, peer_id: PeerId) -> dict[int, tuple[int, int]]:
-        """The healthy chunks of a peer, to compare with `_final`."""
+        """Return the healthy chunks of a peer, to compare with `_final`."""
         leaves = self._leaves_of(peer_id)
         return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves if leaf.healthy}
 
     def explain_the_rest(self, chunks: Sequence[WantedChunk]) -> None:
-        """Skip every difference that no action repairs, with the reason; its peers lend no commit
-        id."""
+        """Skip every difference that no action repairs, with the reason. Unless a skip is harmless,
+        its peers are not covered."""
         planned = {chunk.leaf.offset for chunk in chunks}
         self._tell_contradictions()
         for offset in sorted(self.left_alone.keys() - planned - self.contradicted.keys()):
             entries = self.left_alone[offset]
             reason = max((reason for reason, _ in entries), key=_SKIP_RANK.index)
             peers = tuple(sorted({peer_id for _, peer_id in entries}))
-            # If ours were damaged, too, the reason would be a graver one.
+            # If the local chunk were damaged, too, the reason would be a graver one.
             is_harmless = reason is SkipReason.PEER_UNHEALTHY and offset in self.mine
             detail = silence(self.planning.heard.silent) if reason is SkipReason.UNCONFIRMED else ""
             self.planning.skips.append(
@@ -313,7 +318,7 @@ class _Block:
                 self.planning.uncovered.update(peers)
 
     def _tell_contradictions(self) -> None:
-        """Record where intact rows contradict each other, even if ours could be kept."""
+        """Record where intact rows contradict each other, even if the local chunk is kept."""
         self.contradicted = {offset: found for offset, found in self.contradicted.items() if found}
         for offset, found in sorted(self.contradicted.items()):
             own = self._recorded(offset) or self.denied_by.get(offset)
@@ -333,7 +338,7 @@ class _Block:
             self.planning.uncovered.update(peers)
 
     def settle_findings(self, chunks: Sequence[WantedChunk]) -> None:
-        """Handle a scan's findings about this block's file and row that are not planned yet."""
+        """Decide about a scan's findings for this block that no action or skip covers yet."""
         planned = {chunk.leaf.offset for chunk in chunks}
         explained = self.left_alone.keys() | planned | self.contradicted.keys()
         is_repaired = bool(chunks) or self.is_missing_without_chunks
@@ -366,7 +371,7 @@ class _Block:
 
 
 class _Layout:
-    """Spans of a block that belong to chunks known here."""
+    """Ranges of a block that chunks occupy."""
 
     def __init__(self, spans: Mapping[int, int]) -> None:
         self.spans = dict(spans)  # offset -> end
@@ -374,7 +379,7 @@ class _Layout:
         self.ends = {0, *self.spans.values()}
 
     def obstacle(self, leaf: Leaf) -> SkipReason | None:
-        """Return why the chunk must not be placed here; None if it may."""
+        """Return why the chunk must not be added to the layout; None if it may."""
         if leaf.offset in self.spans:
             return None if self.spans[leaf.offset] == leaf.end else SkipReason.LAYOUT_DIFFERS
         index = bisect(self.offsets, leaf.offset)

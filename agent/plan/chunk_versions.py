@@ -1,4 +1,4 @@
-"""Versions of a chunk: the leaf of a row, overlaps, and a description for operators."""
+"""Versions of a chunk: the leaf for a row, overlaps, and a description for operators."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ from merkle.tree import Leaf, Tree
 
 
 def leaf_of(tree: Tree, chunk: ChunkInfo) -> Leaf:
-    """Return the leaf that a chunk matching its row has in a tree like `tree`."""
+    """Return the leaf, in a tree like `tree`, of a healthy chunk with this record."""
     checksum = leaf_checksum(
         tree.algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums
     )
@@ -17,7 +17,8 @@ def leaf_of(tree: Tree, chunk: ChunkInfo) -> Leaf:
 
 
 def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
-    """Return the offsets of chunks that overlap another one; at most one of them can be right."""
+    """Return the offsets of chunks that overlap another chunk; at most one of the two can be
+    correct."""
     contested: set[int] = set()
     farthest: Leaf | None = None
     for leaf in sorted(leaves):
@@ -29,7 +30,7 @@ def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
 
 
 def format_versions(own: Leaf | None, versions: Sequence[tuple[PeerId, Leaf]]) -> str:
-    """Return the versions of a chunk by holder, as text."""
+    """Return a text with the versions of a chunk by holder."""
     here = "our row is lost" if own is None else f"here {own.length_bytes} bytes {own.checksum:#x}"
     theirs = (f"{peer} {leaf.length_bytes} bytes {leaf.checksum:#x}" for peer, leaf in versions)
     return "; ".join([here, *theirs])

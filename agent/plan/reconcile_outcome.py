@@ -1,6 +1,6 @@
-"""Result of one reconcile as a value, with a class per peer and a class per chunk.
+"""Result of one reconcile, as values: one state per peer, and one result per chunk.
 
-The wire's `ReconcileOutcome` carries it to the SCM and to `suture explain`, with the same words.
+The message `ReconcileOutcome` sends it to the SCM and to `suture explain`, with the same words.
 """
 
 from dataclasses import dataclass, field
@@ -11,24 +11,24 @@ from merkle.tree import TreeSummary
 
 
 class ReconcileVerdict(StrEnum):
-    """The verdict on the whole reconcile of one replica."""
+    """Result of the reconcile of one replica as a whole."""
 
     CONVERGED = "converged"  # all differences are repaired, and every peer was asked
     NOTHING_TO_DO = "nothing_to_do"  # this replica lacks nothing that a peer has
-    PARTIAL = "partial"  # something was left alone, failed, or a peer gave no answer
-    NON_CONVERGENT = "non_convergent"  # repaired before, and the tree did not change
+    PARTIAL = "partial"  # a difference was skipped, a repair failed, or a peer did not answer
+    NON_CONVERGENT = "non_convergent"  # earlier repairs had no effect on the tree
     INTERRUPTED = "interrupted"  # stopped between chunks; the next run continues there
-    NO_PEER = "no_peer"  # no peer to compare with; nothing was judged
+    NO_PEER = "no_peer"  # there was no peer to compare with
 
 
 class PeerState(StrEnum):
     """Role of one peer in this reconcile."""
 
-    USED = "used"  # differs, and its tree took part in the plan
+    USED = "used"  # its tree differs, and took part in the plan
     EQUAL = "equal"
     UNREACHABLE = "unreachable"
-    NO_TREE = "no_tree"  # unknown is never equal and never a reason to repair
-    NOT_COMPARABLE = "not_comparable"  # its tree folds by another algorithm
+    NO_TREE = "no_tree"  # an unknown tree is never equal, and never a reason to repair
+    NOT_COMPARABLE = "not_comparable"  # its tree uses another checksum algorithm
     REFUSED = "refused"  # the peer answered with an error
     BAD_DATA = "bad_data"  # its data did not match its tree
 
@@ -48,8 +48,8 @@ class ChunkResult(StrEnum):
 class ReadBack(StrEnum):
     """Extent of the read that verified a repair."""
 
-    NONE = ""  # nothing, because nothing was changed, or it was interrupted
-    CHANGED = "changed"  # repaired places only; the rest was read recently and stays scheduled
+    NONE = ""  # no read: nothing was changed, or the reconcile was interrupted
+    CHANGED = "changed"  # only the repaired chunks; the others were scanned recently
     WHOLE = "whole"
 
 
@@ -67,12 +67,12 @@ class PeerOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ChunkOutcome:
-    """Result for one chunk; `offset` and `length_bytes` are -1 for a whole block or file."""
+    """Result for one chunk. `offset` and `length_bytes` are -1 for a complete block or file."""
 
     block_id: BlockId
     offset: int
     length_bytes: int
-    difference: str  # a DifferenceKind or a Fault
+    difference: str  # a DifferenceKind or a DamageFault
     result: ChunkResult
     source: str = ""
     message: str = ""
@@ -80,7 +80,7 @@ class ChunkOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """The complete result. `chunks` holds only the first ones; `chunk_count` counts all."""
+    """The complete result. `chunks` has only the first outcomes; `chunk_count` counts all."""
 
     container_id: ContainerId
     result: ReconcileVerdict

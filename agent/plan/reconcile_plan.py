@@ -1,14 +1,11 @@
-"""Plan how a replica becomes equal to its peers: trees and findings in, a plan out.
+"""Plan to make a replica equal to its peers: trees and findings in, a plan out.
 
-    mine ─┐                        ┌─ RepairBlock   chunks to salvage or fetch, with sources
-    peers ┼─► plan ─► Plan.actions ┼─ AdoptTombstone, Trim, RewriteDescriptor, RebuildTree
-    finds ┘           Plan.skips   └─ and the reason for everything left alone
+The plan has actions (RepairBlock, AdoptTombstone, Trim, RewriteDescriptor, RebuildTree), and a skip
+with a reason for every other difference. Pure. No action can make the replica worse. `block_plan`
+decides about a block's chunks; this module decides about the replica and about deletes.
 
-Pure. Nothing is planned that could make the replica worse. `block_plan` decides about a block's
-chunks; this module decides about the replica as a whole and about deletes.
-
-A delete that a peer claims is carried out if the control plane ordered it, or if every other holder
-has carried it out too and no key names the block. Until then the block stays.
+A delete that a peer claims is adopted if the control plane ordered it. It is also adopted if every
+other holder has deleted the block, too, and no key has the block. Until then the block is kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,12 +48,12 @@ def plan(
     deletes: ConfirmedDeletes | None = None,
     trusted: PeerId = "",
 ) -> RepairPlan:
-    """Return the plan by which `mine` gets every healthy chunk that it may take from a peer.
+    """Return the plan with which `mine` gets every healthy chunk that it may take from a peer.
 
-    `rows` are our index's chunks of the blocks in question, which decide what a chunk must be;
-    blocks whose row is lost or damaged are absent. `heard` has the known holders that are not among
-    the peers. `trusted` is the peer whose versions an operator wants here, even instead of chunks
-    that verify.
+    `rows` has the local row's chunks of the blocks that differ; they decide which version of a
+    chunk is correct. Blocks whose row is lost or damaged are absent. `heard` has the known holders
+    that are not among the peers. `trusted` is the peer whose versions an operator ordered, even in
+    place of chunks that verify.
     """
     planning = PlanContext(
         mine, peers, findings, rows=rows or {}, heard=heard or HolderCoverage(), trusted=trusted
@@ -82,7 +79,8 @@ def _about_replica(planning: PlanContext, findings: Sequence[ScanFinding]) -> No
 
 
 def _adopt_tombstone(planning: PlanContext, block_id: BlockId, deletes: ConfirmedDeletes) -> bool:
-    """Adopt a confirmed tombstone; skip an unconfirmed one with the reason."""
+    """Adopt a confirmed tombstone; return True if it was adopted. Skip an unconfirmed one, with the
+    reason."""
     found = [
         (difference.checksum, peer_id)
         for peer_id, difference in planning.differing[block_id]
@@ -113,9 +111,9 @@ def _adopt_tombstone(planning: PlanContext, block_id: BlockId, deletes: Confirme
 def _is_confirmed(
     planning: PlanContext, block_id: BlockId, peers: frozenset[PeerId], deletes: ConfirmedDeletes
 ) -> bool:
-    """Return whether the delete that `peers` claim may be carried out here.
+    """Return whether the delete that `peers` claim may be adopted.
 
-    If it was carried out before, only the checksum in the tombstone changes.
+    If the block is already deleted locally, only the checksum in the tombstone changes.
     """
     index = planning.mine.index_of(block_id)
     if index >= 0 and planning.mine.deleted[index]:

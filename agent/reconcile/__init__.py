@@ -1,1 +1,1 @@
-"""Reconcile a replica with its peers: survey, plan (`agent.plan`), fetch, repair, judge."""
+"""Reconcile of a replica with its peers: survey, plan (`agent.plan`), fetch, repair, verify."""

@@ -1,4 +1,4 @@
-"""Jobs of a repair: chunks of blocks to fetch."""
+"""Chunks to fetch in a repair, and the state of their blocks."""
 
 from dataclasses import dataclass, field
 
@@ -13,10 +13,10 @@ class BlockRepair:
 
     action: RepairBlock
     described: FetchResult
-    waiting_count: int = 0  # chunks being fetched
+    waiting_count: int = 0  # chunks that are being fetched
     failed_count: int = 0
-    is_drawn: bool = False  # all of its chunks were drawn
-    lent: dict[int, ChunkInfo] = field(init=False)  # the lender's chunks, by offset
+    is_drawn: bool = False  # all of its chunks are being fetched, or done
+    lent: dict[int, ChunkInfo] = field(init=False)  # the peer's chunks, by offset
 
     def __post_init__(self) -> None:
         block = self.described.block
@@ -25,12 +25,12 @@ class BlockRepair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkFetch:
-    """A chunk to fetch. `described` is its lender's description, if that is the wanted version."""
+    """A chunk to fetch. `described` is the peer's record of it, if that is the wanted version."""
 
     block: BlockRepair
     wanted: WantedChunk
     described: ChunkInfo | None
 
     def size_bytes(self) -> int:
-        """Memory that the job needs while it is in flight."""
+        """Return the memory that the fetch needs, in bytes."""
         return self.wanted.leaf.length_bytes

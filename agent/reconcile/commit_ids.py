@@ -1,8 +1,8 @@
-"""Commit ids (BCSID) that a replica may take over from its peers.
+"""Rules for commit ids (BCSID) that a replica may adopt from its peers.
 
-A commit id claims that its replica has all blocks up to it. So it may come only from a healthy peer
-that claims it itself, and that has nothing that is missing here. Ozone 2.2 takes it over in spite
-of holes, and then claims blocks that no replica has (HDDS-15542).
+A commit id claims that its replica has all blocks up to it. It may therefore be adopted only from a
+healthy peer that claims it and that has no data that the local replica lacks. Ozone 2.2 adopts it
+even if blocks are missing, and then claims blocks that no replica has (HDDS-15542).
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,14 +15,14 @@ from suture.wire.clients.replica_peer import ReplicaPeer
 from suture.wire.mapping import codec
 
 TRUSTED_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
-"""States in which a lender's own commit id means that it has all blocks up to it."""
+"""States in which a peer's commit id means that it has all blocks up to it."""
 
 
 def highest_claim(
     peers: Mapping[PeerId, ReplicaPeer], container_id: ContainerId, equal_peers: Iterable[PeerId]
 ) -> tuple[PeerId, int]:
-    """Return the highest commit id claimed by these equal peers, with its peer; 0 if no peer is
-    healthy."""
+    """Return the peer with the highest commit id among these equal peers, and that id; 0 if no peer
+    is healthy."""
     claimed = {peer_id: _claimed(peers[peer_id], container_id) for peer_id in equal_peers}
     lender = max(claimed, key=claimed.__getitem__, default="")
     return lender, claimed.get(lender, 0)
@@ -35,8 +35,8 @@ def highest_lent(
     *,
     own: int,
 ) -> int:
-    """Return the highest commit id above `own` that was lent with blocks, and that its lender
-    claims for its whole replica; `own` if there is none."""
+    """Return the highest commit id above `own` that came with a peer's blocks and that the peer
+    claims for its replica; `own` if there is none."""
     trusted = [
         bcsid
         for peer_id, bcsid in lent.items()
@@ -46,7 +46,7 @@ def highest_lent(
 
 
 def _claimed(peer: ReplicaPeer, container_id: ContainerId) -> int:
-    """Return the commit id of a peer; 0 for an unhealthy peer or one without an answer."""
+    """Return the commit id of a peer; 0 if the peer is unhealthy or does not answer."""
     try:
         report = peer.replica(container_id)
         state = codec.parse_state(report.state, "answer.replica.state")

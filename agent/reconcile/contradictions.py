@@ -1,7 +1,7 @@
-"""Contradictions between replicas, kept as findings with the peers' versions as evidence.
+"""Contradictions between replicas, stored as findings with the peers' versions as evidence.
 
-No repair resolves them. Each replica is right by its own rows, so an operator has to decide whose
-rows are right. Until then the findings show each holder's version and its bytes.
+No repair resolves them. Each replica is correct according to its own rows, so an operator has to
+decide whose rows are right. Until then, the findings show each holder's version and its bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ from merkle.replica import ContainerId
 from scanner.finding import DamageFault, ScanFinding, Verdict
 from suture.errors import SutureError
 
-TOLD_MAX: Final = 1_000  # recorded per reconcile
-EVIDENCE_COUNT_MAX: Final = 16  # versions fetched and kept per reconcile
+TOLD_MAX: Final = 1_000  # contradictions recorded per reconcile
+EVIDENCE_COUNT_MAX: Final = 16  # versions fetched and stored per reconcile
 EVIDENCE_BYTES_MAX: Final = 64 * 1024**2
 
 
 def findings_of(
     container_id: ContainerId, skips: Sequence[Skip], now_ms: int
 ) -> Iterator[tuple[Skip, ScanFinding]]:
-    """Yield a finding for each contradiction among the skips."""
+    """Yield each contradiction among the skips, with a finding for it."""
     for skip in skips:
         if not skip.is_contradiction:
             continue
@@ -49,9 +49,9 @@ def findings_of(
 def keep_versions(
     store: ReplicaStore, container_id: ContainerId, fresh: Sequence[Skip], sources: PeerSources
 ) -> None:
-    """Keep the peers' contradicting versions, up to a bounded number and size.
+    """Store the peers' contradicting versions in quarantine, up to a limited number and size.
 
-    A peer that is no longer reachable gives no evidence, which is no error.
+    If a peer is not reachable any more, its version is omitted without an error.
     """
     left_count, left_bytes = EVIDENCE_COUNT_MAX, EVIDENCE_BYTES_MAX
     for skip in fresh:

@@ -1,4 +1,4 @@
-"""Changes of a container in the pauses between copies; a copy needs an unchanged replica."""
+"""Lease for changes by a repair, which waits while the container is being copied."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,9 +13,9 @@ from suture.runtime.ports import Leases
 
 @dataclass(frozen=True, slots=True)
 class ReplicaChanges:
-    """Changes of one replica by one repair, each under the lease of its container.
+    """Changes of one replica by one repair, each under the container's lease.
 
-    `must_stop` is called every `lease_timeout_s` of a wait for the lease.
+    While a change waits for the lease, `must_stop` is called every `lease_timeout_s`.
     """
 
     store: ReplicaStore
@@ -26,10 +26,12 @@ class ReplicaChanges:
 
     @contextmanager
     def hold(self) -> Iterator[ReplicaRepair]:
-        """Hold the lease; wait while the container is copied to another datanode, however long.
+        """Hold the lease, and return the handle for repairs. While the container is copied to
+        another datanode, wait without a limit.
 
         Raise UnavailableError(BUSY) if `must_stop` returns True, or if a task other than a copy
-        keeps the lease for `lease_timeout_s`. Raise RefusedError if the replica is gone.
+        holds the lease for `lease_timeout_s`. Raise RefusedError if the replica does not exist any
+        more.
         """
         while True:
             with ExitStack() as held:

@@ -1,11 +1,10 @@
-"""Scope of a failed change: the end of a repair, or an outcome of one block.
+"""Effect of a failed change: it ends the repair, or it is only the outcome of its block.
 
-an invalid request              of its block
-the files of one block          of its block; the volume is checked
-no room to copy one block       of its block: others need less
-the index, the volume           the end
-our own side (a lease, a disk
-that is full, memory)           the end, for today
+- An invalid request is the outcome of its block.
+- An error of the files of one block is the outcome of its block. The volume is checked.
+- A lack of space to copy one block is the outcome of its block, because others may need less.
+- A failure of the index or the volume ends the repair.
+- A local problem (a lease, a full disk, memory) ends the repair; a later one may succeed.
 """
 
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ from merkle.replica import ContainerId
 from suture.errors import BlockFailed, Code, RefusedError, SutureError, VolumeFailed
 
 BLOCKS_MAX: Final = 8
-"""Consecutive changes that fail with the files of their block. One bad block must not end a
-repair, but for a disk that stores nothing, not everything should be fetched."""
+"""Maximum number of consecutive changes that fail because of their block's files. One bad block
+must not end a repair. If the disk stores nothing, further fetches would be useless."""
 
 
 @dataclass(slots=True)
 class FailureStreak:
-    """The consecutive failures of one repair."""
+    """Counter of consecutive failures in one repair."""
 
     store: ReplicaStore
     container_id: ContainerId
@@ -34,7 +33,7 @@ class FailureStreak:
         self.count = 0
 
     def may_go_on(self, error: SutureError) -> bool:
-        """Return whether a failed change is an outcome of its block, so that others may be tried.
+        """Return True if the failure concerns only its block, so that other blocks may be tried.
         Raise `VolumeFailed` again if the volume failed."""
         if not isinstance(error, VolumeFailed):
             return isinstance(error, RefusedError)

@@ -1,11 +1,12 @@
-"""Fetches of chunks from peers: concurrent within a byte budget, from peers with healthy copies.
+"""Fetch of chunks from peers with healthy copies: concurrent, within a byte budget.
 
-    wanted chunks ─► small ones together ─► at most `bytes_max` in flight ─► in the order requested
+Small chunks are fetched together. At most `bytes_max` are in flight, and results are returned in
+the order of the requests.
 
-Returned chunks have been verified twice: against the window checksums they came with, and against
-the leaf in the peer's tree. A peer proves that its medium has them, if it can
-(`agent.reconcile.witnesses`). A source that fails is replaced by the next. One that cannot be
-reached, or whose data does not match its tree, is not asked again in this reconcile.
+A returned chunk was verified twice: against the window checksums that came with it, and against the
+leaf in the peer's tree. If the peer supports it, it also proves that its medium has the chunk
+(`agent.reconcile.witnesses`). If a source fails, the next one is tried. A peer that is unreachable,
+or whose data repeatedly does not match its tree, is not used again in this reconcile.
 """
 
 from collections import defaultdict, deque
@@ -29,7 +30,7 @@ from suture.runtime.ports import Executor, Future
 from suture.wire.clients.peer import TransferCost
 from suture.wire.clients.replica_peer import BatchReplicaPeer, ChunkProver, ReplicaPeer
 
-BAD_CHUNKS_MAX: Final = 2  # one may be bit rot since its scan; more mean a bad peer
+BAD_CHUNKS_MAX: Final = 2  # one may be bit rot since the peer's scan; two mean a bad peer
 
 Job = TypeVar("Job")
 T = TypeVar("T")
@@ -38,7 +39,7 @@ Wanted = tuple[BlockId, WantedChunk]
 
 @dataclass(frozen=True, slots=True)
 class FetchFailure:
-    """Reason why one source failed."""
+    """A peer that failed as a source, with the error."""
 
     peer_id: PeerId
     error: SutureError
@@ -46,39 +47,39 @@ class FetchFailure:
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """Result of asking peers: the first success, the cost of all calls, and earlier failures.
+    """Result of a fetch: the first success, the costs of all calls, and the failures before it.
 
-    `is_here` means that the bytes were here, and no peer had to be asked.
+    `is_here` means that the local bytes verify, so no peer was asked.
     """
 
     peer_id: PeerId = ""
     block: BlockData | None = None
     chunk: ChunkInfo | None = None
     data: bytes = b""
-    word: ProofAnswer = NO_WORD  # the proof that a medium has these bytes
+    word: ProofAnswer = NO_WORD  # the peer's proof that its medium has these bytes
     is_here: bool = False
-    seen: bytes = b""  # checksum of our medium's bytes at its place
+    seen: bytes = b""  # checksum of the local medium's bytes in that range
     failures: tuple[FetchFailure, ...] = ()
     costs: tuple[tuple[PeerId, TransferCost], ...] = ()
 
 
 @dataclass(slots=True)
 class PeerSources:
-    """The peers of one reconcile as sources. Its methods run in many threads at once.
+    """The peers of one reconcile as sources of chunks. Many threads may call its methods.
 
-    Shared state is changed by single assignments only. The worst effect of a race is that a bad
-    peer is asked once more.
+    Shared state is changed by single assignments only. A race can at most cause one more call to a
+    bad peer.
     """
 
     peers: Mapping[PeerId, ReplicaPeer]
     container_id: ContainerId
     algorithm: Algorithm
-    provers: Mapping[PeerId, ChunkProver] = field(default_factory=dict)  # the peers that can prove
+    provers: Mapping[PeerId, ChunkProver] = field(default_factory=dict)  # peers that support proofs
     dropped: dict[PeerId, SutureError] = field(default_factory=dict)
     bad_chunks: dict[PeerId, int] = field(default_factory=dict)
 
     def describe(self, action: RepairBlock) -> FetchResult:
-        """Return a block's metadata from the first lender that has it."""
+        """Return a block's metadata from the first source that has it."""
 
         def ask(peer: ReplicaPeer, meter: TransferCost) -> FetchResult:
             return FetchResult(block=peer.block(self.container_id, action.block_id, meter))
@@ -86,8 +87,8 @@ class PeerSources:
         return self._first(action.metadata_sources, ask)
 
     def describe_together(self, actions: Sequence[RepairBlock]) -> list[FetchResult]:
-        """Return the metadata of several blocks. Blocks with the same first lender are requested in
-        one call; those that it does not return are requested one by one."""
+        """Return the metadata of several blocks. Blocks with the same first source are requested in
+        one call. Blocks that it does not return are requested one by one."""
 
         def lent(
             peer_id: PeerId, peer: BatchReplicaPeer, some: Sequence[RepairBlock]
@@ -118,9 +119,9 @@ class PeerSources:
         return replace(answer, word=word)
 
     def fetch_together(self, wanted: Sequence[Wanted]) -> list[FetchResult]:
-        """Return several small chunks. Chunks with the same first source come in one call, and
-        their proofs in another. Missing ones are fetched one by one; the cost of useless calls
-        counts, too."""
+        """Return several small chunks. Chunks with the same first source are fetched in one call,
+        and their proofs in another. Missing ones are fetched one by one. The costs of failed calls
+        are included."""
         return self._together(
             wanted, lambda one: one[1].sources, self._lent, lambda one: self.fetch(*one)
         )
@@ -132,8 +133,8 @@ class PeerSources:
         lent: Callable[[PeerId, BatchReplicaPeer, Sequence[T]], list[FetchResult]],
         alone: Callable[[T], FetchResult],
     ) -> list[FetchResult]:
-        """Return the answers about several items: `lent` by the first source that several of them
-        have, or each `alone`."""
+        """Return a result for each item. Items with the same first source are requested together
+        with `lent`, all others one by one with `alone`."""
         by_source: dict[PeerId, list[int]] = defaultdict(list)
         for index, item in enumerate(items):
             asked = (one for one in sources_of(item) if one not in self.dropped)
@@ -159,8 +160,8 @@ class PeerSources:
     def _lent(
         self, peer_id: PeerId, peer: BatchReplicaPeer, wanted: Sequence[Wanted]
     ) -> list[FetchResult]:
-        """Return one peer's answers; without the chunk if it does not match the tree, or is not
-        proven. Raise SutureError."""
+        """Return one peer's results. A result has no chunk if the chunk does not match the peer's
+        tree, or is not proved. Raise SutureError if the call fails."""
         keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
         served = peer.read_chunks(self.container_id, keys)
         answers = [
@@ -189,8 +190,8 @@ class PeerSources:
     def proven(
         self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes
     ) -> ProofAnswer:
-        """Return the first proof by one of these peers that its medium has these bytes, or the
-        reasons of all."""
+        """Return the first proof by one of these peers that its medium has these bytes. If there is
+        none, return the reasons of all."""
         words: list[tuple[PeerId, ProofAnswer]] = []
         for peer_id in asked:
             prover = self.provers.get(peer_id)
@@ -205,9 +206,9 @@ class PeerSources:
         return ProofAnswer(why=why or "nobody could be asked", is_silent=is_silent)
 
     def proven_end(self, store: ReplicaStore, action: Trim, block: BlockData | None) -> ProofAnswer:
-        """Return a peer's proof of its last chunk, which is also ours, where our block is to be
-        cut. A block without chunks has nothing to prove. If our own chunk does not match its row,
-        although no scan found damage, that says nothing about the peer."""
+        """Return the proof of a peer that it has the last chunk of the block that will be
+        truncated. A block without chunks needs no proof. If the local chunk does not match its row,
+        although no scan found damage, the peer is not asked."""
         if block is None or not block.chunks:
             return ProofAnswer(proof="none: no chunk is recorded")
         chunk = block.chunks[-1]
@@ -247,7 +248,7 @@ class PeerSources:
 
 
 def is_leaf(algorithm: Algorithm, chunk: ChunkInfo, leaf: Leaf) -> bool:
-    """Return whether a described chunk is the leaf that a tree has."""
+    """Return whether a chunk record has the offset, length and checksum of a tree's leaf."""
     return (chunk.offset, chunk.length_bytes) == (leaf.offset, leaf.length_bytes) and (
         leaf_checksum(algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums)
         == leaf.checksum
@@ -263,11 +264,11 @@ def in_order(
     bytes_max: int,
     count_max: int,
 ) -> Iterator[tuple[Job, Any]]:
-    """Yield every job with its result, in order, with several in flight.
+    """Run `work` for every job with several in flight; yield each job with its result, in order.
 
-    At least one job is in flight, and more while their sizes sum to at most `bytes_max`. Jobs are
-    drawn only when there is room, so a job may depend on earlier results. Leaving early cancels the
-    jobs that have not started.
+    At least one job is in flight, and more while their sizes sum to at most `bytes_max`. A job is
+    drawn from `jobs` only when it can start, so it may depend on earlier results. If the caller
+    stops early, jobs that have not started are cancelled.
     """
     pending: deque[tuple[Job, Future, int]] = deque()
     pending_bytes = 0

@@ -1,6 +1,6 @@
-"""Ledger of one reconcile: the outcome of each chunk, and the role and cost of each peer.
+"""Record of one reconcile: the outcome of each chunk, and the role and cost of each peer.
 
-Only the reconciling thread writes to it; other threads pass values.
+Only the thread that reconciles writes to it.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from merkle.tree import TreeSummary
 from scanner.resume import Doubt
 from suture.errors import RefusedError
 
-CHUNK_OUTCOMES_MAX: Final = 1_000  # listed one by one; the rest is only counted
+CHUNK_OUTCOMES_MAX: Final = 1_000  # outcomes that are listed; further ones are only counted
 NOBODYS: Final = BlockId(-1)  # block id of an outcome that concerns no block
 MADE: Final = (
     ChunkResult.REPAIRED,
@@ -38,13 +38,13 @@ REPLACED: Final = (ChunkResult.REPAIRED, ChunkResult.SALVAGED, ChunkResult.ADOPT
 
 @dataclass(slots=True)
 class ReconcileLedger:
-    """Record of what one reconcile has done so far."""
+    """Record of the work of one reconcile so far."""
 
     chunks: list[ChunkOutcome] = field(default_factory=list)
     counts: Counter[ChunkResult] = field(default_factory=Counter)
     differences: Counter[str] = field(default_factory=Counter)
-    is_short: bool = False  # data that others have, or had, is still not healthy here
-    is_transient: bool = False  # a failure that may not happen again
+    is_short: bool = False  # the replica still lacks healthy data that other replicas have or had
+    is_transient: bool = False  # a failure occurred that may not happen again
     is_interrupted: bool = False
     faults: dict[PeerId, FetchFailure] = field(
         default_factory=dict
@@ -52,17 +52,17 @@ class ReconcileLedger:
     tree_bytes: Counter[PeerId] = field(default_factory=Counter)
     data_bytes: Counter[PeerId] = field(default_factory=Counter)
     chunk_counts: Counter[PeerId] = field(default_factory=Counter)
-    changed: set[Doubt] = field(default_factory=set)  # the places written or recorded
+    changed: set[Doubt] = field(default_factory=set)  # ranges that were written or recorded
     proof: ReadBack = ReadBack.NONE
 
     @property
     def has_changed(self) -> bool:
-        """Return whether anything was written."""
+        """Return whether the reconcile has changed anything."""
         return any(self.counts[result] for result in MADE)
 
     @property
     def has_replaced_data(self) -> bool:
-        """Return whether data was written, so that the tree must differ afterwards."""
+        """Return whether data was replaced, so that the tree must be different afterwards."""
         return any(self.counts[result] for result in REPLACED)
 
     def note(
@@ -112,7 +112,7 @@ class ReconcileLedger:
             self.differences[kind.value] += count
 
     def note_skips(self, planned: RepairPlan) -> None:
-        """Record the plan's skips with their reasons."""
+        """Record what the plan skips, with the reasons."""
         for skip in planned.skips:
             self.is_short = self.is_short or not skip.is_harmless
             self.note(
@@ -124,7 +124,7 @@ class ReconcileLedger:
             )
 
     def account(self, answer: FetchResult) -> None:
-        """Add the costs of peers, and the failures."""
+        """Add the costs and failures of a fetch."""
         for peer_id, meter in answer.costs:
             self.tree_bytes[peer_id] += meter.tree_bytes
             self.data_bytes[peer_id] += meter.data_bytes
@@ -133,8 +133,8 @@ class ReconcileLedger:
             self.is_transient = self.is_transient or not isinstance(failure.error, RefusedError)
 
     def verdict(self, trees: list[PeerTree], *, finding_count: int) -> ReconcileVerdict:
-        """Return the result of the reconcile. A replica not known to be healthy is not called
-        so."""
+        """Return the result of the reconcile. It is PARTIAL if the replica is not known to be
+        healthy."""
         if self.is_interrupted:
             return ReconcileVerdict.INTERRUPTED
         if not any(tree.is_known for tree in trees):

@@ -1,12 +1,13 @@
-"""Random challenges to peers: prove that your medium has this chunk now.
+"""Random challenges to peers to prove that their medium has a chunk now.
 
-    a random replica here ─► a chunk of it, past the cache ─► another random holder ─► its proof
+The worker draws a local replica and a chunk, reads the chunk past the cache, and asks a random
+other holder for a proof.
 
-A scan verifies a datanode's data locally, a week apart. A peer with a stale or a forged tree, or
-with a cache in front of a dead disk, gives the same answers as before, but cannot answer this
-challenge. One chunk is read on either side and at most 100 bytes are sent, a few times a day. A
-failure is logged and counted here; the peer scans its replica (`agent.services.proof_handlers`).
-Shards are left to the parity scrub, because no other datanode has the same shard.
+A scan verifies a datanode's data locally, once a week. A peer with a stale or forged tree, or with
+a cache in front of a dead disk, can still answer other requests as before, but not this challenge.
+Each side reads one chunk, and at most 100 bytes are sent, a few times a day. The challenger logs
+and counts a failure. The peer scans its replica (`agent.services.proof_handlers`). Shards are
+verified by the parity scrub, because no other datanode has the same shard.
 """
 
 import random
@@ -25,16 +26,16 @@ from suture.wire.clients.peer import NodeAddress, Peer
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 PROVEN: Final = "proven"
-FAILED: Final = "failed"  # its medium differs from ours, which matches our row
+FAILED: Final = "failed"  # the peer's medium differs from local bytes that match the local row
 UNANSWERED: Final = "unanswered"
-OWN: Final = "own"  # our own medium does not match our row
+OWN: Final = "own"  # the local medium does not match the local row
 RESULTS: Final = (PROVEN, FAILED, UNANSWERED, OWN)
 STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 IDLE_S: Final = 60.0
 
 
 class ChallengeWorker:
-    """The worker that challenges peers."""
+    """Worker that challenges peers."""
 
     name = "challenges"
 
@@ -50,8 +51,8 @@ class ChallengeWorker:
         count: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        """`info` queries the control plane and raises SutureError. `ask_scan` requests a scan of a
-        replica here. `count` receives each result. `interval_s` 0 = disabled."""
+        """`info` queries the control plane, and raises SutureError. `ask_scan` requests a scan of a
+        local replica. `count` gets each result. `interval_s` 0 = disabled."""
         self._store = store
         self._datanode_id = datanode_id
         self._interval_s = interval_s
@@ -65,7 +66,7 @@ class ChallengeWorker:
         self._asked_at_ms = 0
 
     def status(self) -> datanode_pb2.Challenges:
-        """Return the counts of results so far."""
+        """Return the number of each result so far."""
         return datanode_pb2.Challenges(
             interval_ms=int(self._interval_s * 1000),
             asked_at_ms=self._asked_at_ms,
@@ -76,7 +77,7 @@ class ChallengeWorker:
         )
 
     def step(self) -> Step:
-        """Challenge one peer if it is time."""
+        """Challenge one peer if the interval has passed."""
         if not self._interval_s:
             return RetryAfter(IDLE_S)
         left_s = self._due_at_s - self._clock.monotonic_s()
@@ -85,7 +86,7 @@ class ChallengeWorker:
         self._due_at_s = self._clock.monotonic_s() + self._pause_s()
         try:
             result = self._challenge()
-        except SutureError:  # no control plane, or the replica is gone: try another time
+        except SutureError:  # no control plane, or the replica was deleted: try later
             return RetryAfter(IDLE_S)
         if result:
             self._counts[result] += 1
@@ -94,11 +95,13 @@ class ChallengeWorker:
         return RetryAfter(0.0)
 
     def _pause_s(self) -> float:
-        """Return a random time around the interval, so that datanodes do not synchronise."""
+        """Return a random time around the interval in seconds, so that datanodes do not
+        synchronise."""
         return self._interval_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
 
     def _challenge(self) -> str:
-        """Challenge one peer about one chunk; return the result, "" if there was nothing to ask."""
+        """Challenge one peer about one chunk; return the result, "" if there was no chunk or no
+        peer."""
         found = self._drawn()
         if found is None:
             return ""
@@ -121,8 +124,8 @@ class ChallengeWorker:
         return PROVEN if word.proof else FAILED if word.is_false else UNANSWERED
 
     def _own(self, found: tuple[ContainerId, BlockId, ChunkInfo], why: str) -> str:
-        """Request a scan of a replica here; return "" if the unreadable chunk was deleted
-        meanwhile. Raise SutureError if the replica or the block was deleted."""
+        """Request a scan of a local replica with a bad chunk; return OWN, or "" if the chunk was
+        deleted meanwhile. Raise SutureError if the replica or the block was deleted."""
         container_id, block_id, chunk = found
         if chunk not in self._store.view(container_id).block(block_id).chunks:
             return ""
@@ -130,7 +133,7 @@ class ChallengeWorker:
         return OWN
 
     def _drawn(self) -> tuple[ContainerId, BlockId, ChunkInfo] | None:
-        """Draw a replica, a block of it and a chunk of the block."""
+        """Return a random replica, one of its blocks and a chunk of that; None if there is none."""
         ids = self._store.replica_ids()
         container_id = random.choice(ids) if ids else None  # noqa: S311 - no secret
         if container_id is None or self._store.replica(container_id).state not in STATES:
@@ -144,7 +147,8 @@ class ChallengeWorker:
         return (container_id, block_id, random.choice(chunks)) if chunks else None  # noqa: S311
 
     def _holders(self, container_id: ContainerId) -> Sequence[container_pb2.DatanodeEndpoint]:
-        """Return the other holders of a healthy replica, as known to the control plane."""
+        """Return the other holders of a closed replica, according to the control plane; none for
+        shards."""
         info = self._info(container_id)
         if info.scheme:
             return ()

@@ -1,14 +1,13 @@
 """Reconcile: make a replica equal to its peers, chunk by chunk, without making it worse.
 
-    survey all peers ─► a window of blocks ─► plan (pure) ─► mend ─► next window
-                                          at the end read the changes, or all ◄─┘
+The reconciler asks all peers for their trees (`survey`). It then plans and repairs a window of
+blocks at a time. At the end it reads the changed chunks, or the complete replica. Completed changes
+are kept, so an interrupted reconcile continues where it stopped: local bytes that are already
+correct are not fetched. Peers without a tree, and unreachable peers, are listed in the result and
+cause no action.
 
-Changes are kept, so an interrupted reconcile continues where it ended: bytes that are already right
-are not fetched. Unknown peers (without a tree, or unreachable) are in the result and cause no
-action.
-
-The loop guard: if two repairs of replicas with the same roots had no effect, a third is not made.
-The result is NON_CONVERGENT, and the trees are kept as evidence.
+If two repairs of replicas with the same roots had no effect, the next reconcile makes no repair.
+Its result is NON_CONVERGENT, and it stores the trees as evidence.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -56,17 +55,18 @@ from suture.runtime.ports import Executor, Leases
 from suture.wire.clients.replica_peer import ChunkProver, ReplicaPeer
 
 FRUITLESS_MAX: Final = 2  # repairs of one divergence without effect
-FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day it is tried again
-REMEMBERED_MAX: Final = 10_000  # fruitless repairs per generation, of which there are two
+FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # a repair is tried again after this time
+REMEMBERED_MAX: Final = 10_000  # repairs without effect to remember; at most twice as many
 
 Prove = Callable[[ContainerId, Collection[Doubt]], ReadBack]
-"""Reads a replica after a repair that changed these places; returns the extent of the read."""
+"""Reads a replica after a repair that changed these ranges; returns the extent of the read."""
 
 Confirm = Callable[[ContainerId, Sequence[BlockId]], ConfirmedDeletes]
-"""Returns which of these blocks the control plane ordered deleted, and which a key still names."""
+"""Returns the blocks whose delete the control plane ordered, and those that a key still has."""
 
 Roots = tuple[tuple[PeerId, int, int], ...]
-"""Root and tombstones of every replica, ours under the empty id, which identify a divergence."""
+"""Root and tombstone checksum of every replica; together they identify a divergence. The local
+replica has the id ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class _RepeatedDivergence:
     roots: Roots
     count: int
     at_ms: int
-    is_kept: bool = False  # its trees are in quarantine as evidence
+    is_kept: bool = False  # the trees are stored in quarantine as evidence
 
 
 class Reconciler:
-    """Reconciles replicas of one store. `scan` reads a whole replica and commits the result.
+    """Reconciles replicas of one store. `scan` scans a complete replica and commits the result.
 
     Thread-safe for different containers.
     """
@@ -97,8 +97,9 @@ class Reconciler:
         confirm: Confirm = lambda _id, _blocks: ConfirmedDeletes(),
         prove: Prove | None = None,
     ) -> None:
-        """`confirm` asks the control plane about deletes; without it, none is confirmed. `prove`
-        reads the changed places, or everything, after a repair; without it, `scan` does."""
+        """`confirm` asks the control plane about deletes; without it, no delete is confirmed.
+        `prove` verifies a repair by a read of the changed chunks or of the complete replica;
+        without it, `scan` is used."""
         self._store = store
         self._confirm = confirm
         self._leases = leases
@@ -120,14 +121,14 @@ class Reconciler:
         stop: Callable[[], bool] = lambda: False,
         is_asked_for: bool = False,
     ) -> ReconcileResult:
-        """Reconcile one replica with `peers`; if `stop` returns True, it ends between two chunks.
+        """Reconcile one replica with `peers`. If `stop` returns True, end between two chunks.
 
-        `holders` are those that cannot be asked. `trusted` is the peer whose versions an operator
-        wants here, even instead of chunks that verify. `is_asked_for` means that an operator
-        requested it, so that the loop guard does not apply.
+        `holders` are other holders, which cannot be asked. `trusted` is the peer whose versions an
+        operator ordered, even in place of chunks that verify. `is_asked_for` means that an operator
+        requested this reconcile, so that earlier repairs without effect do not prevent it.
 
         Raise RefusedError if there is no such replica or it is not closed, VolumeFailed if its
-        medium fails. Failures of peers are in the result.
+        medium fails. The result has the failures of peers.
         """
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
@@ -162,9 +163,9 @@ class Reconciler:
     def preview(
         self, container_id: ContainerId, peers: Mapping[PeerId, ReplicaPeer], trusted: PeerId
     ) -> list[TrustedChange]:
-        """Return what a reconcile with a trusted peer would change here, without changing anything.
+        """Return the changes that a reconcile with a trusted peer would make, without making them.
 
-        Raise RefusedError, or the error of the trusted peer.
+        Raise RefusedError if the replica cannot be reconciled, or the error of the trusted peer.
         """
         mine = self._known_tree(container_id, self._store.replica(container_id))
         trees = query_peers(peers, container_id, mine, self._executor)
@@ -175,8 +176,8 @@ class Reconciler:
         return list(run.preview())
 
     def _known_tree(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
-        """Return our tree; read the replica first if the tree and the findings are of different
-        scans."""
+        """Return the local tree. If the tree and the findings come from different scans, scan the
+        replica first."""
         tree = self._store.view(container_id).tree()
         if not facts.finding_count:
             return tree
@@ -186,7 +187,7 @@ class Reconciler:
         return self._store.view(container_id).tree()
 
     def _repair(self, run: "_ReconcileRun") -> None:
-        """Plan and repair. Changes are reported even if no scan follows."""
+        """Plan and repair. Report changes even if the repair fails."""
         has_news = False
         try:
             run.repair()
@@ -196,7 +197,7 @@ class Reconciler:
                 self._store.on_change(run.container_id)
 
     def _judge(self, run: "_ReconcileRun", before: ReplicaFacts) -> None:
-        """Read the replica to determine its present state, if that may have changed."""
+        """Verify the replica if it was changed, or if it may be healthy again."""
         if run.ledger.is_interrupted or not (run.ledger.has_changed or self._may_heal(run, before)):
             return
         try:
@@ -208,10 +209,10 @@ class Reconciler:
             run.ledger.is_transient = True
 
     def _may_heal(self, run: "_ReconcileRun", before: ReplicaFacts) -> bool:
-        """Return whether an unchanged UNHEALTHY replica may in fact be healthy.
+        """Return whether an UNHEALTHY replica that was not changed may be healthy.
 
-        Data written since its last read may be a repair whose process was killed before it verified
-        the result. While no peer is healthy, the recorded damage is then of no use.
+        This is so if it lacks nothing that a peer has, or if its data changed after the last scan.
+        Such a change may be a repair whose process was killed before it verified the result.
         """
         if before.state is not ReplicaState.UNHEALTHY:
             return False
@@ -235,13 +236,13 @@ class Reconciler:
         mine: Tree,
         trees: Sequence[PeerTree],
     ) -> None:
-        """Keep our tree and the peers' once, as evidence for a later investigation."""
+        """Store the local tree and the peers' trees once, as evidence for an investigation."""
         if stuck.is_kept:
             return
         kept = {"my tree": mine}
         for tree in trees:
             if tree.is_known:
-                with suppress(SutureError):  # a peer that is gone gives no evidence
+                with suppress(SutureError):  # the peer may not answer any more
                     kept[f"tree of {tree.peer_id}"] = tree.peer.tree(container_id)
         self._store.keep_evidence(
             container_id,
@@ -255,7 +256,7 @@ class Reconciler:
         known = self._fruitless.get(container_id) or self._fruitless_older.get(container_id)
         if known is None or known.roots != roots:
             return None
-        age_ms = self._now_ms() - known.at_ms  # negative if the clock was ahead then
+        age_ms = self._now_ms() - known.at_ms  # negative if the clock was ahead
         return known if 0 <= age_ms < FRUITLESS_MS_MAX else None
 
     def _remember(
@@ -266,9 +267,9 @@ class Reconciler:
         before: ReplicaFacts,
         after: ReplicaFacts,
     ) -> None:
-        """Count repairs that wrote data and left the replica as it was.
+        """Count repairs that wrote data but did not change the replica's condition.
 
-        A repair that wrote nothing (failed sources) or was interrupted is not counted.
+        A repair that wrote nothing, was interrupted, or had temporary failures is not counted.
         """
         if not ledger.has_replaced_data or ledger.is_interrupted or ledger.is_transient:
             return
@@ -296,14 +297,14 @@ def _told(roots: Roots) -> str:
 
 
 def _condition(facts: ReplicaFacts) -> tuple[object, ...]:
-    """Return the facts that a repair should change."""
+    """Return the facts that a repair should have changed."""
     tree = facts.tree
     roots = (tree.root, tree.tombstones_checksum) if tree is not None else ()
     return (facts.state, facts.finding_count, facts.bytes_used, *roots)
 
 
 class _ReconcileRun:
-    """A reconcile of one replica, window after window."""
+    """A reconcile of one replica, one window of blocks after another."""
 
     def __init__(
         self,
@@ -344,7 +345,7 @@ class _ReconcileRun:
         )
 
     def trees(self) -> list[PeerTree]:
-        """Return the present knowledge of every peer."""
+        """Return what is known about every peer so far."""
         return list(self._peers.values())
 
     @property
@@ -353,7 +354,7 @@ class _ReconcileRun:
         return any(tree.is_known for tree in self._peers.values())
 
     def repair(self) -> None:
-        """Plan and repair all blocks, a bounded number at a time."""
+        """Plan and repair all blocks, a limited number at a time."""
         findings = self._store.findings(self.container_id)
         for window in split_block_ids(self._mine, self._usable()):
             if self._mender.must_stop():
@@ -373,7 +374,7 @@ class _ReconcileRun:
             self._mender.take_over_bcsid(same)
 
     def preview(self) -> Iterator[TrustedChange]:
-        """Plan all blocks, and yield the changes."""
+        """Plan all blocks; yield the changes that the plans would make."""
         findings = self._store.findings(self.container_id)
         for window in split_block_ids(self._mine, self._usable()):
             here = [one for one in findings if window[0] <= one.block_id <= window[1]]
@@ -381,7 +382,7 @@ class _ReconcileRun:
             yield from changes_of(self._plan(views, here), self._mine, self._rows(views, here))
 
     def _plan(self, views: Sequence[PeerView], findings: Sequence[ScanFinding]) -> RepairPlan:
-        """Plan one window, with the facts beside the trees."""
+        """Plan one window of blocks from the trees and all other facts."""
         answered = {view.peer_id for view in views}
         heard = silent_holders(self.trees(), answered, self._holders)
         planned = plan(
@@ -399,8 +400,7 @@ class _ReconcileRun:
         return planned
 
     def _deletes(self, views: Sequence[PeerView]) -> ConfirmedDeletes:
-        """Ask the control plane about blocks that peers report as deleted and that are not deleted
-        here."""
+        """Ask the control plane about blocks that peers have deleted and this replica has not."""
         claimed = {
             difference.block_id
             for view in views
@@ -410,7 +410,8 @@ class _ReconcileRun:
         return self._confirm(self.container_id, sorted(claimed)) if claimed else ConfirmedDeletes()
 
     def report_contradictions(self, now_ms: int) -> bool:
-        """Keep the contradictions between replicas, with evidence; return whether any is new."""
+        """Store contradictions between replicas as findings, with evidence; return whether any is
+        new."""
         if self._mender.must_stop():
             return False
         known = {
@@ -440,7 +441,7 @@ class _ReconcileRun:
         ]
 
     def _views(self, window: BlockRange) -> list[PeerView]:
-        """Ask all peers at once for the chunks of the window's differing blocks."""
+        """Ask all peers concurrently for the chunks of the window's differing blocks."""
         futures = [self._executor.submit(self._view, tree, window) for tree in self._usable()]
         views: list[PeerView] = []
         for future in futures:
@@ -453,7 +454,8 @@ class _ReconcileRun:
         return views
 
     def _view(self, tree: PeerTree, window: BlockRange) -> tuple[PeerTree, PeerView | None]:
-        """Return the peer's view; if its tree has changed meanwhile, of its present tree."""
+        """Return the peer's view of a window. If its tree has changed meanwhile, ask for the
+        current one. None if the peer fails."""
         error: SutureError = RefusedError(Code.MALFORMED_REQUEST, "response: contradicts itself")
         for _ in range(ASKED_MAX):
             try:
@@ -472,7 +474,7 @@ class _ReconcileRun:
     def _rows(
         self, views: Sequence[PeerView], findings: Sequence[ScanFinding]
     ) -> dict[BlockId, Sequence[ChunkInfo]]:
-        """Return the index's rows of the blocks in question."""
+        """Return the chunks in the local rows of all blocks that the plan considers."""
         wanted = {
             difference.block_id
             for view in views

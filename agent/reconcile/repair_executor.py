@@ -1,12 +1,13 @@
-"""Execution of a plan on one replica, step by step: salvage or fetch, repair, complete.
+"""Execution of a repair plan on one replica: salvage or fetch chunks, install them, complete
+blocks.
 
-Every change goes through `agent.store.operations.repair` or `batches`, which refuse to touch a byte
-that verifies here, and is made under the container's lease, held for that change only. So a delete,
-a close or a stop can happen between two batches of chunks.
+Every change goes through `agent.store.operations.repair` or `batch_repair`, which never overwrite
+bytes that verify. The container's lease is held only for that change, so a delete, a close or a
+stop can happen between two batches of chunks.
 
-A batch has at most as many chunks as were installed before it, and 16 MiB, so that a fault of a
-disk or of a repair shows with one chunk, or two. Chunks that cannot be installed together are
-installed one by one, each with its own outcome.
+A batch has at most as many chunks as were installed before it, and at most 16 MiB. A fault of a
+disk or of a repair thus appears after one or two chunks. Chunks that cannot be installed together
+are installed one by one, each with its own outcome.
 """
 
 from collections import defaultdict
@@ -46,12 +47,12 @@ from suture.wire.clients.message_groups import GROUP_COUNT_MAX, grouped
 GONE_CODES: Final = frozenset(
     {Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO, Code.INVALID_CONTAINER_STATE}
 )
-"""The replica is gone, so the reconcile ends."""
+"""Codes that mean that the replica does not exist or is not closed, so that the reconcile ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairLimits:
-    """Limits on concurrent work of a repair."""
+    """Limits of the concurrent fetches in a repair."""
 
     fetch_bytes_max: int = 64 * 1024**2
     fetch_count_max: int = 64
@@ -70,9 +71,9 @@ class RepairExecutor:
     ledger: ReconcileLedger
     stop: Callable[[], bool]
     limits: RepairLimits
-    has_given_up: bool = False  # our own side cannot go on: the rest is left for a later run
+    has_given_up: bool = False  # a local problem prevents changes; a later run does the rest
     lent_bcsids: dict[PeerId, int] = field(default_factory=dict)
-    uncovered: set[PeerId] = field(default_factory=set)  # peers whose commit ids prove nothing here
+    uncovered: set[PeerId] = field(default_factory=set)  # peers with data that is still missing
     failed_blocks: set[BlockId] = field(default_factory=set)
     failures: FailureStreak = field(init=False)
     changes: ReplicaChanges = field(init=False)
@@ -89,12 +90,13 @@ class RepairExecutor:
         )
 
     def must_stop(self) -> bool:
-        """Return whether to end now; once True, it stays True."""
+        """Return whether to stop now. Once True, it remains True."""
         self.ledger.is_interrupted = self.ledger.is_interrupted or self.stop()
         return self.ledger.is_interrupted or self.has_given_up
 
     def carry_out(self, planned: RepairPlan) -> None:
-        """Execute the plan. Raise VolumeFailed; RefusedError if the replica is gone."""
+        """Execute the plan. Raise VolumeFailed if the volume fails, RefusedError if the replica
+        does not exist any more."""
         self.ledger.note_skips(planned)
         for action in planned.actions:
             match action:
@@ -105,14 +107,14 @@ class RepairExecutor:
                 case RebuildTree():
                     self.ledger.note(NOBODYS, action.fault.value, ChunkResult.REWRITTEN)
                 case RepairBlock() | Trim():
-                    pass  # done below: blocks in batches, and trims after their chunks
+                    pass  # below: blocks in batches, and trims after their chunks
         self._repair([action for action in planned.actions if isinstance(action, RepairBlock)])
         for action in planned.actions:
             if isinstance(action, Trim) and action.block_id not in self.failed_blocks:
                 self._trim(action)
 
     def local_block(self, block_id: BlockId) -> BlockData | None:
-        """Return our index's block; a damaged row counts as lost."""
+        """Return the block in the local index; None if it is missing or its row is damaged."""
         try:
             return self.store.view(self.container_id).block(block_id)
         except VolumeFailed:
@@ -167,11 +169,11 @@ class RepairExecutor:
             self.ledger.note(block_id, difference, ChunkResult.FAILED, message=str(error))
 
     def _change(self, work: Callable[[ReplicaRepair], object]) -> SutureError | None:
-        """Make one change under the lease; return why it failed, or None.
+        """Make one change under the lease; return the error, or None.
 
-        A failure of one block's files, or a lack of space, is an outcome of that block. If our own
-        side is unable to change anything (a lease that stays taken, repeated failures), the rest is
-        dropped, because further fetches would only burden the peers.
+        An error of one block's files, or a lack of space, affects only that block. If a local
+        problem prevents all changes (the lease is not available, repeated failures), give up,
+        because further fetches would only burden the peers.
         """
         try:
             with self.changes.hold() as repair:
@@ -187,7 +189,7 @@ class RepairExecutor:
         return None
 
     def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
-        """Keep the contradictions with peers as findings; return whether there are new ones."""
+        """Store contradictions with peers as findings; return whether any is new."""
         is_news = False
 
         def note(repair: ReplicaRepair) -> None:
@@ -217,7 +219,7 @@ class RepairExecutor:
             self._flush()
 
     def _take(self, job: ChunkFetch, answer: FetchResult) -> None:
-        """Add a fetched chunk to the batch; install the batch when it is full."""
+        """Add a fetched chunk to the batch. Install the batch when it is full."""
         size_bytes = len(answer.data)
         if answer.is_here or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
             self._flush()
@@ -230,7 +232,7 @@ class RepairExecutor:
             self._flush()
 
     def _jobs(self, actions: Sequence[RepairBlock]) -> Iterator[ChunkFetch]:
-        """Yield the chunks to repair."""
+        """Yield the chunks to repair, after asking peers for the blocks' metadata."""
         described = in_order(
             self.executor,
             (actions[at : at + GROUP_COUNT_MAX] for at in range(0, len(actions), GROUP_COUNT_MAX)),
@@ -253,8 +255,8 @@ class RepairExecutor:
     def _fetch(self, group: Sequence[ChunkFetch]) -> list[FetchResult]:
         """Fetch chunks, except those whose local bytes verify.
 
-        Runs in the executor, without the lease. The local bytes are checked again right before they
-        are recorded or overwritten.
+        This runs in the executor, without the lease. The local bytes are checked again directly
+        before they are recorded or overwritten.
         """
         seen = self._seen(group)
         missing = [job for job in group if seen[job] is not None]
@@ -268,8 +270,8 @@ class RepairExecutor:
         ]
 
     def _seen(self, group: Sequence[ChunkFetch]) -> dict[ChunkFetch, bytes | None]:
-        """Return the checksum of our medium's bytes for each job: b"" if unknown, None if they are
-        the chunk."""
+        """Return for each job the checksum of the local medium's bytes: b"" if unknown, None if the
+        bytes verify as the wanted chunk."""
         seen: dict[ChunkFetch, bytes | None] = dict.fromkeys(group, b"")
         of_block: dict[BlockId, list[tuple[ChunkFetch, ChunkInfo]]] = defaultdict(list)
         for job in group:
@@ -285,7 +287,7 @@ class RepairExecutor:
         return seen
 
     def _salvage(self, job: ChunkFetch) -> bool:
-        """Use the local bytes; return whether they match the wanted chunk."""
+        """Record the local bytes; return whether they match the wanted chunk."""
         block_id, chunk = job.block.action.block_id, job.described
         assert chunk is not None, "what is not described was not looked at"
         salvaged = False
@@ -300,13 +302,13 @@ class RepairExecutor:
         return False
 
     def _described_chunk(self, block: BlockRepair, wanted: WantedChunk) -> ChunkInfo | None:
-        """Return the lender's description of the chunk, if it is the wanted version."""
+        """Return the peer's record of the chunk if it is the wanted version."""
         chunk = block.lent.get(wanted.leaf.offset)
         return chunk if chunk and is_leaf(self.sources.algorithm, chunk, wanted.leaf) else None
 
     def _flush(self) -> None:
         """Install the fetched chunks: together if possible, otherwise one by one. Complete each
-        block with its last chunk."""
+        block after its last chunk."""
         batch, self.batch, self.batch_bytes = self.batch, [], 0
         done = self._install_together(batch) if len(batch) > 1 else frozenset()
         for job, answer in batch:
@@ -323,7 +325,7 @@ class RepairExecutor:
     def _install_together(
         self, batch: Sequence[tuple[ChunkFetch, FetchResult]]
     ) -> frozenset[ChunkFetch]:
-        """Install the chunks that can be installed together; return their jobs."""
+        """Install the chunks that a batch can install; return their jobs."""
         jobs, offers = [], []
         for job, answer in batch:
             if answer.chunk is not None:
@@ -353,7 +355,7 @@ class RepairExecutor:
         return frozenset(jobs[index] for index in done)
 
     def _settle(self, job: ChunkFetch) -> None:
-        """Use the local bytes, or fetch the chunk after all; complete the block with its last
+        """Record the local bytes. If that fails, fetch the chunk. Complete the block after its last
         chunk."""
         if not self._salvage(job) and not self.must_stop():
             self._install(job, self.sources.fetch(job.block.action.block_id, job.wanted))
@@ -402,7 +404,7 @@ class RepairExecutor:
     # Blocks.
 
     def _complete_if_done(self, block: BlockRepair) -> None:
-        """After a block's last chunk, adopt the rest of the lender's metadata."""
+        """After a block's last chunk, adopt the peer's metadata."""
         if not block.is_drawn or block.waiting_count:
             return
         block_id, lent = block.action.block_id, block.described.block
@@ -417,7 +419,8 @@ class RepairExecutor:
             self.uncovered.update(block.action.metadata_sources)
 
     def _complete(self, repair: ReplicaRepair, block: BlockRepair, lent: BlockData) -> None:
-        """Adopt the client's metadata, and the commit id if all of the lender's chunks are here."""
+        """Adopt the client's metadata, and the commit id if the block now has all chunks of the
+        peer."""
         block_id = block.action.block_id
         if not block.action.chunks and not lent.chunks:
             repair.install_empty_block(block_id)
@@ -436,8 +439,8 @@ class RepairExecutor:
             self.uncovered.update(block.action.metadata_sources)
 
     def take_over_bcsid(self, equal_peers: Iterable[PeerId]) -> None:
-        """Take the highest commit id of the healthy peers with exactly the same blocks and
-        tombstones, so that nothing that it claims is missing."""
+        """Adopt the highest commit id of healthy peers with exactly the same blocks and tombstones,
+        so that no block that it claims is missing."""
         facts = self.store.replica(self.container_id)
         if facts.state not in TRUSTED_STATES or facts.finding_count:
             return
@@ -451,7 +454,7 @@ class RepairExecutor:
         self._step(NOBODYS, "BCSID", ChunkResult.REWRITTEN, advance, lender)
 
     def advance_container(self) -> None:
-        """Take the highest commit id lent by a peer that has nothing that is missing here."""
+        """Adopt the highest commit id of a peer that has no data that this replica lacks."""
         own = self.store.replica(self.container_id).bcsid
         lent = {
             peer: bcsid for peer, bcsid in self.lent_bcsids.items() if peer not in self.uncovered
@@ -462,5 +465,5 @@ class RepairExecutor:
 
 
 def format_failures(failures: Sequence[FetchFailure]) -> str:
-    """Return why sources failed, in one line."""
+    """Return the errors of sources in one line."""
     return "; ".join(f"{failure.peer_id}: {failure.error}" for failure in failures)

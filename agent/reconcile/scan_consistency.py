@@ -1,7 +1,7 @@
-"""Consistency check: whether a replica's tree and its findings are of the same scan.
+"""Check that a replica's tree and its findings come from the same scan.
 
-Together they determine a repair. A tree and findings of different scans do not: peers offer no
-chunk that the tree calls healthy, although a finding calls it damaged.
+A repair depends on both. If they come from different scans, the tree may call a chunk healthy that
+a finding calls damaged. Peers then offer no replacement for that chunk.
 """
 
 from collections.abc import Collection
@@ -12,23 +12,23 @@ from merkle.tree import Tree
 from scanner.finding import DamageFault, ScanFinding
 
 BEYOND_CHUNKS: Final = frozenset({DamageFault.TRAILING_BYTES, DamageFault.BLOCK_ROW_MISSING})
-"""Faults of a block whose chunks may all be healthy."""
+"""Faults of a block that its chunks need not show."""
 
 
 def are_of_one_moment(facts: ReplicaFacts, tree: Tree, findings: Collection[ScanFinding]) -> bool:
-    """Return whether the tree is of the scan that made the findings.
+    """Return whether the tree comes from the scan that made the findings.
 
-    A tree whose file is lost or older than the index is rebuilt from metadata: it shows what was
-    written. A tree adopted after a crash (no scan has been kept since) is newer than the findings.
-    A tree that calls a damaged chunk healthy is older, because that scan did not finish and left
-    findings only.
+    A tree whose file is missing or stale is rebuilt from metadata, so it shows what was written. A
+    tree that a start adopted after a crash is newer than the findings. A tree that calls a damaged
+    chunk healthy is older, because the scan that found the damage was stopped and stored only
+    findings.
     """
     is_rebuilt = facts.tree is not None and tree.root != facts.tree.root
     return not (is_rebuilt or facts.data_scan_at_ms == 0 or is_denied(tree, findings))
 
 
 def is_denied(tree: Tree, findings: Collection[ScanFinding]) -> bool:
-    """Return whether any finding is about a chunk that the tree calls healthy."""
+    """Return whether a finding reports damage of a chunk that the tree calls healthy."""
     damaged = [one for one in findings if one.is_damage and one.fault not in BEYOND_CHUNKS]
     whole = {
         block_id: {leaf.offset for leaf in tree.leaves(block_id) if leaf.healthy}

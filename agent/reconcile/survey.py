@@ -1,12 +1,12 @@
-"""Survey of a replica's peers: all are asked at once, no deeper than they differ.
+"""Survey of a replica's peers: all are asked concurrently, and only as deep as their trees differ.
 
     ROOT    every peer's summary         equal on both sides, and all healthy? done
     RANGES  for a large tree only        which ranges of block ids differ
     BLOCKS  a row per block of those     kept as columns
     CHUNKS  later, window by window      `PeerTree.view`
 
-A peer that cannot be asked, has no tree, or contradicts itself is listed with the reason and takes
-no part: an unknown tree is never equal to anything and never a reason to repair.
+A peer that is unreachable, has no tree, or contradicts itself is listed with the reason and takes
+no part. An unknown tree is never equal to another, and never a reason to repair.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,16 +38,16 @@ from suture.wire.clients.peer import TransferCost
 from suture.wire.clients.replica_peer import ReplicaPeer
 from suture.wire.mapping.tree_pages import SELECTION_MAX, BlockRows
 
-RANGES_FROM_BLOCKS: Final = 2_048  # below it, all rows cost less than an extra round trip
-ASKED_MAX: Final = 3  # attempts at a tree that changes while it is read
-BLOCKS_PER_WINDOW: Final = 16_384  # planned and repaired together; bounds the memory
+RANGES_FROM_BLOCKS: Final = 2_048  # with fewer blocks, all rows cost less than a round trip
+ASKED_MAX: Final = 3  # attempts to read a tree that changes meanwhile
+BLOCKS_PER_WINDOW: Final = 16_384  # blocks planned and repaired at a time; bounds the memory
 ALL_BLOCKS: Final[BlockRange] = (0, ID_MAX)
 assert BLOCKS_PER_WINDOW <= SELECTION_MAX, "the ids of a window fit one request"
 
 
 @dataclass(frozen=True, slots=True)
 class SilentHolder:
-    """A holder of the container that cannot answer, with its last report.
+    """A holder of the container that cannot be asked, with its last report.
 
     `is_dead` means that the control plane considers its datanode lost.
     """
@@ -60,7 +60,7 @@ class SilentHolder:
 
 @dataclass(frozen=True, slots=True)
 class PeerTree:
-    """The answer of one peer: how it compares, and rows of the differing blocks."""
+    """One peer's answer: how its tree compares, and the rows of its differing blocks."""
 
     peer_id: PeerId
     peer: ReplicaPeer
@@ -77,9 +77,9 @@ class PeerTree:
         return self.state in {PeerState.USED, PeerState.EQUAL}
 
     def view(self, container_id: ContainerId, mine: Tree, window: BlockRange) -> PeerView:
-        """Return the differences within `window`; ask the peer for the chunks of those blocks.
+        """Return the differences in `window`. Ask the peer for the chunks of those blocks.
 
-        Raise DamagedData if they do not match its rows: its tree has changed, or is false.
+        Raise DamagedData if they do not match its block rows: its tree has changed, or is false.
         """
         scope = [
             (max(first, window[0]), min(last, window[1]))
@@ -105,7 +105,7 @@ class PeerTree:
 def query_peers(
     peers: Mapping[PeerId, ReplicaPeer], container_id: ContainerId, mine: Tree, executor: Executor
 ) -> list[PeerTree]:
-    """Ask all peers at once; return each peer's answer, by peer id."""
+    """Ask all peers concurrently; return their answers in the order of their ids."""
     futures = [
         executor.submit(ask, peer_id, peer, container_id, mine)
         for peer_id, peer in sorted(peers.items())
@@ -114,13 +114,13 @@ def query_peers(
 
 
 def ask(peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tree) -> PeerTree:
-    """Ask one peer; any failure becomes its state."""
+    """Ask one peer. A failure is returned as the peer's state."""
     meter = TransferCost()
     attempt = 1
     while True:
         try:
             return _descend(peer_id, peer, container_id, mine, meter)
-        except DamagedData as damage:  # inconsistent, or changed meanwhile
+        except DamagedData as damage:  # the tree is inconsistent, or has changed meanwhile
             error: SutureError = RefusedError(Code.MALFORMED_REQUEST, f"response: {damage}")
         except SutureError as failure:
             error = failure
@@ -130,13 +130,13 @@ def ask(peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tre
 
 
 def failed(peer_id: PeerId, peer: ReplicaPeer, error: SutureError, meter: TransferCost) -> PeerTree:
-    """Return a peer that failed, with the reason."""
+    """Return the answer of a peer that failed, with the reason."""
     message = f"{error.code}: {error}"
     return PeerTree(peer_id, peer, peer_state_of(error), message, meter=meter)
 
 
 def peer_state_of(error: SutureError) -> PeerState:
-    """Return the role of a peer after this error."""
+    """Return the state of a peer after this error."""
     if isinstance(error, UnavailableError):
         return PeerState.UNREACHABLE
     if error.code is Code.UNCLOSED_CONTAINER_IO:
@@ -199,7 +199,7 @@ def _differing_rows(
 
 
 def _same(first: TreeSummary, later: TreeSummary) -> None:
-    """Raise DamagedData if an answer is about another tree than the compared one."""
+    """Raise BUSY if a response comes from another tree than the first summary."""
     if (first.generation, first.root) != (later.generation, later.root):
         raise _changed()
 
@@ -240,8 +240,9 @@ def silent_holders(
 ) -> HolderCoverage:
     """Return the holders that did not answer: those that cannot be asked, and peers that failed.
 
-    A holder that reported the root of a peer that answered has that peer's data. Earlier reports of
-    peers that fail now are unknown here. Repairs do not wait for a holder whose datanode is dead.
+    If a holder reported the same root as a peer that answered, it has that peer's data. Earlier
+    reports of peers that fail now are unknown. Repairs do not wait for a holder whose datanode is
+    dead.
     """
     roots = {
         _shape(tree.summary): tree.peer_id
@@ -267,7 +268,7 @@ def _shape(summary: TreeSummary) -> tuple[Algorithm, int, int]:
 
 
 def split_block_ids(mine: Tree, peers: Sequence[PeerTree]) -> list[BlockRange]:
-    """Divide all block ids into ranges with a bounded number of blocks on any side."""
+    """Divide all block ids into ranges, each with a limited number of blocks."""
     ids: U64s = mine.block_ids
     for tree in peers:
         if tree.rows is not None:

@@ -1,4 +1,4 @@
-"""Preview of the changes that trusting one peer would make here."""
+"""Preview of the local changes that trusting one peer would make."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ class TrustedChange:
     offset: int
     length_bytes: int
     change: str  # install, replace, delete
-    before: int = 0  # the local leaf; 0 = unknown
+    before: int = 0  # checksum of the local leaf; 0 = unknown
     after: int = 0
 
 
 def changes_of(
     planned: RepairPlan, mine: Tree, rows: Mapping[BlockId, Sequence[ChunkInfo]]
 ) -> Iterator[TrustedChange]:
-    """Yield what a plan would change, by block and offset."""
+    """Yield the changes that a plan would make, by block and offset."""
     for action in planned.actions:
         if isinstance(action, AdoptTombstone):
             yield TrustedChange(action.block_id, 0, 0, "delete", after=action.checksum)
@@ -45,7 +45,7 @@ def changes_of(
 
 
 def fingerprint(changes: Iterable[TrustedChange]) -> int:
-    """Return a number that identifies these changes; never 0, which means that nothing was
+    """Return a number that identifies these changes. It is never 0, which means that no preview was
     shown."""
     value = 0
     for change in changes:

@@ -1,11 +1,13 @@
-"""Proofs by peers that their medium has, now, the data that is about to be deleted here.
+"""Proofs by peers that their medium has, now, the data that is about to be replaced or deleted
+locally.
 
-    a chunk       nonce ─► the peer reads it past its cache ─► BLAKE2b(nonce; bytes) == ours?
-    a replica     nonce ─► the peer reads it whole          ─► BLAKE2b(nonce; tree) fits its tree?
-                  it has all our data            some of our chunks, at random, each as above
+To prove a chunk, the peer gets a nonce, reads the chunk past its cache, and returns BLAKE2b(nonce;
+bytes). The result must match the local bytes. To prove a replica, the peer reads the replica
+completely and returns BLAKE2b(nonce; tree), which must match its tree. Its tree must contain all
+local data, and the peer must prove some random chunks as above.
 
-A peer with only a checksum, an old answer, or a cache in front of a dead disk cannot give a proof.
-docs/PROOFS.md describes the scope of a proof.
+A peer that has only a checksum, an old answer, or a cache in front of a dead disk cannot give a
+proof. docs/PROOFS.md describes the scope of a proof.
 """
 
 import secrets
@@ -30,17 +32,17 @@ from suture.wire.clients.peer import Peer
 from suture.wire.clients.replica_peer import ChunkProver
 from suture.wire.v1 import datanode_pb2 as pb
 
-SAMPLES: Final = 16  # chunks of a replica that are proven separately
-CLOCKS_S: Final = 1.0  # allowed difference between two clocks
+SAMPLES: Final = 16  # chunks of a replica that the peer must prove separately
+CLOCKS_S: Final = 1.0  # allowed difference between the clocks of two hosts
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class ProofAnswer:
-    """A peer's answer to a request for a proof. `proof` is its text for the journal, "" without
-    one. Then `why` is the reason; `is_false` means that its medium has other data, `is_silent` that
-    it did not answer now."""
+    """A peer's answer to a request for a proof. `proof` is its text for the journal; "" if there is
+    none. In this case `why` is the reason. `is_false` means that the peer's medium has other data,
+    `is_silent` that the peer did not answer."""
 
     proof: str = ""
     why: str = ""
@@ -57,8 +59,8 @@ def ask_for_chunks(
     container_id: ContainerId,
     chunks: Sequence[tuple[BlockId, int, bytes]],
 ) -> list[ProofAnswer]:
-    """Request a peer's proofs of several chunks (block, offset, bytes) in one call; return each
-    answer."""
+    """Request proofs of several chunks (block, offset, bytes) from a peer in one call; return an
+    answer for each."""
     asked = [(block, offset, secrets.token_bytes(NONCE_BYTES)) for block, offset, _ in chunks]
     answers: Sequence[bytes | SutureError]
     try:
@@ -86,7 +88,7 @@ def ask_for_chunks(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProof:
-    """A proof as text for the journal, and the earliest time since when its witness keeps its
+    """A proof as text for the journal, and the earliest time since when the witness pins its
     replica."""
 
     text: str
@@ -95,11 +97,12 @@ class ReplicaProof:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProofCollector:
-    """Collects a proof of possession from another holder before a local replica is deleted.
+    """Collects a proof of another holder before the local replica is deleted.
 
-    `mine` is our tree; `without_row` has the blocks with bytes here that no row describes.
-    `confirmed` returns which blocks deleted at a witness were ordered deleted. `age_max_s` is the
-    greatest age of its read; `keep_s` how long it keeps its replica after its last proof."""
+    `mine` is the local tree. `without_row` has the blocks with local bytes but no row. `confirmed`
+    returns the blocks whose delete the control plane has ordered. `age_max_s` is the maximum age of
+    the witness's read. `keep_s` is how long the witness pins its replica after its last proof.
+    """
 
     store: ReplicaStore
     container_id: ContainerId
@@ -113,8 +116,8 @@ class ReplicaProofCollector:
     clock: Clock
 
     def proof(self) -> ReplicaProof:
-        """Return the first witness's proof. Raise RefusedError(NOT_PROVEN), with each witness's
-        answer."""
+        """Return the proof of the first witness that gives one. Raise RefusedError(NOT_PROVEN),
+        with the reasons of all witnesses, if none does."""
         reasons: list[str] = []
         for peer_id, peer in self.witnesses.items():
             try:
@@ -132,8 +135,8 @@ class ReplicaProofCollector:
         )
 
     def _ask(self, peer_id: PeerId, peer: Peer) -> ReplicaProof:
-        """Request a proof from one witness. Its read may take long, so the promise to keep its
-        replica is requested again immediately before ours is deleted."""
+        """Request a proof from one witness. Its first read may take long, so the witness proves and
+        pins its replica again directly before the local one is deleted."""
         began_s = self.clock.monotonic_s()
         nonce, summary, proof = self._proven(peer, self.age_max_s)
         theirs = self.mine if _is_alike(self.mine, summary) else peer.tree(self.container_id)
@@ -166,8 +169,8 @@ class ReplicaProofCollector:
             raise RefusedError(Code.CHECKSUM_MISMATCH, "its response does not match its tree")
 
     def _check_has_all(self, theirs: Tree) -> None:
-        """Raise RefusedError if a witness lacks data that is healthy here, or may be, unless its
-        delete was ordered."""
+        """Raise RefusedError if the witness lacks data that is, or may be, healthy locally, unless
+        the control plane ordered its delete."""
         buried: list[BlockId] = []
         for block_id, index in _lacking(self.mine, theirs):
             if index >= 0 and theirs.deleted[index]:
@@ -192,7 +195,8 @@ class ReplicaProofCollector:
             )
 
     def _check_samples(self, theirs: Tree, peer_id: PeerId, peer: Peer) -> int:
-        """Request proofs of single chunks that are healthy on our medium; return their number."""
+        """Request proofs of random chunks that verify on the local medium; return their number.
+        Raise RefusedError if the witness does not prove one."""
         count = 0
         samples = self._samples(theirs)
         for group in grouped(samples, lambda sample: sample[1].length_bytes):
@@ -221,13 +225,13 @@ class ReplicaProofCollector:
                     found, offset, chunk.length_bytes, past_cache=True
                 )
             except SutureError:
-                continue  # damaged here: nothing to compare with
+                continue  # the local chunk is damaged: there is nothing to compare with
             if verifies(chunk, data):
                 yield block_id, chunk, data
 
 
 def _is_alike(mine: Tree, summary: TreeSummary) -> bool:
-    """Return whether a peer's tree equals ours, chunk for chunk."""
+    """Return whether a peer's tree equals the local tree, chunk for chunk."""
     return (
         mine.algorithm == summary.algorithm
         and mine.root == summary.root
@@ -237,7 +241,8 @@ def _is_alike(mine: Tree, summary: TreeSummary) -> bool:
 
 
 def _lacking(mine: Tree, theirs: Tree) -> Iterator[tuple[BlockId, int]]:
-    """Yield our live blocks that differ there, each with its index there, or -1."""
+    """Yield the local live blocks that differ at the peer, each with its index in the peer's tree,
+    or -1."""
     if mine.algorithm != theirs.algorithm:
         raise RefusedError(
             Code.INELIGIBLE, f"its tree uses {theirs.algorithm}, the local tree {mine.algorithm}"
@@ -252,7 +257,7 @@ def _lacking(mine: Tree, theirs: Tree) -> Iterator[tuple[BlockId, int]]:
 
 
 def _covers(mine: Tree, theirs: Tree, block_id: BlockId) -> bool:
-    """Return whether a peer has each healthy chunk of our block, and has it healthy."""
+    """Return whether the peer has each healthy chunk of a local block, and has it healthy."""
     leaves = mine.leaves(block_id)
     if not leaves:
         return theirs.index_of(block_id) >= 0
