@@ -1,11 +1,9 @@
-"""Pledges: replicas that must stay for a while, because they were proven to a datanode that deletes
-its own.
+"""Pins on replicas that this datanode has proved to a peer which is about to delete its own
+replica.
 
-    give ──► for a while no command deletes the replica here
-    leaving ──► while a replica is being deleted here, no pledge for it is given
-
-So if two datanodes are ordered to delete their replica of a container at the same moment, each with
-the other as witness, neither does.
+While a replica is pinned (`give`), no command deletes it. While a replica is being deleted
+(`leaving`), it cannot be pinned. If two datanodes are ordered to delete their replicas of one
+container at the same time, each with the other as witness, neither does.
 """
 
 import threading
@@ -18,12 +16,12 @@ from suture.errors import Code, UnavailableError
 from suture.runtime.clock import Clock
 
 PLEDGES_MAX: Final = 100_000
-"""Most pledges at a time."""
+"""Maximum number of pinned replicas."""
 
 
 class DeletePins:
-    """The pledges of one datanode. They end with the process; docs/PROOFS.md explains why that is
-    enough."""
+    """The pins of one datanode. They are lost when the process ends; docs/PROOFS.md explains why
+    this is safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -32,7 +30,8 @@ class DeletePins:
         self._leaving: set[ContainerId] = set()
 
     def give(self, container_id: ContainerId, keep_s: float) -> None:
-        """Keep the replica for `keep_s`. Raise UnavailableError(BUSY) if it is being deleted."""
+        """Pin the replica for `keep_s`. Raise UnavailableError(BUSY) if it is being deleted, or if
+        too many replicas are pinned."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if container_id in self._leaving:
@@ -55,7 +54,8 @@ class DeletePins:
 
     @contextmanager
     def leaving(self, container_id: ContainerId) -> Iterator[None]:
-        """Delete the replica in the body. Raise UnavailableError(BUSY) if a pledge protects it."""
+        """Mark the replica as being deleted for a `with` block. Raise UnavailableError(BUSY) if it
+        is pinned."""
         with self._lock:
             left_s = self._until_s.get(container_id, 0.0) - self._clock.monotonic_s()
             if left_s > 0:

@@ -1,12 +1,12 @@
 """Leases: the right to change one container, with one holder at a time.
 
-`agent/store/` has no locks of its own; callers of its mutating functions must hold the container's
-lease. A scan holds it only to begin and to commit. It does not write chunks and passes
-`writes_chunks=False`, because the change watch (`agent.scan.change_watch`) attributes file events
-to the agent while a lease that writes chunks is held, and shortly after.
+`agent/store/` has no locks of its own. Callers of functions that change a replica must hold the
+container's lease. A scan holds it only to begin and to commit. It passes `writes_chunks=False`,
+because the change watch (`agent.scan.change_watch`) ignores file events while a lease with
+`writes_chunks` is held, and shortly after.
 
-Not re-entrant: a thread that requests a lease twice has a bug, and fails at once instead of after a
-timeout.
+Leases are not re-entrant. A thread that requests the same lease twice has a bug, and fails at once
+instead of after a timeout.
 """
 
 import threading
@@ -21,7 +21,7 @@ from suture.errors import Code, UnavailableError
 from suture.runtime.clock import Clock, SystemClock
 
 WAITERS_MAX: Final = 1_000  # threads that may wait for leases; the pools are far smaller
-RELEASES_REMEMBERED_MAX: Final = 10_000  # for `written_within`; losing one costs an extra scan
+RELEASES_REMEMBERED_MAX: Final = 10_000  # for `written_within`; forgetting one costs a scan
 TIMEOUT_S_DEFAULT: Final = 30.0
 
 
@@ -33,7 +33,7 @@ class _Holder:
 
 
 class ContainerLeases:
-    """The leases of all containers of this agent."""
+    """Leases of all containers of this agent."""
 
     def __init__(self, *, clock: Clock | None = None, waiters_max: int = WAITERS_MAX) -> None:
         self._clock = clock or SystemClock()
@@ -52,9 +52,9 @@ class ContainerLeases:
         *,
         writes_chunks: bool = True,
     ) -> Iterator[None]:
-        """Hold the container's lease for the length of a `with` block.
+        """Hold the container's lease for a `with` block.
 
-        Raise UnavailableError(BUSY) when another holder keeps it for `timeout_s`, or when too many
+        Raise UnavailableError(BUSY) if another thread holds it for `timeout_s`, or if too many
         threads are waiting already.
         """
         self._acquire(container_id, timeout_s, writes_chunks)
@@ -67,10 +67,10 @@ class ContainerLeases:
     def share(
         self, container_id: ContainerId, timeout_s: float = TIMEOUT_S_DEFAULT
     ) -> Iterator[None]:
-        """Prevent changes of the container's chunks for the length of a `with` block.
+        """Prevent changes of the container's chunks for a `with` block.
 
-        Many may share at once, and a scan may begin and commit meanwhile; writers of chunks wait.
-        Raise UnavailableError(BUSY) as `hold` does.
+        Many threads may share at the same time, and a scan may begin and commit meanwhile. Writers
+        of chunks wait. Raise UnavailableError(BUSY) as `hold`.
         """
         with self._changed:
             self._wait(container_id, timeout_s, lambda: container_id not in self._holders)
@@ -85,12 +85,13 @@ class ContainerLeases:
                 self._changed.notify_all()
 
     def is_shared(self, container_id: ContainerId) -> bool:
-        """Return whether the container is being copied, so that a change has to wait."""
+        """Return whether a thread shares the container, for example to copy it, so that a change
+        has to wait."""
         return container_id in self._shares
 
     def written_within(self, container_id: ContainerId, window_s: float) -> bool:
-        """Return whether the agent writes the container's chunks, or did in the last `window_s`
-        seconds."""
+        """Return whether the agent is writing the container's chunks, or wrote them in the last
+        `window_s` seconds."""
         with self._changed:
             holder = self._holders.get(container_id)
             if holder is not None and holder.writes_chunks:

@@ -1,12 +1,12 @@
-"""The `suture-agent` program: build, wire, run, drain. Nothing is decided here.
+"""The `suture-agent` program: construction, start and shutdown.
 
-config ─► identity (volumes, else the SCM) ─► store (recovers) ─► server ─► loops ─► wait
-                                                                 stop: in reverse order
+It loads the config, determines the identity (from the volumes, otherwise from the SCM), opens and
+recovers the store, starts the server and the loops, and waits. It stops them in reverse order.
 """
 
 import os
 
-# Read when gRPC is imported: its core would log each failed handshake, and not as JSON.
+# gRPC reads this at import. Without it, its core logs each failed handshake, and not as JSON.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import faulthandler
@@ -60,7 +60,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 
 def security_of(config: AgentConfig) -> Security:
-    """Return this agent's credentials. Raise RefusedError naming the fault of the certificates."""
+    """Return this agent's credentials. Raise RefusedError if the certificates are invalid."""
     tls = config.tls
     files = None
     if tls.certificate is not None and tls.key is not None and tls.ca is not None:
@@ -85,14 +85,15 @@ def who_am_i(
     stop: StopRequest,
     certified_id: str = "",
 ) -> DatanodeIdentity | None:
-    """Return cluster and datanode id: from the volumes, else a new one in the SCM's cluster.
+    """Return the identity of this datanode: from the volumes, or a new one in the SCM's cluster.
 
-    The first start waits for an SCM, because a volume is formatted for one cluster; return None if
-    stopped meanwhile. A certificate that names a datanode determines the id of a new one. Raise
-    RefusedError if the volumes belong to another, or if all are empty and the SCM knows their
-    former replicas. If no volume can be read, the id is that of the datanode that the SCM knows at
-    this address, because a host that lost its only disk has to report that; raise the disk's error
-    if the SCM knows none.
+    The first start waits for an SCM, because a volume is formatted for one cluster. Return None if
+    the agent is stopped meanwhile. A new datanode gets the id in its certificate, if it has one.
+
+    Raise RefusedError if the volumes belong to another datanode than the certificate, or if all
+    volumes are empty although the SCM has records of their replicas. If no volume is readable, use
+    the datanode that the SCM knows at this address, because a host that lost its only disk has to
+    report that. Raise the disk's error if the SCM knows none.
     """
     unreadable: SutureError | None = None
     try:
@@ -133,11 +134,13 @@ def known_at(
     certified_id: str,
     unreadable: SutureError,
 ) -> DatanodeIdentity:
-    """Return the datanode that a control plane knows by our certificate's id or at our address.
+    """Return the datanode that a control plane knows by the certificate's id, or at this agent's
+    address.
 
-    Without a certificate, only a silent datanode is accepted: one that sends heartbeats is another
-    host that was given the same address. Of several at one address, the last to call is chosen.
-    Raise UnavailableError while it calls, or `unreadable` if the control plane knows none.
+    Without a certificate, only a datanode without heartbeats is accepted; otherwise another host
+    has the same address. If several match, the one with the latest heartbeat is chosen. Raise
+    UnavailableError while that datanode sends heartbeats. Raise `unreadable` if the control plane
+    knows no such datanode.
     """
     if not isinstance(scm, ScmClient):
         raise unreadable
@@ -164,8 +167,8 @@ def known_at(
 def cluster_at(
     scm: ScmClient | ExternalControlPlane, config: AgentConfig, certified_id: str
 ) -> str:
-    """Ask a control plane which cluster a first start joins. Raise UnavailableError; RefusedError
-    if it knows replicas that were on our volumes."""
+    """Return the cluster that a first start joins, from a control plane. Raise UnavailableError if
+    it does not answer, RefusedError if it has records of replicas on this agent's volumes."""
     if not isinstance(scm, ScmClient):
         return scm.cluster_id()
     answer = scm.list_nodes(scm_pb2.ListNodesRequest())
@@ -174,8 +177,8 @@ def cluster_at(
 
 
 def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity) -> None:
-    """Raise RefusedError if a leader leads another cluster, or rejects this agent. A leader that
-    does not answer is tried again later."""
+    """Raise RefusedError if an external control plane has another cluster, or refuses this agent. A
+    control plane that does not answer is not checked."""
     for leader in leaders:
         try:
             theirs = leader.cluster_id()
@@ -193,8 +196,9 @@ def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity
 def replicas_elsewhere(
     answer: scm_pb2.ListNodesResponse, config: AgentConfig, certified_id: str
 ) -> str:
-    """Return what the control plane knows of a datanode with our id or address that has replicas;
-    "" for nothing. With empty volumes this agent would not be that datanode any more."""
+    """Return a description of the datanode with this agent's id or address that has replicas,
+    according to the control plane; "" if there is none. With empty volumes, this agent cannot be
+    that datanode."""
     address = config.node.advertise or config.node.listen
     for node in answer.nodes:
         is_us = node.datanode_id == certified_id or node.address == address
@@ -208,8 +212,8 @@ def replicas_elsewhere(
 
 
 def doors_of(config: AgentConfig) -> Sequence[MakeDoor]:
-    """Return the makers of the protocol servers in the config. Ozone's modules are imported only if
-    needed."""
+    """Return the functions that create the protocol servers in the config. Ozone's modules are
+    imported only if needed."""
     if not config.ozone.listen:
         return ()
     from ozone.wiring import doors
@@ -218,7 +222,7 @@ def doors_of(config: AgentConfig) -> Sequence[MakeDoor]:
 
 
 def leaders_of(config: AgentConfig) -> Sequence[ExternalControlPlane]:
-    """Return the control planes of another kind in the config."""
+    """Return the external control planes in the config."""
     theirs = ozone_scms(config.node.scm)
     if not theirs:
         return ()
@@ -231,7 +235,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
     """Run the agent until `stop` is set; return its exit code."""
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
-    faulthandler.enable()  # prints a trace of a fatal signal, such as a bad disk under a memory map
+    faulthandler.enable()  # prints a trace at a fatal signal, such as SIGBUS of a memory map
     set_switch_interval()
     memory.share_heaps()
     raise_limit()
@@ -267,7 +271,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
 
 
 def reload(host: AgentProcess, supervisor: SystemdNotifier, config_path: Path) -> None:
-    """Reload the options, and apply the live ones. An invalid file changes nothing."""
+    """Reload the config, and apply its live options. An invalid file changes nothing."""
     supervisor.reloading()
     host.security.reload()
     try:
@@ -289,7 +293,7 @@ def serve(
     who: DatanodeIdentity,
     config_path: Path,
 ) -> int:
-    """Serve until `stop`; drain; return the exit code."""
+    """Serve until `stop` is set, then shut down. Return the exit code."""
     try:
         host.start()
         freeze_what_stays()
@@ -353,9 +357,9 @@ def command(
 
 
 def main(stop: StopRequest | None = None) -> None:
-    """Run the command line until `stop` is set. Signals set a new one if there is none yet.
+    """Run the command line until `stop` is set. If `stop` is None, signals set a new one.
 
-    Exit codes: 0 stopped as requested; 1 cannot start, or cannot drain; 64 usage.
+    Exit codes: 0 stopped as requested; 1 cannot start, or cannot finish running work; 64 usage.
     """
     run_server(app, stop)
 

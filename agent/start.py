@@ -1,7 +1,7 @@
-"""The entry point of `suture-agent`: handle signals first, then import the agent.
+"""Entry point of `suture-agent`: installs signal handlers first, then imports the agent.
 
-The imports take seconds on a small host. Without a handler SIGHUP ends the process meanwhile, and
-process 1 of a container loses SIGTERM, because the kernel drops its unhandled signals.
+The imports take seconds on a small host. Without a handler, SIGHUP would end the process meanwhile.
+Process 1 of a container would lose SIGTERM, because the kernel drops its unhandled signals.
 """
 
 from suture.runtime.standard_streams import open_standard_streams
@@ -10,7 +10,7 @@ from suture.runtime.umask import set_daemon_umask
 
 
 def main() -> None:
-    """Handle SIGTERM, SIGINT and SIGHUP from now on, then run the command line of the agent."""
+    """Handle SIGTERM, SIGINT and SIGHUP from now on, then run the agent's command line."""
     open_standard_streams()
     set_daemon_umask()
     stop = StopRequest()

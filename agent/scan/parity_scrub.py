@@ -152,7 +152,8 @@ class ParityScrub:
         return message
 
     def _next(self) -> ContainerId | None:
-        """Return the next container to verify; forget those whose shard is no longer here."""
+        """Return the next container to verify; None if none is due. Forget containers whose shard
+        this datanode no longer has."""
         here: set[ContainerId] = set(self._shard_ids().tolist())
         with self._lock:
             for known in (self._verified_at_ms, self._reports):
@@ -164,8 +165,8 @@ class ParityScrub:
         return min(due, key=self._order, default=None)
 
     def _shard_ids(self) -> U64s:
-        """Return the containers whose closed shards are here. Read the rows again only after a
-        change."""
+        """Return the containers of which this datanode has a closed shard. Read the rows again only
+        after a change."""
         version = self._store.volume_set.version()
         if self._seen is None or self._seen[0] != version:
             shard_ids = [
@@ -179,8 +180,8 @@ class ParityScrub:
         return self._seen[1]
 
     def _order(self, container_id: ContainerId) -> tuple[float, int]:
-        """Return a sort key: longest due first. Each datanode starts elsewhere among those never
-        verified."""
+        """Return a sort key: the container that has been due for the longest time first. Among
+        containers that were never verified, each datanode uses another order."""
         seed = zlib.crc32(f"{self._datanode_id}:{container_id}".encode())
         return self._due_at_s.get(container_id, 0.0), seed
 
@@ -188,8 +189,8 @@ class ParityScrub:
         self._due_at_s[container_id] = self._clock.monotonic_s() + delay_s
 
     def _shards(self, container_id: ContainerId) -> tuple[list[ShardLocation], str]:
-        """Return the holder of each shard, and the code; no shards where it is another datanode's
-        turn."""
+        """Return the holder of each shard, and the erasure code; no shards if another datanode has
+        to verify the container."""
         info = self._info(container_id)
         closed = [
             item

@@ -234,13 +234,13 @@ class ScanManager:
         return self._volume_loop(volume)
 
     def client_read(self, latency_s: float) -> None:
-        """Record the latency of a client's read; called by server threads."""
+        """Record the latency of a client's read. Server threads call this."""
         self._latencies.add(self._tools.clock.monotonic_s(), latency_s)
 
     def trouble(self, trouble: StoreFailure) -> None:
-        """Check the volume, and scan the container, where a client's call failed. Called by server
-        threads. Repeated failures of one container do not repeat the scan, because a bad sector
-        stays bad."""
+        """Scan the container of a failed client call, and check the volume if its disk is at fault.
+        Server threads call this. Repeated failures of one container do not repeat the scan, because
+        a bad sector stays bad."""
         if trouble.is_disk:
             self.checks.request(self._tools.store.volume_id(trouble.container_id), trouble.reason)
         self.on_demand.request(
@@ -250,10 +250,11 @@ class ScanManager:
         )
 
     def last_copies(self, container_ids: Iterable[int]) -> None:
-        """Replace the set of containers of which only this datanode has a healthy copy.
+        """Replace the set of containers of which only this datanode has a healthy replica.
 
-        Each of them is read first, and once, unless it was read shortly before. Unknown ids do
-        nothing. An entry recorded while the wall clock was ahead counts as recorded now.
+        Each of them is scanned first, once, unless it was scanned recently. Unknown ids are
+        ignored. If the wall clock was ahead when a container was recorded, the time of this call
+        counts.
         """
         known, now_ms = self._last_copy_since_ms, self._tools.clock.now_ms()
         since_ms = max(1, now_ms - int(self._schedule.rest_s * 1000))
@@ -263,7 +264,8 @@ class ScanManager:
         }
 
     def reconfigure(self, config: ScanConfig) -> None:
-        """Apply the live options of `config`. Raise RefusedError, and then change nothing."""
+        """Apply the live options of `config`. Raise RefusedError, with nothing changed, if a scan
+        interval is infeasible and the config refuses that."""
         promises = self._promises_of(config)
         self._config, self._promises = config, promises
         for worker in self._workers.values():

@@ -165,7 +165,7 @@ class _Check:
         node_count_min: int,
         keep: list[bytes] | None = None,
     ) -> None:
-        """Read a whole database; `keep` collects the data of its nodes."""
+        """Read all pages of a database; `keep` collects the values of its nodes."""
         entry_count = 0
         for pages, nodes in self._leaves(database, key_bytes, node_count_min=node_count_min):
             if (nodes.flags & ~BIG_DATA).any():
@@ -190,8 +190,8 @@ class _Check:
     def _leaves(
         self, database: DatabaseRoot, key_bytes: int | None, *, node_count_min: int
     ) -> Iterator[tuple[Bytes, PageNodes]]:
-        """Yield the leaves of a database with their nodes, level by level from its root. A level is
-        in the order of its keys, but read in the order of the file."""
+        """Yield the leaf pages of a database with their nodes, after checking the levels from its
+        root. A level is in key order, but its pages are read in file order."""
         level = np.array([database.root] if database.depth else [], np.uint64).astype(np.int64)
         is_native = database.flags & INTEGER_KEY != 0
         keys = KeyOrder(key_bytes, is_native=is_native) if key_bytes and len(level) else None
