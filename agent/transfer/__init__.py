@@ -1,1 +1,1 @@
-"""Transfer of a whole replica from one datanode to another: sending and receiving."""
+"""Transfer of a complete replica from one datanode to another: sender and receiver."""

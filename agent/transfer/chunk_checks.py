@@ -1,9 +1,8 @@
-"""Streaming verification of chunks: each chunk is judged at its last byte, without being kept.
+"""Streaming verification of chunks: each chunk is judged at its last byte, without storing it.
 
-    CRC32C        one running CRC, compared with the combination of its windows' CRCs
-    any other     the chunk is kept until it is complete: these are rare, and at most 32 MiB
-
-Pure: no disk, no socket.
+For CRC32C, one running CRC is compared with the combination of the windows' CRCs. For other
+checksum types, the chunk is stored until it is complete; these are rare, and at most 32 MiB. Pure:
+no disk, no socket.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ CRC_BYTES: Final = 4
 
 
 class StreamedChunks:
-    """The chunks of one block whose bytes arrive piece by piece, from offset 0 on."""
+    """The chunks of one block, whose bytes arrive piece by piece from offset 0 on."""
 
     def __init__(self, chunks: Sequence[ChunkInfo]) -> None:
         self._left: Iterator[ChunkInfo] = iter(chunks)
@@ -29,9 +28,10 @@ class StreamedChunks:
         self.wrong: list[ChunkInfo] = []
 
     def feed(self, data: memoryview) -> None:
-        """Take the next bytes of the block; `wrong` then has the chunks that fail.
+        """Take the next bytes of the block. Chunks that do not match their checksums are added to
+        `wrong`.
 
-        Bytes that belong to no chunk are skipped.
+        Bytes between chunks are skipped.
         """
         while data:
             chunk = self._chunk
@@ -51,7 +51,7 @@ class StreamedChunks:
                 self._judge(chunk)
 
     def missing(self) -> list[ChunkInfo]:
-        """Return the chunks with missing bytes after the end of the block."""
+        """Return the chunks of which bytes are missing after the end of the block."""
         return [] if self._chunk is None else [self._chunk, *self._left]
 
     def _add(self, chunk: ChunkInfo, piece: memoryview) -> None:
@@ -78,7 +78,7 @@ class StreamedChunks:
 
 
 def whole_crc(chunk: ChunkInfo) -> int:
-    """Return the CRC32C of the whole chunk, combined from those of its windows."""
+    """Return the CRC32C of the complete chunk, combined from those of its windows."""
     if len(chunk.window_checksums) == CRC_BYTES:
         return int.from_bytes(chunk.window_checksums)
     return combined(

@@ -1,8 +1,9 @@
-"""Condition of a replica as its source declares it before the first block.
+"""Damage and contradictions that the source of an import declares before the first block.
 
-Only declared damage is expected, and it is marked on arrival. If lost rows cannot be assigned to
-blocks, they would be forgotten here, so the source must be scanned first. If peers contradict the
-source, they contradict its copy as well: the copy keeps the contradictions, which excuse no damage.
+Only declared damage is accepted. It is recorded when the replica arrives. If the source lost rows
+and does not know of which blocks, the import is refused, because the target would not record the
+loss; the source must be scanned first. If peers contradict the source, they contradict its copy as
+well. The copy therefore stores the contradictions. They do not count as declared damage.
 """
 
 from dataclasses import dataclass, field
@@ -17,12 +18,13 @@ from suture.errors import Code, RefusedError
 from suture.wire.mapping import codec
 from suture.wire.v1 import datanode_pb2 as pb
 
-FINDINGS_MAX: Final = 10_000  # a replica with more damage is not worth copying
+FINDINGS_MAX: Final = 10_000  # a replica with more damage is not copied
 
 
 @dataclass(slots=True)
 class DeclaredDamage:
-    """Findings of the source: evidence of damage by block, the places, and contradictions."""
+    """Findings of the source: the evidence of damage by block, the damaged (block, offset) pairs,
+    and the contradictions."""
 
     container_id: ContainerId
     evidence: dict[int, str] = field(default_factory=dict)
@@ -31,7 +33,8 @@ class DeclaredDamage:
     _damage_count: int = 0
 
     def add(self, message: pb.ImportFindings) -> None:
-        """Add a page of findings. Raise RefusedError."""
+        """Add a page of findings. Raise RefusedError if it is invalid, or names lost rows without
+        their blocks."""
         for item in message.findings:
             if item.verdict == Verdict.CONTRADICTORY:
                 self._contradicted(item)
@@ -51,7 +54,8 @@ class DeclaredDamage:
             self.places.add((item.local_id, item.offset))
 
     def covers(self, tree: Tree, block_id: int, offset: int) -> bool:
-        """Return whether the source declared damage of this chunk (offset -1: of the row)."""
+        """Return whether the source declared this chunk as damaged; `offset` -1 means the block's
+        row."""
         if (block_id, offset) in self.places or (block_id, -1) in self.places:
             return True
         if offset < 0:

@@ -1,4 +1,4 @@
-"""Incremental folding of a tree from arriving rows, so that little is left to do at the end.
+"""Incremental construction of a tree from arriving rows, so that little work remains at the end.
 
 Pure: no disk, no socket.
 """
@@ -17,7 +17,7 @@ from suture.wire.mapping import codec
 
 
 class ImportTreeBuilder:
-    """A tree under construction, from rows by ascending block id."""
+    """A tree that is being built from rows by ascending block id."""
 
     def __init__(self, source: Tree) -> None:
         """Begin a tree with the algorithm and the tombstones of the source's tree."""
@@ -25,12 +25,12 @@ class ImportTreeBuilder:
         self._tombstones = tombstones(source)
 
     def add_run(self, run: SimpleRun) -> None:
-        """Add blocks with known leaves."""
+        """Add simple blocks whose leaves are known."""
         counts = np.ones(len(run.rows), np.uint64)
         self._builder.add_blocks(run.block_ids, counts, run.spans, run.leaves)
 
     def add_block(self, block: BlockData) -> None:
-        """Add a block of any shape. Raise RefusedError if no tree can hold its chunks."""
+        """Add any block. Raise RefusedError if a tree cannot contain its chunks."""
         self._builder.add_block(block.block_id)
         try:
             for chunk in block.chunks:
@@ -39,7 +39,7 @@ class ImportTreeBuilder:
             raise codec.malformed("blocks.rows", str(error)) from error
 
     def tree(self) -> Tree:
-        """Return the tree of everything added. Raise RefusedError."""
+        """Return the tree of all added blocks. Raise RefusedError if they are invalid."""
         for block_id, checksum in self._tombstones.items():
             self._builder.add_tombstone(block_id, checksum)
         try:
@@ -49,9 +49,8 @@ class ImportTreeBuilder:
 
 
 def rebuild_tree(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm: Algorithm) -> Tree:
-    """Return the tree of intact rows, by another algorithm than the source's. Raise
-    RefusedError.
-    """
+    """Return the tree of intact rows, with another algorithm than the source's. Raise RefusedError
+    if the rows are invalid."""
     try:
         return build_from_rows(rows, tombstones(source), algorithm=algorithm)
     except DamagedData as damage:
@@ -59,13 +58,13 @@ def rebuild_tree(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm:
 
 
 def tombstones(tree: Tree) -> dict[BlockId, int]:
-    """Return the checksums of the deleted blocks."""
+    """Return the tombstone checksums of deleted blocks."""
     dead = tree.deleted
     ids, checksums = tree.block_ids[dead].tolist(), tree.block_checksums[dead].tolist()
     return dict(zip(ids, checksums, strict=True))
 
 
 def plain(tree: Tree, excused: U64s) -> tuple[U64s, U64s]:
-    """Return ids and checksums of the live blocks that are not declared damaged."""
+    """Return ids and checksums of the live blocks, without the `excused` ones."""
     kept = ~tree.deleted & ~np.isin(tree.block_ids, excused)
     return tree.block_ids[kept], tree.block_checksums[kept]

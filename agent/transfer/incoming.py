@@ -1,11 +1,12 @@
 """Import of a replica: every message and every window is verified before it is accepted.
 
-    header ─► room reserved, a place to build in
-    tree   ─► folds from its own leaves
-    blocks ─► windows checked against the rows while they are written
-    end    ─► complete, rows fold to the tree ─► synced, in place, reported
+1. The header describes the replica. The importer reserves space.
+2. The tree must match the checksums of its own leaves.
+3. The windows of the blocks are verified against the rows while the data is written.
+4. At the end, all blocks must be present and the rows must match the tree. The replica is then
+   synced, moved into place and reported.
 
-Damage that the source declared is accepted and marked. Any other damage fails the import, which
+Damage that the source declared is accepted and recorded. Any other damage fails the import, which
 then leaves nothing visible.
 """
 
@@ -65,7 +66,7 @@ STEP_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Result of an import."""
+    """Result of an import: the replica, its data bytes, and the number of damaged chunks."""
 
     facts: ReplicaFacts
     data_bytes: int
@@ -73,19 +74,20 @@ class ImportResult:
 
 
 class ArrivingReplicas(Protocol):
-    """Store for imported replicas: a `ReplicaStore`, or a volume move's wrapper of it."""
+    """Store for imported replicas: a `ReplicaStore`, or its wrapper for moves between volumes."""
 
     def begin_arrival(self, announced: ImportSpec, submit: Submit | None = ...) -> ReplicaImport:
-        """Reserve room; the caller ends the import with `finish_arrival` and `discard`."""
+        """Reserve space. The caller ends the import with `finish_arrival`, and always with
+        `discard`."""
 
     def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
-        """Put an imported replica in place: durable, and served from then on."""
+        """Commit an imported replica durably, and serve it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaImporter:
-    """Services that every import of this datanode uses. `on_arrived` receives each imported
-    replica. The replicas arrive in `store`, or in `target` if that is given."""
+    """Services for all imports of this datanode. `on_arrived` is called for each imported replica.
+    Replicas are imported into `target`, or into `store` if that is None."""
 
     store: ReplicaStore
     leases: Leases
@@ -95,11 +97,12 @@ class ReplicaImporter:
     target: ArrivingReplicas | None = None
 
     def read_part(self, encoded: bytes) -> ImportMessage:
-        """Decode one message of a stream. Raise DecodeError."""
+        """Decode one message of a stream. Raise DecodeError if it is invalid."""
         return read_part(encoded)
 
     def receive(self, parts: Iterator[ImportMessage]) -> ImportResult:
-        """Receive one replica. Raise SutureError; then nothing of it remains."""
+        """Receive one replica. Raise SutureError if this fails; nothing of the replica then
+        remains."""
         first = next(parts, None)
         if first is None or first.kind != "header":
             raise codec.malformed("parts", "the stream does not begin with a header")
@@ -109,7 +112,7 @@ class ReplicaImporter:
         arrival = target.begin_arrival(announced, self.executor.submit)
         try:
             reception = _ImportStream(arrival, header, self.now_ms())
-            with closing(read_ahead(parts, self.executor)) as ahead:  # a thread per import
+            with closing(read_ahead(parts, self.executor)) as ahead:  # uses one thread
                 reception.take_all(ahead)
             received = reception.judged(self.store.algorithm)
             with self.leases.hold(announced.container_id):
@@ -122,7 +125,8 @@ class ReplicaImporter:
 
 
 def parse_header(header: pb.ImportHeader, cluster_id: str) -> ImportSpec:
-    """Return the announced replica. Raise RefusedError."""
+    """Return the replica that the header describes. Raise RefusedError if it is invalid or of
+    another cluster."""
     if header.cluster_id != cluster_id:
         raise RefusedError(
             Code.WRONG_CLUSTER, f"the sender belongs to another cluster: {header.cluster_id!r}"
@@ -155,7 +159,7 @@ def parse_header(header: pb.ImportHeader, cluster_id: str) -> ImportSpec:
 
 @dataclass(slots=True)
 class _OpenBlock:
-    """A block whose bytes are still arriving. `block` is None if its row is unreadable."""
+    """A block of which bytes are still missing. `block` is None if its row is unreadable."""
 
     block_id: BlockId
     block: BlockData | None
@@ -188,7 +192,7 @@ class _ImportStream:
         self.data_bytes = 0
 
     def take_all(self, parts: Iterator[ImportMessage]) -> None:
-        """Take every part up to the end."""
+        """Process all messages up to the end."""
         for part in parts:
             match part.kind:
                 case "tree" if self._tree is None:
@@ -206,11 +210,11 @@ class _ImportStream:
         raise cut_off()
 
     def judged(self, algorithm: Algorithm) -> ImportVerdict:
-        """Return the received replica, once it is complete. Raise RefusedError if it is
+        """Return the result of the import when the replica is complete. Raise RefusedError if it is
         inconsistent.
 
-        A healthy replica gets a tree of this datanode's algorithm; a damaged one keeps the source's
-        tree, which shows what the source read.
+        A healthy replica gets a tree with this datanode's algorithm. A damaged one keeps the
+        source's tree, which shows what the source read.
         """
         received = self._known_tree()
         tree = self._fold().tree()
@@ -231,14 +235,14 @@ class _ImportStream:
     # -- the tree
 
     def _add_page(self, page: pb.HashesPage) -> None:
-        """Keep a page of the tree until all pages have arrived."""
+        """Store a page of the tree until all pages have arrived."""
         self._pages_bytes += page.ByteSize()
         if self._pages_bytes > TREE_BYTES_MAX:
             raise codec.malformed("tree", f"more than {TREE_BYTES_MAX} bytes")
         self._pages.append(page)
 
     def _known_tree(self) -> Tree:
-        """Return the source's tree, which is complete once a later part arrives."""
+        """Return the source's tree. It is complete when a later message arrives."""
         if self._tree is None:
             summary, tree = tree_pages.read_tree(iter(self._pages))
             if tree.summary() != replace(summary, generation=tree.generation):
@@ -249,13 +253,14 @@ class _ImportStream:
         return self._tree
 
     def _fold(self) -> ImportTreeBuilder:
-        """Return the folding of arriving rows to a tree of the source's algorithm."""
+        """Return the builder for the tree of arriving rows, with the source's algorithm."""
         self._known_tree()
         assert self._folding is not None, "it begins with the tree"
         return self._folding
 
     def _check_rows(self, received: Tree, folded: Tree) -> None:
-        """Raise RefusedError if the rows do not fold to the tree's checksums of the same blocks."""
+        """Raise RefusedError if the arrived rows give other block checksums than the source's
+        tree."""
         excused = received.unhealthy_block_ids()
         named = np.array(sorted(key for key in self._declared.evidence if key > 0), np.uint64)
         excused = np.union1d(excused, named)
@@ -281,8 +286,8 @@ class _ImportStream:
     def _take_begun(
         self, ids: list[BlockId], rows: list[bytes], sizes: list[int], data: memoryview, at: int
     ) -> int:
-        """Take the blocks that begin in a part, from `at` on; return the end of the last one in
-        it."""
+        """Process the blocks that begin in a message, from offset `at` on; return the offset after
+        the last one."""
         self._row_count += self._arrival.keep_rows(ids, rows)
         self._sent_count += len(ids)
         whole = len(ids)
@@ -325,7 +330,7 @@ class _ImportStream:
         starts: list[int],
         data: memoryview,
     ) -> None:
-        """Take the blocks whose bytes are all in this part; simple ones together."""
+        """Process the blocks whose bytes are completely in this message, simple ones together."""
         files: list[tuple[BlockId, memoryview]] = []
         index = 0
         algorithm = self._known_tree().algorithm
@@ -347,8 +352,8 @@ class _ImportStream:
     def _take_simple(
         self, run: SimpleRun, sizes: list[int], starts: list[int], data: memoryview
     ) -> list[tuple[BlockId, memoryview]]:
-        """Check small blocks of one chunk; return those to write. Other blocks are taken one by
-        one."""
+        """Verify small blocks of one chunk each; return those to write together. Other blocks are
+        processed one by one."""
         ids = cast(list[BlockId], run.block_ids.tolist())
         count = len(ids)
         is_crc32c = run.checksum_type is ChecksumType.CRC32C
@@ -382,7 +387,7 @@ class _ImportStream:
         return files
 
     def _begin(self, block_id: BlockId, row: bytes, file_bytes: int, *, is_folded: bool) -> None:
-        """Begin a block that is not taken in one step."""
+        """Begin a block that is not processed in one step."""
         block = self._decoded(block_id, row)
         chunks: tuple[ChunkInfo, ...] = ()
         if block is not None:
@@ -411,12 +416,12 @@ class _ImportStream:
             return None
 
     def _go_on(self, data: memoryview) -> int:
-        """Give the open block its missing bytes; return how many it took."""
+        """Append data to the open block; return how many bytes it took."""
         block = self._open
         if block is None:
             return 0
         piece = data[: block.left_bytes]
-        for start in range(0, len(piece), STEP_BYTES):  # checked and copied while in the cache
+        for start in range(0, len(piece), STEP_BYTES):  # small steps stay in the CPU's cache
             step = piece[start : start + STEP_BYTES]
             block.chunks.feed(step)
             self._arrival.append(step)
@@ -448,7 +453,7 @@ class _ImportStream:
     def _note(
         self, fault: DamageFault, block_id: BlockId, offset: int, length_bytes: int, what: str
     ) -> None:
-        """Mark damage that the source declared. Raise RefusedError for any other."""
+        """Record damage that the source declared. Raise RefusedError for any other damage."""
         if not self._declared.covers(self._known_tree(), block_id, offset):
             raise _undeclared(self._container_id, what)
         if len(self._findings) >= FINDINGS_MAX:
@@ -481,7 +486,7 @@ class _ImportStream:
 
 
 def small_count(tree: Tree) -> int:
-    """Return the number of blocks with a single small chunk."""
+    """Return the number of blocks that have a single small chunk."""
     alone = tree.chunk_starts[:-1][tree.chunk_counts == 1]
     return int(np.count_nonzero(tree.chunk_lengths[alone] <= PACKED_BYTES_MAX))
 

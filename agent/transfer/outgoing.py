@@ -1,11 +1,9 @@
-"""Export of a replica as a stream of messages.
+"""Export of a replica as a stream of messages: header, tree, findings, blocks, end.
 
-    header ─ tree ─ findings ─ blocks: rows and data, read ahead by a few parts ─ end
-
-The source holds a share of the container's lease, so that no chunk is written meanwhile. It reads
-past the page cache and verifies nothing: the target checks every window against the row, and known
-damage is declared first. Undeclared damage ends the stream; the sender then reads the whole
-replica, and sends it again with its findings.
+The source shares the container's lease, so that no chunk is written meanwhile. It reads past the
+page cache, a few messages ahead, and verifies nothing. The target verifies every window against the
+row. Known damage is declared before the blocks. Undeclared damage ends the stream; the sender then
+scans the replica and sends it again with the findings.
 """
 
 import errno
@@ -51,12 +49,12 @@ from suture.wire.mapping import tree_pages
 from suture.wire.v1 import datanode_pb2 as pb
 
 NO_DATA: Final = frozenset({errno.EIO, errno.ENOENT})
-READ_AHEAD_PARTS: Final = 4  # read ahead; one MiB each
+READ_AHEAD_PARTS: Final = 4  # messages read ahead; one MiB each
 
 
 @dataclass(slots=True)
 class ReplicaExport:
-    """The export of one replica. Used by one thread at a time; readers work beside it."""
+    """Export of one replica. One thread at a time uses it; reader threads work beside it."""
 
     store: ReplicaStore
     container_id: ContainerId
@@ -74,8 +72,8 @@ class ReplicaExport:
     _ahead: ReadsAhead = field(init=False)
 
     def stream(self) -> Iterator[bytes]:
-        """Yield the encoded parts. On a failure end early, with the reason in `failure`; the target
-        refuses a stream without its last part."""
+        """Yield the encoded messages. If this fails, end early and set `failure`; the target
+        refuses a stream without its last message."""
         try:
             for part in self._parts():
                 if self.stop():
@@ -139,7 +137,7 @@ class ReplicaExport:
                 yield self._next_read(pending)
         finally:
             for _, future in pending:
-                if not future.cancel():  # it reads in the directory that is closed below
+                if not future.cancel():  # wait: it reads in the directory that is closed below
                     with suppress(Exception):
                         future.result()
             self._ahead.close()
@@ -153,11 +151,11 @@ class ReplicaExport:
         return part
 
     def _pieces(self, tree: Tree, without_row: Mapping[BlockId, int]) -> Iterator[ExportPiece]:
-        """Cut the replica into parts; lost rows are sent as empty ones."""
+        """Divide the replica into messages. Blocks without a row are sent with an empty row."""
         known = self.store.view(self.container_id).block_rows()
         lost = lost_rows(self.store, self.container_id, without_row)
         rows = merge(known, lost, key=itemgetter(0)) if lost else known
-        named = [key for key in self.damaged_block_ids if key > 0]  # not the whole replica's
+        named = [key for key in self.damaged_block_ids if key > 0]  # not findings of the replica
         damaged = np.array(sorted(named), np.uint64)
         batch = SmallBlockBatch()
         for item in runs(rows, tree.algorithm, PART_BYTES):
@@ -178,7 +176,7 @@ class ReplicaExport:
         yield from batch.taken()
 
     def _single(self, block_id: BlockId, row: bytes) -> Iterator[ExportPiece]:
-        """Cut one block that is large or has known damage."""
+        """Divide one block that is large or has known damage."""
         is_damaged = block_id in self.damaged_block_ids
         actual = self._files.size_bytes(block_id)
         size = actual
@@ -195,9 +193,9 @@ class ReplicaExport:
             first = False
 
     def _begin(self, piece: ExportPiece) -> Future:
-        """Start making the part of one piece. Small files, and whole pages of a file, are read
-        asynchronously, because threads that open files would only wait for the GIL. Everything else
-        takes a thread."""
+        """Start to make one message. Small files, and full pages of a file, are read
+        asynchronously, because threads that open files would only wait for the GIL. All other reads
+        use a thread."""
         span = piece.span
         if self.compress or not self._ahead.is_possible:
             return self.executor.submit(self._read, piece)
@@ -215,19 +213,20 @@ class ReplicaExport:
         return self.executor.submit(self._read, piece)
 
     def _finish(self, span: BlockSpan, part: bytes, hole: memoryview, number: int) -> bytes:
-        """Return the part of one piece once its hole is filled. Raise SutureError."""
+        """Return a message after its data was read into the hole. Raise SutureError if the read
+        failed."""
         try:
             count = self._ahead.count(number)
         except OSError as error:
             if error.errno not in REFUSED:
                 raise self._trouble(span.block_id, error) from error
             count = 0
-        if count < span.length_bytes:  # the file changed, or needs another kind of read
+        if count < span.length_bytes:  # the file changed, or cannot be read this way
             self._fill(span, hole)
         return part
 
     def _read(self, piece: ExportPiece) -> bytes:
-        """Return the part of one piece. Runs in a reader's thread."""
+        """Return one message. This runs in a reader thread."""
         span = piece.span
         if span is None:
             return self._finish_small(piece, self._small_files(piece))
@@ -239,12 +238,13 @@ class ReplicaExport:
             self._files.give_back(buffer)
 
     def _small_files(self, piece: ExportPiece) -> WholeFiles:
-        """Start reading whole small blocks without known damage."""
+        """Start to read small blocks without known damage."""
         files = list(zip(piece.local_ids, piece.file_bytes, strict=True))
         return WholeFiles(self._files, files, SPREAD_BYTES_MAX)
 
     def _finish_small(self, piece: ExportPiece, small: WholeFiles) -> bytes:
-        """Return the part of small blocks whose read was started. Raise SutureError."""
+        """Return the message for small blocks whose read was started. Raise SutureError if a read
+        failed."""
         data = []
         with closing(small):
             blocks = zip(piece.local_ids, piece.file_bytes, small.found(), strict=True)
@@ -261,7 +261,8 @@ class ReplicaExport:
         return blocks_part(*about, *data, compress=self.compress)
 
     def _fill(self, span: BlockSpan, target: memoryview) -> None:
-        """Fill memory from a file; missing parts of a damaged one become zeros."""
+        """Fill `target` from a block's file. Missing bytes of a block with known damage become
+        zeros."""
         count = 0
         try:
             count = self._files.read(span.block_id, span.offset, target) if target else 0
@@ -274,7 +275,8 @@ class ReplicaExport:
             target[count:] = bytes(len(target) - count)
 
     def _trouble(self, block_id: BlockId, error: OSError | None) -> SutureError:
-        """Return the error for a block that cannot be read, or (None) ends too early."""
+        """Return the error for a block that cannot be read. `error` is None if the file ends too
+        early."""
         if error is not None and error.errno not in NO_DATA:
             return error_of(error, self.store.paths(self.container_id).chunks)
         what = "ends too early" if error is None else f"fails with {error.strerror}"
@@ -283,24 +285,25 @@ class ReplicaExport:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A part that is completed by the thread that needs it."""
+    """A message that the thread which needs it completes."""
 
     finish: Callable[[], bytes]
-    give_up: Callable[[], object]  # returns when its memory is no longer written to
+    give_up: Callable[[], object]  # waits until the kernel does not write to its memory any more
 
     def result(self) -> bytes:
-        """Return the complete part."""
+        """Return the complete message."""
         return self.finish()
 
     def cancel(self) -> bool:
-        """Cancel the part; it need not be awaited then."""
+        """Cancel the message; the caller then need not wait for it."""
         with suppress(OSError):
             self.give_up()
         return True
 
 
 def check_exportable(facts: ReplicaFacts) -> None:
-    """Raise RefusedError for a replica that may still change, or is incomplete."""
+    """Raise RefusedError if the replica is not closed, so that it may still change or is
+    incomplete."""
     if facts.state not in TREE_STATES:
         raise RefusedError(
             Code.INVALID_CONTAINER_STATE,

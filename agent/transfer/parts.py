@@ -1,12 +1,13 @@
-"""Messages of a replica's stream (`ImportPart`), made without copying the data twice.
+"""Messages of a replica's stream (`ImportPart`), encoded and decoded without extra copies of the
+data.
 
-Chunk data is by far the largest part, and protobuf copies a field of bytes twice at either end. So
-a part with data is assembled from its encoded head and the bytes themselves. The data comes first,
-so that the receiver finds it without parsing the rest. It is an ordinary `ImportPart`, and a part
-with another order of fields is decoded in the ordinary way.
+Most bytes of a stream are chunk data, and protobuf copies a field of bytes twice at each end. A
+message with data is therefore assembled from its encoded fields and the data itself. The data comes
+first, so that the receiver finds it without parsing the rest. The result is an ordinary
+`ImportPart`. A message with another order of fields is decoded by protobuf.
 
-Data read directly from a disk is not copied at all: the part is made with a hole for it, and a
-field of padding aligns the hole to a page of memory.
+Data that is read directly from a disk is not copied at all. The message is made with a hole for the
+data, and a field of padding aligns the hole to a page of memory:
 
     tag, size ─ padding ─ tag, size ─ DATA ─ ids, rows, sizes ─ rest of the padding
 """
@@ -25,14 +26,14 @@ from suture.wire.mapping import codec
 from suture.wire.mapping.varint import field_tag, read_varint, varint
 from suture.wire.v1 import datanode_pb2 as pb
 
-PART_BYTES: Final = 1024**2  # of data in one message: the best size for a gRPC stream
+PART_BYTES: Final = 1024**2  # data per message; the best size for a gRPC stream
 PART_BLOCKS_MAX: Final = 1024
 FINDINGS_PER_PART: Final = 500
 ZSTD_LEVEL: Final = 1
 BLOCKS_TAG: Final = field_tag(pb.ImportPart.BLOCKS_FIELD_NUMBER)
 DATA_TAG: Final = field_tag(pb.ImportBlocks.DATA_FIELD_NUMBER)
 PADDING_TAG: Final = field_tag(pb.ImportBlocks.PADDING_FIELD_NUMBER)
-PADDING_BYTES: Final = ALIGNMENT_BYTES  # of both together
+PADDING_BYTES: Final = ALIGNMENT_BYTES  # total of both paddings
 PADDING_HEAD_BYTES: Final = 3
 WRITABLE: Final = 0x200  # PyBUF_WRITE of the C API
 
@@ -68,17 +69,17 @@ def blocks_part(
 def part_with_hole(
     local_ids: Sequence[BlockId], rows: Sequence[bytes], file_bytes: Sequence[int], data_bytes: int
 ) -> tuple[bytes, memoryview]:
-    """Return an encoded `ImportPart` of blocks, and the hole in it for their data: `data_bytes`,
-    aligned to a page as O_DIRECT requires.
+    """Return an encoded `ImportPart` of blocks, and a view of the hole for their data:
+    `data_bytes`, aligned to a page as O_DIRECT requires.
 
-    No other code may see the part before it is complete. The hole does not keep it alive: keep
-    both.
+    No other code may use the message before the hole is filled. The view does not keep the message
+    alive, so the caller keeps both.
     """
     encoded = _about(local_ids, rows, file_bytes)
     data_head = DATA_TAG + varint(data_bytes)
     inner = 2 * PADDING_HEAD_BYTES + PADDING_BYTES + len(data_head) + data_bytes + len(encoded)
     head = BLOCKS_TAG + varint(inner)
-    # The C API allows filling bytes that no other code has seen.
+    # The C API allows a new bytes object to be filled before other code uses it.
     part: bytes = _new_bytes(None, len(head) + inner)
     address = _place_of(part)
     view: memoryview = _view_of(address, len(part), WRITABLE)
@@ -92,31 +93,32 @@ def part_with_hole(
 
 
 def _about(local_ids: Sequence[BlockId], rows: Sequence[bytes], file_bytes: Sequence[int]) -> bytes:
-    """Return everything about blocks except their data, encoded."""
+    """Return the encoded fields of blocks, without their data."""
     message = pb.ImportBlocks(local_ids=local_ids, rows=rows, file_bytes=file_bytes)
     return message.SerializeToString()
 
 
 def _padding(size_bytes: int) -> bytes:
-    """Return a field of `size_bytes` zeros, whose head has the same length for each size."""
+    """Return an encoded padding field with `size_bytes` zeros. Its header has the same length for
+    each size."""
     return PADDING_TAG + bytes([size_bytes & 0x7F | 0x80, size_bytes >> 7]) + bytes(size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportMessage:
-    """A received message; `data` is that of its blocks, which `message` does not contain."""
+    """A received message. `data` is the data of its blocks, which `message` does not contain."""
 
     message: pb.ImportPart
     data: memoryview
 
     @property
     def kind(self) -> str:
-        """Name of the field that is set; "" for none."""
+        """Name of the field that is set; "" if none is."""
         return self.message.WhichOneof("part") or ""
 
 
 def read_part(encoded: bytes) -> ImportMessage:
-    """Decode a message. Raise protobuf's DecodeError, as its own decoder does."""
+    """Decode a message. Raise protobuf's DecodeError if it is invalid."""
     view = memoryview(encoded)
     if encoded[:1] == BLOCKS_TAG:
         size_bytes, start = read_varint(view, 1)
@@ -129,15 +131,15 @@ def read_part(encoded: bytes) -> ImportMessage:
                 end = start + data_bytes
                 if end <= len(view):
                     rest = pb.ImportBlocks.FromString(encoded[end:])
-                    if not rest.data:  # if given twice, the last one counts
+                    if not rest.data:  # if a field occurs twice, protobuf uses the last one
                         return ImportMessage(pb.ImportPart(blocks=rest), view[start:end])
     message = pb.ImportPart.FromString(encoded)
     return ImportMessage(message, memoryview(message.blocks.data))
 
 
 def unpacked(data: memoryview, *, compressed: bool) -> memoryview:
-    """Return the data of a part, decompressed. Raise RefusedError(MALFORMED_REQUEST), also if it
-    would exceed the size of a part."""
+    """Return the data of a message, decompressed. Raise RefusedError(MALFORMED_REQUEST) if it is
+    invalid or too large."""
     if compressed and data:
         try:
             frame = zstandard.get_frame_parameters(data)
@@ -152,5 +154,5 @@ def unpacked(data: memoryview, *, compressed: bool) -> memoryview:
 
 
 def cut_off() -> RefusedError:
-    """Return the refusal of a stream without its last part."""
+    """Return the error for a stream without its last message."""
     return codec.malformed("parts", "the stream ended before its end")

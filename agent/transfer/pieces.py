@@ -1,9 +1,7 @@
-"""Division of a replica's blocks into pieces, one for each part of the stream.
+"""Division of a replica's blocks into pieces, one per message of the stream.
 
-    small blocks    as many whole ones together as a part holds
-    a large block   one span after the other
-
-Pure: no disk, no socket.
+A piece has either several complete small blocks, or one range of a large block. Pure: no disk, no
+socket.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +15,12 @@ from agent.store.operations.replica_export import spread_bytes
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES
 from merkle.replica import BlockId
 
-SPREAD_BYTES_MAX: Final = 2 * PART_BYTES  # of a part whose blocks are each aligned to a page
+SPREAD_BYTES_MAX: Final = 2 * PART_BYTES  # size of a piece if each block is aligned to a page
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSpan:
-    """A range of one block's file."""
+    """A range of one block's data."""
 
     block_id: BlockId
     offset: int
@@ -32,9 +30,10 @@ class BlockSpan:
 
 @dataclass(frozen=True, slots=True)
 class ExportPiece:
-    """Content of one part: a span of one block, or (None) whole small blocks.
+    """Content of one message: a range (`span`) of one block, or complete small blocks if `span` is
+    None.
 
-    `local_ids` are the blocks that begin in it.
+    `local_ids` are the blocks that begin in the piece.
     """
 
     local_ids: Sequence[BlockId]
@@ -44,13 +43,13 @@ class ExportPiece:
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of data in the piece."""
+        """Data bytes in the piece."""
         return sum(self.file_bytes) if self.span is None else self.span.length_bytes
 
 
 @dataclass(slots=True)
 class SmallBlockBatch:
-    """Small blocks that are sent together."""
+    """Small blocks that will be sent together."""
 
     ids: list[BlockId] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
@@ -85,7 +84,7 @@ class SmallBlockBatch:
             start = end
 
     def taken(self) -> Iterator[ExportPiece]:
-        """Yield the rest, and begin again."""
+        """Yield the current batch if it is not empty, and begin another one."""
         if self.ids:
             is_one = len(self.ids) == 1
             span = BlockSpan(self.ids[0], 0, self.sizes[0], is_damaged=False) if is_one else None

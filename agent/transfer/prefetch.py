@@ -1,7 +1,7 @@
-"""Read-ahead of the parts of a stream.
+"""Read-ahead of the messages of a stream.
 
-gRPC for Python receives a message only on request. Without read-ahead the network would be idle
-while a part is written, and the disk while the next one arrives.
+gRPC for Python receives a message only on request. Without read-ahead, the network would be idle
+while a message is written to disk, and the disk while the next message arrives.
 """
 
 from collections.abc import Generator, Iterator
@@ -11,18 +11,18 @@ from typing import Final
 from agent.transfer.parts import ImportMessage
 from suture.runtime.ports import Executor
 
-AHEAD_PARTS: Final = 4  # one MiB each, because a disk does not write evenly
-ASKED_PARTS: Final = 2  # requested together, so that a thread is woken for every other part only
+AHEAD_PARTS: Final = 4  # messages of one MiB each; several, because a disk does not write evenly
+ASKED_PARTS: Final = 2  # messages per request, so that the thread is woken less often
 NO_MORE: Final = 0
 
 assert AHEAD_PARTS >= ASKED_PARTS, "else either would wait for the other"
 
 
 def read_ahead(parts: Iterator[ImportMessage], executor: Executor) -> Generator[ImportMessage]:
-    """Yield the parts, while the next few are received in a thread of `executor`.
+    """Yield the messages, while a thread of `executor` receives the next ones.
 
-    Errors of receiving are raised after the parts that came. Close the generator when leaving it
-    early.
+    An error of receiving is raised after the messages that arrived before it. Close the generator
+    if it is not used to its end.
     """
     came: SimpleQueue[ImportMessage | None] = SimpleQueue()
     asked: SimpleQueue[int] = SimpleQueue()
@@ -35,7 +35,7 @@ def read_ahead(parts: Iterator[ImportMessage], executor: Executor) -> Generator[
             taken += 1
             if not taken % ASKED_PARTS:
                 asked.put(ASKED_PARTS)
-        receiving.result()  # raises the error that ended it
+        receiving.result()  # raises the error of the receiving thread
     finally:
         asked.put(NO_MORE)
 
@@ -45,12 +45,12 @@ def _receive(
     came: "SimpleQueue[ImportMessage | None]",
     asked: "SimpleQueue[int]",
 ) -> None:
-    """Receive as many parts as are requested, then None after the last."""
+    """Receive as many messages as are requested; put None after the last."""
     wanted = 0
     try:
         for part in parts:
             came.put(part)
-            if part.kind == "end":  # nothing may follow
+            if part.kind == "end":  # no message may follow
                 return
             wanted -= 1
             while wanted <= 0:

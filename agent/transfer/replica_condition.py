@@ -1,13 +1,14 @@
-"""Statement of a source before it sends its replica: a tree that matches its rows, and its damage.
+"""Declaration of a source before it sends its replica: a tree that matches its rows, and its
+damage.
 
-A replica under repair has rows that are newer than its tree; sent with the old tree, it would be
-inconsistent, and every target would refuse it. So its tree is folded from its present rows, without
-the chunks that findings call damaged. It claims no more than the rows do, and the target checks
-every byte against them. Contradictions by peers are included, because otherwise they would be
-unknown of the copy until the next reconcile.
+A replica under repair has rows that are newer than its tree. With the old tree, it would be
+inconsistent, and every target would refuse it. The source therefore builds the tree from the
+current rows, without the chunks that findings report as damaged. The target verifies every byte
+against the rows. Contradictions with peers are included, because the copy would otherwise not know
+them until its next reconcile.
 
-Blocks whose rows are lost are sent with their bytes, each of them declared, because the copy may
-soon be their only one. If no scan has determined these blocks yet, nothing is sent.
+Blocks whose rows are lost are sent with their bytes, and each is declared, because the copy may
+soon have the only bytes. If no scan has found out which blocks these are, the export is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,8 @@ from suture.errors import Code, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCondition:
-    """The tree, the damage and contradictions of live blocks, and the sizes of files without a
-    row."""
+    """The tree, the damage and contradictions of live blocks, and the file sizes of blocks without
+    a row."""
 
     tree: Tree
     findings: Sequence[ScanFinding]
@@ -37,7 +38,7 @@ class ReplicaCondition:
 
 
 def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
-    """Return the statement about a replica. The caller holds a share of its lease.
+    """Return the declaration for a replica. The caller shares the container's lease.
 
     Raise RefusedError(CHECKSUM_MISMATCH) if a scan has to find the lost rows first.
     """
@@ -66,7 +67,7 @@ def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
 def _unnamed(
     facts: ReplicaFacts, findings: Sequence[ScanFinding], without_row: Mapping[BlockId, int]
 ) -> list[ScanFinding]:
-    """Return findings for blocks without a row that exceeded the scan's limit."""
+    """Return findings for blocks without a row that the stored findings do not name."""
     named = {item.block_id for item in findings}
     return [
         replica_damage(
@@ -82,7 +83,7 @@ def _unnamed(
 
 
 def undeclared_damage_error(what: str) -> RefusedError:
-    """Return the refusal of undeclared damage."""
+    """Return the error for damage that the source has not declared."""
     return RefusedError(
         Code.CHECKSUM_MISMATCH, what, hint="a scan of the replica finds and declares it"
     )
@@ -91,6 +92,6 @@ def undeclared_damage_error(what: str) -> RefusedError:
 def lost_rows(
     store: ReplicaStore, container_id: ContainerId, without_row: Mapping[BlockId, int]
 ) -> list[tuple[BlockId, bytes]]:
-    """Return blocks without a row; another peer's row may restore them."""
+    """Return the blocks without a row, each with an empty row. A peer's row may restore them."""
     rows = ((block_id, store.view(container_id).block_row(block_id)) for block_id in without_row)
     return [(block_id, b"") for block_id, row in rows if row is None]

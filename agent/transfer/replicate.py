@@ -1,8 +1,8 @@
-"""Execution of a replicate command: push this replica to the target, and report the outcome.
+"""Execution of a replicate command: send this replica to the target, and report the outcome.
 
-share of the lease ─ one stream ─ the target's answer
-    "it is here already"      done, without a transfer
-    undeclared damage         read this whole replica now, and send it again with the findings
+The sender shares the container's lease and sends one stream. If the target already has the replica,
+the command succeeds without a transfer. If the target finds undeclared damage, the sender scans the
+complete replica and sends it again with the findings.
 """
 
 from collections.abc import Callable
@@ -18,25 +18,25 @@ from suture.runtime.ports import Executor, Leases, Pace, at_once
 from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, scm_pb2
 
-TIMEOUT_S: Final = 6 * 3600.0  # of one transfer whose command has no deadline
-LEFT_S_MIN: Final = 0.1  # after a deadline has passed; the call itself then fails
-STALL_S: Final = 60.0  # longest time until the target takes a part, even on a slow disk
-FINISH_S: Final = 600.0  # after the last part, while the target syncs everything
+TIMEOUT_S: Final = 6 * 3600.0  # limit of a transfer whose command has no deadline
+LEFT_S_MIN: Final = 0.1  # timeout if the deadline has passed; the call then fails
+STALL_S: Final = 60.0  # longest time until the target accepts a message, even with a slow disk
+FINISH_S: Final = 600.0  # longest time after the last message, while the target syncs
 
 Copy: TypeAlias = Callable[
     [scm_pb2.ReplicateCommand, Callable[[], bool], float], scm_pb2.ReplicateOutcome
 ]
-"""Carries out a copy by another protocol; takes the command, a stop check, and a timeout in
-seconds. Raises SutureError."""
+"""Executes a copy with another protocol; takes the command, a stop check, and a timeout in
+seconds. Raises SutureError if the copy fails."""
 
 _TREE_STATE_NUMBERS: Final = frozenset(map(container_pb2.ReplicaState.Value, TREE_STATES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicator:
-    """Services that every push of this datanode uses. `scan` reads a whole replica and returns
-    whether the result is kept; `on_damage` receives news about the replica where that was not
-    possible."""
+    """Services for all copies that this datanode sends. `scan` scans a complete replica, and
+    returns whether the result was committed. If it was not, `on_damage` gets the container id and a
+    reason."""
 
     store: ReplicaStore
     leases: Leases
@@ -57,15 +57,15 @@ class Replicator:
         stop: Callable[[], bool],
         timeout_s: float = TIMEOUT_S,
     ) -> scm_pb2.ReplicateOutcome:
-        """Push the replica of `container_id`, damaged or not. Raise SutureError.
+        """Send the replica of `container_id`, damaged or not. Raise SutureError if this fails.
 
-        Unknown damage is found by an immediate scan, and declared in a second attempt: the replica
-        may be the best copy that exists, and arrives marked. If the scan finds no damage, but
-        another root than the reported one, the rows have changed since they were written. Then
-        nothing is sent before the control plane has compared that root with the peers'.
+        Unknown damage is found by an immediate scan and declared in a second attempt, because the
+        replica may be the best one that exists. If the scan finds no damage but another root than
+        before, the rows have changed since they were written. The replica is then not sent, so that
+        the control plane can first compare the new root with the peers'.
         """
         begun_s = self.monotonic_s()
-        self.store.replica(container_id)  # raises without a call if there is no replica
+        self.store.replica(container_id)  # raises before any call if there is no replica
         with self.leases.share(container_id):
             export = ReplicaExport(
                 store=self.store,
@@ -90,8 +90,8 @@ class Replicator:
         return outcome
 
     def _read_again(self, container_id: ContainerId, error: SutureError) -> None:
-        """Find the damage here. Raise `error` again if that is impossible now, or the replica is
-        healthy but different from before."""
+        """Scan the local replica to find the damage. Raise `error` again if the scan cannot be
+        committed, or if it finds no damage but another root."""
         before = self.store.replica(container_id)
         try:
             is_kept = self.scan(container_id)
@@ -141,7 +141,8 @@ class Replicator:
     def _already_there(
         self, container_id: ContainerId, target: Peer, error: SutureError
     ) -> scm_pb2.ReplicateOutcome | None:
-        """Return the outcome if the target already has a closed replica of the same index."""
+        """Return the outcome if the target has a closed replica with the same index; otherwise
+        None."""
         if error.code is not Code.CONTAINER_EXISTS:
             return None
         report: container_pb2.ReplicaReport = target.replica(container_id)
@@ -154,7 +155,7 @@ class Replicator:
     def _why(
         self, export: ReplicaExport, watch: "StallWatch", target: Peer, error: SutureError
     ) -> SutureError:
-        """Return the cause of a failed push."""
+        """Return the cause of a failed transfer."""
         cause = export.failure or error
         if watch.stalled:
             cause = UnavailableError(
@@ -170,17 +171,17 @@ class TransferProgress(Protocol):
 
     @property
     def parts_count(self) -> int:
-        """Number of parts that were sent."""
+        """Number of messages that were sent."""
         ...
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the last part was sent."""
+        """Return whether the last message was sent."""
         ...
 
 
 class StallWatch:
-    """Detects a transfer that no longer progresses."""
+    """Detects a transfer that makes no progress."""
 
     def __init__(
         self,
@@ -198,7 +199,7 @@ class StallWatch:
         self.stalled = False
 
     def has_stalled(self) -> bool:
-        """Return whether no part was taken for too long; polled by the caller."""
+        """Return whether the target accepted no message for too long. The caller polls this."""
         now_s = self._monotonic_s()
         if self._export.parts_count != self._seen:
             self._seen, self._since_s = self._export.parts_count, now_s

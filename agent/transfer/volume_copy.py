@@ -1,7 +1,8 @@
-"""Move of a replica from a retiring volume to another volume of the same host, as between hosts.
+"""Copy of a replica from a retiring volume to another volume of the same host, by export and
+import.
 
-The bytes are read past the page cache, checked against their rows while they are written, and made
-durable before they are served from there. The caller holds the lease throughout.
+The bytes are read past the page cache, verified against their rows while they are written, and made
+durable before the copy is served. The caller holds the lease until the move ends.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,16 +23,17 @@ from suture.runtime.ports import Executor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeCopier:
-    """Services that every move of this datanode uses."""
+    """Services for all moves between volumes of this datanode."""
 
     store: ReplicaStore
     executor: Executor
     now_ms: Callable[[], int]
 
     def move(self, container_id: ContainerId, *, stop: Callable[[], bool]) -> ImportResult:
-        """Copy a replica and serve the copy. Raise SutureError; then nothing has changed.
+        """Copy a replica, and serve the copy. Raise SutureError, with nothing changed, if this
+        fails.
 
-        CHECKSUM_MISMATCH means damage that no scan has found yet.
+        CHECKSUM_MISMATCH means that the replica has damage that no scan has found yet.
         """
         export = ReplicaExport(
             store=self.store,
@@ -54,32 +56,32 @@ class VolumeCopier:
 
 @dataclass(frozen=True, slots=True)
 class _MoveTarget:
-    """A store in which a replica arrives that exists already, on a retiring volume."""
+    """Target of an import whose replica already exists on a retiring volume of the same store."""
 
     store: ReplicaStore
 
     def begin_arrival(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
-        """Reserve room on another volume. The replica's tree continues there."""
+        """Reserve space on another volume. The copy's tree gets the next generation."""
         following = self.store.generation(announced.container_id) + 1
         return self.store.services.begin_move(replace(announced, generation=following), submit)
 
     def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
-        """Serve the replica from the new volume."""
+        """Serve the copy instead of the original."""
         return self.store.services.finish_move(arrival, received)
 
 
 class _AlreadyLeased:
-    """The lease, already held by the caller."""
+    """Leases for a caller that already holds the lease."""
 
     @contextmanager
     def hold(self, container_id: ContainerId, timeout_s: float = 0.0) -> Iterator[None]:
-        """Do nothing: the lease is held."""
+        """Do nothing, because the caller holds the lease."""
         del container_id, timeout_s
         yield
 
     share = hold
 
     def is_shared(self, container_id: ContainerId) -> bool:
-        """Return False: no shares."""
+        """Return False."""
         del container_id
         return False
