@@ -1,11 +1,12 @@
-"""Blocks that a QUASI_CLOSED shard missed because it was closed before their commits.
+"""Blocks that a QUASI_CLOSED shard lacks because it was closed before their commits.
 
-    a healthy source's commit id ─► each block that enough others have, and that is neither here
-                                    nor deleted here: computed from its stripes, proven, recorded
-                                 ─► all of them are here, so the commit id may be taken over
+Each block that enough other shards have, and that this shard neither has nor has deleted, is
+computed from its stripes, verified and recorded. If all blocks are then present, the shard adopts
+the commit id of a healthy source.
 
-A shard that misses blocks is not damaged: its data is intact, and its state is QUASI_CLOSED. It is
-rebuilt elsewhere if a datanode has room; otherwise this is the only way to complete it.
+A shard that lacks such blocks is not damaged: its data is intact, and its state is QUASI_CLOSED. If
+a datanode has space, the SCM rebuilds the shard elsewhere. Otherwise this is the only way to
+complete it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ BCSID = "BCSID"
 
 @dataclass(slots=True)
 class BlockBackfill:
-    """Adds the missed blocks, in one repair of one shard."""
+    """Adds the missing blocks in one repair of one shard."""
 
     changes: ReplicaChanges
     rows: RowRestorer
@@ -36,7 +37,7 @@ class BlockBackfill:
     _claimed: int = field(default=0, init=False)
 
     def make(self, peers: Mapping[str, Peer]) -> Iterator[ChunkOutcome]:
-        """Make each missing block; yield the outcomes.
+        """Rebuild each missing block; yield the outcomes.
 
         The commit id is read first, because blocks that its source gets later are not listed.
         """
@@ -53,10 +54,10 @@ class BlockBackfill:
             if place >= 0 and tree.deleted[place]:
                 continue
             agreed = resolve_group(sources.scheme, block_id, known)
-            if isinstance(agreed, OrphanGroup):  # never committed, or too few have it
+            if isinstance(agreed, OrphanGroup):  # never committed, or too few shards have it
                 self.is_complete &= _last_commit(known) <= own
                 continue
-            if place >= 0:  # already here, perhaps shorter, from an earlier commit
+            if place >= 0:  # the shard has the block, perhaps shorter, from an earlier commit
                 here_bytes = sum(leaf.length_bytes for leaf in tree.leaves(block_id))
                 self.is_complete &= here_bytes >= agreed.group.shard_bytes(index)
                 continue
@@ -66,8 +67,8 @@ class BlockBackfill:
             yield made
 
     def take_over_bcsid(self, replaced: Mapping[str, str]) -> Iterator[ChunkOutcome]:
-        """Take over the commit id if nothing that it claims is missing, and this shard has no
-        findings. `replaced` has the sources that did not deliver everything."""
+        """Adopt the commit id if this shard has all blocks that it claims, and no findings.
+        `replaced` has the sources that failed."""
         facts = self.changes.store.replica(self.changes.container_id)
         is_whole = facts.state is ReplicaState.QUASI_CLOSED and not facts.finding_count
         if not (self.is_complete and is_whole) or replaced or self._claimed <= facts.bcsid:

@@ -1,17 +1,16 @@
-"""Reconstruction of lost shards from the remaining ones, proven before they count.
+"""Reconstruction of lost shards from the remaining ones. All data is verified before it is written.
 
-    blocks that too few know ─► does a key name one? refused, before a byte is read
-    targets RECOVERING ─► for each block: agree on its length
-                            └► for each stripe: read ─► rebuild and prove ─► write, small blocks
-                                                                             many together
-                       ─► close all ─► each target scans what it has
+1. Find the blocks that too few sources have. If a key has one of them, refuse.
+2. Create the target shards in state RECOVERING.
+3. For each block, determine its length. For each stripe, read, compute and verify the cells, and
+   write them. Small blocks are written in batches.
+4. Close the targets. Each target scans its shard.
 
-`suture.client.stripes.cell_rebuild` describes how a stripe is proven before a byte of it is
-written. A block that too few sources know is left out only if no key names it, because its client
-abandoned it. Otherwise sources have lost it, and a shard made without it would pass for a complete
-one.
+`suture.client.stripes.cell_rebuild` describes how a stripe is verified before it is written. A
+block that too few sources have is omitted only if no key has it, because its client abandoned it.
+If a key has it, the sources have lost it; a shard without the block would pass for a complete one.
 
-A failure ends the run: the new shards are removed, and no existing replica is touched.
+If a step fails, the new shards are removed. Existing replicas are not changed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,18 +28,18 @@ from suture.runtime.ports import Executor
 from suture.wire.clients.replica_peer import DialShard
 from suture.wire.clients.shard_writer import WholeBlock
 
-SMALL_BYTES_MAX: Final = 256 * 1024  # of a shard's block that is written in a batch
+SMALL_BYTES_MAX: Final = 256 * 1024  # blocks up to this size per shard are written in batches
 
 Needed = Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
 
 
 class ReconstructionCoordinator:
-    """Carries out reconstructions, one per call. Thread-safe.
+    """Executes reconstructions, one per call. Thread-safe.
 
-    `executor` needs enough threads for all cells of a stripe and every target at once. `pace`
-    receives the bytes read, and returns when more may be read. `needed` returns the blocks that a
-    key names; it raises SutureError if that is unknown now. It is None if the orderer, as Ozone's
-    SCM, cannot be asked.
+    `executor` needs enough threads for all cells of a stripe and every target at the same time.
+    `pace` gets the bytes read, and returns when more may be read. `needed` returns the blocks that
+    belong to a key, and raises SutureError if that is unknown. It is None if the control plane,
+    such as Ozone's SCM, cannot be asked.
     """
 
     def __init__(
@@ -63,9 +62,9 @@ class ReconstructionCoordinator:
     def reconstruct(
         self, order: RebuildTask, *, stop: Callable[[], bool] = lambda: False
     ) -> Reconstruction:
-        """Rebuild the shards in `order`; if `stop` returns True, end between two blocks or stripes.
+        """Rebuild the shards in `order`. If `stop` returns True, end between two blocks or stripes.
 
-        Raise SutureError; then all reachable results of this run have been removed.
+        Raise SutureError if this fails; the new shards on all reachable targets are then removed.
         """
         order.check()
         started_ms = self._now_ms()
@@ -84,7 +83,7 @@ class ReconstructionCoordinator:
             run = _Run(sources, targets, account, self._pace, stop)
             run.rebuild_blocks()
             lost = {n: why for n, why in account.orphans.items() if n not in orphans}
-            self._check_orphans(sources, lost)  # a source may have dropped out meanwhile
+            self._check_orphans(sources, lost)  # a source may have failed meanwhile
             targets.close(sources.bcsid)
         except BaseException:
             targets.remove()
@@ -100,9 +99,9 @@ class ReconstructionCoordinator:
         )
 
     def _check_orphans(self, sources: RebuildSources, orphans: Mapping[int, str]) -> None:
-        """Raise RefusedError rather than leave out a block that a key names; have its holders
-        search for the loss. If keys are unknown, raise UnavailableError while a source is silent,
-        because it may have the block."""
+        """Raise RefusedError if a key has a block that would be omitted, and have its holders
+        scanned. If keys are unknown, raise UnavailableError while a source does not answer, because
+        it may have the block."""
         if not orphans:
             return
         container_id = sources.container_id
@@ -124,7 +123,7 @@ class ReconstructionCoordinator:
 
 
 def _orphans(sources: RebuildSources, stop: Callable[[], bool]) -> dict[int, str]:
-    """Return the blocks that too few sources know, with the reasons; read metadata only."""
+    """Return the blocks that too few sources have, with the reasons. Only metadata is read."""
     orphans: dict[int, str] = {}
     for block_id, known in sources.blocks():
         check_going_on(stop)
@@ -136,12 +135,12 @@ def _orphans(sources: RebuildSources, stop: Callable[[], bool]) -> dict[int, str
 
 @dataclass(slots=True)
 class _BlockInProgress:
-    """A block with cells in flight, and its parts for each target."""
+    """A block whose cells are being computed, with its record for each target."""
 
     drafts: dict[int, BlockBuilder]
-    stripes: Sequence[int]  # the stripes with a cell for a target
+    stripes: Sequence[int]  # stripes in which a target has a cell
     is_small: bool
-    data: dict[int, bytearray]  # of a small block: its cells, concatenated
+    data: dict[int, bytearray]  # the concatenated cells of a small block
 
     def take(self, made: Made) -> None:
         """Add the next cells."""
@@ -151,15 +150,15 @@ class _BlockInProgress:
                 self.data[index] += cell
 
     def blocks(self) -> dict[int, WholeBlock]:
-        """Return the block of each target, with its data; for a small block that is complete."""
+        """Return the complete small block of each target, with its data."""
         return {i: (draft.block(), bytes(self.data[i])) for i, draft in self.drafts.items()}
 
 
 class _Run:
     """A running reconstruction.
 
-    Stripes are read ahead across blocks, and small blocks are written in batches, because a
-    container may have a million of them, and each alone would cost a few calls and a sync.
+    Stripes are read ahead across blocks, and small blocks are written in batches. A container may
+    have a million small blocks, and each alone would cost some calls and a sync.
     """
 
     def __init__(
@@ -179,13 +178,13 @@ class _Run:
         self._growing: dict[BlockId, _BlockInProgress] = {}
 
     def rebuild_blocks(self) -> None:
-        """Rebuild every block that enough sources know; record the others."""
+        """Rebuild every block that enough sources have; record the others."""
         paced_bytes = self._account.read_bytes
         for reading in self._sources.ahead(self._wanted()):
             block_id = reading.agreed.block_id
             growing = self._growing.get(block_id)
             if growing is None:
-                continue  # deleted, as one of its earlier stripes showed
+                continue  # an earlier stripe showed that the block was deleted
             try:
                 cells = self._sources.finish(reading)
                 made = self._maker.made(reading.agreed, reading.stripe, cells)
@@ -222,7 +221,8 @@ class _Run:
                 yield agreed, stripe
 
     def _write(self, block_id: BlockId, growing: _BlockInProgress, made: Made, stripe: int) -> None:
-        """Write the computed cells: at once, or in a batch of blocks when the block is complete."""
+        """Write the computed cells now. Cells of a small block are written in a batch when the
+        block is complete."""
         is_last = stripe == growing.stripes[-1]
         drafts = growing.drafts
         if not growing.is_small:
@@ -238,8 +238,8 @@ class _Run:
             self._targets.add({i: (d.block(), b"") for i, d in drafts.items() if not d.chunks})
 
     def _leave_out(self, block_id: BlockId, error: UnavailableError) -> None:
-        """Record a block that was deleted since it was listed; raise `error` if it was not. Whether
-        a key names it is checked at the end."""
+        """Record a block that was deleted after it was listed. Raise `error` if it was not deleted.
+        Keys are checked at the end."""
         why = self._sources.why_gone(block_id)
         if not why:
             raise error
@@ -248,6 +248,6 @@ class _Run:
 
 
 def check_going_on(stop: Callable[[], bool]) -> None:
-    """Raise UnavailableError(CANCELLED) when `stop` returns True."""
+    """Raise UnavailableError(CANCELLED) if `stop` returns True."""
     if stop():
         raise UnavailableError(Code.CANCELLED, "the reconstruction was stopped")

@@ -1,9 +1,9 @@
-"""Parity scrub: check that the shards of a container form code words, stripe by stripe.
+"""Parity check: do the shards of a container form code words, stripe by stripe.
 
-Each shard's own checksums prove that it holds the bytes written to it, not that they fit its
-stripe: a shard restored from elsewhere, or written by a faulty host, passes every scan. The scrub
-reads all cells of a stripe and computes them from each other. It names a wrong shard if redundancy
-or the writer's record allow it.
+Each shard's own checksums prove that it has the bytes that were written to it. They do not prove
+that the bytes fit the stripe: a shard restored from elsewhere, or written by a faulty host, passes
+every scan. The check reads all cells of a stripe and computes them from each other. It names the
+wrong shard if the redundancy or the writer's stripe checksums allow this.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,8 @@ from suture.wire.clients.replica_peer import ReplicaPeer
 
 @dataclass(frozen=True, slots=True)
 class StripeFault:
-    """A stripe that does not fit. `wrong` is empty if the wrong shards cannot be identified."""
+    """A stripe whose cells do not fit. `wrong` is empty if the wrong shards cannot be
+    identified."""
 
     block_id: int
     stripe: int
@@ -32,12 +33,12 @@ class StripeFault:
 
 @dataclass(frozen=True, slots=True)
 class ParityReport:
-    """Result of a parity scrub of one container.
+    """Result of the parity check of one container.
 
-    `absent` shards had no replica to read. `unreadable` has the errors of datanodes. Of the
-    `unread` stripes, by block and number, too few cells could be read to judge them. `lacking` are
-    blocks that a shard, by its index, has differently from the others: its index lost them before
-    its container was closed, or a delete is pending.
+    `absent` shards had no readable replica. `unreadable` has the errors of datanodes. `unread` has
+    the stripes (block, number) of which too few cells could be read. `lacking` has (block, shard)
+    pairs in which the shard's record of the block is missing or differs. Its index lost the block
+    before the container was closed, or a delete is pending.
     """
 
     container_id: ContainerId
@@ -52,7 +53,7 @@ class ParityReport:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether every stripe was complete, and fits."""
+        """Return whether every stripe was read completely, and fits."""
         return not (
             self.faults
             or self.orphans
@@ -64,7 +65,7 @@ class ParityReport:
 
     @property
     def wrong(self) -> tuple[int, ...]:
-        """The shards that are wrong in any stripe."""
+        """Shards that are wrong in any stripe."""
         return tuple(sorted({index for fault in self.faults for index in fault.wrong}))
 
 
@@ -77,9 +78,9 @@ def verify_parity(
     *,
     pace: Callable[[int], None] = lambda _: None,
 ) -> ParityReport:
-    """Read and judge every stripe of a container. `pace` receives the bytes read, and may wait.
+    """Read and check every stripe of a container. `pace` gets the bytes read, and may wait.
 
-    Raise UnavailableError if fewer shards than data shards can be read at all.
+    Raise UnavailableError if fewer shards are readable than the code has data shards.
     """
     account = RebuildStats()
     sources = RebuildSources(container_id, scheme, executor, account)
@@ -115,7 +116,8 @@ def verify_parity(
 def _stripes(
     sources: RebuildSources, account: RebuildStats, lacking: list[tuple[int, int]]
 ) -> Iterator[tuple[RebuildableGroup, int]]:
-    """Yield all stripes; record the blocks that cannot be read, and the shards that lack others."""
+    """Yield all stripes. Record the blocks that cannot be checked, and the shards that lack
+    others."""
     for block_id, known in sources.blocks():
         agreed = resolve_group(sources.scheme, block_id, known)
         if isinstance(agreed, OrphanGroup):
@@ -126,9 +128,9 @@ def _stripes(
 
 
 def _verdict(sources: RebuildSources, reading: PendingStripe) -> StripeVerdict | None:
-    """Judge one stripe by all readable cells; None if they are too few.
+    """Check one stripe with all readable cells; None if there are too few.
 
-    Raise UnavailableError if whole shards are gone, so that no stripe can be read.
+    Raise UnavailableError if so many shards are unavailable that no stripe can be read.
     """
     try:
         cells = sources.finish_all(reading)

@@ -1,9 +1,9 @@
-"""A chunk of a shard computed from the other shards, and compared with its own row.
+"""A chunk of a shard that is computed from the other shards and compared with its own row.
 
-The local row decides. If the shards that answered first give another result, one of them may be
-wrong although it matches its own checksums. Then all of them are read, and the set that is left out
-so that the others match the row is wrong. If no set does that, the shards and the row contradict
-each other.
+The local row decides. If the result does not match it, one of the shards used may be wrong although
+it matches its own checksums. In this case all shards are read. If all sets of shards except those
+with a certain shard match the row, that shard is wrong. If no set matches, the shards and the row
+contradict each other.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ Cells = Mapping[int, bytes]
 class RebuiltChunk:
     """A computed chunk: its bytes, and whether they match the local row.
 
-    `makers` are the datanodes whose cells were used, by index.
+    `makers` are the datanodes whose cells were used, by shard index.
     """
 
     data: bytes
@@ -36,8 +36,8 @@ def rebuilt_chunk(
 ) -> RebuiltChunk:
     """Return a chunk of shard `index`, computed from the other shards.
 
-    Raise RefusedError if the chunk is no cell of its group, or this host computes wrongly;
-    UnavailableError if too few cells can be read.
+    Raise RefusedError if the chunk is not a cell of its group, or if this host computes wrong
+    results. Raise UnavailableError if too few cells are readable.
     """
     stripe, rest_bytes = divmod(chunk.offset, sources.scheme.cell_bytes)
     if rest_bytes or chunk.length_bytes != agreed.group.cell_bytes(stripe, index):
@@ -65,7 +65,7 @@ def rebuilt_chunk(
 
 
 def _names(sources: RebuildSources, cells: Cells) -> tuple[str, ...]:
-    """Return the datanodes that these cells come from; empty cells come from none."""
+    """Return the datanodes from which these cells come. Empty cells come from none."""
     living = sources.living
     return tuple(
         f"{living[one].shard.datanode_id} (shard {one})"

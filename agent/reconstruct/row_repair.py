@@ -1,14 +1,14 @@
-"""Repair of a block of a shard whose row is lost, in place.
+"""Repair, in place, of a block of a shard whose row is lost.
 
-    its stripes from the other shards ─► its chunks, proven ─► is the chunk here? ─► recorded
-                                                               └─ no ─► installed, by the journal
-                                     ─► finally the length of its group
-    if the file ends early, too      ─► all chunks and the row at once, in one batch
+The block's chunks are computed from the stripes of the other shards and verified. If a chunk is on
+the local disk, it is recorded; otherwise it is installed with the journal. The length of the block
+group is recorded last. If the local file ends early, all chunks and the row are installed in one
+batch.
 
-No row shows what was written here, so stripes are proven as for a lost shard
-(`suture.client.stripes.cell_rebuild`). Correct local bytes stay; others go to quarantine. A half
-recorded block lacks the length of its group and has bytes behind its last chunk. A block whose file
-ends early would look complete, so it is recorded all at once or not at all.
+No row shows what was written to this shard, so stripes are verified as for a lost shard
+(`suture.client.stripes.cell_rebuild`). Correct local bytes are kept; others go to quarantine. A
+partially recorded block has no group length, and has bytes after its last chunk. A block whose file
+ends early would look complete, so it is recorded completely or not at all.
 """
 
 from collections.abc import Iterator
@@ -38,18 +38,18 @@ class RowRestorer:
     index: int
 
     def lacks_row(self, finding: ScanFinding) -> bool:
-        """Return whether a block has no row, or one that a repair left unfinished: without the
-        length of its group, and with bytes behind its last chunk."""
+        """Return whether a block has no row, or one that an interrupted repair left without the
+        group length and with bytes after its last chunk."""
         if finding.fault is not DamageFault.TRAILING_BYTES:
             return finding.fault in ROW_FAULTS
         block = self.changes.store.view(self.changes.container_id).block(finding.block_id)
         return group_length_bytes(block) is None
 
     def remake(self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome) -> ChunkOutcome:
-        """Restore the row of an outcome's block.
+        """Restore the row of the block in `blank`; return the outcome.
 
-        A block whose file ends early and that is larger than a batch is skipped. Raise RefusedError
-        if the shard is gone.
+        Skip a block whose file ends early and that is larger than a batch. Raise RefusedError if
+        the shard does not exist any more.
         """
         if isinstance(agreed, OrphanGroup):
             return replace(blank, result=ChunkResult.FAILED, message=agreed.reason)
@@ -68,7 +68,7 @@ class RowRestorer:
         return replace(blank, result=ChunkResult.REPAIRED, source="its stripes")
 
     def _reaches(self, block_id: BlockId, ends_at: int) -> bool:
-        """Return whether the file of a block has its last byte."""
+        """Return whether the file of a block has the byte before `ends_at`."""
         if not ends_at:
             return True
         last = ChunkInfo(ends_at - 1, 1, ChecksumType.NONE, 0, b"")
@@ -76,7 +76,7 @@ class RowRestorer:
         return len(repair.held(block_id, last)) == 1
 
     def _record(self, agreed: RebuildableGroup) -> None:
-        """Record the row chunk by chunk, and write the chunks that are missing."""
+        """Record the row chunk by chunk, and install the chunks that are missing."""
         block_id = agreed.block_id
         draft = BlockBuilder(agreed, self.index)
         for offer in self._made(agreed):
@@ -91,7 +91,7 @@ class RowRestorer:
             repair.adopt_metadata(block_id, block.metadata)
 
     def _install(self, agreed: RebuildableGroup) -> None:
-        """Write all chunks and their row together."""
+        """Install all chunks and their row in one batch."""
         draft = BlockBuilder(agreed, self.index)
         offers = list(self._made(agreed))
         draft.chunks += [offer.chunk for offer in offers]
@@ -104,8 +104,8 @@ class RowRestorer:
             )
 
     def _made(self, agreed: RebuildableGroup) -> Iterator[OfferedChunk]:
-        """Yield the chunks of the shard, computed from the others. Raise
-        UnavailableError(CANCELLED) if the repair must stop after one."""
+        """Yield the chunks of the shard, computed from the other shards. Raise
+        UnavailableError(CANCELLED) after a chunk if the repair must stop."""
         maker = CellRebuilder(self.sources, {self.index})
         for stripe, cells in self.sources.stripes(agreed, stripes_of(agreed, {self.index})):
             chunk, data = maker.made(agreed, stripe, cells)[self.index]

@@ -1,16 +1,19 @@
-"""Repair of one shard in place: a damaged chunk is computed from its stripe; nothing else is read.
+"""Repair of one shard in place: a damaged chunk is computed from its stripe; other data is not
+read.
 
-    findings ─► for each damaged chunk: its stripe from the other shards ─► computed, proven
-             ─► matches its own row? ─► installed, by the journal ─► finally a full scan
-                └─ no, from any set of shards: a contradiction, kept as a finding
-    bytes behind the last chunk ─► the group ends there, and they make that chunk ─► quarantine
-    a block without its row ─► all of its chunks computed from the others, each recorded again
-    no damage, and QUASI_CLOSED ─► its missed blocks (`agent.reconstruct.block_backfill`)
+- A damaged chunk is computed from the other shards. If the result matches the local row, it is
+  installed with the journal. If no set of shards gives a match, this is a contradiction, which is
+  stored as a finding. A full scan follows.
+- Bytes after the last chunk go to quarantine if the block group ends there and the last chunk
+  matches the other shards.
+- If a block has no row, all of its chunks are computed and recorded
+  (`agent.reconstruct.row_repair`).
+- If a QUASI_CLOSED shard has no damage, its missing blocks are added
+  (`agent.reconstruct.block_backfill`).
 
-The writer's row here decides: a computed chunk must match its checksums, or it is not written. If
-the row is lost, stripes are proven as for a lost shard (`agent.reconstruct.row_repair`). No byte
-that verifies is overwritten: `agent.store.operations.repair` reads the medium right before. The
-lease is held for one chunk at a time, and not while the shard is copied.
+Local bytes that verify are never overwritten: `agent.store.operations.repair` reads the medium
+directly before. The lease is held for one chunk at a time, and a change waits while the shard is
+being copied.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,7 +62,7 @@ CHUNK_FAULTS: Final = frozenset(
 DONE: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.SALVAGED, ChunkResult.TRIMMED})
 GOOD: Final = DONE | {ChunkResult.REWRITTEN}
 SCAN_FAILED: Final = ChunkOutcome(NOBODYS, -1, -1, "SCAN", ChunkResult.FAILED)
-OUTCOMES_MAX: Final = 1_000  # listed one by one
+OUTCOMES_MAX: Final = 1_000  # outcomes that are listed; further ones are only counted
 LEASE_TIMEOUT_S: Final = 30.0
 
 
@@ -67,8 +70,8 @@ LEASE_TIMEOUT_S: Final = 30.0
 class _Contradictions:
     """Contradictions between the other shards and the local rows, found in one repair.
 
-    `is_complete` means that everything damaged was computed, so that known ones not in `found` are
-    over.
+    `is_complete` means that every damaged chunk was computed, so that known contradictions that are
+    not in `found` have ended.
     """
 
     known: frozenset[tuple[BlockId, int]]
@@ -78,8 +81,8 @@ class _Contradictions:
     left_bytes: int = EVIDENCE_BYTES_MAX
 
     def must_keep(self, block_id: BlockId, offset: int, data: bytes) -> bool:
-        """Return whether these bytes are new evidence, and there is room for them in this
-        repair."""
+        """Return whether these bytes are new evidence and the limits of this repair allow storing
+        them."""
         is_news = (block_id, offset) not in self.known
         if not is_news or not self.left_count or len(data) > self.left_bytes:
             return False
@@ -88,7 +91,7 @@ class _Contradictions:
 
 
 class ShardRepairer:
-    """Repairs shards of one store. `scan` reads a whole replica and commits the result."""
+    """Repairs shards of one store. `scan` scans a complete replica and commits the result."""
 
     def __init__(
         self,
@@ -115,14 +118,14 @@ class ShardRepairer:
         *,
         stop: Callable[[], bool] = lambda: False,
     ) -> ReconcileResult:
-        """Repair the damage of the last scan from the shards of `peers`, or add the missed blocks
-        of a QUASI_CLOSED shard without damage.
+        """Repair the damage that the last scan found, from the shards of `peers`. If a QUASI_CLOSED
+        shard has no damage, add its missing blocks.
 
-        If the computed bytes contradict the local row, that is kept as a finding, with the bytes as
-        evidence, until a repair no longer finds it.
+        If the computed bytes contradict the local row, store a finding, with the bytes as evidence.
+        It remains until a repair does not find the contradiction any more.
 
-        Raise RefusedError if there is no such shard here, UnavailableError if fewer peers than data
-        shards can be read. A healthy CLOSED shard is not read.
+        Raise RefusedError if there is no such shard, UnavailableError if fewer peers are readable
+        than the code has data shards. A healthy CLOSED shard is not read.
         """
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
@@ -175,11 +178,11 @@ class ShardRepairer:
         )
 
     def _known_findings(self, facts: ReplicaFacts) -> list[ScanFinding]:
-        """Return the findings of the present data; read the shard first if they are unknown.
+        """Return the findings for the current data. If they are unknown, scan the shard first.
 
-        Data written since the last read may be a repair whose process was killed before it verified
-        the result. If the shard was never read, its damaged blocks are unknown; if all damage was
-        deleted, it may be healthy.
+        Data written after the last scan may be a repair whose process was killed before it verified
+        the result. If the shard was never scanned, its damaged blocks are unknown. If all damaged
+        blocks were deleted, it may be healthy.
         """
         container_id, tree = facts.container_id, facts.tree
         if facts.state is ReplicaState.UNHEALTHY:
@@ -190,7 +193,7 @@ class ShardRepairer:
         return self._store.findings(container_id)
 
     def _judged(self, container_id: ContainerId) -> list[ChunkOutcome]:
-        """Read the shard to determine its state; return why that was impossible, if so."""
+        """Scan the shard to determine its state; return an outcome if the scan failed."""
         try:
             self._scan(container_id)
         except VolumeFailed:
@@ -200,10 +203,10 @@ class ShardRepairer:
         return []
 
     def _note(self, container_id: ContainerId, contradictions: _Contradictions) -> bool:
-        """Keep new contradictions, and end those that are over; return whether there are new ones.
+        """Store new contradictions, and remove those that have ended; return whether any is new.
 
-        This is done under the lease, like every change of a replica; if the lease stays taken, the
-        next repair does it. Raise RefusedError if the shard is gone.
+        This needs the lease, like every change of a replica. If the lease is not available, the
+        next repair does it. Raise RefusedError if the shard does not exist any more.
         """
         if not (contradictions.found or contradictions.known):
             return False
@@ -218,7 +221,7 @@ class ShardRepairer:
 
 @dataclass(frozen=True, slots=True)
 class _ShardRepair:
-    """The repair of the damaged blocks of one shard."""
+    """Repair of the damaged blocks of one shard."""
 
     changes: ReplicaChanges
     rows: RowRestorer
@@ -226,9 +229,9 @@ class _ShardRepair:
     now_ms: Callable[[], int]
 
     def repair_chunks(self, damaged: Sequence[ScanFinding]) -> Iterator[ChunkOutcome]:
-        """Repair chunk by chunk. If our own side is unable to change anything (a lease that stays
-        taken, repeated failures), the rest is dropped, because further reads would only burden the
-        peers."""
+        """Repair chunk by chunk; yield the outcomes. If a local problem prevents all changes (the
+        lease is not available, repeated failures), stop, because further reads would only burden
+        the peers."""
         store, sources = self.changes.store, self.rows.sources
         contradictions = self.contradictions
         failures = FailureStreak(store, sources.container_id)
@@ -283,8 +286,8 @@ class _ShardRepair:
                     return
 
     def _chunks_of(self, finding: ScanFinding) -> tuple[ChunkInfo, ...]:
-        """Return the chunks of a finding: one, or all of a block that has no file; none if the
-        block has been deleted since."""
+        """Return the chunks of a finding: one chunk, or all chunks of a block without a file.
+        Return none if the block was deleted meanwhile."""
         try:
             chunks = self._block(finding.block_id).chunks
         except RefusedError as error:
@@ -302,9 +305,9 @@ class _ShardRepair:
         return rebuilt_chunk(self.rows.sources, _rebuildable(agreed), self.rows.index, chunk)
 
     def _install(self, block_id: BlockId, chunk: ChunkInfo, data: bytes) -> SutureError | None:
-        """Write a chunk between two copies; return why it could not be written.
+        """Install a chunk; return the error, or None. Wait while the shard is being copied.
 
-        Raise RefusedError if the shard is gone.
+        Raise RefusedError if the shard does not exist any more.
         """
         try:
             with self.changes.hold() as repair:
@@ -316,10 +319,11 @@ class _ShardRepair:
         return None
 
     def _cut(self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome) -> ChunkOutcome:
-        """Move the bytes behind a block's last chunk to quarantine, if its row, the length of its
-        group, and the chunk computed from the other shards all show that it ends there.
+        """Move the bytes after a block's last chunk to quarantine. This requires that its row, the
+        group length, and the last chunk computed from the other shards all show that the block ends
+        there.
 
-        Raise RefusedError if the shard is gone.
+        Raise RefusedError if the shard does not exist any more.
         """
         try:
             block = self._block(blank.block_id)
@@ -333,8 +337,8 @@ class _ShardRepair:
         return replace(blank, result=ChunkResult.TRIMMED, source="its stripe")
 
     def _proven_end(self, agreed: RebuildableGroup, block: BlockData) -> str:
-        """Return how it is proven that a shard's block ends where its row says. Raise
-        RefusedError."""
+        """Return the proof that the shard's block ends where its row says. Raise RefusedError if it
+        cannot be proved."""
         ends_at = agreed.group.shard_bytes(self.rows.index)
         if block.length_bytes != ends_at:
             raise RefusedError(
@@ -356,7 +360,7 @@ class _ShardRepair:
     def _contradict(
         self, block_id: BlockId, chunk: ChunkInfo, rebuilt: RebuiltChunk
     ) -> ChunkOutcome:
-        """Record that the other shards contradict the local row; keep the computed bytes as
+        """Record that the other shards contradict the local row, and store the computed bytes as
         evidence."""
         container_id, contradictions = self.changes.container_id, self.contradictions
         evidence = (
@@ -378,7 +382,7 @@ class _ShardRepair:
             )
         if contradictions.must_keep(block_id, chunk.offset, rebuilt.data):
             why = f"what {', '.join(rebuilt.makers)} make of it, contradicts the row here"
-            with suppress(SutureError):  # still a contradiction without its evidence
+            with suppress(SutureError):  # the contradiction is recorded even without evidence
                 repair = self.changes.store.repair(container_id)
                 repair.keep_version(block_id, chunk.offset, rebuilt.data, why)
         return ChunkOutcome(
@@ -392,7 +396,7 @@ class _ShardRepair:
 
 
 def _outcomes_of(names: Iterable[str], account: RebuildStats) -> tuple[PeerOutcome, ...]:
-    """Return how each of these peers behaved as a source."""
+    """Return the state of each of these peers as a source."""
     return tuple(
         PeerOutcome(name, PeerState.BAD_DATA, message=account.replaced[name])
         if name in account.replaced
@@ -402,7 +406,7 @@ def _outcomes_of(names: Iterable[str], account: RebuildStats) -> tuple[PeerOutco
 
 
 def _rebuildable(agreed: RebuildableGroup | OrphanGroup) -> RebuildableGroup:
-    """Return a group that its shards agree on. Raise RefusedError if they do not."""
+    """Return the group if its shards agree on it. Raise RefusedError if they do not."""
     if isinstance(agreed, OrphanGroup):
         raise RefusedError(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
     return agreed

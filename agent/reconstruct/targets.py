@@ -1,8 +1,7 @@
-"""Targets of a reconstruction: RECOVERING until everything is written, then closed, or removed.
+"""Targets of a reconstruction: RECOVERING until all data is written, then closed, or removed.
 
-create ─► cells and commits, stripe by stripe, all targets at once ─► close
-          small blocks, many together
-   └────────────► any failure: the results of this run are removed, and nothing else
+Cells and commits are written stripe by stripe to all targets concurrently, and small blocks in
+batches. If a step fails, only the shards of this reconstruction are removed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,13 @@ from suture.wire.clients.replica_peer import DialShard
 from suture.wire.clients.shard_writer import WholeBlock
 from suture.wire.mapping import codec
 
-TOGETHER_COUNT_MAX: Final = 256  # small blocks of a target committed together
-TOGETHER_BYTES_MAX: Final = 4 * 1024**2  # of waiting small blocks, for all targets
+TOGETHER_COUNT_MAX: Final = 256  # small blocks per target that are committed together
+TOGETHER_BYTES_MAX: Final = 4 * 1024**2  # small blocks that wait for all targets
 UNFINISHED: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.UNHEALTHY})
 
 
 class RebuildTargets:
-    """The targets of one reconstruction. Used by the coordinating thread only."""
+    """The targets of one reconstruction. Only the coordinating thread uses it."""
 
     def __init__(
         self,
@@ -44,7 +43,8 @@ class RebuildTargets:
         self._waiting_bytes = 0
 
     def create(self) -> None:
-        """Create every target. Raise RefusedError if one has a replica of this container."""
+        """Create every target shard. Raise RefusedError if a datanode already has a replica of the
+        container."""
         for index, peer in self._peers.items():
             peer.create_shard(self._container_id, index)
             self._made.append(index)
@@ -55,9 +55,10 @@ class RebuildTargets:
         cells: Mapping[int, tuple[ChunkInfo, memoryview]],
         whole: Mapping[int, BlockData],
     ) -> None:
-        """Start writing a cell to each of some targets; commit the blocks that are then complete.
+        """Start to write a cell to each of some targets. Commit the blocks in `whole`, which are
+        then complete.
 
-        Wait for the previous cells, because those of one shard are written in order.
+        Wait for the previous cells first, because cells of one shard are written in order.
         """
         self._wait()
         for index, (chunk, data) in cells.items():
@@ -74,7 +75,7 @@ class RebuildTargets:
             self._account.written_bytes += chunk.length_bytes
 
     def add(self, blocks: Mapping[int, WholeBlock]) -> None:
-        """Write a small block to each of some targets, later, in a batch."""
+        """Add a small block for each of some targets. It is written later in a batch."""
         for index, (block, data) in blocks.items():
             self._waiting.setdefault(index, []).append((block, data))
             self._waiting_bytes += len(data)
@@ -84,7 +85,7 @@ class RebuildTargets:
             self._send()
 
     def _send(self) -> None:
-        """Start writing the waiting small blocks when earlier writes are durable."""
+        """Start to write the waiting small blocks after earlier writes are durable."""
         self._wait()
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         for index, blocks in waiting.items():
@@ -93,10 +94,10 @@ class RebuildTargets:
             self._writing.append(write)
 
     def _wait(self) -> None:
-        """Wait until earlier writes are durable. Raise their errors."""
+        """Wait until earlier writes are durable. Raise the first error."""
         writing, self._writing = self._writing, []
         errors: list[SutureError] = []
-        for future in writing:  # all of them, so that none is still writing during cleanup
+        for future in writing:  # wait for all, so that none is still writing during cleanup
             try:
                 future.result()
             except SutureError as error:
@@ -105,7 +106,7 @@ class RebuildTargets:
             raise errors[0]
 
     def close(self, bcsid: int) -> None:
-        """Close every target: its tree is written, and it counts as a replica from then on."""
+        """Close every target. Its tree is then written, and it counts as a replica."""
         self._send()
         self._wait()
         for peer in self._peers.values():
@@ -117,7 +118,8 @@ class RebuildTargets:
                 )
 
     def remove(self) -> None:
-        """Remove this run's unfinished results; unreachable ones expire on their datanodes."""
+        """Remove the unfinished shards of this reconstruction. Those on unreachable datanodes
+        expire there."""
         with suppress(SutureError):
             self._wait()
         for index in self._made:
