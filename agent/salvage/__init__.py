@@ -1,1 +1,1 @@
-"""Salvage of files from volumes alone: without a control plane or an agent, and read-only."""
+"""Salvage of files from volumes, read-only and without a control plane or an agent."""

@@ -1,11 +1,9 @@
-"""Block assembly from the replicas on several volumes: verified bytes, or holes.
+"""Assembly of a block from the replicas on several volumes: verified bytes, or holes.
 
-    copies ──rows that agree──► versions ──each chunk from any copy whose bytes match──► bytes
-
-A version is the content of a row. A row that a later commit has extended is no version of its own,
-because its replica missed that commit. If two other versions can be read completely, they
-contradict each other, and none is chosen. Bytes that were written without checksums cannot be
-verified.
+A version of a block is the content of a row. Each chunk of a version is read from any copy whose
+bytes match. If a later commit has extended a row, the shorter row is no version of its own, because
+its replica missed that commit. If two versions can be read completely, they contradict each other,
+and none is chosen. Bytes that were written without checksums cannot be verified.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +25,7 @@ CONTRADICTED: Final = "replicas contradict each other, each by intact rows"
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Bytes of a block that no copy has intact, and the reason."""
+    """Bytes of a block of which no copy is intact, with the reason."""
 
     offset: int
     length_bytes: int
@@ -38,7 +36,7 @@ Piece = bytes | Hole
 
 
 class Reader:
-    """Reads one block, chunk by chunk; unreadable chunks become holes."""
+    """Reads one block, chunk by chunk. Unreadable chunks become holes."""
 
     def __init__(self, copies: Sequence[BlockCopy], scheme: Scheme | None) -> None:
         self._copies = copies
@@ -53,7 +51,7 @@ class Reader:
         if len(versions) > 1:
             whole = [v for v in versions if all(_chunk(c, self._copies) for c in v)]
             versions = whole or versions[:1]
-        for chunk in max(versions, key=_end, default=()):  # the longest, which differs somewhere
+        for chunk in max(versions, key=_end, default=()):  # the longest version
             if all(chunk in version for version in versions):
                 failures: list[str] = []
                 yield _chunk(chunk, self._copies, failures) or _hole(chunk, failures)
@@ -69,7 +67,7 @@ def matches(chunks: Sequence[ChunkInfo], data: bytes) -> bool:
 
 
 def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
-    """Return the distinct versions in the rows: latest commit first, then the most frequent."""
+    """Return the different versions in the rows: latest commit first, then the most frequent."""
 
     def version(copy: BlockCopy) -> tuple[int, tuple[ChunkInfo, ...]]:
         return copy.block.bcsid, copy.block.chunks
@@ -91,8 +89,8 @@ def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
 def _chunk(
     chunk: ChunkInfo, copies: Sequence[BlockCopy], failures: list[str] | None = None
 ) -> bytes | None:
-    """Return a chunk's bytes from any copy whose row has it and whose bytes match; add the copies
-    that cannot be read to `failures`."""
+    """Return a chunk's bytes from any copy whose row has it and whose bytes match; None if there is
+    none. Add the errors of unreadable copies to `failures`."""
     if chunk.checksum_type is ChecksumType.NONE:
         return None
     for copy in copies:
@@ -126,7 +124,7 @@ def _end(chunks: Sequence[ChunkInfo]) -> int:
 
 
 def _group_pieces(copies: Sequence[BlockCopy], scheme: Scheme) -> Iterator[Piece]:
-    """Yield the data of a block group, stripe by stripe; compute the data of missing shards."""
+    """Yield the data of a block group, stripe by stripe. Compute the data of missing shards."""
     block_id = BlockId(copies[0].block.block_id)
     by_index: dict[int, list[BlockCopy]] = {}
     for copy in copies:

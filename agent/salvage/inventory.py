@@ -1,4 +1,4 @@
-"""Inventory of several volumes: files by key, and blocks without a key."""
+"""Inventory of several volumes: files by key, and blocks that belong to no key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from suture.ec.scheme import Scheme
 
 @dataclass(frozen=True, slots=True)
 class SalvageFile:
-    """A file to write: its blocks in order, by container and block. `key` is "" for a block without
-    a key. `lack` is why it cannot be complete; empty if the rows show no reason."""
+    """A file to write, with its blocks (container, block) in order. `key` is "" for a block without
+    a key. `lack` is why the file is incomplete according to the rows; "" if it is not."""
 
     key: str
     path: str
@@ -31,7 +31,7 @@ class Inventory:
     holders: dict[ContainerId, list[tuple[OfflineVolume, int]]] = field(default_factory=dict)
     files: list[SalvageFile] = field(default_factory=list)
     schemes: dict[ContainerId, Scheme] = field(default_factory=dict)
-    deleted_count: int = 0  # blocks with a tombstone on another volume; written anyway
+    deleted_count: int = 0  # blocks with a tombstone on another volume; they are written, too
 
     def copies(self, container_id: int, local_id: int) -> list[BlockCopy]:
         """Return all copies of a block."""
@@ -41,7 +41,8 @@ class Inventory:
 
 
 def build_inventory(volumes: Sequence[OfflineVolume], given: Scheme | None) -> Inventory:
-    """Read every row of the volumes; `given` is the erasure code of groups that do not name one."""
+    """Read every row of the volumes. `given` is the erasure code of block groups whose rows do not
+    name it."""
     inventory = Inventory()
     for volume in volumes:
         for container_id, index in volume.replicas().items():
@@ -85,10 +86,10 @@ def _look_into(
 
 
 def files_to_write(found: Sequence[DiscoveredPut]) -> list[SalvageFile]:
-    """Assign a path to each put; the newest complete put gets the key's own path."""
+    """Assign a path to each put. The newest complete put of a key gets the key's own path."""
     paths = paths_of(one.key for one in found)
     newest: dict[str, DiscoveredPut] = {}
-    for one in found:  # older puts first
+    for one in found:  # ordered from older to newer puts
         if one.is_whole or one.key not in newest or not newest[one.key].is_whole:
             newest[one.key] = one
     wanted = []

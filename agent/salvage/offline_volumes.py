@@ -1,7 +1,7 @@
-"""Read-only volumes: of stopped agents, of read-only mounts, of copies of disks.
+"""Read-only access to volumes of stopped agents, read-only mounts, and copies of disks.
 
-Nothing is created, signed or rolled back. The lock of a running agent is detected without being
-taken, and the index is read without a lock file.
+Nothing on them is created, changed or rolled back. A running agent's lock is detected without
+taking it, and the index is read without a lock file.
 """
 
 import os
@@ -22,12 +22,13 @@ from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId, ContainerId, ReplicaState
 from suture.errors import Code, RefusedError, SutureError
 
-MAP_BYTES: Final = 1024**3  # LMDB uses a larger size from the file itself
+MAP_BYTES: Final = 1024**3  # LMDB uses the size in the file if that is larger
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """A replica's row of a block, and the place of its bytes; index 0 is a whole replica."""
+    """A replica's record of a block, and the location of its bytes. Index 0 is a complete
+    replica."""
 
     volume: str
     replica_index: int
@@ -45,18 +46,18 @@ class OfflineVolume:
         self.damaged_rows: list[str] = []
 
     def replicas(self) -> dict[ContainerId, int]:
-        """Return the containers on this volume, each with its replica index."""
+        """Return the containers on this volume with their replica indexes."""
         found = {}
         for container_id, row in self._rows.replicas():
             if isinstance(row, DamagedData):
                 self.damaged_rows.append(f"{self.name}: container {container_id}: {row}")
-                found[container_id] = 0  # its blocks describe themselves
+                found[container_id] = 0  # the block rows are enough to read it
             elif row.state is not ReplicaState.DELETED:
                 found[container_id] = row.replica_index
         return found
 
     def blocks(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield a replica's blocks with readable rows."""
+        """Yield a replica's blocks that have readable rows."""
         for block_id, raw in self._rows.blocks(container_id):
             try:
                 yield decode_block(block_id, raw)
@@ -64,11 +65,11 @@ class OfflineVolume:
                 self.damaged_rows.append(f"{self.name}: container {container_id}: {damage}")
 
     def buried(self, container_id: ContainerId) -> set[BlockId]:
-        """Return the blocks of a container that have a tombstone here."""
+        """Return the blocks of a container that have a tombstone on this volume."""
         return set(self._rows.tombstones(container_id))
 
     def copy(self, container_id: ContainerId, block_id: BlockId, index: int) -> BlockCopy | None:
-        """Return this volume's copy of the block."""
+        """Return this volume's copy of the block; None if it has none or its row is damaged."""
         raw = self._rows.block(container_id, block_id)
         if raw is None:
             return None
@@ -86,9 +87,10 @@ class OfflineVolume:
 def opened(
     paths: Sequence[Path], unreadable: dict[str, str]
 ) -> Iterator[tuple[OfflineVolume, ...]]:
-    """Open volumes of one cluster; add those that cannot be read to `unreadable`.
+    """Open volumes of one cluster for a `with` block. Add unreadable volumes to `unreadable`.
 
-    Raise RefusedError if one is in use, is no volume, or is of another cluster than the first.
+    Raise RefusedError if a path is not a volume, is in use, or belongs to another cluster than the
+    first.
     """
     with ExitStack() as stack:
         volumes: list[OfflineVolume] = []

@@ -1,8 +1,7 @@
-"""Output files below the directory of a salvage: complete under their names, or absent.
+"""Output files of a salvage: each appears under its name only when it is complete.
 
-    name%! grows ─ all bytes verified ─► name
-
-No existing file leads out of the directory: a link in the place of a folder is refused.
+A file is written under a temporary name (suffix `%!`), and renamed when all bytes are verified.
+Links in the place of folders are refused, so that no file is written outside the directory.
 """
 
 import os
@@ -15,14 +14,15 @@ from typing import IO, Final
 from suture.errors import Code, RefusedError
 from suture.runtime.durable import sync_file_system
 
-GROWING: Final = "%!"  # suffix that no key's path has
+GROWING: Final = "%!"  # suffix of temporary names; no key's path has it
 MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 
 
 @contextmanager
 def atomic_output(root: Path, relative: str) -> Iterator[IO[bytes]]:
-    """Open a file that gets its name when the body ends; on failure nothing of it remains."""
+    """Open a file for a `with` block. It gets its name when the block ends; if the block raises,
+    the file is removed."""
     path = root / relative
     _make_folders(root, path.parent)
     _refuse_other(path)
@@ -39,7 +39,8 @@ def atomic_output(root: Path, relative: str) -> Iterator[IO[bytes]]:
 
 
 def sync(root: Path) -> None:
-    """Make all files durable. Files that a crash truncates earlier are detected by their bytes."""
+    """Sync all files. If a crash truncates a file before, the next run detects that from its
+    bytes."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_file_system(descriptor)
@@ -49,7 +50,7 @@ def sync(root: Path) -> None:
 
 @contextmanager
 def existing(root: Path, relative: str, size_bytes: int) -> Iterator[IO[bytes] | None]:
-    """Open a file of an earlier run to compare it; None if there is none of this length."""
+    """Open a file of an earlier run for comparison; None if there is no file of this size."""
     try:
         descriptor = os.open(root / relative, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -77,7 +78,7 @@ def _make_folders(root: Path, folder: Path) -> None:
 
 
 def _refuse_other(path: Path) -> None:
-    """Refuse to replace anything that no salvage has written."""
+    """Raise RefusedError if the path exists and is not a regular file."""
     if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
         raise RefusedError(
             Code.INVALID_CONFIG,

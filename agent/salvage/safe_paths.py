@@ -1,10 +1,10 @@
-"""Output paths of keys: always inside the directory, and unique. Pure.
+"""Output paths for keys: always inside the directory, and unique. Pure.
 
-Clients choose keys freely. Each part between slashes becomes a name that every file system accepts:
-characters other than letters, digits and harmless signs are written as `%XX`, so that no two parts
-become equal. Parts with a special meaning (empty, `.`, `..`) are escaped, too. A path that is too
-long is cut and made unique by a checksum, and so is one that would collide with another key's, also
-on a file system without case.
+Clients choose keys freely. Each part between slashes becomes a name that every file system accepts.
+Characters other than letters, digits and harmless signs are written as `%XX`, so that different
+parts have different names. Parts with a special meaning (empty, `.`, `..`) are escaped, too. If a
+path is too long, or would collide with another key's path, a checksum makes it unique. Collisions
+are detected without regard to case.
 """
 
 import hashlib
@@ -15,16 +15,17 @@ PLAIN: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _-.,=+@#()[]!&~'"
 )
 EMPTY: Final = "%"  # an empty part
-PART_BYTES_MAX: Final = 180  # file systems allow 255, which also has room for suffixes
+PART_BYTES_MAX: Final = 180  # file systems allow 255; the rest is for suffixes
 CUT_BYTES: Final = 120
-PATH_BYTES_MAX: Final = 1_000  # of all parts; a system call accepts 4,096
+PATH_BYTES_MAX: Final = 1_000  # length of the complete path; a system call accepts 4,096
 PARTS_MAX: Final = 64
-LONG: Final = "%long"  # the folder of keys with too long paths
-TOLD_APART: Final = 12  # hex digits of a checksum
+LONG: Final = "%long"  # folder for keys whose paths are too long
+TOLD_APART: Final = 12  # hex digits of the checksum that makes a path unique
 
 
 def path_of(key: str) -> str:
-    """Return the path of a key below the folder of all keys, without regard to other keys."""
+    """Return the path for a key, relative to the folder of all keys. Other keys are not
+    considered."""
     parts = [_part(part) for part in key.split("/")]
     path = "/".join(parts)
     if len(path) > PATH_BYTES_MAX or len(parts) > PARTS_MAX:
@@ -33,7 +34,7 @@ def path_of(key: str) -> str:
 
 
 def paths_of(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return a path for each key: all different, and none is a folder of another."""
+    """Return a path for each key. All paths are different, and none is a folder of another."""
     wanted = {key: path_of(key) for key in sorted(set(keys))}
     folders = {
         "/".join(parts[:count]).casefold()
@@ -52,7 +53,7 @@ def paths_of(keys: Iterable[str]) -> Mapping[str, str]:
 
 
 def older(path: str, local_id: int) -> str:
-    """Return the path of an older put of the same key."""
+    """Return the path for an older put of the same key."""
     return f"{path}%~{local_id}"
 
 

@@ -1,9 +1,8 @@
-"""Copies of all files on several volumes, written elsewhere: verified bytes only.
+"""Salvage of all files on several volumes to another directory. Only verified bytes are written.
 
-    rows of all volumes ─► files by key ─► each block from any replicas with healthy copies ─► DIR
-
-An incomplete file is listed and not written; or, on request, its readable part is written beside.
-Files that an earlier run has written are compared and left as they are.
+The rows of all volumes give the files by key. Each block is read from any replicas with healthy
+copies. An incomplete file is listed but not written; on request, its readable part is written to a
+separate folder. Files that an earlier run has written are verified and kept.
 """
 
 import json
@@ -22,7 +21,7 @@ from merkle.replica import ContainerId
 from suture.ec.scheme import Scheme
 from suture.errors import Code, RefusedError, UnavailableError
 
-MARK: Final = "salvage.json"  # identifies the directory's cluster
+MARK: Final = "salvage.json"  # names the cluster whose files the directory has
 LIST: Final = "files.jsonl"  # one line per file: key, path, size, result
 PARTIAL: Final = "partial"
 LACKS_NAMED_MAX: Final = 100  # holes listed per file
@@ -30,7 +29,7 @@ LACKS_NAMED_MAX: Final = 100  # holes listed per file
 
 @dataclass(slots=True)
 class IncompleteFile:
-    """An incomplete file, and its first holes."""
+    """An incomplete file, with its first holes."""
 
     key: str
     path: str
@@ -45,23 +44,25 @@ class SalvageSummary:
 
     cluster_id: str = ""
     written_count: int = 0
-    kept_count: int = 0  # already written by an earlier run
+    kept_count: int = 0  # files that an earlier run had written
     written_bytes: int = 0
-    nameless_count: int = 0  # of the written and kept: blocks without a key
-    deleted_count: int = 0  # blocks deleted on another volume; written anyway
+    nameless_count: int = 0  # written or kept files that are blocks without a key
+    deleted_count: int = 0  # blocks deleted on another volume; they are written, too
     lacks: list[IncompleteFile] = field(default_factory=list)
     unreadable_volumes: dict[str, str] = field(default_factory=dict)
     damaged_rows: list[str] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
-        """Return whether everything that the volumes name was written."""
+        """Return whether every file that the rows name was written, and all volumes and rows were
+        readable."""
         return not (self.lacks or self.unreadable_volumes or self.damaged_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress callbacks: the bytes of all files, then the bytes done."""
+    """Progress callbacks: `total` gets the bytes of all files, `done` those of each finished
+    file."""
 
     total: Callable[[int], object] = lambda _total_bytes: None
     done: Callable[[int], object] = lambda _done_bytes: None
@@ -75,10 +76,11 @@ def salvage(
     is_partial: bool = False,
     progress: Progress | None = None,
 ) -> SalvageSummary:
-    """Write every file of the volumes below `to`; `scheme` is for groups that do not name theirs.
+    """Write every file of the volumes below `to`. `scheme` is the erasure code of block groups
+    whose rows do not name it.
 
     Raise RefusedError if a volume is in use or of another cluster, or if `to` is on a volume or has
-    other content; UnavailableError if it cannot be written.
+    other content. Raise UnavailableError if `to` cannot be written.
     """
     told = progress or Progress()
     summary = SalvageSummary()
@@ -119,7 +121,7 @@ def _one(
     *,
     is_partial: bool,
 ) -> str:
-    """Write one file; return the result."""
+    """Write one file; return the result as a word."""
     why = [wanted.lack] if wanted.lack else []
     if not why:
         if _is_there(inventory, wanted, to):
@@ -147,7 +149,8 @@ class _NotWhole(Exception):
 
 
 def _write(inventory: Inventory, wanted: SalvageFile, to: Path) -> list[str]:
-    """Write a file if it is complete; otherwise return its holes, and leave nothing."""
+    """Write a file if it is complete; return an empty list. Otherwise leave no file, and return its
+    holes."""
     why: list[str] = []
     with suppress(_NotWhole), atomic_output(to, wanted.path) as file:
         why = _copy(inventory, wanted, file, is_partial=False)
@@ -163,7 +166,8 @@ def _end_if_not_whole(why: Sequence[str]) -> None:
 def _copy(
     inventory: Inventory, wanted: SalvageFile, file: IO[bytes], *, is_partial: bool
 ) -> list[str]:
-    """Write the readable bytes, and zeros for missing ones; return the holes."""
+    """Write the readable bytes; return the holes. With `is_partial`, write zeros for missing
+    bytes."""
     why: list[str] = []
     size_bytes = 0
     for container_id, local_id in wanted.blocks:
@@ -200,7 +204,7 @@ def _reader(inventory: Inventory, container_id: int, local_id: int) -> Reader | 
 
 
 def _is_there(inventory: Inventory, wanted: SalvageFile, to: Path) -> bool:
-    """Return whether an earlier run has written the file, by its checksums or its bytes."""
+    """Return whether an earlier run has written the file, judged by its bytes."""
     with existing(to, wanted.path, wanted.size_bytes) as file:
         return file is not None and all(
             _is_same(inventory, container_id, local_id, file)
