@@ -1,4 +1,4 @@
-"""Calls about the datanode itself: its status, its background scans, and its volumes."""
+"""RPCs about the datanode itself: its status, its background scans, and its volumes."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ class AdminHandlers:
         scrub: ScrubControl | None = None,
         volumes: VolumeControl | None = None,
     ) -> None:
-        """Without `scrub` there are no background scans; without `volumes` no volume can be
+        """Without `scrub` there are no background scans. Without `volumes` no volume can be
         changed."""
         self._status = status
         self._scrub = scrub
@@ -30,7 +30,7 @@ class AdminHandlers:
     def ControlVolume(
         self, request: pb.ControlVolumeRequest, context: grpc.ServicerContext
     ) -> pb.ControlVolumeResponse:
-        """Change the service of a volume, or add one; return the state of all."""
+        """Change the service mode of a volume, or add a volume; return the state of all volumes."""
         del context
         if self._volumes is None:
             raise RefusedError(
@@ -52,7 +52,7 @@ class AdminHandlers:
     def ListDisks(
         self, request: pb.ListDisksRequest, context: grpc.ServicerContext
     ) -> pb.ListDisksResponse:
-        """Return the reports of the disks and the kernel."""
+        """Return what the disks and the kernel report about themselves."""
         del request, context
         return pb.ListDisksResponse(disks=() if self._volumes is None else self._volumes.disks())
 

@@ -1,4 +1,4 @@
-"""Parsing and lookup of the blocks and chunks that a call names."""
+"""Parsing and lookup of the blocks and chunks in a request."""
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -10,23 +10,23 @@ from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.wire.mapping import codec
 from suture.wire.v1 import datanode_pb2 as pb
 
-COUNT_MAX: Final = 256  # named in one call
-BYTES_MAX: Final = 1024**2  # of their data, as in any message of chunk data
+COUNT_MAX: Final = 256  # blocks or chunks per request
+BYTES_MAX: Final = 1024**2  # chunk data per response
 
 Key: TypeAlias = tuple[BlockId, int]
-"""A block, and the offset of one of its chunks."""
+"""A block id, and the offset of one of the block's chunks."""
 Found: TypeAlias = tuple[BlockLocation, ChunkInfo]
 
 
 def parse_keys(asked: Sequence[pb.ChunkKey] | Sequence[pb.ChunkChallenge]) -> list[Key]:
-    """Return the named chunks. Raise RefusedError for too many, or for duplicates."""
+    """Return the requested chunks. Raise RefusedError if there are too many, or duplicates."""
     keys = [(codec.parse_block_id(key.local_id, "chunks.local_id"), key.offset) for key in asked]
     check_names(keys, "chunks")
     return keys
 
 
 def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
-    """Raise RefusedError for too many blocks or chunks, or for duplicates."""
+    """Raise RefusedError if there are too many blocks or chunks, or duplicates."""
     if len(named) > COUNT_MAX:
         raise codec.malformed(where, f"{len(named)} of them, at most {COUNT_MAX} at once")
     if len(set(named)) < len(named):
@@ -34,7 +34,7 @@ def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
 
 
 def no_room() -> UnavailableError:
-    """Return the error of an item that earlier items of the call left no room for."""
+    """Return the error for an item that does not fit into the response any more."""
     return UnavailableError(
         Code.BUSY, f"cannot read another chunk: earlier requests already need {BYTES_MAX} bytes"
     )
@@ -43,8 +43,9 @@ def no_room() -> UnavailableError:
 def several_chunks(
     store: ReplicaStore, container_id: ContainerId, keys: Sequence[Key]
 ) -> dict[Key, Found | SutureError]:
-    """Return each chunk with its block, or the error, in the order of `keys`. The error is BUSY for
-    a chunk beyond `BYTES_MAX` that is not the only one. A block is looked up once."""
+    """Return each chunk with its block, or its error, in the order of `keys`. The error is BUSY if
+    the chunks before it already need `BYTES_MAX`. A single chunk may be larger. Each block is
+    looked up once."""
     blocks: dict[BlockId, BlockLocation] = {}
     chosen: dict[Key, Found | SutureError] = {}
     left_bytes = BYTES_MAX
@@ -65,7 +66,7 @@ def several_chunks(
 
 
 def chunk_at(block: BlockData, offset: int) -> ChunkInfo:
-    """Return the chunk of a block that begins at `offset`. Raise RefusedError."""
+    """Return the chunk of a block that begins at `offset`. Raise RefusedError if there is none."""
     chunk = block.chunk_at(offset)
     if chunk is None:
         raise RefusedError(

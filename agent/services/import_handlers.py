@@ -1,4 +1,4 @@
-"""The call by which another datanode pushes a whole replica."""
+"""RPC with which another datanode sends a complete replica."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,12 +18,13 @@ class ImportHandlers:
         self.decoders: Mapping[str, Callable[[bytes], Any]] = {
             "ImportContainer": importer.read_part
         }
-        """Decoders of requests whose messages are too large for protobuf's own decoder."""
+        """Decoders for requests with so much data that protobuf's own decoder is too slow."""
 
     def ImportContainer(
         self, requests: Iterator[Any], context: grpc.ServicerContext
     ) -> pb.ImportContainerResponse:
-        """Receive a whole replica from another datanode; it becomes visible only when complete.
+        """Receive a complete replica from another datanode. It becomes visible only when it is
+        complete.
 
         gRPC's flow control slows down a sender that is faster than the disk.
         """

@@ -10,16 +10,16 @@ class DatanodeServerLimits:
     """Limits of one server. Calls beyond `rpc_count_max` get RESOURCE_EXHAUSTED at once."""
 
     rpc_count_max: int = 64
-    streams_max: int = 64  # concurrent calls of one connection; more wait or are refused
+    streams_max: int = 64  # concurrent calls per connection; further calls wait or are refused
     connections_max: int = 1_000
-    calls_per_s_max: int = 0  # of one caller; 0 = unlimited
+    calls_per_s_max: int = 0  # per caller; 0 = unlimited
     patience: ConnectionLimits = PATIENCE
-    lease_timeout_s: float = 30.0  # longest wait for a container that is being changed
+    lease_timeout_s: float = 30.0  # longest wait for the lease of a container
     replicas_page_max: int = 1_000
     blocks_page_max: int = 1_000
     findings_page_max: int = 1_000
 
 
 def page_size(asked: int, most: int) -> int:
-    """Return the number of rows of a page: as requested, up to the server's maximum."""
+    """Return the number of rows of a page: as requested, at most the server's maximum."""
     return min(asked, most) if asked else most

@@ -1,4 +1,4 @@
-"""Calls that prove to a peer what the medium holds, by reads past every cache."""
+"""RPCs that prove to a peer which data the medium has, by reads past every cache."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -34,8 +34,7 @@ class ProofHandlers:
         clock: Clock,
         on_damage: Callable[[ContainerId, str], None] = lambda *_: None,
     ) -> None:
-        """`on_damage` receives a container whose medium does not match its row, and how that was
-        found."""
+        """`on_damage` gets a container whose medium does not match its row, and a reason."""
         self._store = store
         self._scan = scan
         self._pledges = pledges
@@ -45,10 +44,11 @@ class ProofHandlers:
     def ProveChunks(
         self, request: pb.ProveChunksRequest, context: grpc.ServicerContext
     ) -> pb.ProveChunksResponse:
-        """Read chunks from the medium, and return hashes that only their bytes can give.
+        """Read chunks from the medium, and return hashes that cannot be computed without their
+        bytes.
 
-        The caller compares them with its own data; data that does not match this datanode's row is
-        scanned.
+        The caller compares them with its own data. If data does not match the local row, the
+        replica is scanned.
         """
         del context
         container_id = codec.parse_container_id(request.container_id)
@@ -86,7 +86,8 @@ class ProofHandlers:
     def ProveReplica(
         self, request: pb.ProveReplicaRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ProveReplicaResponse]:
-        """Read the whole replica, unless it was read recently; keep it; return its tree."""
+        """Pin the replica, scan it completely unless its last scan is recent enough, and return its
+        tree."""
         container_id = codec.parse_container_id(request.container_id)
         nonce = _nonce(request.nonce)
         age_max_ms = codec.parse_int(request.age_max_ms, "age_max_ms", low=0, high=ID_MAX)
@@ -109,13 +110,13 @@ class ProofHandlers:
         )
 
     def _is_in_tree(self, container_id: ContainerId, block_id: BlockId) -> bool:
-        """Return whether the tree, which was made of the rows, has the block as a live one."""
+        """Return whether the replica's tree has the block as a live one."""
         tree = self._store.view(container_id).tree()
         return bool((tree.block_ids[~tree.deleted] == block_id).any())
 
     def _whole(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of a healthy replica that others may rely on. Raise
-        RefusedError(INELIGIBLE)."""
+        """Return the facts of a healthy closed replica, which can be a witness. Raise
+        RefusedError(INELIGIBLE) if it is not."""
         facts = self._store.replica(container_id)
         if facts.state in PROVING_STATES and not facts.finding_count:
             return facts

@@ -1,4 +1,4 @@
-"""Calls that describe replicas and read them. They take no lease."""
+"""RPCs that describe and read replicas. They take no lease."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,10 +26,10 @@ from suture.wire.mapping.blockpieces import BlockPiece, encode_piece
 from suture.wire.v1 import container_pb2
 from suture.wire.v1 import datanode_pb2 as pb
 
-PIECE_BYTES_MAX: Final = 1024**2  # of chunk data in one message
-STREAM_PIECE_BYTES_MAX: Final = 2 * PIECE_BYTES_MAX  # of a block's data: fewer messages cost less
+PIECE_BYTES_MAX: Final = 1024**2  # chunk data per message
+STREAM_PIECE_BYTES_MAX: Final = 2 * PIECE_BYTES_MAX  # per message of a block; fewer cost less
 BLOCKS_PAGE_BYTES_MAX: Final = 1024**2
-CHANGES_PAGE_MAX: Final = 2_000  # usually about 200 bytes each
+CHANGES_PAGE_MAX: Final = 2_000  # entries per page, usually of about 200 bytes
 
 
 class ReadHandlers:
@@ -43,8 +43,8 @@ class ReadHandlers:
         limits: DatanodeServerLimits,
         on_read: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`on_read` receives the duration in seconds of each read of chunk data; the first read's
-        includes the lookup of the row."""
+        """`on_read` gets the seconds that each read of chunk data took. For the first read of a
+        call, they include the lookup of the row."""
         self._store = store
         self._limits = limits
         self._on_read = on_read
@@ -53,7 +53,7 @@ class ReadHandlers:
     def GetContainer(
         self, request: pb.GetContainerRequest, context: grpc.ServicerContext
     ) -> pb.GetContainerResponse:
-        """Return the report of one replica, even of one that cannot be loaded."""
+        """Return the report of one replica. It may be one that cannot be loaded."""
         del context
         container_id = codec.parse_container_id(request.container_id)
         for unloadable in self._store.unloadable():
@@ -67,7 +67,7 @@ class ReadHandlers:
     def ListContainers(
         self, request: pb.ListContainersRequest, context: grpc.ServicerContext
     ) -> pb.ListContainersResponse:
-        """Return reports of replicas by ascending container id."""
+        """Return a page of replica reports by ascending container id."""
         del context
         start = codec.parse_int(
             request.start_container_id, "start_container_id", low=0, high=ID_MAX
@@ -87,7 +87,8 @@ class ReadHandlers:
     def GetBlocks(
         self, request: pb.GetBlocksRequest, context: grpc.ServicerContext
     ) -> pb.GetBlocksResponse:
-        """Return the metadata of committed blocks, or the error of each missing one."""
+        """Return the metadata of committed blocks. For a block that cannot be returned, return its
+        error."""
         del context
         keys = [codec.parse_block_key(asked, "block_ids") for asked in request.block_ids]
         check_names(keys, "block_ids")
@@ -107,7 +108,8 @@ class ReadHandlers:
         return answer
 
     def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, BlockLocation]:
-        """Return the block, unless the caller knows a later commit or another replica index."""
+        """Return the block. Raise RefusedError if the caller requests a later commit or another
+        replica index."""
         container_id, block_id = codec.parse_block_key(asked, "block_id")
         found = self._store.view(container_id).readable(block_id)
         if asked.replica_index not in {0, found.replica_index}:
@@ -137,7 +139,7 @@ class ReadHandlers:
     def ListBlocks(
         self, request: pb.ListBlocksRequest, context: grpc.ServicerContext
     ) -> pb.ListBlocksResponse:
-        """Return blocks by ascending id, as many as fit a page."""
+        """Return a page of blocks by ascending id."""
         del context
         container_id = codec.parse_container_id(request.container_id)
         start = codec.parse_int(request.start_local_id, "start_local_id", low=0, high=ID_MAX)
@@ -158,10 +160,10 @@ class ReadHandlers:
     def ReadChunk(
         self, request: pb.ReadChunkRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ReadChunkResponse]:
-        """Send the bytes of one chunk on the disk, with the checksums written with it in the first
-        message; a small chunk is one message.
+        """Send the bytes of one chunk, with its recorded checksums in the first message. A small
+        chunk is one message.
 
-        After the caller disconnects, gRPC takes no further piece, so none is read.
+        If the caller disconnects, gRPC takes no further message, so no more data is read.
         """
         del context
         begun_s = perf_counter()
@@ -177,7 +179,7 @@ class ReadHandlers:
     def ReadChunks(
         self, request: pb.ReadChunksRequest, context: grpc.ServicerContext
     ) -> pb.ReadChunksResponse:
-        """Send several chunks in one message, as far as they are readable."""
+        """Send several chunks in one message. Unreadable chunks are omitted."""
         del context
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
@@ -195,7 +197,8 @@ class ReadHandlers:
     def ReadBlock(
         self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
     ) -> Iterator[BlockPiece]:
-        """Send chunk after chunk, as far ahead of the reader as gRPC's window allows."""
+        """Send a block, chunk after chunk. gRPC's flow control limits how far ahead data is
+        read."""
         del context
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
@@ -210,7 +213,7 @@ class ReadHandlers:
     def GetSmallFile(
         self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
     ) -> pb.GetSmallFileResponse:
-        """Send the rest of a block in one message."""
+        """Send a block from an offset to its end in one message."""
         del context
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
@@ -227,7 +230,7 @@ class ReadHandlers:
         start = chunks[0].offset
         if start + length_bytes == chunks[-1].end:
             data = self._read(container_id, found, start, length_bytes, before_s)
-        else:  # with holes between them
+        else:  # there are holes between the chunks
             data = b"".join(
                 self._read(container_id, found, chunk.offset, chunk.length_bytes)
                 for chunk in chunks
@@ -242,7 +245,7 @@ class ReadHandlers:
         length_bytes: int,
         before_s: float = 0.0,
     ) -> bytes:
-        """Read, and report the duration including `before_s`, which the call had taken before."""
+        """Read data; report the seconds that this took, plus `before_s`, to `on_read`."""
         begun_s = perf_counter()
         data = self._store.view(container_id).read(found, offset, length_bytes)
         self._on_read(before_s + perf_counter() - begun_s)
@@ -251,7 +254,7 @@ class ReadHandlers:
     def GetContainerHashes(
         self, request: pb.GetContainerHashesRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.HashesPage]:
-        """Send the tree to the requested depth."""
+        """Send the replica's tree to the requested depth."""
         del context
         container_id = codec.parse_container_id(request.container_id)
         selection = tree_pages.parse_selection(request)
@@ -260,7 +263,7 @@ class ReadHandlers:
     def ListHistory(
         self, request: pb.ListHistoryRequest, context: grpc.ServicerContext
     ) -> pb.ListHistoryResponse:
-        """Return a replica's history, oldest entry first; the store bounds its length."""
+        """Return a replica's history, oldest entry first. The store limits its length."""
         del context
         entries = self._store.view(codec.parse_container_id(request.container_id)).history()
         return pb.ListHistoryResponse(entries=report_messages.HISTORY_ENTRY.messages(entries))
@@ -268,7 +271,8 @@ class ReadHandlers:
     def ListChanges(
         self, request: pb.ListChangesRequest, context: grpc.ServicerContext
     ) -> pb.ListChangesResponse:
-        """Return the changes here since a time; if there are too many, the newest ones."""
+        """Return the changes of this datanode's replicas since a time. If there are too many,
+        return the newest."""
         del context
         since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
         count = page_size(request.count, CHANGES_PAGE_MAX)
@@ -286,7 +290,8 @@ class ReadHandlers:
 
 
 def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
-    """Return the chunks from the one that holds the byte at `offset` to the end."""
+    """Return the block's chunks from the one that contains the byte at `offset` on. Raise
+    RefusedError if no chunk contains it."""
     chunks: Sequence[ChunkInfo] = block.chunks
     if offset or not chunks:
         chunks = [chunk for chunk in chunks if chunk.end > offset]
@@ -301,9 +306,10 @@ def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
 
 
 def pieces(chunk: ChunkInfo, piece_bytes_max: int = PIECE_BYTES_MAX) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of the messages of one chunk, each ending with a window.
+    """Yield (offset, length) for the messages of one chunk. Each message ends at the end of a
+    window.
 
-    With windows larger than a message, messages are simply full.
+    If windows are larger than a message, each message has the maximum length.
     """
     window_bytes = max(chunk.bytes_per_checksum, 1)
     step_bytes = piece_bytes_max // window_bytes * window_bytes or piece_bytes_max

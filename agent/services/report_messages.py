@@ -1,7 +1,7 @@
 """Messages about a datanode's replicas: reports, findings, outcomes.
 
-These conversions are one way: no agent reads the results. Outside data enters through
-`suture.wire.mapping.codec`.
+The conversions are in one direction: no agent parses these messages. Data from other hosts is
+parsed by `suture.wire.mapping.codec`.
 """
 
 from typing import Final
@@ -15,17 +15,17 @@ from suture.wire.mapping.message_map import Field, MessageMap, each
 from suture.wire.mapping.replica_columns import report_of
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
-CHUNK_OUTCOMES_MAX: Final = 1_000  # in one heartbeat, beside the full count
+CHUNK_OUTCOMES_MAX: Final = 1_000  # outcomes per message; it also has the full count
 TEXT_CHARS_MAX: Final = 512
 
 
 def _cut(text: str) -> str:
-    """Cut a text to a bounded length that protobuf can carry."""
+    """Truncate a text to TEXT_CHARS_MAX, and replace characters that protobuf cannot encode."""
     return text[:TEXT_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
 
 
 def _unsigned(number: int) -> int:
-    """Return 0 for the number that stands for no block or chunk."""
+    """Return the number, or 0 for -1, which means no block or chunk."""
     return max(number, 0)
 
 
@@ -38,7 +38,7 @@ FINDING: Final = MessageMap(
     evidence=TEXT,
 )
 HISTORY_ENTRY: Final = MessageMap(datanode_pb2.HistoryEntry, HistoryEntry, why=TEXT)
-"""Without a tree an entry has no root."""
+"""The root is absent in an entry of a replica without a tree."""
 PEER_OUTCOME: Final = MessageMap(
     scm_pb2.PeerOutcome, PeerOutcome, datanode_id="peer_id", message=TEXT, chunks="chunk_count"
 )
@@ -64,12 +64,12 @@ RECONCILE_OUTCOME: Final = MessageMap(
 
 
 def replica_report(facts: ReplicaFacts) -> container_pb2.ReplicaReport:
-    """Return the report of one replica; without a tree the field is absent."""
+    """Return the report of one replica. Without a tree, the tree field is absent."""
     return report_of(facts, contradiction_count=facts.contradiction_count)
 
 
 def unloadable_report(unloadable: Unloadable) -> container_pb2.ReplicaReport:
-    """Return the report of a replica whose files exist and cannot be loaded."""
+    """Return the report of a replica that has files but is not served."""
     return container_pb2.ReplicaReport(
         container_id=unloadable.container_id,
         state=container_pb2.UNHEALTHY,

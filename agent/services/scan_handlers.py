@@ -1,4 +1,4 @@
-"""Calls that scan or sample replicas, and return findings."""
+"""RPCs that scan or sample replicas, and return findings."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -42,9 +42,9 @@ class ScanHandlers:
     def ScanContainer(
         self, request: pb.ScanContainerRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ScanProgress]:
-        """Scan the whole replica now and return the result; or queue the scan.
+        """Scan the complete replica now and send the result, or queue the scan.
 
-        End early when the caller disconnects.
+        The scan ends early if the caller disconnects.
         """
         container_id = codec.parse_container_id(request.container_id)
         if request.queue and request.full_speed:
@@ -73,9 +73,9 @@ class ScanHandlers:
     def SampleChunks(
         self, request: pb.SampleChunksRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.SampleProgress]:
-        """Count the chunks here, or read a random sample of them.
+        """Count the chunks of this datanode, or read a random sample of them.
 
-        End early when the caller disconnects.
+        The sample ends early if the caller disconnects.
         """
         chunk_count = codec.parse_int(request.chunk_count, "chunk_count", low=0, high=ID_MAX)
         draw = SampleSpec(
@@ -94,7 +94,8 @@ class ScanHandlers:
     def ListFindings(
         self, request: pb.ListFindingsRequest, context: grpc.ServicerContext
     ) -> pb.ListFindingsResponse:
-        """Return findings by container; those of one container are never split between pages."""
+        """Return a page of findings by container. The findings of one container are not divided
+        between pages."""
         del context
         count = page_size(request.count, self._limits.findings_page_max)
         if request.container_id:
@@ -109,7 +110,7 @@ class ScanHandlers:
         if len(found) > count:
             next_id = found[count].container_id
             whole = [finding for finding in found if finding.container_id != next_id]
-            if not whole:  # one container fills the page: return what fits, continue after it
+            if not whole:  # one container exceeds the page: return a part, continue after it
                 next_id += 1
             found = whole or found[:count]
         return pb.ListFindingsResponse(

@@ -1,8 +1,8 @@
-"""suture.v1.Datanode: the service of one storage host, composed of groups of handlers.
+"""Service suture.v1.Datanode of one storage host, composed of groups of handlers.
 
-Handlers are thin: the codec checks whether a request is well-formed, the store whether it is
-allowed, and `ErrorEdge` converts errors to statuses. A group has the calls with the same
-dependencies, and together the groups have all calls of the contract.
+Handlers are thin. The codec checks whether a request is well-formed, and the store whether it is
+allowed. `ErrorStatusMiddleware` converts errors to statuses. A group has the RPCs with the same
+dependencies. The groups together have all RPCs of the service.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ CALLS: Final = tuple(method.name for method in SERVICE.methods)
 
 
 def composed(groups: Sequence[object]) -> datanode_pb2_grpc.DatanodeServicer:
-    """Return the service with the calls of all groups, of which no two have the same."""
+    """Return a servicer with the RPCs of all groups. No two groups may have the same RPC."""
     servicer = datanode_pb2_grpc.DatanodeServicer()
     for call in CALLS:
         having = [group for group in groups if hasattr(group, call)]
@@ -48,8 +48,8 @@ def composed(groups: Sequence[object]) -> datanode_pb2_grpc.DatanodeServicer:
 
 
 def codecs_of(groups: Sequence[object], name: str) -> dict[str, Callable[[Any], Any]]:
-    """Return the groups' own `decoders` of requests, or `encoders` of answers, by the call's
-    path."""
+    """Return the groups' own `decoders` of requests, or `encoders` of responses, by the path of the
+    RPC."""
     return {
         f"/{SERVICE.full_name}/{call}": convert
         for group in groups
@@ -69,7 +69,7 @@ class BuiltServer:
 
 
 def waits_of(limits: DatanodeServerLimits) -> BlockedCalls:
-    """Return the record of calls that wait for their callers."""
+    """Return the register of calls that wait for their callers."""
     return BlockedCalls(limits.rpc_count_max, slow_s=limits.patience.slow_s)
 
 
@@ -88,13 +88,14 @@ def build_server(
     is_well: Callable[[], bool] = lambda: True,
     known: Callable[[], Iterable[str]] = tuple,
 ) -> BuiltServer:
-    """Bind `address` (port 0: any free one) and return the server of `groups`, not yet started.
+    """Bind `address` (port 0 = any free port) and return the server of `groups`, which is not
+    started.
 
     Calls for another datanode than `datanode_id` are refused. `executor` should have a thread for
-    each admitted call; `slots` limits the working ones. `memory` is the budget of all calls
-    together. `known` returns the addresses of the datanodes for which connections are kept free.
-    `is_well` determines the answer of the health service. Raise RefusedError(INVALID_CONFIG) when
-    the address cannot be bound, or requires TLS.
+    each admitted call; `slots` limits how many of them work at the same time. `memory` is the
+    budget of all calls together. `known` returns the addresses of datanodes for which connections
+    are reserved. `is_well` determines the result of the health service. Raise
+    RefusedError(INVALID_CONFIG) if the address cannot be bound, or requires TLS.
     """
     connections = Connections(limits.connections_max, known=known)
     gate = AuthorizationMiddleware(

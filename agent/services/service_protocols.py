@@ -1,4 +1,4 @@
-"""Protocols of the backends that do the work of the services; the runtime provides them."""
+"""Interfaces of the backends that execute the RPCs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,31 +15,31 @@ UNREAD_KEPT_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ScanStep:
-    """Progress of a scan; the last step has its result."""
+    """Progress of a scan. The last step has its result."""
 
     bytes_read: int
     bytes_total: int
     commit: ScanCommit | None = None
     is_queued: bool = False
-    is_waiting: bool = False  # waits for other requested scans
+    is_waiting: bool = False  # the scan waits for other requested scans
 
 
 class ScanMode(Enum):
     """Mode of a requested scan."""
 
-    WAIT = "wait"  # now; clients go first
-    FULL_SPEED = "full speed"  # now; clients wait
-    QUEUE = "queue"  # after earlier requests; the only step confirms that it is queued
+    WAIT = "wait"  # scan now, and yield to client reads
+    FULL_SPEED = "full speed"  # scan now, and do not yield to client reads
+    QUEUE = "queue"  # scan after earlier requests; the only step confirms that it is queued
 
 
 Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
-"""Scan a container and yield steps; end early when the callable returns True."""
+"""Scans a container and yields steps; ends early if the callable returns True."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSpec:
-    """Parameters of a sample: `drawn_count` of `chunk_count` chunks, by a seed. With both 0 the
-    chunks are only counted."""
+    """Parameters of a sample: `drawn_count` of `chunk_count` chunks, and a seed. If both counts are
+    0, the chunks are only counted."""
 
     chunk_count: int
     drawn_count: int
@@ -48,9 +48,9 @@ class SampleSpec:
 
 @dataclass(slots=True)
 class SampleResult:
-    """Result of a sample. `gone_count` counts drawn chunks that were deleted or rewritten since
-    the count. `undecided_count` counts chunks without two agreeing reads, or unreadable at this
-    time."""
+    """Result of a sample. `gone_count` counts drawn chunks that were deleted or rewritten after the
+    count. `undecided_count` counts chunks without two equal reads, and chunks that are temporarily
+    unreadable."""
 
     chunk_count: int = 0
     read_count: int = 0
@@ -61,7 +61,7 @@ class SampleResult:
     without_checksum_count: int = 0
     damaged_row_count: int = 0
     bad: list[ScanFinding] = field(default_factory=list)
-    unread_count: int = 0  # replicas without readable chunks
+    unread_count: int = 0  # replicas whose chunks could not be counted or read
     unread: list[str] = field(default_factory=list)
 
     def note_unread(self, why: str) -> None:
@@ -73,33 +73,34 @@ class SampleResult:
 
 @dataclass(frozen=True, slots=True)
 class SampleStep:
-    """Progress of a sample; the last step has its result."""
+    """Progress of a sample. The last step has its result."""
 
     read_count: int
     result: SampleResult | None = None
 
 
 Sample = Callable[[SampleSpec, Callable[[], bool]], Iterable[SampleStep]]
-"""Draw a sample and yield steps; end early when the callable returns True. Raise SutureError."""
+"""Draws a sample and yields steps; ends early if the callable returns True. Raises SutureError."""
 
 
 class ScrubControl(Protocol):
     """Operator control of the background scans."""
 
     def status(self) -> pb.ScrubStatusResponse:
-        """Return the progress of every volume."""
+        """Return the progress of every volume's scan."""
         ...
 
     def pause(self, volume_id: str, duration_s: float) -> None:
-        """Pause one volume's scan, or all with "". Raise RefusedError."""
+        """Pause the scan of one volume, or of all if `volume_id` is "". Raise RefusedError if there
+        is no such scan, or the duration is invalid."""
         ...
 
     def resume(self, volume_id: str) -> None:
-        """End the pause of one volume, or of all with ""."""
+        """End the pause of one volume, or of all if `volume_id` is ""."""
         ...
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the running scan of a container, if any."""
+        """Cancel the running background scan of a container, if there is one."""
         ...
 
 
@@ -107,11 +108,12 @@ class VolumeControl(Protocol):
     """Operator control of this datanode's volumes."""
 
     def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
-        """Change the service of a volume. Raise RefusedError."""
+        """Change the service mode of a volume. Raise RefusedError if the volume or the mode is
+        invalid."""
         ...
 
     def add(self, path: str) -> None:
-        """Open a volume and serve it. Raise SutureError."""
+        """Open a volume and serve its replicas. Raise SutureError if it cannot be used."""
         ...
 
     def status(self) -> Sequence[pb.VolumeStatus]:
@@ -119,7 +121,7 @@ class VolumeControl(Protocol):
         ...
 
     def disks(self) -> Sequence[pb.DiskReport]:
-        """Return the reports of the disks and the kernel."""
+        """Return what the disks and the kernel report about themselves."""
         ...
 
 
@@ -133,12 +135,12 @@ class ImportedReplica(Protocol):
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of chunk data received, before compression."""
+        """Received bytes of chunk data, after decompression."""
         ...
 
     @property
     def damaged_chunk_count(self) -> int:
-        """Number of damaged chunks, all of them declared by the source."""
+        """Number of damaged chunks. The source has declared all of them."""
         ...
 
 
@@ -146,9 +148,10 @@ class Importer(Protocol):
     """Receives replicas (`agent.transfer.incoming`)."""
 
     def read_part(self, encoded: bytes) -> Any:  # what `receive` takes
-        """Decode one `ImportPart`. Raise DecodeError."""
+        """Decode one `ImportPart`. Raise DecodeError if it is invalid."""
         ...
 
     def receive(self, parts: Iterator[Any]) -> ImportedReplica:
-        """Receive one whole replica. Raise SutureError; then nothing of it remains."""
+        """Receive one complete replica. Raise SutureError if this fails; nothing of the replica
+        then remains."""
         ...

@@ -1,4 +1,4 @@
-"""The call with which an operator decides between replicas that contradict each other."""
+"""RPC with which an operator decides between replicas that contradict each other."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from suture.wire.mapping import codec
 from suture.wire.v1 import datanode_pb2 as pb
 
 Trust = Callable[[pb.TrustReplicaRequest, Callable[[], bool]], pb.TrustReplicaResponse]
-"""Show or carry out the changes of trusting a replica; end early when the callable returns True."""
+"""Shows or makes the changes of trusting a replica; ends early if the callable returns True."""
 
 
 class TrustHandlers:
@@ -21,7 +21,8 @@ class TrustHandlers:
     def TrustReplica(
         self, request: pb.TrustReplicaRequest, context: grpc.ServicerContext
     ) -> pb.TrustReplicaResponse:
-        """Make the replica here equal to the trusted one, or return what that would change."""
+        """Make the local replica equal to the trusted one, or return the changes that this would
+        make."""
         codec.parse_container_id(request.container_id)
         if not request.trusted_datanode_id or not request.trusted_address:
             raise RefusedError(

@@ -1,8 +1,8 @@
-"""Calls that create, fill, close and delete replicas.
+"""RPCs that create, write, close and delete replicas.
 
-A change happens under the container's lease, which is taken when the request is complete and held
-for one call of the store, so a slow or dead client holds nothing. A RECOVERING replica belongs to
-the reconstruction that created it; writes to it show that the run is active.
+A change is made under the container's lease. The lease is taken when the request is complete, and
+held for one call of the store. A slow or dead client therefore holds no lease. A RECOVERING replica
+belongs to the reconstruction that created it; writes show that the reconstruction is running.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,11 +27,11 @@ CREATED: Final = frozenset({container_pb2.REPLICA_STATE_UNSPECIFIED, container_p
 
 
 class RecoveryTracker(Protocol):
-    """The replicas under reconstruction here (`agent.host.recovering_replicas`)."""
+    """The replicas under reconstruction on this datanode (`agent.host.recovering_replicas`)."""
 
     def create(self, container_id: ContainerId, replica_index: int) -> None:
-        """Create a RECOVERING replica. The caller holds the container's lease. Raise
-        SutureError."""
+        """Create a RECOVERING replica. The caller holds the container's lease. Raise SutureError if
+        another replica or reconstruction exists."""
         ...
 
     def wrote(self, container_id: int) -> None:
@@ -56,8 +56,8 @@ class WriteHandlers:
         recoveries: RecoveryTracker | None = None,
         submit: Submit | None = None,
     ) -> None:
-        """Without `recoveries` no reconstruction may create a replica here. `submit` runs writes of
-        data beside the thread of a call."""
+        """Without `recoveries`, no reconstruction can create a replica on this datanode. `submit`
+        runs writes of data in another thread."""
         self._store = store
         self._leases = leases
         self._recoveries = recoveries
@@ -66,12 +66,12 @@ class WriteHandlers:
         self.decoders: Mapping[str, Callable[[bytes], Any]] = {
             "WriteBlocks": new_blocks_message.decode
         }
-        """Decoders of requests whose messages are too large for protobuf's own decoder."""
+        """Decoders for requests with so much data that protobuf's own decoder is too slow."""
 
     def CreateContainer(
         self, request: pb.CreateContainerRequest, context: grpc.ServicerContext
     ) -> pb.CreateContainerResponse:
-        """Create a replica, empty and open, or RECOVERING for a reconstruction."""
+        """Create a replica: empty and OPEN, or RECOVERING for a reconstruction."""
         container_id = codec.parse_container_id(request.container_id)
         index = codec.parse_replica_index(request.replica_index)
         recoveries = self._recoveries if request.state == container_pb2.RECOVERING else None
@@ -87,7 +87,7 @@ class WriteHandlers:
     def WriteChunk(
         self, request: pb.WriteChunkRequest, context: grpc.ServicerContext
     ) -> pb.WriteChunkResponse:
-        """Write one chunk, and commit its block if the request says so."""
+        """Write one chunk. Commit its block if the request contains a commit."""
         container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
         chunk = codec.parse_written_chunk(request.chunk, "chunk")
         block = None
@@ -116,8 +116,8 @@ class WriteHandlers:
     def WriteBlocks(
         self, requests: Iterator[Any], context: grpc.ServicerContext
     ) -> pb.WriteBlocksResponse:
-        """Write whole new blocks of one container; blocks that a message completes are committed
-        before the next message is taken."""
+        """Write complete new blocks of one container. Blocks that a message completes are committed
+        before the next message is read."""
         owner: ContainerId | None = None
         new: NewBlocks | None = None
         count = 0
@@ -144,7 +144,7 @@ class WriteHandlers:
     def CloseContainer(
         self, request: pb.CloseContainerRequest, context: grpc.ServicerContext
     ) -> pb.CloseContainerResponse:
-        """Close the replica; its tree exists before the answer."""
+        """Close the replica. Its tree exists when this returns."""
         container_id = codec.parse_container_id(request.container_id)
         bcsid = codec.parse_bcsid(request.bcsid, "bcsid")
         with self._hold(container_id, context):
@@ -156,21 +156,21 @@ class WriteHandlers:
     def DeleteContainer(
         self, request: pb.DeleteContainerRequest, context: grpc.ServicerContext
     ) -> pb.DeleteContainerResponse:
-        """Delete the replica; an open or non-empty one only with force."""
+        """Delete the replica. An open or non-empty one is only deleted with `force`."""
         container_id = codec.parse_container_id(request.container_id)
         with self._hold(container_id, context):
             self._store.delete_container(container_id, force=request.force)
         return pb.DeleteContainerResponse()
 
     def _note_write(self, container_id: ContainerId) -> None:
-        """Record that the reconstruction of a replica, if there is one, is active."""
+        """Record that the replica's reconstruction, if there is one, is running."""
         if self._recoveries is not None:
             self._recoveries.wrote(container_id)
 
     def _hold(
         self, container_id: ContainerId, context: grpc.ServicerContext
     ) -> AbstractContextManager[None]:
-        """Hold the lease; wait for it no longer than the caller does."""
+        """Hold the container's lease. Wait for it no longer than the caller waits."""
         remaining_s = context.time_remaining()
         timeout_s = self._timeout_s
         if remaining_s is not None:
@@ -181,5 +181,5 @@ class WriteHandlers:
 
 
 def parse_commit(message: container_pb2.BlockData, where: str) -> tuple[ContainerId, BlockData]:
-    """Return the container and the block of a commit. Raise RefusedError."""
+    """Return the container id and the block of a commit. Raise RefusedError if it is invalid."""
     return codec.parse_block(message, where, parse=codec.parse_written_chunk)
