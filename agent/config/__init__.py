@@ -1,1 +1,1 @@
-"""The agent's options: declaration, loading, and reference documentation."""
+"""The agent's options: declaration, loading, and generated documentation."""

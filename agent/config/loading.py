@@ -1,4 +1,4 @@
-"""Loading of the agent's options: read from their files, checked together, and reloaded."""
+"""Loading of the agent's options: reading, checking and reloading."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -22,13 +22,13 @@ ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused with
 def load(path: Path) -> AgentConfig:
     """Read and check the file at `path` and its drop-ins.
 
-    Raise RefusedError(INVALID_CONFIG) with file and line of every fault.
+    Raise RefusedError(INVALID_CONFIG), with the file and line of every fault, if it is invalid.
     """
     return load_written(path)[0]
 
 
 def load_written(path: Path) -> tuple[AgentConfig, ParsedConfig]:
-    """Return the config, and where every value was written."""
+    """Return the config, and the file and line of every value."""
     written = read(path)
     try:
         config = AgentConfig.model_validate(written.values)
@@ -42,7 +42,7 @@ def load_written(path: Path) -> tuple[AgentConfig, ParsedConfig]:
 
 
 def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield contradictions, with the options involved: each is valid alone, but not together."""
+    """Yield options that contradict each other although each value is valid, with an error text."""
     storage, scan, node = config.storage, config.scan, config.node
     if 0 < scan.ceiling_bytes_per_s < scan.floor_bytes_per_s:
         yield (
@@ -68,7 +68,8 @@ def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]
 
 
 def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield settings that would give strangers access without an explicit option."""
+    """Yield settings that would give access to anybody on the network without an explicit
+    option."""
     tls, node = config.tls, config.node
     files = {"certificate": tls.certificate, "key": tls.key, "ca": tls.ca}
     missing = [name for name, path in files.items() if path is None]
@@ -81,7 +82,7 @@ def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
         )
     if tls.certificate is not None or tls.allow_plaintext:
         return
-    scm = () if ozone_scms(node.scm) else node.scm  # Ozone's SCMs have their own message
+    scm = () if ozone_scms(node.scm) else node.scm  # Ozone's SCMs have another error text
     for key, addresses in (("listen", (node.listen,)), ("scm", scm)):
         for address in addresses:
             if not is_loopback(address):
@@ -94,7 +95,7 @@ def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
 
 
 def diff_options(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
-    """Return the options whose values differ, by full name; True for live options."""
+    """Return the full names of options whose values differ: True for a live option."""
     return {
         name: is_live
         for name, is_live in _flags(type(before))
@@ -103,7 +104,7 @@ def diff_options(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
 
 
 def with_live(before: AgentConfig, after: AgentConfig) -> AgentConfig:
-    """Return `before` with the live options of `after`, that is, the config after a reload."""
+    """Return `before` with the live options of `after`: the config in effect after a reload."""
     updates: dict[str, dict[str, object]] = {}
     for name, is_live in _flags(AgentConfig):
         if is_live:
@@ -139,7 +140,7 @@ def _refused(path: Path, wrong: list[str]) -> RefusedError:
 
 
 def _fault(item: ErrorDetails, written: ParsedConfig) -> str:
-    """Return the message of one fault: its place, the option, and the error."""
+    """Return the text for one fault: its file and line, the option, and the error."""
     key = tuple(str(part) for part in item["loc"])
     place = written.place_of(key)
     name = ".".join(key)

@@ -1,4 +1,4 @@
-"""Reference documentation of the options: explanations, a sample file, and a document."""
+"""Generated documentation of the options: explanations, a sample file, and a reference page."""
 
 import json
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ them.
 
 @dataclass(frozen=True, slots=True)
 class OptionDoc:
-    """A declared option, ready for display."""
+    """Documentation of one option."""
 
     name: str
     kind: str
@@ -67,12 +67,12 @@ class OptionDoc:
 
     @property
     def section(self) -> str:
-        """The table of the file that holds it; "" for the top level."""
+        """Name of the option's table in the file; "" = the top level."""
         return self.name.rpartition(".")[0]
 
     @property
     def key(self) -> str:
-        """Its key within the table."""
+        """Name of the option in its table."""
         return self.name.rpartition(".")[2]
 
     def explained(self) -> str:
@@ -97,9 +97,8 @@ def options(model: type[BaseModel] = AgentConfig, prefix: str = "") -> Iterator[
 
 
 def find(name: str) -> Iterator[OptionDoc]:
-    """Yield the option `name`, or all options of that section or key; "" = all. Raise
-    RefusedError.
-    """
+    """Yield the option `name`, or all options with this section or key; "" = all. Raise
+    RefusedError if there is none."""
     found = [o for o in options() if name in {"", o.name, o.section, o.key}]
     if not found:
         raise RefusedError(
@@ -111,7 +110,7 @@ def find(name: str) -> Iterator[OptionDoc]:
 
 
 def sample() -> str:
-    """Return systemd/agent.toml: every option as a comment with its default."""
+    """Return the content of systemd/agent.toml: every option as a comment with its default."""
     lines, section = [SAMPLE_HEAD.rstrip()], ""
     for option in options():
         if option.section != section:
@@ -126,7 +125,7 @@ def sample() -> str:
 
 
 def document() -> str:
-    """Return docs/CONFIGURATION.md."""
+    """Return the content of docs/CONFIGURATION.md."""
     lines, section = [DOCUMENT_HEAD.rstrip()], None
     for option in options():
         if option.section != section:
@@ -143,7 +142,7 @@ def document() -> str:
 
 
 def format_option(name: str, value: object) -> str:
-    """Return an option's value as TOML. Raise RefusedError if there is no such option."""
+    """Return the value of an option as TOML. Raise KeyError if there is no such option."""
     return _value_text(value, _unit(_field(name)))
 
 
@@ -216,7 +215,7 @@ def _bounds(field: FieldInfo, unit: OptionUnit | None) -> str:
 
 
 def _value_text(value: object, unit: OptionUnit | None) -> str:
-    """Return a value as TOML, in the unit that people use."""
+    """Return a value as TOML, in a readable unit."""
     if value is None:
         return NONE
     if isinstance(value, tuple | list):

@@ -1,9 +1,10 @@
-"""Every option of the agent, declared once: name, unit, bounds, default, meaning, live or not.
+"""Declaration of every option of the agent: name, unit, bounds, default, description, and whether
+it is live.
 
-The file is TOML, with drop-ins beside it (suture/config/toml_file.py); an unknown key is an error.
-All defaults are declared here, and no environment variable changes one. A number is in the unit of
-its key's suffix; a text names its own unit: `data_interval_s = 604800` is `data_interval_s = "7d"`.
-SIGHUP applies the options declared `live`; the others need a restart.
+The file is TOML, with drop-ins in conf.d (suture/config/toml_file.py). An unknown key is an error.
+All defaults are declared in this module, and no environment variable changes one. A number has the
+unit in its key's suffix; a text contains its own unit: `data_interval_s = 604800` equals
+`data_interval_s = "7d"`. SIGHUP applies the options declared `live`; the others need a restart.
 """
 
 import re
@@ -47,7 +48,7 @@ DIRECTORY: Final = re.compile(r"|/.*|file:///.*|(s3|s3a|s3n|hdfs|viewfs)://[^/@?
 
 
 def _checked_directory(text: str) -> str:
-    if not DIRECTORY.fullmatch(text):  # which may hold credentials: it is not shown
+    if not DIRECTORY.fullmatch(text):  # the text may contain credentials, so it is not shown
         raise ValueError(
             "expected an absolute path, or an address without credentials like s3a://bucket/reports"
         )
@@ -60,12 +61,12 @@ def _checked_window(text: str) -> str:
 
 
 def _several(value: object) -> object:
-    """Return a single address as a tuple of one."""
+    """Return a single address as a tuple with one element."""
     return (value,) if isinstance(value, str) else value
 
 
 def _layout_of(value: object) -> object:
-    """Return the layout version of a version of Ozone; other values unchanged."""
+    """Return the layout version for a version of Ozone. Return other values unchanged."""
     if not isinstance(value, str | float):
         return value
     layouts = {version: layout for layout, version in OZONE_VERSIONS.items()}

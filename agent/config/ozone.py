@@ -1,4 +1,4 @@
-"""Contradictions among the options of an agent that joins Apache Ozone's datanodes."""
+"""Checks of the options of an agent that works in a cluster of Apache Ozone."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,12 +9,13 @@ from suture.runtime.loopback import is_loopback
 
 
 def ozone_scms(scm: Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses that are Ozone's storage container managers."""
+    """Return the addresses that belong to Ozone's storage container managers."""
     return tuple(address for address in scm if address.startswith(OZONE_SCHEME))
 
 
 def unsupported_security(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield the features of Ozone that the config requires and the agent lacks: tokens and TLS."""
+    """Yield options that require security features of Ozone which the agent does not support:
+    tokens and TLS."""
     ozone, tls = config.ozone, config.tls
     if not ozone.listen:
         return
@@ -34,7 +35,7 @@ def unsupported_security(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...],
 
 
 def external_scm_conflicts(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield why an agent cannot work under the storage container managers that it names."""
+    """Yield options that conflict with the use of Ozone's storage container managers."""
     scm, theirs = config.node.scm, ozone_scms(config.node.scm)
     if not theirs:
         return
