@@ -1,1 +1,1 @@
-"""Metrics, status, health and the page of an agent."""
+"""Metrics, status, health and the status page of an agent."""

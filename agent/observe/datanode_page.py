@@ -1,7 +1,7 @@
 """Status page of one datanode for a browser; read-only.
 
-The most important facts come first: whether the data is healthy, the progress of the scan, findings
-and changes. The internals of the process come last.
+The most important facts come first: the health of the data, the progress of the scan, findings and
+changes. The internals of the process come last.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ def status_page(
     now_ms: int,
     findings: Iterable[ScanFinding],
 ) -> bytes:
-    """Return the whole page: the answer, the scan, volumes, findings, changes, work, workers."""
+    """Return the complete page as HTML."""
     status = observer.status()
     line = headline(answer_of([(status, scrub)], now_ms), now_ms)
     found = problems(status, scrub)
@@ -110,7 +110,7 @@ def _scan_remarks(scan: pb.VolumeScrub) -> Iterator[str]:
 
 
 def _ages(summary: HostSummary) -> dict[str, object]:
-    """Return the bytes verified within each age, cumulatively."""
+    """Return the bytes that were verified within each age, cumulatively."""
     volumes = summary.volumes.values()
     ages, before = [], 0
     for days in AGES_SHOWN_D:

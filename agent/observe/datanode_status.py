@@ -1,4 +1,4 @@
-"""Status of a datanode as messages: its replicas, volumes, loops and tasks."""
+"""Status of a datanode as messages: its replicas, volumes, workers and tasks."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,8 +18,8 @@ from suture.errors import RefusedError, SutureError, VolumeFailed
 from suture.runtime.loop import QUIET_MAX_S, WorkerStatus
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
-DAMAGED_SHOWN_MAX: Final = 100  # replicas whose findings are read for one answer
-FINDINGS_SHOWN_MAX: Final = 100  # of one replica
+DAMAGED_SHOWN_MAX: Final = 100  # replicas whose findings are read for one response
+FINDINGS_SHOWN_MAX: Final = 100  # findings per replica
 
 
 class Pools(Protocol):
@@ -32,7 +32,7 @@ class Pools(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """Facts that are constant for the life of the process."""
+    """Facts that do not change during the life of the process."""
 
     datanode_id: str
     cluster_id: str
@@ -41,7 +41,7 @@ class ProcessInfo:
 
 
 class DatanodeStatus:
-    """Answers reports and `suture status` from the store's present state."""
+    """Returns reports and the status from the current state of the store."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class DatanodeStatus:
         now_ms: Callable[[], int],
         describe: Callable[[datanode_pb2.VolumeStatus], object] = lambda _: None,
     ) -> None:
-        """`interval_s` is the scan interval, in which every byte is to be verified once. `describe`
-        adds facts from other parts to a volume's status."""
+        """`interval_s` is the scan interval, within which every byte should be verified. `describe`
+        adds facts of other parts to a volume's status."""
         self._about = about
         self._store = store
         self._pools = pools
@@ -75,10 +75,10 @@ class DatanodeStatus:
             self._census.fill(added_id, replicas)
 
     def note(self, container_id: ContainerId) -> None:
-        """Update a replica that is new, changed, or gone; any thread may call this."""
+        """Update a replica that is new, changed or deleted. Any thread may call this."""
         try:
             self._census.put(self._store.replica(container_id))
-        except (SutureError, DamagedData):  # gone, fenced or unreadable: its report tells which
+        except (SutureError, DamagedData):  # deleted, fenced or unreadable; its report shows which
             self._census.drop(container_id)
 
     def summary(self) -> HostSummary:
@@ -90,7 +90,7 @@ class DatanodeStatus:
         return self._store.volumes()
 
     def findings(self) -> Iterator[ScanFinding]:
-        """Yield findings of the first damaged or contradicted replicas, a limited number of
+        """Yield the findings of the first damaged or contradicted replicas, a limited number of
         each."""
         summary = self.summary()
         shown = dict.fromkeys(summary.damaged[:DAMAGED_SHOWN_MAX])
@@ -100,7 +100,7 @@ class DatanodeStatus:
                 yield from self._store.findings(container_id, count=FINDINGS_SHOWN_MAX)
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
-        """Return the newest changes of all replicas since a time."""
+        """Return the newest `count` changes of all replicas since `since_ms`."""
         return self._store.changes(since_ms, count=count)
 
     def replica_ids(self) -> Sequence[ContainerId]:
@@ -109,9 +109,10 @@ class DatanodeStatus:
         return sorted(known | {item.container_id for item in self._store.unloadable()})
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return one replica's report, with state DELETED if the replica or its volume is gone.
+        """Return the report of one replica, with state DELETED if the replica or its volume is
+        gone.
 
-        A replica whose row is damaged is not gone, but cannot be loaded.
+        A replica with a damaged row is not gone; it cannot be loaded.
         """
         try:
             return replica_report(self._store.replica(container_id))
@@ -119,7 +120,7 @@ class DatanodeStatus:
             return unloadable_report(Unloadable(container_id, "", str(damage)))
         except (RefusedError, VolumeFailed) as error:
             if isinstance(error, VolumeFailed) and not self._store.volume_set.is_lost(container_id):
-                raise  # unknown is not gone: the volume is suspect but not fenced
+                raise  # the volume is suspect but not fenced, so the replica is not gone
             for item in self._store.unloadable():
                 if item.container_id == container_id:
                     return unloadable_report(item)
@@ -128,7 +129,7 @@ class DatanodeStatus:
         )
 
     def volumes(self) -> list[datanode_pb2.VolumeStatus]:
-        """Return every volume's state."""
+        """Return the state of every volume."""
         known, nothing = self.summary().volumes, VolumeSummary()
         found = [
             datanode_pb2.VolumeStatus(
@@ -153,7 +154,7 @@ class DatanodeStatus:
         return found
 
     def queues(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return queued and running tasks by type."""
+        """Return the number of queued and running tasks by type."""
         return self._pools.queue_counts()
 
     def node_state(self) -> NodeState:
@@ -161,7 +162,7 @@ class DatanodeStatus:
         return self._store.volume_set.node_state()
 
     def status(self) -> datanode_pb2.StatusResponse:
-        """Return the complete answer to `Status`."""
+        """Return the complete response to `Status`."""
         summary = self.summary()
         return datanode_pb2.StatusResponse(
             datanode_id=self._about.datanode_id,
@@ -182,7 +183,7 @@ class DatanodeStatus:
 
 
 def worker_message(worker: WorkerStatus) -> datanode_pb2.WorkerStatus:
-    """Return a loop's status as a message."""
+    """Return the status of a worker as a message."""
     return datanode_pb2.WorkerStatus(
         name=worker.name,
         state=worker.state.value,

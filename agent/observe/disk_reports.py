@@ -1,7 +1,7 @@
-"""Other sources about this host's disks: their own counters (SMART), and the kernel's log.
+"""Reports about this host's disks from other sources: SMART counters, and the kernel's log.
 
-They are queried on demand, when evidence is collected. Either may be missing or reserved for root;
-the report says which.
+They are read on demand, when evidence is collected. A source may be missing or restricted to root;
+the report says so.
 """
 
 import json
@@ -30,7 +30,7 @@ Run = Callable[[Sequence[str]], tuple[int, str, str]]
 
 
 def run(words: Sequence[str]) -> tuple[int, str, str]:
-    """Run a read-only program."""
+    """Run a read-only program; return its exit code, stdout and stderr."""
     done = subprocess.run(  # noqa: S603 - known programs, and names that the kernel gave
         words, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
     )
@@ -43,7 +43,7 @@ def disk_reports(
     run: Run = run,
     device_of: Callable[[Path], Path | None] = block_device,
 ) -> list[pb.DiskReport]:
-    """Return the reports about the disks of each volume."""
+    """Return reports about the disks of each volume."""
     reports = []
     for volume in volumes:
         device = device_of(Path(volume.path))
@@ -68,7 +68,7 @@ def disk_reports(
 
 
 def _smart(disk: str, run: Run) -> tuple[str, str]:
-    """Return smartctl's document, or why there is none."""
+    """Return smartctl's JSON document and "", or "" and the reason why there is none."""
     try:
         code, out, err = run([*SMART, f"/dev/{disk}"])
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def _smart(disk: str, run: Run) -> tuple[str, str]:
 
 
 def _kernel_lines(names: set[str], run: Run) -> tuple[list[str], str]:
-    """Return the newest kernel log lines that name a disk, or why there are none."""
+    """Return the newest kernel log lines that name a disk, or the reason why there are none."""
     word = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b")
     failures = []
     for words in KERNEL_LOGS:

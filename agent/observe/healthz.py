@@ -1,4 +1,4 @@
-"""Answer of an agent's `/healthz`: whether it serves and works, and its problems."""
+"""Response of an agent's `/healthz`: is it serving and working, and its problems."""
 
 import json
 from http import HTTPStatus
@@ -10,9 +10,10 @@ from suture.wire.v1 import datanode_pb2 as pb
 def health(
     status: pb.StatusResponse, scrub: pb.ScrubStatusResponse, calls_trouble: str = ""
 ) -> tuple[HTTPStatus, dict[str, object]]:
-    """Return 200 while this datanode serves and works, or else 503, with the reasons by volume.
+    """Return 200 if this datanode is serving and its workers are running, otherwise 503, with the
+    details as a document.
 
-    `calls_trouble` is the reason why it answers no calls; "" while it does.
+    `calls_trouble` is why calls get no answer; "" if they do.
     """
     serving = [volume for volume in status.volumes if not volume.failed]
     is_working = not any(worker.stalled for worker in status.workers)
@@ -35,7 +36,7 @@ def health_text(document: dict[str, object]) -> bytes:
 
 
 def problems(status: pb.StatusResponse, scrub: pb.ScrubStatusResponse) -> list[str]:
-    """Return the problems that need an operator, as text."""
+    """Return texts for the problems that need an operator."""
     found = [f"volume {v.path} failed: {v.error}" for v in status.volumes if v.failed]
     found += [f"worker {worker.name} is stalled" for worker in status.workers if worker.stalled]
     for volume in scrub.volumes:

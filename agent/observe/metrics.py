@@ -1,7 +1,7 @@
-"""Prometheus metrics of a datanode. Tables declare every name; a scrape reads the status.
+"""Prometheus metrics of a datanode. Tables declare every name. A scrape reads the status.
 
-Units are base units (seconds, bytes); counters end in `_total`. Labels are few: volumes, values of
-the agent's own enumerations, names of workers; never containers.
+Units are base units (seconds, bytes), and counters end in `_total`. Labels have few values:
+volumes, the agent's own enumerations, worker names; never containers.
 """
 
 import time
@@ -41,7 +41,7 @@ RECONCILE_RESULTS: Final = (
 
 
 class AgentMetrics:
-    """Counters of events that a status cannot show later."""
+    """Counters of events that the status does not contain."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()  # registering must not scrape
@@ -82,18 +82,18 @@ class AgentMetrics:
         )
 
     def _counter(self, name: str, meaning: str, **words: tuple[str, ...]) -> PrometheusCounter:
-        """Return a counter. `words` are its labels, with the values that begin at 0."""
+        """Return a counter with the labels `words`. Each listed label value begins at 0."""
         metric = PrometheusCounter(name, meaning, words, registry=self.registry)
         for word in chain(*words.values()):
             metric.labels(word)
         return metric
 
     def exported(self, at_ms: int) -> None:
-        """Record the time at which the newest written report was begun."""
+        """Record the time of the newest exported report."""
         self._exported.set(at_ms / 1000)
 
     def challenged(self, result: str) -> None:
-        """Count a peer that was asked to prove a chunk."""
+        """Count the result of a challenge to a peer."""
         self._challenges.labels(result).inc()
 
     def answered(self, status: scm_pb2.CommandStatus) -> None:
@@ -104,7 +104,7 @@ class AgentMetrics:
             self.reconciled(status.reconcile)
 
     def shadow_differed(self) -> None:
-        """Count a scan whose verdict is held back because another implementation disagrees."""
+        """Count a scan whose verdict is held back because the second checksums disagree."""
         self._shadow.inc()
 
     def reconciled(self, outcome: scm_pb2.ReconcileOutcome) -> None:
@@ -118,7 +118,7 @@ class AgentMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _Scrape:
-    """The figures of a datanode at one moment."""
+    """Figures of a datanode at the time of a scrape."""
 
     observer: DatanodeStatus
     status: datanode_pb2.StatusResponse
@@ -336,7 +336,8 @@ def registry_of(
     scrub: Callable[[], datanode_pb2.ScrubStatusResponse],
     certificate_expires_at_s: Callable[[], float] = lambda: 0.0,
 ) -> CollectorRegistry:
-    """Return the registry with all metrics. An expiry of 0 means that there is no certificate."""
+    """Return the registry with all metrics. `certificate_expires_at_s` returns 0 if there is no
+    certificate."""
     meters.registry.register(
         TableCollector(
             TABLES,

@@ -1,8 +1,8 @@
-"""Summary of this host's replicas in memory, updated replica by replica.
+"""Totals over this host's replicas in memory, updated replica by replica.
 
 Reading every row takes seconds on a host with 100,000 replicas, and status, heartbeats and metrics
-query all the time. So the few numbers that they need are kept packed in memory, at 24 bytes per
-replica, and summed by numpy.
+need the totals often. The few numbers that they need are therefore packed in memory, with 24 bytes
+per replica, and summed by numpy.
 """
 
 import struct
@@ -24,7 +24,7 @@ AGE_BOUNDS_S: Final = (
     *(HOUR_S, 6 * HOUR_S, 12 * HOUR_S),
     *(days * DAY_S for days in (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 21, 30, 90)),
 )
-KEPT_MS: Final = 10_000  # greatest age of a summary
+KEPT_MS: Final = 10_000  # maximum age of a cached summary
 
 
 _PACKED: Final = struct.Struct("=HBBIQQ")
@@ -37,16 +37,16 @@ _NUMBERS: Final = {state: number for number, state in enumerate(STATES)}
 _CLOSED: Final = np.array([state in TREE_STATES for state in STATES])
 _BOUNDS_S: Final = np.array(AGE_BOUNDS_S, dtype=np.float64)
 
-Rows: TypeAlias = npt.NDArray[Any]  # of _COLUMNS
+Rows: TypeAlias = npt.NDArray[Any]  # with the fields of _COLUMNS
 
 
 @dataclass(slots=True)
 class VolumeSummary:
-    """Summary of the closed replicas of one volume at one time.
+    """Totals over the closed replicas of one volume at one time.
 
-    `age_bytes[i]` were verified at most AGE_BOUNDS_S[i] ago and not within the bound before; the
-    last item is beyond all bounds, or was never verified. `oldest_at_ms` is 0 if a replica was
-    never verified, -1 if there are none.
+    `age_bytes[i]` has the bytes that were verified at most AGE_BOUNDS_S[i] ago, but longer ago than
+    the previous bound. Its last item has older bytes, and bytes that were never verified.
+    `oldest_at_ms` is 0 if a replica was never verified, and -1 if there are no replicas.
     """
 
     data_bytes: int = 0
@@ -58,7 +58,7 @@ class VolumeSummary:
 
 
 def volume_summary(rows: Rows, now_ms: int, interval_s: float) -> VolumeSummary:
-    """Return the sums over the closed replicas of one volume."""
+    """Return the totals over the closed replicas of one volume."""
     sizes_bytes, read = rows["bytes"], rows["scan_at_ms"] > 0
     ages_s = np.maximum(0, now_ms - rows["scan_at_ms"][read].astype(np.int64)) / 1000
     read_bytes = sizes_bytes[read]
@@ -78,22 +78,22 @@ def volume_summary(rows: Rows, now_ms: int, interval_s: float) -> VolumeSummary:
 
 @dataclass(frozen=True, slots=True)
 class HostSummary:
-    """Summary of all replicas of the host at one time."""
+    """Totals over all replicas of the host at one time."""
 
     volumes: dict[str, VolumeSummary]
     states: Counter[str]
     finding_count: int
     damaged: tuple[ContainerId, ...]
-    contradictory_count: int  # replicas that peers contradict
+    contradictory_count: int  # number of replicas that a peer contradicts
     contradictory: tuple[ContainerId, ...] = ()
 
 
 class ReplicaTotals:
-    """The replicas of this host. Any thread may call `put`, `drop` and `summary`, because a
-    dictionary's single operations and its copy are atomic under the GIL."""
+    """Packed facts of this host's replicas. Any thread may call `put`, `drop` and `summary`,
+    because single operations and copies of a dictionary are atomic under the GIL."""
 
     def __init__(self, *, interval_s: float) -> None:
-        """`interval_s` is the scan interval, in which every byte is to be verified once."""
+        """`interval_s` is the scan interval, within which every byte should be verified."""
         self._interval_s = interval_s
         self._volume_numbers: dict[str, int] = {}
         self._entries: dict[ContainerId, bytes] = {}
@@ -101,7 +101,7 @@ class ReplicaTotals:
         self._kept: tuple[int, int, HostSummary] | None = None
 
     def fill(self, volume_id: str, replicas: ReplicaColumns) -> None:
-        """Add all replicas of a volume at once, at the start."""
+        """Add all replicas of a volume, at the start or when it is added."""
         rows = np.zeros(len(replicas), _COLUMNS)
         rows["volume"] = self._number_of(volume_id)
         rows["state"] = replicas.states
@@ -114,7 +114,7 @@ class ReplicaTotals:
         self._version += 1
 
     def put(self, facts: ReplicaFacts) -> None:
-        """Record the present facts of a replica."""
+        """Record the current facts of a replica."""
         self._entries[facts.container_id] = self._packed(facts)
         self._version += 1
 
@@ -124,7 +124,7 @@ class ReplicaTotals:
         self._version += 1
 
     def summary(self, now_ms: int) -> HostSummary:
-        """Return the sums; a recent result if nothing has changed since."""
+        """Return the totals. A recent result is reused if no replica has changed since."""
         kept, version = self._kept, self._version
         if kept is not None and kept[0] == version and 0 <= now_ms - kept[1] < KEPT_MS:
             return kept[2]
