@@ -1,9 +1,9 @@
 """Random sample of chunks on volumes that no agent uses, read from their media and judged.
 
-    rows ─► number of chunks ─► a random draw ─► rows again ─► those chunks, past the page cache
-
-Every chunk of every readable row is equally likely. A drawn chunk is judged as in a scan
-(`scanner.chunk_verdict`): before it is called bad it is read again, and hashed by two libraries.
+It counts the chunks in all rows, draws numbers, goes through the rows again, and reads the drawn
+chunks past the page cache. Every chunk with a checksum, of every readable row, is equally likely. A
+drawn chunk is judged as in a scan (`scanner.chunk_verdict`). Before it is called bad, it is read
+again and hashed by two libraries.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ BAD_KEPT_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BadChunk:
-    """A drawn chunk that is not as it was written."""
+    """A drawn chunk that does not have the bytes that were written."""
 
     volume: str
     container_id: ContainerId
@@ -35,8 +35,8 @@ class BadChunk:
 
 @dataclass(slots=True)
 class OfflineSample:
-    """Result of a sample. `undecided_count` counts chunks without two agreeing reads, or read while
-    this host was short of a resource."""
+    """Result of a sample. `undecided_count` counts chunks without two equal reads, and chunks read
+    while this host was short of a resource."""
 
     size: SampleSize
     seed: int
@@ -51,7 +51,8 @@ class OfflineSample:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether every drawn chunk is intact, and nothing was left out of the draw."""
+        """Return whether every drawn chunk is intact and no row or volume was excluded from the
+        draw."""
         left_out = self.damaged_rows or self.unreadable_volumes
         return not (self.bad_count or self.undecided_count or left_out)
 
@@ -74,11 +75,11 @@ def run_sample(
     begin: Callable[[int], None] = lambda _: None,
     progress: Callable[[], None] = lambda: None,
 ) -> OfflineSample:
-    """Draw and read a sample. `begin` receives the number of drawn chunks; `progress` is called for
+    """Draw and read a sample. `begin` gets the number of drawn chunks; `progress` is called for
     each.
 
-    Raise RefusedError if a volume is in use, is no volume, or is of another cluster; or if there is
-    nothing to draw.
+    Raise RefusedError if a path is not a volume, if a volume is in use or of another cluster, or if
+    there is no chunk to draw.
     """
     unreadable: dict[str, str] = {}
     with opened(paths, unreadable) as volumes:
@@ -121,7 +122,7 @@ def _chunks(volumes: Sequence[OfflineVolume]) -> Iterator[_Chunk]:
 def _read(sample: OfflineSample, one: _Chunk) -> None:
     """Read one chunk and judge it."""
     copy = one.volume.copy(one.container_id, one.block_id, one.index)
-    if copy is None:  # under a damaged key, which a walk finds and a search does not
+    if copy is None:  # its key is damaged, so that only iteration finds the row, not a search
         where = f"{one.volume.name}: container {one.container_id}"
         row = f"{where}: block {one.block_id} is not found by its key"
         if row not in sample.damaged_rows:
