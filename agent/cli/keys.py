@@ -71,7 +71,7 @@ def put(
     Example:
         suture put --close report.pdf photos/
     """
-    share_heaps()  # before any thread starts: a write's messages are megabytes each
+    share_heaps()  # before any thread starts; the messages of a write have megabytes each
     scheme = parse_scheme(replication) if replication else None
     checked_key(prefix, "--prefix", is_beginning=True)
     with Spool() as spool:
@@ -132,7 +132,7 @@ def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Sour
                 hint="check for an unset shell variable; . is the current directory",
             )
         path = Path(given)
-        name = path.resolve().name if path.name in {"", ".."} else path.name  # `.` has one, too
+        name = path.resolve().name if path.name in {"", ".."} else path.name  # also for `.`
         if path.is_dir():
             for below in files_below(path):
                 key = "/".join(filter(None, (name, below.relative_to(path).as_posix())))
@@ -150,10 +150,10 @@ def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Sour
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """Yield regular files below `directory` in order. Raise RefusedError for an unreadable
-    directory.
+    """Yield regular files below `directory` in order. Raise RefusedError if a directory is
+    unreadable.
 
-    If it were silently omitted, its files would be missing from what the user considers a copy.
+    If the directory were silently skipped, the user would assume that its files were stored.
     """
 
     def refuse(error: OSError) -> None:
@@ -168,9 +168,8 @@ def files_below(directory: Path) -> Iterator[Path]:
 
 
 def checked(sources: Iterable[SourceFile]) -> list[SourceFile]:
-    """Return the sources. Raise RefusedError for those that would fail later, when some are
-    stored.
-    """
+    """Return the sources. Raise RefusedError now for sources that would fail later, after others
+    were stored."""
     by_key: dict[str, SourceFile] = {}
     for source in sources:
         path = str(source.path).encode("unicode_escape").decode()  # it may not be printable
@@ -246,7 +245,7 @@ def get(
 
 
 def print_degraded(key: str, degraded: Mapping[str, str]) -> None:
-    """Print why an erasure-coded file could not be read as it was written."""
+    """Print which shards of an erasure-coded file could not be read, with the reasons."""
     if degraded:
         reasons = "; ".join(f"{who}: {why}" for who, why in sorted(degraded.items()))
         print_note(f"{key} was read degraded: {reasons}")
@@ -294,7 +293,7 @@ def ls(
 
 
 def print_keys(pages: Iterable[Sequence[scm_pb2.KeyInfo]]) -> None:
-    """Print a row for each key, then the number and size of all."""
+    """Print a row for each key, then the number of keys and their total size."""
     key_count = lost_count = total_bytes = 0
 
     def rows(page: Sequence[scm_pb2.KeyInfo]) -> Iterator[tuple[str, str, str]]:
@@ -335,7 +334,7 @@ def key_facts(key: scm_pb2.KeyInfo) -> dict[str, object]:
 
 
 def locations(key: scm_pb2.KeyInfo) -> str:
-    """Return the places of a key's blocks, as `container/block` or `container/first-last`."""
+    """Return the locations of a key's blocks, as `container/block` or `container/first-last`."""
     runs: list[tuple[int, int, int]] = []  # container, first and last of consecutive blocks
     for block in key.blocks:
         container_id, block_id = block.block_id.container_id, block.block_id.local_id

@@ -24,15 +24,15 @@ SECURED_HINT: Final = (
 
 
 def prepared(arguments: Sequence[str]) -> Callable[[], int]:
-    """Import the modules of a command line; return its call."""
+    """Import the modules that a command line needs; return the function that runs it."""
     from agent.cli.program import prepare
 
     return prepare(arguments)
 
 
 def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: None) -> int:
-    """Run one command line; return its exit code. `imported` is called before the command
-    begins."""
+    """Run one command line; return its exit code. `imported` is called after the imports, before
+    the command begins."""
     as_json = "--json" in arguments
     try:
         call = prepared(arguments)
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
 
 
 def written(code: int) -> int:
-    """Return the exit code after flushing stdout. Raise OSError."""
+    """Flush stdout; return the exit code. Raise OSError if stdout is unwritable."""
     sys.stdout.flush()
     return code
 
@@ -79,5 +79,5 @@ def fail(error: SutureError, *, as_json: bool) -> None:
 
 
 def leave_stdout() -> None:
-    """Redirect the rest of stdout to nowhere, because stdout is unwritable."""
+    """Discard further output to stdout, because stdout is unwritable."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

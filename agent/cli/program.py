@@ -1,4 +1,4 @@
-"""All commands of `suture`, for typer's parsing, completion and --help."""
+"""All commands of `suture`, for parsing, completion and --help."""
 
 import os
 import sys
@@ -107,7 +107,7 @@ GROUPS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and exit, if requested."""
+    """Print the version and exit, if `--version` was given."""
     if wanted:
         from importlib.metadata import version
 
@@ -173,8 +173,8 @@ def choose_credentials(
 
 
 def program(arguments: Sequence[str] | None) -> typer.Typer:
-    """Return the command line with the command that `arguments` name; of the others only name and
-    help. None stands for all commands."""
+    """Return the command line interface. Only the command in `arguments` is imported; the others
+    have only a name and help. If `arguments` is None, all commands are imported."""
     app = typer.Typer(
         name="suture",
         help=HELP,
@@ -203,7 +203,7 @@ def program(arguments: Sequence[str] | None) -> typer.Typer:
 
 
 def _group(modules: Sequence[str]) -> typer.Typer:
-    """Return the commands of a group's modules."""
+    """Return the commands in the modules of a group."""
     apps = [import_module(module).app for module in modules]
     group: typer.Typer = copy(apps[0])
     group.registered_commands = [command for app in apps for command in app.registered_commands]
@@ -225,10 +225,10 @@ def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[], int]:
-    """Import the modules of any command line; return its call."""
-    is_completing = "_SUTURE_COMPLETE" in os.environ  # the words are then in the environment
+    """Import the modules that a command line needs; return the function that runs it."""
+    is_completing = "_SUTURE_COMPLETE" in os.environ  # the command line is then in the environment
     app = program(None if is_completing else arguments)
-    if "structlog" in sys.modules:  # the imported command may log
+    if "structlog" in sys.modules:  # an imported module may log
         from suture.observe import logs
 
         logs.configure("warning")  # to stderr, because stdout is for results
@@ -236,7 +236,7 @@ def prepare(arguments: Sequence[str]) -> Callable[[], int]:
 
 
 def call(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Run a command line; return its exit code. Raise SutureError."""
+    """Run a command line; return its exit code. Raise SutureError if the command fails."""
     as_json = "--json" in arguments
     try:
         result = app(list(arguments), prog_name="suture", standalone_mode=False)
@@ -249,7 +249,7 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
-    """Print the error of the command line; without a command, print the help."""
+    """Print the usage error. Without a command, print the help."""
     from suture.terminal.output import fail_usage, print_note
 
     if type(error).__name__ == "NoArgsIsHelpError":  # typer does not export it
@@ -264,8 +264,8 @@ def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
 
 
 def not_understood(error: BaseException) -> str:
-    """Return the wrong argument and the reason if typer reports them in its library's words; "" if
-    it reports them in ours."""
+    """Return a readable text for an argument that pydantic rejected; "" if the error has another
+    cause."""
     from pydantic import ValidationError
 
     if not isinstance(error.__cause__, ValidationError):

@@ -1,9 +1,9 @@
-"""Start of `suture`, with the signals handled in each phase.
+"""Start of the `suture` command, with signal handling during its imports.
 
-While Python imports, a signal has its default effect, and ends the process without a traceback.
-Later it lets the command clean up. The kernel withholds the default effect from process 1 of a
-container, so there the handler ends the process itself. The command also works without a reader of
-its output.
+During the imports, a signal ends the process without a traceback. After them, a signal raises
+KeyboardInterrupt, so that the command can clean up. For process 1 of a container, the kernel
+ignores signals with the default action, so the handler ends the process itself. The command also
+works if its output is not read.
 """
 
 import gc
@@ -23,14 +23,14 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Import what the command line needs with signals at their default, then run it."""
+    """Import what the command line needs, then run it."""
     gc.set_threshold(GARBAGE_COUNT)  # collections take an eighth of the import time
     open_outputs()
     bound_umask()
-    heeded = [one for one in ENDING if signal.getsignal(one) != signal.SIG_IGN]  # for nohup
+    heeded = [one for one in ENDING if signal.getsignal(one) != signal.SIG_IGN]  # nohup ignores one
     for one in heeded:
         signal.signal(one, _end)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would repeat the error's text
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC would print the error, too
     from agent.cli.main import run
 
     def imported() -> None:
@@ -38,12 +38,12 @@ def main() -> None:
             signal.signal(one, signal.default_int_handler)
 
     code = run(sys.argv[1:], imported=imported)
-    gc.freeze()  # a last collection would take a sixth of a quick command
+    gc.freeze()  # a collection at exit would take a sixth of the time of a quick command
     sys.exit(code)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """End the process by the signal, or with exit code 130 if it has no default effect."""
+    """End the process by the signal. If the kernel ignores it, exit with code 130."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     os._exit(INTERRUPTED)

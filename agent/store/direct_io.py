@@ -48,7 +48,7 @@ class ReadBuffers:
 
 
 def _huge_buffer() -> memoryview:
-    """Return BUFFER_BYTES that begin at a huge page; the view keeps its memory alive."""
+    """Return BUFFER_BYTES of memory that begin at a huge page. The view keeps the memory alive."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no huge pages on request
     memory = mmap.mmap(-1, BUFFER_BYTES + HUGE_PAGE_BYTES, flags=private)
     with contextlib.suppress(OSError):  # slower on a kernel without huge pages

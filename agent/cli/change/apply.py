@@ -89,7 +89,7 @@ def apply_plan(
 
 
 class PlanSubmission:
-    """A plan that is submitted to the control plane."""
+    """Submission of a plan to the control plane."""
 
     def __init__(self, client: ClusterClient, snapshot_id: str, run_id: str) -> None:
         self._client = client
@@ -99,11 +99,12 @@ class PlanSubmission:
     def decide(
         self, rows: Rows, scans: PlannedScans, worlds: Sequence[int], *, dry_run: bool
     ) -> scm_pb2.ContainerDecisions:
-        """Return the decisions on the SCM's rows, and on the scans, which are requested here.
+        """Return the SCM's decisions on the rows, and the decisions on the scans, which this
+        command requests itself.
 
-        `worlds` are the fingerprints with which the rows were shown: if any changed, nothing is
-        done. The SCM ensures that within one call; rows for several calls are all checked before
-        the first is done.
+        `worlds` has the fingerprints from the preview. If any container has changed since, nothing
+        is done. The SCM ensures this within one call. If there are several calls, all rows are
+        checked before the first call changes anything.
         """
         if worlds and len(rows) > PLAN_ROWS and not dry_run:
             again = self._ordered(rows, worlds, dry_run=True)
@@ -134,7 +135,7 @@ class PlanSubmission:
 
 
 def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
-    """Return decisions that nothing is done, because some rows changed since they were shown."""
+    """Return decisions that nothing is done, because some rows have changed since the preview."""
     for decision in again.decisions:
         if decision.code == "OK":
             del decision.orders[:]
@@ -147,8 +148,7 @@ def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
 def still_wanted(
     rows: Rows, scans: PlannedScans, shown: Sequence[scm_pb2.ContainerDecision]
 ) -> tuple[Rows, PlannedScans, list[int]]:
-    """Return the rows and the scans to carry out, and the fingerprints with which the rows were
-    shown."""
+    """Return the rows and scans to execute, and the fingerprints from the preview."""
     wanted = [pair for pair in zip(rows, shown[: len(rows)], strict=True) if pair[1].code == "OK"]
     codes = [decision.code == "OK" for decision in shown[len(rows) :]]
     return [row for row, _ in wanted], scans.only(codes), [told.world for _, told in wanted]
@@ -163,7 +163,8 @@ def question(rows: Rows, scan_count: int) -> str:
 
 
 def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.ContainerDecision]:
-    """Return the decisions on `rows` in the output of a dry run. Raise RefusedError."""
+    """Return the decisions on `rows` in the output file of a dry run. Raise RefusedError if the
+    file is not the dry run of this plan."""
     try:
         shown = [
             scm_pb2.ContainerDecision(

@@ -78,7 +78,7 @@ def threshold_permille(text: str) -> int:
 
 
 def show_balance(permille: int, answer: scm_pb2.BalanceResponse, *, as_json: bool) -> int:
-    """Print the fill of the datanodes, and the moves."""
+    """Print how full the datanodes are, and the moves."""
     used = [share.used_permille for share in answer.shares]
     spread = max(used, default=0) - min(used, default=0)
     if as_json:

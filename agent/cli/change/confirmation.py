@@ -33,11 +33,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Order(Generic[Answer]):
-    """A request that changes the cluster, and that the control plane can try first.
+    """A request that changes the cluster, and for which the control plane supports a dry run.
 
-    `show` and `preview` print an answer, and return the exit code; without a `preview`, `show`
-    prints the trial, too. `worlds` returns the fingerprints of containers in a trial: the control
-    plane refuses those that have changed since.
+    `show` and `preview` print a response and return the exit code. Without a `preview`, `show`
+    prints the dry run, too. `worlds` returns the fingerprints of containers in a dry run. The
+    control plane refuses containers that have changed since.
     """
 
     submit: Callable[[Any], Answer]
@@ -48,10 +48,11 @@ class Order(Generic[Answer]):
     worlds: Callable[[Answer], list[int]] | None = None
 
     def carry_out(self, *, dry_run: bool, yes: bool, as_json: bool) -> int:
-        """Show the effect, ask, and submit the request if nothing has changed since.
+        """Show the effect, ask for confirmation, and submit the request if nothing has changed
+        since.
 
-        With `yes` nothing is shown. Without `yes`, and without a terminal to ask on, the request is
-        refused.
+        With `yes`, nothing is shown. Without `yes`, the request is refused if stdin is not a
+        terminal.
         """
         if dry_run or not yes:
             self.request.dry_run = True
@@ -70,7 +71,7 @@ class Order(Generic[Answer]):
 
 
 def is_confirmed(question: str, *, yes: bool, as_json: bool) -> bool:
-    """Return whether a change without a preview is confirmed: by `yes`, or by the answer."""
+    """Return whether a change without a preview is confirmed, by `yes` or by the user's answer."""
     if yes:
         return True
     require_confirmation(as_json=as_json)
@@ -78,7 +79,8 @@ def is_confirmed(question: str, *, yes: bool, as_json: bool) -> bool:
 
 
 def require_confirmation(*, as_json: bool) -> None:
-    """Refuse a command that needs a confirmation when stdin is not a terminal."""
+    """Raise RefusedError if the user cannot be asked, because stdin is not a terminal or the output
+    is JSON."""
     if as_json or not sys.stdin.isatty():
         raise RefusedError(
             Code.MALFORMED_REQUEST,
@@ -88,7 +90,8 @@ def require_confirmation(*, as_json: bool) -> None:
 
 
 def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
-    """Return the fingerprints of containers in the output of a dry run; none without a file."""
+    """Return the fingerprints of these containers from the output of a dry run; an empty list
+    without a file. Raise RefusedError if the file is invalid."""
     if path is None:
         return []
     try:

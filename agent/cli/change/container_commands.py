@@ -1,5 +1,5 @@
-"""Commands `rm`, `reconcile`, `scm replicate`, `delete`, `close` and others for orders with a
-preview."""
+"""Commands with a preview that change containers: `rm`, `reconcile`, `scm replicate`, `delete`,
+`close` and others."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -209,7 +209,7 @@ def order_of(
     verb: str,
     wait_s: float = 0,
 ) -> Order[scm_pb2.ContainerDecisions]:
-    """Return an order about containers, whose results are awaited for up to `wait_s`."""
+    """Return a request about containers. Its command waits for the results for up to `wait_s`."""
     return Order(
         submit,
         request,
@@ -221,7 +221,7 @@ def order_of(
 
 
 def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
-    """Print the orders to be given: bytes, minutes, healthy copies before and after."""
+    """Print the commands that will be sent: bytes, minutes, and healthy copies before and after."""
     rows = [row for decision in answer.decisions for row in order_rows(decision)]
     columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "reason"]
     print_messages("decisions", columns, rows, answer.decisions, as_json=as_json)
@@ -231,7 +231,7 @@ def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
 
 
 def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
-    """Print the commits that containers are closed without, if any."""
+    """Print which commits containers lack when they are closed, if any."""
     rows = [
         (
             decision.container_id,
@@ -251,7 +251,7 @@ def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
 
 
 def order_rows(decision: scm_pb2.ContainerDecision) -> list[tuple[object, ...]]:
-    """Return one row per order of a decision, or one with the reason why there is none."""
+    """Return one row per command of a decision, or one row with the reason why there is none."""
     copies = f"{decision.copies_before} -> {decision.copies_after}"
     if not decision.orders:
         return [(decision.container_id, decision.code, "-", "-", "-", copies, decision.message)]
@@ -270,7 +270,7 @@ def order_rows(decision: scm_pb2.ContainerDecision) -> list[tuple[object, ...]]:
 
 
 def order_text(order: scm_pb2.Order) -> str:
-    """Return an order in words."""
+    """Return a command as text."""
     if order.target_datanode_id:
         return f"{order.type} {short(order.datanode_id)} to {short(order.target_datanode_id)}"
     return f"{order.type} on {short(order.datanode_id)}" if order.datanode_id else order.type
@@ -325,12 +325,12 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
 
 
 def of_limit(limit: int) -> str:
-    """Return a limit in words; "" if there is none."""
+    """Return a limit as text; "" if there is none."""
     return f" of {limit}" if limit else ""
 
 
 def counts(queue: Iterable[scm_pb2.QueueCount]) -> str:
-    """Return counts by kind in words."""
+    """Return counts by command type as text."""
     return ", ".join(f"{count.count} {count.type}" for count in queue if count.count) or "-"
 
 

@@ -63,7 +63,7 @@ def hold(
 
 
 def show_holds(client: ClusterClient, on: list[str] | None, *, as_json: bool) -> int:
-    """Print all held containers and excluded replicas, or those `on` some datanodes."""
+    """Print all held containers and excluded replicas, or those on the datanodes `on`."""
     answer = client.scm.list_holds(scm_pb2.ListHoldsRequest())
     is_selected = selected(client, on)
     shown = [one for one in answer.holds if is_selected(one.datanode_id)]

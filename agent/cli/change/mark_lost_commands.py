@@ -59,8 +59,8 @@ def mark_lost(
 
 
 def show_fates(answer: scm_pb2.MarkContainersLostResponse, *, as_json: bool) -> int:
-    """Print the result, or the preview, for each container and its keys; return 1 if any was
-    refused."""
+    """Print the result, or the preview, for each container and its keys; return exit code 1 if any
+    was refused."""
     rows = [(c.container_id, c.code, c.key_count, c.message) for c in answer.containers]
     columns = ["container#", "decision", "lost keys#", "reason"]
     print_messages("decisions", columns, rows, answer.containers, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Commands of group `scm` about whole datanodes: `decommission`, `maintenance` and others."""
+"""Commands in group `scm` for datanodes: `decommission`, `maintenance` and others."""
 
 import time
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ def maintenance(
 
 
 def return_to_service(scm: str, ids: list[str], *, dry_run: bool, as_json: bool) -> int:
-    """Request that datanodes serve again, without a confirmation."""
+    """Request that datanodes return to service; no confirmation is needed."""
     request = scm_pb2.SetOperationalStatesRequest(op_state="IN_SERVICE")
     return set_states(scm, ids, request, dry_run=dry_run, yes=True, as_json=as_json)
 
@@ -116,7 +116,8 @@ def set_states(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Request a state of datanodes; without `yes`, show the SCM's checks first."""
+    """Request an operational state for datanodes. Without `yes`, show the SCM's checks and ask
+    first."""
     with connect(scm) as client:
         request.datanode_ids[:] = datanode_ids(client, ids)
         submit = client.scm.set_operational_states
@@ -165,7 +166,7 @@ def decommission_status(
 
 
 def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
-    """Return the remaining work of the whole cluster, as numbers that decrease to 0."""
+    """Return the remaining work of all departures, as numbers that decrease to 0."""
     ready = [short(d.datanode_id) for d in departures if d.switch_off]
     lines = [f"may be switched off now: {', '.join(ready)}"] if ready else []
     left = pluralize(len(departures) - len(ready), "datanode")
@@ -176,8 +177,8 @@ def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
 
 
 def locked_text(answer: scm_pb2.ListDecommissionsResponse) -> str:
-    """Return what would be unreadable if all datanodes that are leaving, or in maintenance, were
-    off."""
+    """Return which data would be unreadable if all datanodes that are leaving or in maintenance
+    were off."""
     return (
         f"containers nobody could read without all that leave: {answer.leaving_locked_count}, "
         f"without all that rest: {answer.resting_locked_count}"
@@ -219,7 +220,7 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
 
 
 def report_text(answer: scm_pb2.GetReportResponse) -> str:
-    """Return the report with the sections of Ozone's report."""
+    """Return the report, with the sections of Ozone's report."""
     heading = "Container Summary Report"
     if answer.generated_at_ms:
         moment = datetime.fromtimestamp(answer.generated_at_ms / 1000, UTC)
@@ -253,7 +254,7 @@ def verification_text(answer: scm_pb2.GetReportResponse) -> str:
 
 
 def until_text(expiry_ms: int) -> str:
-    """Return the remaining time of a maintenance in words."""
+    """Return the remaining time of a maintenance as text."""
     if not expiry_ms:
         return "-"
     left_ms = max(0, expiry_ms - int(time.time() * 1000))
@@ -283,7 +284,7 @@ def refresh_volumes(
 
 
 def show_node_decisions(answer: scm_pb2.NodeDecisions, *, as_json: bool) -> int:
-    """Print the SCM's decision per datanode; return 1 if it refused any."""
+    """Print the SCM's decision per datanode; return exit code 1 if it refused any."""
     rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
     columns = ["datanode", "decision", "reason"]
     print_messages("decisions", columns, rows, answer.decisions, as_json=as_json)

@@ -31,27 +31,27 @@ from suture.wire.v1 import container_pb2, scm_pb2
 
 CONTAINERS_PER_CALL: Final = 1_000
 DELETED_PER_CALL: Final = 1_000_000  # half of the accepted number; less than a 10 MiB message
-BLOCKS_PER_CALL: Final = 10_000  # of keys, which bounds the containers that they need
+BLOCKS_PER_CALL: Final = 10_000  # blocks of keys; this also bounds the number of their containers
 UNKNOWN: Final = "UNKNOWN"  # the state of a container that the control plane never created
 
 
 @dataclass
 class RecoverySummary:
-    """Containers and keys found, and the results."""
+    """Containers and keys that were found, and the results."""
 
     adopted: set[int] = field(default_factory=set)
-    unknown: set[int] = field(default_factory=set)  # to the control plane, including adopted ones
+    unknown: set[int] = field(default_factory=set)  # the SCM did not know them; some are adopted
     deleted: set[str] = field(default_factory=set)
     codes: dict[str, list[str]] = field(default_factory=dict)  # keys by result
     aside: dict[str, str] = field(default_factory=dict)  # new name -> key of the older put
     unfinished: list[str] = field(default_factory=list)  # keys of puts with missing parts
-    uncertain: list[str] = field(default_factory=list)  # restored, perhaps without their end
+    uncertain: list[str] = field(default_factory=list)  # restored keys whose end may be missing
     silent: dict[str, str] = field(default_factory=dict)
     nameless_count: int = 0
     torn_count: int = 0
 
     def take(self, answer: scm_pb2.RecoverFromRestoreResponse) -> None:
-        """Add one answer."""
+        """Add the result of one call."""
         self.adopted.update(answer.adopted_container_ids)
         self.deleted.update(answer.deleted_keys)
         for one in answer.keys:
@@ -60,7 +60,7 @@ class RecoverySummary:
                 self.aside[one.kept_as] = one.key
 
     def left(self) -> list[int]:
-        """Return the containers that the control plane does not know, and did not adopt."""
+        """Return the containers that the control plane neither knew nor adopted."""
         return sorted(self.unknown - self.adopted)
 
     def document(self, *, is_finished: bool) -> dict[str, Any]:
@@ -143,7 +143,8 @@ def recover(
 
 
 def _backlog(client: ClusterClient, *, is_awaited: bool) -> scm_pb2.GetRestoreRecoveryResponse:
-    """Return what is to be recovered; wait for datanodes that have not reported if `is_awaited`."""
+    """Return the containers to recover. If `is_awaited`, first wait for datanodes that have not
+    reported."""
     found: list[scm_pb2.GetRestoreRecoveryResponse] = []
 
     def once() -> None:
@@ -190,7 +191,7 @@ def _looked_into(
 def _requests(
     seen: Sequence[DiscoveredContainer], result: RecoverySummary
 ) -> Iterator[scm_pb2.RecoverFromRestoreRequest]:
-    """Yield the requests: containers first, then keys, each call with the containers it needs.
+    """Yield the requests: containers first, then keys, each with the containers that they need.
 
     Deletes are sent once, because the control plane searches all keys for them.
     """
@@ -221,7 +222,7 @@ def _requests(
 
 
 def _parts(one: DiscoveredContainer) -> Iterator[scm_pb2.RecoveredContainer]:
-    """Yield a container with its deleted blocks, in parts that fit into a call."""
+    """Yield a container with its deleted blocks, in parts that fit into one call."""
     for start in range(0, max(1, len(one.deleted)), DELETED_PER_CALL):
         yield scm_pb2.RecoveredContainer(
             container_id=one.container_id,

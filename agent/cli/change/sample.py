@@ -113,7 +113,7 @@ def live_sample(scm: str, datanode: str | None, wish: SampleRequest) -> LiveSamp
 
 
 def print_sample(taken: OfflineSample | LiveSample) -> None:
-    """Print a sample, and exactly the conclusions that it allows."""
+    """Print a sample, and the conclusions that it allows."""
     if isinstance(taken, LiveSample):
         total: Callable[[str], int] = taken.total
         bad, left_out = live_lines(taken)
@@ -144,7 +144,8 @@ def print_sample(taken: OfflineSample | LiveSample) -> None:
 
 
 def offline_lines(taken: OfflineSample) -> tuple[list[str], list[str]]:
-    """Return the bad chunks of volumes, and what was left out of the draw."""
+    """Return the bad chunks on the volumes, and the rows and volumes that were excluded from the
+    draw."""
     bad = [bad_text(str(one.volume), one.block_id, one) for one in taken.bad]
     left_out = [f"not drawn from, its row is damaged: {row}" for row in taken.damaged_rows]
     left_out = left_out[:SHOWN_MAX]
@@ -156,7 +157,8 @@ def offline_lines(taken: OfflineSample) -> tuple[list[str], list[str]]:
 
 
 def live_lines(taken: LiveSample) -> tuple[list[str], list[str]]:
-    """Return the bad chunks of datanodes, and what was left out of the draw."""
+    """Return the bad chunks on the datanodes, and the replicas and datanodes that were excluded
+    from the draw."""
     bad, left_out = list[str](), list[str]()
     for node, result in taken.results.items():
         bad += [bad_text(short(node), item.local_id, item) for item in result.bad]
@@ -171,13 +173,13 @@ def live_lines(taken: LiveSample) -> tuple[list[str], list[str]]:
 
 
 def bad_text(where: str, block_id: int, bad: BadChunk | pb.Finding) -> str:
-    """Return a bad chunk in one line."""
+    """Return one line about a bad chunk."""
     place = f"container {bad.container_id} block {block_id} at {bad.offset}"
     return f"{where}: {place}: {bad.verdict} {bad.fault}: {bad.evidence}"
 
 
 def none_bad_text(drawn: SampleSize, read_count: int) -> str:
-    """Return what follows from a sample without a bad chunk."""
+    """Return the conclusion from a sample without a bad chunk."""
     unread = pluralize(drawn.chunk_count - read_count, "chunk")
     return (
         f"none is bad: if {drawn.bad_count} or more of {drawn.chunk_count} were, one would have "

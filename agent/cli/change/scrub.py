@@ -127,7 +127,7 @@ app.command("sample")(sample)
 def ask(
     scm: str, datanode: str | None, question: Callable[[Peer], pb.ScrubStatusResponse]
 ) -> Answers:
-    """Ask one datanode, or all concurrently. Raise SutureError if none answers."""
+    """Query one datanode, or all concurrently. Raise SutureError if none answers."""
     with connect(scm) as client:
         answers = query_all(client, nodes_of(client, datanode), question)
     if answers and all(answer.value is None for answer in answers):
@@ -137,16 +137,16 @@ def ask(
 
 
 def steered(scm: str, datanode: str | None, wish: pb.ControlScrubRequest) -> Answers:
-    """Change the scans of one datanode or of all. Raise SutureError if none does it.
+    """Change the scans of one datanode, or of all. Raise SutureError if no datanode does it.
 
-    For a single volume, only its datanode succeeds, because the others do not have it.
+    A change for a single volume succeeds only on its datanode; the others do not have the volume.
     """
     answers = ask(scm, datanode, lambda peer: peer.control_scrub(wish))
     return [answer for answer in answers if answer.value is not None or not wish.volume_id]
 
 
 def print_answers(answers: Answers, *, as_json: bool) -> int:
-    """Print the answers, and the datanodes without one; return the exit code."""
+    """Print the responses, and the datanodes that did not answer; return the exit code."""
     heard = [(answer.datanode, answer.value) for answer in answers if answer.value is not None]
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     if as_json:
@@ -169,14 +169,14 @@ def print_answers(answers: Answers, *, as_json: bool) -> int:
 
 
 def is_wrong(answer: pb.ScrubStatusResponse) -> bool:
-    """Return whether an operator must act, because of a late scan, a canary, a disk, or parity."""
+    """Return whether an operator must act because of a late scan, a canary, a disk or parity."""
     if answer.parity.fault_count:
         return True
     return any(volume.lag_ms or volume.canary_overdue or volume.check for volume in answer.volumes)
 
 
 def parity_lines(parity: pb.ParityScrub) -> list[str]:
-    """Return the results of the parity scrub; none if there is no parity scrub."""
+    """Return lines with the results of the parity scrub; none if it is disabled."""
     if not parity.verified_count and not parity.container_id:
         return []
     lines = [
@@ -210,7 +210,7 @@ def headline(answer: pb.ScrubStatusResponse) -> str:
 
 
 def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
-    """Return the row of one volume."""
+    """Return the table row of one volume."""
     if volume.state == "off":
         return (short(datanode), volume.path, "off", *["-"] * 8)
     state = volume.state
@@ -240,7 +240,7 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
 
 
 def done_share(volume: pb.VolumeScrub) -> str:
-    """Return the share of a volume's bytes that is not due now."""
+    """Return the share of a volume's bytes for which no scan is due."""
     if not volume.used_bytes:
         return "-"
     return percent(max(0, volume.used_bytes - volume.due_bytes), volume.used_bytes)

@@ -1,4 +1,4 @@
-"""Option `reconcile --trust`: decide between replicas that contradict each other."""
+"""Option `reconcile --trust`: an operator decides between replicas that contradict each other."""
 
 from functools import partial
 
@@ -64,7 +64,7 @@ def request_trust(
     *,
     shown: int = 0,
 ) -> datanode_pb2.TrustReplicaResponse:
-    """Ask one datanode for the changes; with `shown`, make it carry them out."""
+    """Request the changes on one datanode: a preview, or (with `shown`) their execution."""
     request = datanode_pb2.TrustReplicaRequest(
         container_id=container_id,
         trusted_datanode_id=trusted.datanode_id,
@@ -77,7 +77,7 @@ def request_trust(
 
 
 def print_changes(shown: Shown, *, as_json: bool) -> None:
-    """Print what would be installed, and what it would replace."""
+    """Print the data that would be installed, and the data that it would replace."""
     if as_json:
         replicas = [
             {

@@ -1,4 +1,4 @@
-"""Commands `volume add`, `retire` and `read-only`: the service of a datanode's volumes."""
+"""Commands `volume add`, `retire` and `read-only`: the service mode of a datanode's volumes."""
 
 import time
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ WaitFlag = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class VolumeRef:
-    """A volume, and its datanode."""
+    """A volume and its datanode."""
 
     datanode_id: str
     address: str
@@ -109,7 +109,8 @@ def add(
 def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
     """Mark empty directories as new disks. The agent formats them at its next start.
 
-    Needed only where there was a volume before, which is then forgotten.
+    This is only needed for paths that had a volume before. That volume is then removed from the
+    list of known volumes.
     """
     for volume in volumes:
         declare_new(volume, fstab=FSTAB)
@@ -164,8 +165,8 @@ def retire(
 
 
 def target_of(client: ClusterClient, place: VolumeRef, volume: str, to: str) -> str:
-    """Return the volume that takes all replicas of another one. Raise RefusedError for another
-    datanode's."""
+    """Return the volume to which all replicas of another one are moved. Raise RefusedError if it
+    belongs to another datanode."""
     target = resolve_volume(client, to)
     if place.datanode_id != target.datanode_id:
         raise RefusedError(
@@ -198,7 +199,7 @@ def read_only(
 
 
 def resolve_volume(client: ClusterClient, given: str) -> VolumeRef:
-    """Return the named volume. Raise RefusedError."""
+    """Return the volume with this name. Raise RefusedError if there is none or several."""
     node, volume_id = one_volume(known_nodes(client), given)
     return VolumeRef(node.datanode_id, node.address, volume_id)
 
@@ -206,7 +207,7 @@ def resolve_volume(client: ClusterClient, given: str) -> VolumeRef:
 def control_volume(
     client: ClusterClient, place: VolumeRef, service: str, target_id: str = ""
 ) -> Sequence[pb.VolumeStatus]:
-    """Change the service of a volume; return all volumes of its datanode."""
+    """Change the service mode of a volume; return all volumes of its datanode."""
     wish = pb.ControlVolumeRequest(
         volume_id=place.volume_id, service=service, target_volume_id=target_id
     )
@@ -226,7 +227,7 @@ def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_js
 
 
 def watch_evacuation(client: ClusterClient, place: VolumeRef, *, as_json: bool) -> int:
-    """Show the progress of a retirement until the volume is empty, or nothing moves any more."""
+    """Show the progress of a retirement until the volume is empty or no move is possible."""
     sent: dict[int, list[int]] = {}
     with bytes_progress("moved", 0, quiet=as_json) as bar:
         while True:
@@ -244,13 +245,13 @@ def watch_evacuation(client: ClusterClient, place: VolumeRef, *, as_json: bool) 
 
 
 def does_rest(volume: pb.VolumeStatus) -> bool:
-    """Return whether nothing moves from a volume, or will soon."""
+    """Return whether no replica is being moved from the volume, or will be soon."""
     is_stuck = 0 < volume.stuck_count >= volume.container_count
     return volume.service != "RETIRING" or is_stuck
 
 
 def fetch_volume_status(client: ClusterClient, place: VolumeRef) -> pb.VolumeStatus:
-    """Return the present status of a volume."""
+    """Return the current status of a volume."""
     status = until_free(place.datanode_id, client.peer(place).status, codes=TRANSIENT)
     for volume in status.volumes:
         if volume.volume_id == place.volume_id:
@@ -263,13 +264,13 @@ def fetch_volume_status(client: ClusterClient, place: VolumeRef) -> pb.VolumeSta
 
 
 def ending(place: VolumeRef, volume: pb.VolumeStatus) -> str:
-    """Return the result of a retirement."""
+    """Return the result of a retirement as text."""
     name = f"{volume.path} of {short(place.datanode_id)}"
     if volume.service == "RETIRED":
         return f"{name} is empty; {NEXT}"
     if volume.service != "RETIRING":
         return f"{name} is {volume.service} again"
-    count = max(volume.container_count, volume.stuck_count)  # some have no row
+    count = max(volume.container_count, volume.stuck_count)  # some replicas have no row
     left = pluralize(count, "replica")
     return f"{name} still has {left}: {volume.stuck_reason}; they are tried again by themselves"
 
@@ -277,18 +278,20 @@ def ending(place: VolumeRef, volume: pb.VolumeStatus) -> str:
 def send_away(
     client: ClusterClient, place: VolumeRef, volume: pb.VolumeStatus, sent: dict[int, list[int]]
 ) -> bool:
-    """Make the control plane copy replicas without room on this host elsewhere, and delete here
-    those that enough others have; return whether there is anything to wait for.
+    """Make the control plane handle the replicas for which no other volume of the host has space. A
+    replica is copied to another datanode, or deleted from this one if enough other datanodes have a
+    healthy one. Return whether there is a result to wait for.
 
-    `sent` are the commands that copy each container. The control plane also removes surplus,
-    perhaps another replica than this one; then this one is deleted as by `suture scm delete`.
+    `sent` has the ids of the copy commands, by container. After a copy, the control plane removes a
+    surplus replica, but perhaps another one than this. This one is then deleted as by `suture scm
+    delete`.
     """
     waits = False
     to_copy, to_delete = list[int](), list[int]()
     for number in list(volume.homeless_container_ids)[:SENT_AT_ONCE]:
         info = fetch_container(client, number)
         if info.scheme:
-            continue  # a shard is never copied, only rebuilt after its loss: left to an operator
+            continue  # a shard is never copied, only rebuilt after its loss; an operator must act
         others = [r for r in info.replicas if r.datanode.datanode_id != place.datanode_id]
         if sum(map(is_whole, others)) < info.replication_factor:
             if number not in sent:

@@ -1,4 +1,4 @@
-"""Command `attest`: a signed statement for auditors, from the verification logs of volumes."""
+"""Command `attest`: a signed statement for auditors, based on the verification logs of volumes."""
 
 import errno
 import json
@@ -30,7 +30,7 @@ from suture.terminal.typer_options import JsonFlag
 
 KIND: Final = "suture verification statement"
 STATEMENT_BYTES_MAX: Final = 1024**3
-SHOWN_MAX: Final = 20  # per list; the file has them all
+SHOWN_MAX: Final = 20  # entries shown per list; the file has all
 
 
 BeginOption = Annotated[
@@ -128,7 +128,8 @@ def new_key(path: Path, *, as_json: bool) -> int:
 
 
 def moment_ms(option: str, text: str) -> int:
-    """Return a date, or a date and time in UTC, in milliseconds. Raise RefusedError."""
+    """Return a date, or a date and time in UTC, in milliseconds. Raise RefusedError if it is
+    invalid."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -144,9 +145,8 @@ def moment_ms(option: str, text: str) -> int:
 def build_statement(
     volumes: Sequence[Path], anchors: Sequence[Head], period: tuple[int, int], now_ms: int
 ) -> dict[str, object]:
-    """Return the statement. Raise RefusedError if a log is not intact, is no log, or is given
-    twice.
-    """
+    """Return the statement. Raise RefusedError if a path has no log, or a log is not intact or
+    given twice."""
     logs = []
     for path in volumes:
         files = read_log(path)
@@ -184,7 +184,7 @@ def build_statement(
 
 
 def verify_statement(path: Path, key: Path, *, as_json: bool) -> int:
-    """Print whether the holder of a key signed this statement, and its content."""
+    """Print the content of a statement, and whether the holder of the key signed it."""
     public_key = signing.read_public_key(key)
     document = read_statement(path)
     if signing.verify_signature(public_key, document["statement"], str(document["signature"])):
@@ -201,7 +201,8 @@ def verify_statement(path: Path, key: Path, *, as_json: bool) -> int:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Return a statement with its signature, unverified. Raise RefusedError if it is none."""
+    """Return a statement with its signature, unverified. Raise RefusedError if the file is not a
+    statement."""
     with path.open("rb") as file:
         content = file.read(STATEMENT_BYTES_MAX)
     try:
@@ -235,7 +236,7 @@ def print_statement(path: Path, document: Mapping[str, Any], *, as_json: bool, r
 
 
 def text_of(statement: Mapping[str, Any]) -> list[str]:
-    """Return a statement in words."""
+    """Return a statement as text."""
     lines = [
         f"From {day(statement['from_ms'])} to {day(statement['to_ms'])}, by verification logs "
         f"whose chains hold; made {day(statement['made_at_ms'])} by suture {statement['suture']}."
@@ -272,5 +273,5 @@ def _item_text(item: Mapping[str, Any]) -> str:
 
 
 def day(at_ms: int) -> str:
-    """Return a time in readable form."""
+    """Return a time as readable text."""
     return f"{datetime.fromtimestamp(at_ms / 1000, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"

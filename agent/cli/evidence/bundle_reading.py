@@ -1,7 +1,9 @@
-"""Reading of a `suture diagnose` bundle: bounded, and without trust in its content.
+"""Reader of a `suture diagnose` bundle. It limits sizes, and does not trust the content.
 
-container-5/container.json            what the control plane knew container-5/<datanode>/tree.json
-and for each replica: tree, rows, medium, findings, replica
+    container-5/container.json            the control plane's record
+    container-5/<datanode>/tree.json      and for each replica: rows, medium, findings, replica
+
+A bundle is a .tar.gz file with one such folder.
 """
 
 import json
@@ -31,8 +33,8 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class BundledMedium:
-    """Content of a chunk on the disk when the bundle was made: its length and both libraries'
-    checksums. `error` is set if it was unreadable."""
+    """A chunk as it was on the disk when the bundle was made: its length, and checksums by both
+    libraries. `error` is set if it was unreadable."""
 
     length_bytes: int = 0
     primary: bytes = b""
@@ -55,8 +57,8 @@ class BundledFinding:
 
 @dataclass(frozen=True, slots=True)
 class KnownTree:
-    """A tree, not folded yet: `blocks` are the live ones, by id. `is_whole` is False if it was
-    cut."""
+    """Content of a tree. `blocks` has the live blocks by id. `is_whole` is False if the bundle has
+    only a part."""
 
     algorithm: Algorithm
     root: int
@@ -69,7 +71,7 @@ class KnownTree:
 
 @dataclass(frozen=True, slots=True)
 class BundledRows:
-    """The rows of a replica; incomplete if there were too many."""
+    """Rows of a replica. They are incomplete if the replica had too many."""
 
     blocks: Mapping[BlockId, tuple[ChunkInfo, ...]]
     is_whole: bool
@@ -77,7 +79,7 @@ class BundledRows:
 
 @dataclass(frozen=True, slots=True)
 class BundledReplica:
-    """All documents about one replica. A missing one is None, and `missing` has its reason."""
+    """All documents about one replica. A missing document is None, and `missing` has the reason."""
 
     datanode_id: str
     report: Document | None
@@ -90,7 +92,7 @@ class BundledReplica:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A complete bundle."""
+    """Content of a complete bundle."""
 
     about: Document
     container: Document
@@ -98,7 +100,7 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Return the content of a bundle. Raise RefusedError if it is not one, or is invalid."""
+    """Return the content of a bundle. Raise RefusedError if the file is not a valid bundle."""
     documents = _documents(path)
     for name in ("about", "container"):
         if name not in documents:
@@ -112,7 +114,7 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def _documents(path: Path) -> dict[str, Document]:
-    """Return each document by its name in the bundle, without the common folder."""
+    """Return each document by its name in the bundle, without the top folder."""
     found: dict[str, Document] = {}
     try:
         with tarfile.open(path, "r:gz") as bundle:
@@ -131,7 +133,7 @@ def _documents(path: Path) -> dict[str, Document]:
 
 
 def no_bundle(path: Path, why: str) -> RefusedError:
-    """Return the refusal of a file that is no bundle."""
+    """Return the error for a file that is not a bundle."""
     return RefusedError(
         Code.MALFORMED_REQUEST,
         f"cannot read {path} as a bundle of suture diagnose: {why[:200]}",
@@ -164,7 +166,7 @@ def _replica(path: Path, node: str, documents: Mapping[str, Document]) -> Bundle
 
 
 def tree_of(document: Document) -> KnownTree:
-    """Return a tree. Raise KeyError, TypeError, ValueError."""
+    """Return the tree in a document. Raise KeyError, TypeError or ValueError if it is invalid."""
     live = {int(item["block_id"]): item for item in document["blocks"] if not item["deleted"]}
     gone = {int(item["block_id"]): item for item in document["blocks"] if item["deleted"]}
     return KnownTree(
@@ -184,7 +186,7 @@ def _leaf(item: Document) -> Leaf:
 
 
 def rows_of(document: Document) -> BundledRows:
-    """Return rows. Raise KeyError, TypeError, ValueError."""
+    """Return the rows in a document. Raise KeyError, TypeError or ValueError if it is invalid."""
     blocks = {
         BlockId(int(item["block_id"])): tuple(map(_chunk, item["chunks"]))
         for item in document["blocks"]
@@ -203,7 +205,8 @@ def _chunk(item: Document) -> ChunkInfo:
 
 
 def findings_of(document: Document) -> tuple[BundledFinding, ...]:
-    """Return findings. Raise KeyError, TypeError, ValueError."""
+    """Return the findings in a document. Raise KeyError, TypeError or ValueError if it is
+    invalid."""
     return tuple(
         BundledFinding(
             str(item["verdict"]),
@@ -219,7 +222,8 @@ def findings_of(document: Document) -> tuple[BundledFinding, ...]:
 
 
 def medium_of(document: Document) -> dict[tuple[int, int], BundledMedium]:
-    """Return the content of the disk. Raise KeyError, TypeError, ValueError."""
+    """Return the chunks in a document about a medium. Raise KeyError, TypeError or ValueError if it
+    is invalid."""
     return {
         (int(item["block_id"]), int(item["offset"])): _medium(item) for item in document["chunks"]
     }

@@ -1,4 +1,4 @@
-"""Samples of running agents: one draw over all datanodes, read by each."""
+"""Samples of running agents: one draw over all datanodes; each datanode reads its part."""
 
 import random
 import threading
@@ -22,7 +22,7 @@ Nodes = list[tuple[str, str]]  # name and address
 
 @dataclass(slots=True)
 class LiveSample:
-    """Draw and result of a sample of datanodes; `silent` are those that gave no part of it."""
+    """Draw and result of a sample of datanodes. `silent` has the datanodes that did not answer."""
 
     size: SampleSize
     seed: int
@@ -35,7 +35,8 @@ class LiveSample:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether every drawn chunk is intact, and nothing was left out of the draw."""
+        """Return whether every drawn chunk is intact and no chunk or datanode was excluded from the
+        draw."""
         counts = ("bad_count", "undecided_count", "damaged_row_count", "unread_count")
         return not self.silent and not any(map(self.total, counts))
 
@@ -67,8 +68,8 @@ COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
-    """Parameters of a sample. `begin` receives the number of drawn chunks, `progress` the number of
-    chunks read since its last call."""
+    """Parameters of a sample. `begin` gets the number of drawn chunks. `progress` gets the number
+    of chunks read since its last call."""
 
     confidence: float
     fraction: float
@@ -80,7 +81,7 @@ class SampleRequest:
 def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> LiveSample:
     """Count the chunks of datanodes, then draw and read a sample concurrently.
 
-    Raise SutureError if none answers, or there is nothing to draw.
+    Raise SutureError if no datanode answers, or if there is no chunk to draw.
     """
     counted = query_all(
         client, nodes, lambda peer: last_of(peer, pb.SampleChunksRequest(), ignore_progress)
@@ -107,7 +108,8 @@ def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> LiveS
 def requests_of(
     counts: dict[str, int], size: SampleSize, seed: int
 ) -> dict[str, pb.SampleChunksRequest]:
-    """Return each datanode's part of the draw, so that all samples are equally likely."""
+    """Return each datanode's part of the draw. All samples of the cluster's chunks are equally
+    likely."""
     names = sorted(counts)
     shares = split(
         drawn(size.chunk_count, drawn_count=size.drawn_count, seed=seed),
@@ -146,8 +148,8 @@ def ignore_progress(_count: int) -> None:
 def last_of(
     peer: Peer, request: pb.SampleChunksRequest, more: Callable[[int], None]
 ) -> pb.SampleResult:
-    """Ask one datanode, again while it draws another sample; return its result. Raise
-    SutureError."""
+    """Query one datanode, and retry while it draws another sample; return its result. Raise
+    SutureError if it fails."""
     read_count = 0
 
     def once() -> pb.SampleResult:
@@ -169,7 +171,7 @@ def judged_size(
     fraction: float,
 ) -> SampleSize:
     """Return the size of the sample that was actually judged: without datanodes that did not
-    answer, and without chunks that were gone or undecided."""
+    answer, and without chunks that were deleted or undecided."""
     chunk_count = sum(counts[name] for name in found)
     judged = sum(one.read_count - one.undecided_count for one in found.values())
     if not chunk_count:

@@ -1,4 +1,4 @@
-"""Command `diagnose`: all evidence about one container, in one file to send."""
+"""Command `diagnose`: all evidence about one container, in one file."""
 
 import io
 import json
@@ -91,7 +91,7 @@ def diagnose(
 
 
 def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, object]) -> None:
-    """Write documents as one durable bundle."""
+    """Write documents as one bundle, durably."""
     at_s = int(time.time())
     with tarfile.open(fileobj=file, mode="w:gz") as bundle:
         for name, document in documents.items():
@@ -106,7 +106,7 @@ def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, objec
 def evidence(
     client: ClusterClient, container_id: ContainerId
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield every document by name; missing evidence is a document with an error."""
+    """Yield every document with its name. Missing evidence is a document with an error."""
     yield "about", {"suture": version("suture"), "at_ms": int(time.time() * 1000)}
     request = scm_pb2.ListContainerInfosRequest(start_container_id=container_id, count=1)
     known = client.scm.list_container_infos(request).containers
@@ -135,7 +135,7 @@ def _history(judged: JudgedReplica) -> dict[str, object]:
 
 
 def _disks(judged: JudgedReplica) -> dict[str, object]:
-    """Return the output of smartctl and the kernel's log, or why there is none."""
+    """Return the output of smartctl and the kernel's log, or the reasons why they are missing."""
     disks = []
     for disk in judged.peer.list_disks().disks:
         document = facts(disk)
@@ -158,7 +158,7 @@ QUESTIONS: Final[Mapping[str, Question]] = {
 
 
 def tree_document(tree: Tree) -> dict[str, object]:
-    """Return a tree in full; for a very large one, its first leaves."""
+    """Return a tree as JSON; only the first leaves of a very large one."""
     blocks: list[dict[str, object]] = []
     leaf_count = 0
     for index in range(len(tree.block_ids)):

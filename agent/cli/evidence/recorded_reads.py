@@ -1,9 +1,9 @@
-"""Verdicts on chunks from recorded checksums: no bytes, the same code.
+"""Verdicts on chunks from recorded checksums, by the code that judges bytes.
 
-A scan judges bytes; a bundle has their checksums. Here a medium answers each read with the recorded
-number of bytes, and the witnesses answer with the recorded checksums, so that
-`scanner.chunk_verdict` reaches its verdict by its own rules. Facts that only the bytes show, such
-as sectors of zeros, stay unknown.
+A scan judges bytes, but a bundle has only their checksums. `RecordedMedium` answers each read with
+the recorded number of filler bytes, and the checksum functions return the recorded checksums.
+`scanner.chunk_verdict` then reaches its verdict by its usual rules. Facts that only the bytes show,
+such as sectors of zeros, remain unknown.
 """
 
 import errno
@@ -30,14 +30,14 @@ FAILED_READ: Final = re.compile(r"failed with ([A-Z0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class RecordedMedium:
-    """A recorded place of a chunk on a disk (`scanner.ports.BlockFileReader`)."""
+    """Recorded reads of a chunk on a disk (`scanner.ports.BlockFileReader`)."""
 
     length_bytes: int
     error: OSError | None = None
 
     @property
     def size_bytes(self) -> int:
-        """Recorded length."""
+        """Recorded length of the block."""
         return self.length_bytes
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
@@ -45,7 +45,7 @@ class RecordedMedium:
         return memoryview(self.reread_past_cache(offset, length_bytes))
 
     def reread_past_cache(self, _offset: int, length_bytes: int) -> bytes:
-        """Return filler bytes. Raise the recorded OSError."""
+        """Return filler bytes. Raise the recorded OSError, if there is one."""
         if self.error is not None:
             raise self.error
         return FILLER * min(length_bytes, self.length_bytes)
@@ -56,7 +56,7 @@ class RecordedMedium:
 
 @dataclass(frozen=True, slots=True)
 class RecordedChunk:
-    """Evidence about a chunk on the medium. `basis` describes its source. `is_whole` means that the
+    """Evidence about a chunk on the medium. `basis` names its source. `is_whole` means that the
     checksums of all windows are known, so that the verdict's text must match, too."""
 
     length_bytes: int
@@ -68,7 +68,7 @@ class RecordedChunk:
 
 
 def judged_again(chunk: ChunkInfo, seen: RecordedChunk) -> ChunkJudgement | None:
-    """Return the verdict on a recorded chunk; None if it is intact."""
+    """Return the verdict on a recorded chunk; None if the chunk is intact."""
     if (seen.length_bytes, seen.primary) == (chunk.length_bytes, chunk.window_checksums):
         return None
     witnesses = Witnesses(lambda *_: seen.primary, lambda *_: seen.second)
@@ -87,8 +87,9 @@ def evidence_of(
     medium: BundledMedium | None,
     found: BundledFinding | None,
 ) -> RecordedChunk:
-    """Return a bundle's best evidence about a chunk: checksums read for it that fold to the tree's
-    value; or else the finding's, if it names all; or else only the fold."""
+    """Return a bundle's best evidence about a chunk. The first choice are checksums read from the
+    medium that match the leaf in the tree. The second are those of the finding, if it names all.
+    The last is only the comparison of the row with the leaf."""
     if leaf is None:
         return RecordedChunk(0, b"", b"", "the tree has no leaf: the file ended before it")
     if leaf.checksum == _fold(algorithm, chunk, leaf.length_bytes, UNREADABLE_LEAF):
@@ -127,7 +128,8 @@ def _failed(found: BundledFinding | None) -> RecordedChunk:
 
 
 def _named_sums(chunk: ChunkInfo, found: BundledFinding | None) -> bytes:
-    """Return the checksums of all windows, if a finding names one wrong window and its checksum."""
+    """Return the checksums of all windows, if the finding names exactly one wrong window with its
+    checksum."""
     told = WINDOWS.search(found.evidence) if found else None
     width = checksum_width_bytes(chunk.checksum_type)
     if told is None or told[1] != "1" or len(told[6]) != 2 * width:
@@ -141,7 +143,7 @@ def _named_sums(chunk: ChunkInfo, found: BundledFinding | None) -> bytes:
 
 
 def _other(chunk: ChunkInfo, length_bytes: int) -> bytes:
-    """Return checksums that differ from the row's, in place of unknown ones."""
+    """Return checksums that differ from those in the row, as substitutes for unknown ones."""
     if chunk.checksum_type is ChecksumType.NONE:
         return b"?"
     windows = -(-length_bytes // chunk.bytes_per_checksum)
@@ -152,7 +154,8 @@ def _other(chunk: ChunkInfo, length_bytes: int) -> bytes:
 def contradiction(
     chunk: ChunkInfo, found: BundledFinding, judgement: ChunkJudgement | None, seen: RecordedChunk
 ) -> str:
-    """Return how a finding on a chunk differs from the recomputed verdict; "" if it does not."""
+    """Return how a finding on a chunk differs from the recomputed verdict; "" if it does not
+    differ."""
     if found.verdict == Verdict.SUSPECT_HOST:  # a single observation of the host is in no bundle
         return "" if judgement is None else f"the medium is {judgement.verdict.value}"
     if judgement is None:
@@ -165,7 +168,7 @@ def contradiction(
 
 
 def _in_words(found: BundledFinding, judgement: ChunkJudgement) -> str:
-    """Compare the verdicts' texts, and the kind of fault as far as checksums show it."""
+    """Compare the texts of the two verdicts, and the kind of fault as far as checksums show it."""
     told, again = (
         found.evidence.partition("; cut at")[0],
         judgement.evidence.partition("; cut at")[0],
@@ -178,8 +181,7 @@ def _in_words(found: BundledFinding, judgement: ChunkJudgement) -> str:
 
 
 def _row_named(chunk: ChunkInfo, found: BundledFinding) -> str:
-    """Compare a finding's text about the row with the row, if the medium's checksums are
-    unknown."""
+    """Compare a finding's text about the row with the row, for a medium with unknown checksums."""
     told = WINDOWS.search(found.evidence)
     if told is None:
         return "the evidence names no window"

@@ -1,10 +1,10 @@
-"""Signatures of statements: Ed25519 (RFC 8032), by the library that certificates also use.
+"""Signatures of statements: Ed25519 (RFC 8032), by the library that TLS certificates also use.
 
     key        PEM, PKCS #8, mode 0600: its holder can sign any statement
-    key.pub    PEM: its holder can verify statements, and cannot sign any
+    key.pub    PEM: its holder can verify statements, but cannot sign
 
-The canonical text of the statement is signed: its JSON with sorted names, without spaces, in ASCII.
-So a file may be reformatted, and its signature stays valid.
+The signature covers the canonical text of the statement: JSON with sorted names, without spaces, in
+ASCII. The signature remains valid if the file is reformatted.
 """
 
 import hashlib
@@ -27,10 +27,11 @@ PUBLIC_SUFFIX: Final = ".pub"
 
 
 def make_key(path: Path) -> Path:
-    """Create a private key with mode 0600, and its public key next to it; return the public key's
-    path.
+    """Create a private key with mode 0600, and its public key in the same directory; return the
+    path of the public key.
 
-    Raise RefusedError(KEY_EXISTS) rather than overwrite a file. Raise OSError.
+    Raise RefusedError(KEY_EXISTS) if a file exists; never overwrite it. Raise OSError if a file
+    cannot be written.
     """
     public_path = path.with_name(path.name + PUBLIC_SUFFIX)
     for one in (path, public_path):
@@ -54,7 +55,7 @@ def make_key(path: Path) -> Path:
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
-    """Write a new file, durably and with its mode from the start."""
+    """Write a new file durably. It has its mode from the start."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -68,8 +69,8 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
-    """Return a private key. Raise RefusedError(INVALID_CONFIG) if it is invalid, or others may read
-    it."""
+    """Return a private key. Raise RefusedError(INVALID_CONFIG) if it is invalid, or readable by
+    other users."""
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         content = file.read(KEY_BYTES_MAX)
@@ -130,7 +131,7 @@ def verify_signature(key: Ed25519PublicKey, statement: Any, signature: str) -> b
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return the SHA-256 of a key's 32 bytes, by which people compare keys."""
+    """Return the SHA-256 of a key's 32 bytes, with which people compare keys."""
     raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return hashlib.sha256(raw).hexdigest()
 

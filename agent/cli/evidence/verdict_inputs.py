@@ -1,10 +1,10 @@
-"""Inputs of the verdicts on a replica for a `diagnose` bundle: checksums, and no data.
+"""Inputs of the verdicts on a replica, for a `diagnose` bundle: checksums, but no data.
 
     rows     the checksums that were written with the data, up to a bound
-    medium   the checksums of the present data on disk, for chunks with findings
+    medium   the checksums of the data on disk now, for chunks with findings
 
-Both libraries compute the checksums of the disk's data. A chunk that is not fully readable has the
-reason instead.
+Both libraries compute the checksums of the data on disk. For a chunk that is not fully readable,
+the bundle has the reason instead.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,8 +21,8 @@ from suture.wire.clients.channel import stream
 from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, datanode_pb2
 
-SUMS_BYTES_MAX: Final = 8 * 1024**2  # of one replica's rows: 32 GiB in windows of 16 KiB
-MEDIUM_CHUNKS_MAX: Final = 64  # reread for the bundle
+SUMS_BYTES_MAX: Final = 8 * 1024**2  # checksums per replica; enough for 32 GiB with 16 KiB windows
+MEDIUM_CHUNKS_MAX: Final = 64  # chunks read from the disk for the bundle
 READ_TIMEOUT_S: Final = 60.0
 
 Place = tuple[int, int]
@@ -30,7 +30,7 @@ Place = tuple[int, int]
 
 
 class JudgedReplica:
-    """A replica for a bundle; each part is fetched once."""
+    """A replica for a bundle. Each part is fetched once."""
 
     def __init__(self, peer: Peer, container_id: ContainerId) -> None:
         self.peer = peer
@@ -38,25 +38,25 @@ class JudgedReplica:
 
     @cached_property
     def tree(self) -> Tree:
-        """The tree of the last scan or repair. Raise SutureError."""
+        """Tree of the last scan or repair. Raise SutureError if it cannot be fetched."""
         return self.peer.tree(self.container_id)
 
     @cached_property
     def findings(self) -> list[datanode_pb2.Finding]:
-        """The unresolved findings. Raise SutureError."""
+        """Unresolved findings. Raise SutureError if they cannot be fetched."""
         return self.peer.findings(self.container_id)
 
     @cached_property
     def blocks(self) -> list[BlockData]:
-        """The readable rows, by block id. Raise SutureError."""
+        """Readable rows by block id. Raise SutureError if they cannot be fetched."""
         return self.peer.blocks_of(self.container_id)
 
     def findings_document(self) -> dict[str, object]:
-        """Return the findings."""
+        """Return the findings as a document."""
         return {"findings": [facts(found) for found in self.findings]}
 
     def rows_document(self) -> dict[str, object]:
-        """Return the rows, those with findings first, up to SUMS_BYTES_MAX."""
+        """Return the rows as a document, up to SUMS_BYTES_MAX; those with findings first."""
         wanted = {block_id for block_id, _ in self._suspects()}
         kept: list[BlockData] = []
         sums_bytes = 0
@@ -74,7 +74,7 @@ class JudgedReplica:
         }
 
     def medium_document(self) -> dict[str, object]:
-        """Return the checksums of the disk's data, for chunks with findings."""
+        """Return the checksums of the data on disk, for chunks with findings."""
         suspects = self._suspects()
         chunks = {(b.block_id, chunk.offset): chunk for b in self.blocks for chunk in b.chunks}
         known = [place for place in suspects if place in chunks]
@@ -114,7 +114,8 @@ class JudgedReplica:
         }
 
     def _as_it_lies(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
-        """Return the disk's bytes of a chunk, right or wrong. Raise SutureError."""
+        """Return the bytes of a chunk on the disk, correct or not. Raise SutureError if they are
+        unreadable."""
         key = container_pb2.BlockId(container_id=self.container_id, local_id=block_id)
         request = datanode_pb2.ReadChunkRequest(block_id=key, offset=chunk.offset)
         data = bytearray()
@@ -126,7 +127,7 @@ class JudgedReplica:
 
 
 def row_document(block: BlockData) -> dict[str, object]:
-    """Return a row without the client's metadata, which names files."""
+    """Return a row without the client's metadata, which contains file names."""
     return {
         "block_id": block.block_id,
         "bcsid": block.bcsid,

@@ -1,8 +1,8 @@
 """Recomputation of every verdict in a bundle from its other evidence. Pure.
 
-rows, medium ─► chunks ─► leaves ─► tree ─► root ─┐ findings ─► state of the replica
-├─► match or differ
-                         roots of all replicas ───┘
+Rows and medium give the verdicts on chunks. The chunks' leaves give the tree and its root. The
+findings give the state of the replica, and the roots of all replicas give the comparison between
+them. Each recomputed verdict matches the recorded one or differs from it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,12 +44,13 @@ class ReplayOutcome(StrEnum):
 
     SAME = "same"
     DIFFERS = "differs"
-    UNVERIFIED = "unverified"  # no evidence for or against it in the bundle
+    UNVERIFIED = "unverified"  # the bundle has no evidence for or against the verdict
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedVerdict:
-    """A verdict, and the result of recomputing it. `why` is the basis, or the different result."""
+    """A verdict, and the result of recomputing it. `why` is the basis of an equal result, or the
+    different result."""
 
     place: str
     verdict: str
@@ -58,14 +59,14 @@ class ReplayedVerdict:
 
 
 def replay_verdicts(bundle: Bundle) -> Iterator[ReplayedVerdict]:
-    """Yield every verdict of a bundle: for each replica, then for the container."""
+    """Yield every verdict in a bundle: for each replica, then for the container."""
     for replica in bundle.replicas:
         yield from _Replay(replica, bundle.replicas).verdicts()
     yield _container(bundle)
 
 
 class _Replay:
-    """The verdicts on one replica."""
+    """Recomputed verdicts on one replica."""
 
     def __init__(self, replica: BundledReplica, all_of_them: Sequence[BundledReplica]) -> None:
         self._replica = replica
@@ -79,7 +80,8 @@ class _Replay:
             self._by_place.setdefault((found.block_id, found.offset), []).append(found)
 
     def verdicts(self) -> Iterator[ReplayedVerdict]:
-        """Yield the verdicts on the tree, chunks and blocks, other findings, and the state."""
+        """Yield the verdicts on the tree, on chunks and blocks, on other findings, and on the
+        state."""
         for name, why in self._replica.missing.items():
             yield self._item(
                 "", f"{name}.json", ReplayOutcome.UNVERIFIED, f"could not be had: {why}"
@@ -121,8 +123,8 @@ class _Replay:
     # Chunks.
 
     def _chunks(self, tree: KnownTree) -> Iterator[ReplayedVerdict]:
-        """Yield every chunk with a finding, recorded or recomputed, and the number of the
-        others."""
+        """Yield every chunk with a recorded or recomputed finding, and the number of other
+        chunks."""
         well_count = 0
         for block_id, chunks in self._rows.blocks.items():
             if block_id in tree.tombstones:
@@ -147,7 +149,8 @@ class _Replay:
     def _chunk(
         self, algorithm: Algorithm, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf | None
     ) -> Iterator[ReplayedVerdict]:
-        """Yield the findings in a chunk; without any, the recomputed fault if there is one."""
+        """Yield the findings in a chunk. If there is none, yield the recomputed fault, if there is
+        one."""
         told = [
             found
             for found in self._by_place.get((block_id, chunk.offset), ())
@@ -180,7 +183,7 @@ class _Replay:
         return any(one.evidence.startswith("opening the file failed") for one in found)
 
     def _without_file(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> ReplayedVerdict:
-        """Judge a block that has a row, and is not in the tree."""
+        """Judge a block that has a row but is not in the tree."""
         length_bytes = chunks[-1].end
         evidence = f"no file for {len(chunks)} chunks, {length_bytes} bytes"
         told = [
@@ -199,7 +202,7 @@ class _Replay:
         return self._item(place, verdict, outcome, f"a row, and not in the tree: {evidence}")
 
     def _strays(self, tree: KnownTree) -> Iterator[ReplayedVerdict]:
-        """Yield blocks of the tree that have no row, if all rows are here."""
+        """Yield blocks of the tree that have no row, if the bundle has all rows."""
         if not self._rows.is_whole:
             yield self._item(
                 "", "other chunks", ReplayOutcome.UNVERIFIED, "not all rows are in the bundle"
@@ -213,7 +216,7 @@ class _Replay:
     # Other findings.
 
     def _found(self, found: BundledFinding) -> ReplayedVerdict:
-        """Judge a finding that is not about a chunk, as far as the evidence allows."""
+        """Judge a finding that does not concern a chunk, as far as the evidence allows."""
         place = f"block {found.block_id}" if found.block_id > 0 else "files"
         outcome, why = self._known(found)
         return self._item(place, _words(found), outcome, why)
@@ -298,7 +301,7 @@ def _has_row(replica: BundledReplica, block_id: int) -> bool:
 
 
 def fold(tree: KnownTree) -> TreeSummary:
-    """Return the summary of a tree rebuilt from its leaves and tombstones."""
+    """Return the summary of the tree that is rebuilt from the leaves and tombstones."""
     builder = TreeBuilder(tree.algorithm)
     for block_id in sorted(tree.blocks):
         builder.add_block(block_id)
@@ -310,7 +313,7 @@ def fold(tree: KnownTree) -> TreeSummary:
 
 
 def _misfolded(tree: KnownTree) -> list[int]:
-    """Return the blocks whose checksum is not the fold of their leaves."""
+    """Return the blocks whose checksum does not match their leaves."""
     return [
         block_id
         for block_id, leaves in tree.blocks.items()
@@ -320,7 +323,7 @@ def _misfolded(tree: KnownTree) -> list[int]:
 
 
 def _container(bundle: Bundle) -> ReplayedVerdict:
-    """Compare the roots in the reports that the control plane had."""
+    """Compare the roots in the reports that the control plane had received."""
     told = str(bundle.container["checksums"])
     is_coded = bool(bundle.container["scheme"])
     reports = [item["replica"] for item in bundle.container["replicas"]]
@@ -366,7 +369,7 @@ def _compared(trees: Sequence[TreeSummary | None]) -> str:
 
 
 def _later(bundle: Bundle, reports: Sequence[Mapping[str, Any]]) -> str:
-    """Return where the replicas have changed since their reports."""
+    """Return which replicas have changed since their reports."""
     reported = {int(report["tree"]["root"]) for report in reports if report.get("tree")}
     moved = [one for one in bundle.replicas if one.tree and one.tree.root not in reported]
     names = ", ".join(one.datanode_id for one in moved)

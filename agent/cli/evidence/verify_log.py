@@ -1,4 +1,4 @@
-"""Command `verify-log`: verify the verification log of volumes, or report the gap."""
+"""Command `verify-log`: verify the verification logs of volumes, and report the first gap."""
 
 import re
 from collections.abc import Sequence
@@ -77,10 +77,10 @@ def verify_log(
 
 
 def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
-    """Return the heads of a log that the control plane stores.
+    """Return the heads of a log that the control plane has stored.
 
-    Raise RefusedError(INELIGIBLE) if the log names two volumes as its own, or none; or if none of
-    its heads is stored.
+    Raise RefusedError(INELIGIBLE) if the log names no volume or several, or if the control plane
+    has none of its heads.
     """
     owners = {
         (str(entry.facts.get("datanode_id")), str(entry.facts.get("volume_id")))
@@ -107,7 +107,8 @@ def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
 
 
 def named_anchors(texts: Sequence[str], volumes: Sequence[Path]) -> list[Head]:
-    """Return the heads on the command line. Raise RefusedError if they are of several volumes."""
+    """Return the heads on the command line. Raise RefusedError if they belong to several
+    volumes."""
     anchors = [anchor_of(text) for text in texts]
     if anchors and len(volumes) > 1:
         raise RefusedError(
@@ -117,7 +118,8 @@ def named_anchors(texts: Sequence[str], volumes: Sequence[Path]) -> list[Head]:
 
 
 def anchor_of(text: str) -> Head:
-    """Return the head in an anchor's text. Raise RefusedError(MALFORMED_REQUEST)."""
+    """Return the head in an anchor's text. Raise RefusedError(MALFORMED_REQUEST) if it is
+    invalid."""
     count, _, checksum = text.partition(":")
     if not (count.isascii() and count.isdigit() and ANCHOR_CHECKSUM.fullmatch(checksum)):
         raise RefusedError(

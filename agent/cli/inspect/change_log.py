@@ -1,4 +1,4 @@
-"""Command `history`: changes on the disks of all datanodes since a time, and commands."""
+"""Command `history`: changes of replicas on all datanodes since a time, and commands."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -147,10 +147,12 @@ def history(
 def orders_to(
     client: ClusterClient, nodes: Nodes, *, by_address: bool
 ) -> tuple[Nodes, list[scm_pb2.Outcome], list[str]]:
-    """Return the datanodes by their ids, the outcomes of orders to them, and what is missing.
+    """Return the datanodes by id, the outcomes of commands to them, and descriptions of missing
+    facts.
 
-    A datanode named by its address may be queried without an SCM: it keeps that name, and missing
-    facts are described. Raise SutureError.
+    With `by_address`, the SCM is optional: if it does not answer, the datanodes have their
+    addresses as names, and the outcomes are missing. Otherwise raise UnavailableError if the SCM
+    does not answer.
     """
     try:
         if by_address:
@@ -183,8 +185,8 @@ def changes_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[ChangeLo
 
 
 def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[ChangeLogEntry]:
-    """Yield the completed orders: they are reasons of changes, and a deleted replica reports
-    nothing itself."""
+    """Yield the completed commands. They explain changes, and a deleted replica has no history of
+    its own."""
     for outcome in outcomes:
         status = outcome.status
         if outcome.reported_at_ms < since_ms or status.type in SILENT_KINDS:
@@ -195,7 +197,7 @@ def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[
 
 
 def not_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[str]:
-    """Yield descriptions of what is missing: datanodes, volumes, and changes beyond the limit."""
+    """Yield descriptions of missing facts: datanodes, volumes, and changes beyond the limit."""
     for answer in answers:
         name = short(answer.datanode)
         if answer.value is None:

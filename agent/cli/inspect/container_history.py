@@ -72,14 +72,14 @@ def changes(told: Told) -> Iterator[Row]:
 
 
 def orders(outcomes: list[scm_pb2.Outcome]) -> Iterator[Row]:
-    """Yield a row for each completed order of the control plane, which may be a reason."""
+    """Yield a row for each completed command of the control plane, which may explain a change."""
     for outcome in outcomes:
         at_ms, words = outcome.reported_at_ms, order_words(outcome)
         yield at_ms, (moment(at_ms), short(outcome.datanode_id), "", "", "", "", words)
 
 
 def order_words(outcome: scm_pb2.Outcome) -> str:
-    """Return an order and its outcome."""
+    """Return a command and its outcome as text."""
     status, done = outcome.status, outcome.status.reconcile
     result = done.result or scm_pb2.CommandStatus.State.Name(status.state).lower()
     words = [f"{status.type}: {result}"]
@@ -94,7 +94,7 @@ def order_words(outcome: scm_pb2.Outcome) -> str:
 
 
 def document(told: Told, outcomes: list[scm_pb2.Outcome]) -> dict[str, object]:
-    """Return everything as JSON; roots in hex, as in the tables."""
+    """Return all facts as JSON; roots in hexadecimal, as in the tables."""
     return {
         "replicas": {
             node: {"error": entries}
@@ -113,5 +113,5 @@ def entry_facts(entry: datanode_pb2.HistoryEntry) -> dict[str, object]:
 
 
 def moment(at_ms: int) -> str:
-    """Return a time in readable form."""
+    """Return a time as readable text."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -155,8 +155,9 @@ def finding_row(datanode: str, item: pb.Finding) -> tuple[object, ...]:
 
 
 def service_remark(volume: pb.VolumeStatus) -> str:
-    """Return the progress and obstacles of a retiring volume; for other volumes, the replicas that
-    are still open although it is read-only, or that another volume has, too."""
+    """Return a remark on a volume's service mode. For a retiring volume, it has the progress and
+    the obstacles. For another volume, it has the replicas that are still open although it is
+    read-only, or that another volume has, too."""
     stuck = volume.stuck_count
     if volume.service != "RETIRING":
         return f"{pluralize(stuck, 'replica')} stuck: {volume.stuck_reason}" if stuck else ""
@@ -168,12 +169,12 @@ def service_remark(volume: pb.VolumeStatus) -> str:
 
 
 def volume_state(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> str:
-    """Return the word for a volume's state, a failure first."""
+    """Return one word for a volume's state; a failure has priority."""
     return volume_word(volume.service, failed=volume.failed, in_doubt=bool(scan.check))
 
 
 def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[object, ...]:
-    """Return the row of one volume."""
+    """Return the table row of one volume."""
     remarks = [volume.error, scan.check, service_remark(volume)]
     remarks.append(f"slow: {volume.slow}" if volume.slow else "")
     remarks.append("the planted fault was not found" if scan.canary_overdue else "")
@@ -220,5 +221,5 @@ def print_unreachable(silent: Sequence[tuple[str, str]]) -> None:
 
 
 def age(at_ms: int) -> str:
-    """Return the time since `at_ms` in words."""
+    """Return the time since `at_ms` as text."""
     return "never" if not at_ms else format_duration(max(0.0, time.time() - at_ms / 1000))

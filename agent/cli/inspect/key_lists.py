@@ -1,4 +1,4 @@
-"""Keys with blocks in containers, for `scm report` and `explain`."""
+"""Lists of keys with blocks in containers, for `scm report` and `explain`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ SHOWN_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
-    """Keys with blocks in containers: all of them, or the first."""
+    """Keys with blocks in containers: all, or only the first ones."""
 
     keys: Sequence[scm_pb2.ContainerKey]
     key_count: int
@@ -29,7 +29,7 @@ class KeyList:
         }
 
     def show(self, what: str) -> None:
-        """Print the first keys, and their number."""
+        """Print the first keys, and the number of all."""
         if not self.key_count:
             return
         print_line(f"{what}: {pluralize(self.key_count, 'key')}")
@@ -48,7 +48,7 @@ def keys_in(
     at_risk: bool = False,
     all_of_them: bool,
 ) -> KeyList:
-    """Return the keys with blocks in containers; the first ones unless all are requested."""
+    """Return the keys with blocks in containers; only the first ones unless `all_of_them`."""
     keys: list[scm_pb2.ContainerKey] = []
     start_after = ""
     while True:

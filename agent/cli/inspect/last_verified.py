@@ -1,16 +1,16 @@
-"""Times of the last whole reads of a container's replicas, as text and as numbers."""
+"""Times of the last complete scans of a container's replicas, as text and as numbers."""
 
 from suture.terminal.output import ago, short
 from suture.wire.v1 import scm_pb2
 
 
 def last_reads(info: scm_pb2.ContainerInfo) -> dict[str, int]:
-    """Return when each datanode last read its whole replica; 0 = never."""
+    """Return when each datanode last scanned its replica completely; 0 = never."""
     return {r.datanode.datanode_id: r.replica.data_scan_at_ms for r in info.replicas}
 
 
 def verified_text(info: scm_pb2.ContainerInfo) -> str:
-    """Return the oldest and the newest read of a container's replicas, as text."""
+    """Return the oldest and the newest complete scan of a container's replicas as text."""
     reads = last_reads(info)
     never = [short(node) for node, at_ms in reads.items() if not at_ms]
     known = sorted((at_ms, node) for node, at_ms in reads.items() if at_ms)

@@ -43,7 +43,7 @@ from suture.terminal.tree_document import block_facts, leaf_facts
 from suture.terminal.typer_options import SCM_DEFAULT, ContainerArgument, JsonFlag, ScmOption
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
-ROWS_SHOWN_MAX: Final = 50  # rows in a table; --json has them all
+ROWS_SHOWN_MAX: Final = 50  # rows in a table; --json has all
 NO_FORENSIC: Final = frozenset({"", "UNKNOWN"})  # the kind of fault is unknown
 UNKNOWN: Final = "UNKNOWN"  # comparison with a replica without a tree: never equal
 
@@ -54,7 +54,7 @@ DatanodeOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class FetchedReplica:
-    """A replica, and its tree or why there is none."""
+    """A replica with its tree, or the reason why there is none."""
 
     datanode_id: str
     address: str
@@ -66,7 +66,7 @@ class FetchedReplica:
 def replicas_of(
     client: ClusterClient, container_id: int, datanode: str | None
 ) -> list[FetchedReplica]:
-    """Fetch the whole tree of every replica known to the SCM."""
+    """Fetch the complete tree of every replica that the SCM knows."""
     result, wanted = [], ContainerId(container_id)
     for replica in chosen_replicas(container_info(client, container_id), datanode):
         endpoint = replica.datanode
@@ -83,7 +83,7 @@ def replicas_of(
 def chosen_replicas(
     info: scm_pb2.ContainerInfo, datanode: str | None
 ) -> list[scm_pb2.ContainerInfoReplica]:
-    """Return all replicas, or the one on the datanode with this address or id prefix. Raise
+    """Return all replicas, or the replica on the datanode with this address or id prefix. Raise
     RefusedError if none or several match."""
     if datanode is None:
         return list(info.replicas)
@@ -237,7 +237,7 @@ def diff(
 
 
 def compare_pair(mine: FetchedReplica, theirs: FetchedReplica) -> tuple[str, Divergence | None]:
-    """Return how two replicas compare, and the divergence if both have comparable trees."""
+    """Return how two replicas compare, and their divergence if their trees are comparable."""
     if mine.tree is None or theirs.tree is None:
         return UNKNOWN, None
     verdict = compare(mine.tree.summary(), theirs.tree.summary())
@@ -308,7 +308,7 @@ def explain(
         outcomes = outcomes_in(client, container_id)
         keys = keys_in(client, [container_id], all_of_them=as_json)
     agree = info.state in BEING_WRITTEN or info.checksums in {"match", "shards"}
-    wrong = any(findings.values()) or not agree  # an error text in place of findings is true, too
+    wrong = any(findings.values()) or not agree  # an error text also counts as a finding
     if as_json:
         print_json(
             {
@@ -336,7 +336,7 @@ def explain(
 
 
 def checksums_text(info: scm_pb2.ContainerInfo) -> str:
-    """Return in words whether the checksums of a container's replicas agree."""
+    """Return a text that says whether the checksums of a container's replicas agree."""
     if info.state in BEING_WRITTEN:
         return "no checksums before it is closed"
     if info.checksums == "shards":
@@ -347,7 +347,7 @@ def checksums_text(info: scm_pb2.ContainerInfo) -> str:
 def findings_of(
     client: ClusterClient, replica: scm_pb2.ContainerInfoReplica, container_id: int
 ) -> list[datanode_pb2.Finding] | str:
-    """Return a replica's unresolved findings, or the error."""
+    """Return a replica's unresolved findings, or the error as text."""
     if replica.replica.load_error:
         return f"cannot be loaded: {replica.replica.load_error}"
     try:
@@ -360,7 +360,7 @@ def findings_of(
 
 
 def explain_findings(datanode_id: str, found: list[datanode_pb2.Finding] | str) -> None:
-    """Print one replica's findings in words."""
+    """Print one replica's findings as text."""
     if isinstance(found, str):
         print_line(f"{short(datanode_id)}: {found}")
         return
@@ -385,7 +385,7 @@ def print_scans(
     wait: bool,
     as_json: bool,
 ) -> int:
-    """Print the results of scans, or their places in the queue; return the exit code."""
+    """Print the results of scans, or that they are queued; return the exit code."""
     if not results:
         raise failures[0][1]
     if as_json:
@@ -417,7 +417,7 @@ def print_scans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """Parameters of a scan of a container; `quiet` means without a progress bar."""
+    """Parameters of a scan of a container. `quiet` suppresses the progress bar."""
 
     container_id: int
     wait: bool
@@ -436,7 +436,7 @@ def scan_replicas(scm: str, datanode: str | None, wish: ScanOptions) -> int:
 def scan_each(
     client: ClusterClient, replicas: list[scm_pb2.ContainerInfoReplica], wish: ScanOptions
 ) -> tuple[list[tuple[str, datanode_pb2.ScanProgress]], list[tuple[str, SutureError]]]:
-    """Scan replica after replica; return the results, and the errors."""
+    """Scan replica after replica; return the results and the errors."""
     results, failures = [], []
     for replica in replicas:
         datanode_id = replica.datanode.datanode_id

@@ -1,5 +1,5 @@
-"""Commands `scm nodes`, `containers` and others: facts of the control plane, and outcomes of
-orders."""
+"""Commands `scm nodes`, `containers` and others: records of the control plane, and outcomes of
+commands."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ WaitOption = Annotated[
 
 
 def health_of(node: scm_pb2.NodeInfo) -> str:
-    """Return the health of a datanode, and why a healthy one gets no replicas."""
+    """Return the health of a datanode, and why a healthy datanode gets no replicas."""
     if node.read_only:
         return f"{node.health}, read-only"
     return f"{node.health}, not managed" if node.unmanaged else node.health
@@ -230,11 +230,11 @@ def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
 def scan_decision(
     client: ClusterClient, row: scm_pb2.PlanRow, *, dry_run: bool
 ) -> scm_pb2.ContainerDecision:
-    """Make the datanodes of a plan's row scan their replica, if it still has no root."""
+    """Make the datanodes in a plan's row scan their replicas, if these still have no root."""
     decision = scm_pb2.ContainerDecision(container_id=row.container_id, code="OK")
     try:
         _scan(client, row, decision, dry_run=dry_run)
-    except SutureError as error:  # other rows were ordered, and their commands must be shown
+    except SutureError as error:  # commands for other rows were sent, and must be shown
         decision.code, decision.message = error.code, str(error)
     return decision
 
@@ -261,7 +261,7 @@ def _scan(
 
 
 def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
-    """Print the SCM's decision per container; return 1 if it refused any."""
+    """Print the SCM's decision per container; return exit code 1 if it refused any."""
     rows = [(d.container_id, d.code, len(d.command_ids), d.message) for d in answer.decisions]
     columns = ["container#", "decision", "commands#", "reason"]
     print_messages("decisions", columns, rows, answer.decisions, as_json=as_json)
@@ -269,7 +269,7 @@ def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
 
 
 def safe_mode_line(client: ClusterClient) -> str:
-    """Return a line that the SCM is in safe mode, with the reason; "" if it is not."""
+    """Return a line that says why the SCM is in safe mode; "" if it is not."""
     answer = client.scm.safe_mode(scm_pb2.SafeModeRequest())
     return f"the control plane: safe mode: {answer.reason}" if answer.on else ""
 
@@ -277,7 +277,8 @@ def safe_mode_line(client: ClusterClient) -> str:
 def wait_and_show(
     client: ClusterClient, wait_s: float, answer: scm_pb2.ContainerDecisions, *, as_json: bool
 ) -> int:
-    """Wait for the commands' outcomes, and print them; return 2 if a replica is not repaired."""
+    """Wait for the outcomes of commands and print them; return exit code 2 if a replica is not
+    repaired."""
     refused = [d for d in answer.decisions if d.code != "OK"]
     ids = [command_id for d in answer.decisions for command_id in d.command_ids]
     outcomes, pending = wait_for_outcomes(client, ids, wait_s, quiet=as_json)
@@ -350,7 +351,8 @@ def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
 def wait_for_outcomes(
     client: ClusterClient, command_ids: list[int], wait_s: float, *, quiet: bool
 ) -> tuple[list[scm_pb2.Outcome], list[int]]:
-    """Poll until every command is answered or the time is up; show the progress on stderr."""
+    """Poll until every command has an outcome or `wait_s` has passed. Show the progress on
+    stderr."""
     deadline_s = time.monotonic() + wait_s
     if not command_ids:
         return [], []
@@ -392,7 +394,7 @@ def show_outcomes(scm: str, datanode: str | None, count: int | None, *, as_json:
 
 
 def container_info(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
-    """Return the SCM's record of one container. Raise RefusedError for one without replicas."""
+    """Return the SCM's record of one container. Raise RefusedError if it has no replicas."""
     info = fetch_container(client, container_id)
     if not info.replicas:
         raise RefusedError(

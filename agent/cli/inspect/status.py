@@ -1,7 +1,7 @@
-"""Command `status`: whether the data is healthy, and if not, where.
+"""Command `status`: is the data healthy, and if not, what is damaged.
 
-The display code is imported while the requests are running, and nothing else is. Bound: 300 ms from
-the first byte of the interpreter to the last byte of the answer (`make bench NAME=node`).
+The display code is imported while the requests are running; other code is not imported. The command
+should take at most 300 ms from the start of the interpreter (`make bench NAME=node`).
 """
 
 import time
@@ -50,8 +50,8 @@ def status(
 
 
 def address_of(scm: str, datanode: str) -> str:
-    """Return the address of a datanode; an address is used as given, because there may be no SCM to
-    ask."""
+    """Return the address of a datanode. An address is used as given, because the SCM may be
+    unavailable."""
     if ":" in datanode:
         return datanode
     from suture.terminal.selection import one_node
@@ -78,7 +78,7 @@ def one_datanode(address: str, *, as_json: bool) -> int:
 
 
 def document_of(told: Told) -> dict[str, object]:
-    """Return a datanode's answer as JSON."""
+    """Return a datanode's status as JSON."""
     from suture.terminal.document import facts
 
     answer, scrub = told
@@ -95,7 +95,7 @@ def exit_of(line: Headline) -> ExitCode:
 
 
 def whole_cluster(scm: str, *, as_json: bool) -> int:
-    """Show the state in the control plane and on each datanode."""
+    """Show the state of the cluster according to the control plane and each datanode."""
     from suture.wire.clients.scm import ScmClient  # not needed for a single datanode
 
     proof = security()
@@ -138,7 +138,7 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
 
 
 def fetch_all_statuses(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> list[Told | str]:
-    """Query the status of datanodes concurrently; an error counts as an answer."""
+    """Query the status of datanodes concurrently. For a datanode that fails, return the error."""
 
     def ask_one(node: scm_pb2.NodeInfo) -> Told | str:
         try:
@@ -151,9 +151,9 @@ def fetch_all_statuses(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> li
 
 
 def fetch_status(address: str, proof: Security, datanode_id: str = "") -> Told:
-    """Return the status and the scans of one datanode. Raise SutureError.
+    """Return the status and the scans of one datanode. Raise SutureError if it does not answer.
 
-    With `datanode_id`, a different datanode at the address is an error.
+    With `datanode_id`, raise an error if another datanode has this address.
     """
     header = (ADDRESSEE_HEADER, datanode_id) if datanode_id else None
     channel = open_channel(address, proof, header=header)

@@ -1,4 +1,4 @@
-"""Display of `suture status`: its headline and its tables."""
+"""Output of `suture status`: its headline and its tables."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ def show_cluster(
     answers: Sequence[Told | str],
     line: str,
 ) -> None:
-    """Print two lines, the verification and the state of containers, and the table of datanodes."""
+    """Print two lines, about the verification and about the containers, and the table of
+    datanodes."""
     print_line(line)
     print_line(containers_line(counts))
     print_nodes(nodes, answers)
@@ -89,7 +90,7 @@ def verified_share(answer: datanode_pb2.StatusResponse) -> str:
 
 
 def pass_left(scrub: datanode_pb2.ScrubStatusResponse) -> str:
-    """Return the time until nothing is due in a datanode's scans."""
+    """Return the time until no scan of a datanode is due, as text."""
     scans = [volume for volume in scrub.volumes if volume.state != "off"]
     if not scans:
         return "-"
@@ -99,7 +100,7 @@ def pass_left(scrub: datanode_pb2.ScrubStatusResponse) -> str:
 
 
 def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
-    """Return the age of the oldest read."""
+    """Return the age of the oldest scan as text."""
     with_data = [volume for volume in answer.volumes if volume.container_count]
     if not with_data:
         return "-"
@@ -107,7 +108,7 @@ def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
 
 
 def challenges_line(asked: datanode_pb2.Challenges, now_s: float) -> str:
-    """Return the results of random challenges of peers."""
+    """Return the results of random challenges to peers as text."""
     count = asked.proven_count + asked.failed_count + asked.unanswered_count + asked.own_count
     if not asked.interval_ms:
         return "challenges: off"
@@ -120,14 +121,14 @@ def challenges_line(asked: datanode_pb2.Challenges, now_s: float) -> str:
 
 
 def shadow_line(shadow: datanode_pb2.ShadowHashing) -> str:
-    """Return the results of shadow hashing."""
+    """Return the results of shadow hashing as text."""
     state = "running" if shadow.running else "not running"
     counts = f"{shadow.compared_count} chunks compared, {shadow.differing_count} scans differing"
     return f"shadow hashing: {state}, {counts}"
 
 
 def show_datanode(told: Told, line: str) -> None:
-    """Print one datanode: volumes, workers, and checks by others."""
+    """Print one datanode: its volumes, workers, challenges and shadow hashing."""
     answer, scrub = told
     print_line(line)
     print_line(f"datanode {answer.datanode_id}, version {answer.version}, SCM: {answer.scm_state}")

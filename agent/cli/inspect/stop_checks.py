@@ -1,4 +1,4 @@
-"""Command `ok-to-stop`: the effect of switching datanodes or volumes off, in advance."""
+"""Command `ok-to-stop`: the effect of stopping datanodes or volumes, in advance."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -20,7 +20,7 @@ WORDS: Final = {
     "NO": "no: {}",
     "UNKNOWN": "nobody can tell: {}",
 }
-IDS_SHOWN_MAX: Final = 20  # --json has up to 1,000
+IDS_SHOWN_MAX: Final = 20  # container ids shown; --json has up to 1,000
 
 Named = Annotated[
     list[str],
@@ -83,7 +83,7 @@ def ok_to_stop(
 def check_stop(
     scm: str, names: list[str], *, for_good: bool = False, keep_count: int = 0
 ) -> scm_pb2.CheckStopResponse:
-    """Query the control plane. Raise RefusedError for an unknown name."""
+    """Query the control plane. Raise RefusedError if a name is unknown."""
     with connect(scm) as client:
         ids, volumes = resolve_targets(client, names)
         return client.scm.check_stop(
@@ -100,7 +100,7 @@ def check_stop(
 
 
 def show_lost(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print what no other datanode has."""
+    """Print the data that no other datanode has."""
     if answer.lost_count:
         states = ", ".join(
             f"{state or 'known from replicas only'}: {count}"
@@ -117,7 +117,7 @@ def show_lost(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_reading(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print the readability of the containers with a replica there."""
+    """Print whether the containers with a replica there would remain readable."""
     print_line(f"containers with a replica there: {answer.container_count}")
     print_line(f"could not be read any more: {answer.unreadable_count}")
     show_ids(answer.unreadable_container_ids, answer.unreadable_count)
@@ -130,7 +130,7 @@ def show_reading(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_lacking(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print the copies that would be made, and how long that takes."""
+    """Print the copies that the SCM would make, and how long they take."""
     if not answer.lacking_replica_count:
         print_line("no container would lack a replica")
         return
@@ -154,7 +154,7 @@ def show_lacking(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_writing(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print the writers to it."""
+    """Print how many containers and clients are writing there; the clients continue elsewhere."""
     if answer.open_count:
         print_line(
             f"{pluralize(answer.open_count, 'container')} being written there, by "

@@ -1,4 +1,4 @@
-"""Command `scrub parity`: check whether the shards of erasure-coded containers fit together."""
+"""Command `scrub parity`: check that the shards of erasure-coded containers fit together."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from suture.terminal.typer_options import (
 )
 from suture.wire.v1 import scm_pb2
 
-ROWS_SHOWN_MAX = 50  # rows in a table; --json has them all
+ROWS_SHOWN_MAX = 50  # rows in a table; --json has all
 MIB = 1024**2
 
 
@@ -84,7 +84,7 @@ def verify_parity_command(
 
 
 def requested_container(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
-    """Return the requested container. Raise RefusedError for one without parity."""
+    """Return the requested container. Raise RefusedError if it has no parity."""
     info = fetch_container(client, container_id)
     if not info.scheme:
         raise RefusedError(
@@ -102,7 +102,7 @@ def verify_container(
     executor: ThreadPoolExecutor,
     pace: Callable[[int], None],
 ) -> ParityReport:
-    """Verify one container from the shards known to the control plane."""
+    """Verify one container with the shards that the control plane knows."""
     shards = [
         ShardLocation(item.datanode.datanode_id, item.datanode.address, item.replica.replica_index)
         for item in info.replicas
@@ -113,7 +113,7 @@ def verify_container(
 
 
 def rate_limiter(bytes_per_s: float) -> Callable[[int], None]:
-    """Return a function that waits after a read to limit the rate to `bytes_per_s`; 0 =
+    """Return a function that waits after a read so that the rate is at most `bytes_per_s`; 0 =
     unlimited."""
     started_s = time.monotonic()
     read_bytes = 0

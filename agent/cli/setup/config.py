@@ -109,7 +109,7 @@ def explain(
 
 
 def explain_event(name: str, *, as_json: bool) -> int:
-    """Print the meaning of an event in the logs, and its ids."""
+    """Print the meaning of a log event, and the fields with its ids."""
     found = {key: event for key, event in sorted(EVENTS.items()) if key.startswith(name)}
     if not found:
         raise RefusedError(

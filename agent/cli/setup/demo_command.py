@@ -1,4 +1,4 @@
-"""Command `demo`: the test harness of a checkout, which is not in the wheel and the packages."""
+"""Command `demo`: runs the test harness of a checkout, which wheel and packages do not contain."""
 
 import sys
 from collections.abc import Callable
@@ -14,7 +14,8 @@ CHECKOUT: Final = Path(__file__).resolve().parents[3]
 
 
 def found(checkout: Path) -> Callable[..., int]:
-    """Return the command of a checkout, or one that reports that there is none."""
+    """Return the demo command of a checkout, or a command that reports that there is no
+    checkout."""
     if (checkout / "tools" / "demo" / "command.py").is_file():
         sys.path.append(str(checkout))
         command: Callable[..., int] = import_module("tools.demo.command").demo

@@ -177,12 +177,12 @@ def document(what: pki.CertificateInfo) -> dict[str, object]:
 
 
 def day(at: datetime) -> str:
-    """Return a day in readable form."""
+    """Return a date as readable text."""
     return f"{at:%Y-%m-%d}"
 
 
 def expiry(at: datetime, now: datetime) -> str:
-    """Return the date, and the time until then."""
+    """Return the expiry date, and the time until then."""
     left_s = (at - now).total_seconds()
     if left_s <= 0:
         return f"{day(at)}, expired {format_duration(-left_s)} ago"

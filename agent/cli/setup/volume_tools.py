@@ -1,4 +1,4 @@
-"""Command `fsck`: operations on volumes of this host, without an agent."""
+"""Command `fsck`: checks of this host's volumes, without an agent."""
 
 from dataclasses import asdict
 from pathlib import Path

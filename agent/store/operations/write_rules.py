@@ -325,7 +325,8 @@ def check_commit(known: RecordedBlock, block: BlockData) -> None:
 
 
 def check_encodable(block: BlockData) -> None:
-    """Refuse a block that a row cannot hold, for instance with too much metadata."""
+    """Raise RefusedError if a row cannot contain the block, for example because of too much
+    metadata."""
     try:
         for chunk in block.chunks:
             check_chunk(block.block_id, chunk)
@@ -357,7 +358,8 @@ def recounted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> Re
 def commit_blocks(
     rows: IndexChange, container_id: ContainerId, blocks: Sequence[BlockData], added_bytes: int = 0
 ) -> None:
-    """Commit written chunks as blocks; `added_bytes` of them are not counted yet."""
+    """Record written chunks as committed blocks. `added_bytes` of them are not counted in the
+    replica row yet."""
     row = rows.replica(container_id)
     bcsid, block_count = row.bcsid, row.block_count
     for block in blocks:

@@ -1,8 +1,8 @@
-"""The client's write path: validated, durable, recorded; then acknowledged.
+"""Client writes of single chunks, and commits of blocks.
 
-    check everything ─ pwrite ─ fdatasync ─ one LMDB commit ─ acknowledge
-
-A crash before the commit leaves garbage bytes behind the recorded end.
+The store checks the request, writes the data, syncs the file, and records the chunk in one LMDB
+commit. Then the client gets its acknowledgement. A crash before the commit leaves garbage after the
+recorded end of the file.
 """
 
 from contextlib import suppress
@@ -31,7 +31,7 @@ from suture.runtime.durable import disk_errors
 
 
 class ReplicaWriter(ReplicaHandle):
-    """A client's writes to one replica. The caller holds the container's lease."""
+    """Handle for a client's writes to one replica. The caller holds the container's lease."""
 
     @reports_failures
     def write_chunk(
