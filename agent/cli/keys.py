@@ -172,7 +172,7 @@ def checked(sources: Iterable[SourceFile]) -> list[SourceFile]:
     were stored."""
     by_key: dict[str, SourceFile] = {}
     for source in sources:
-        path = str(source.path).encode("unicode_escape").decode()  # it may not be printable
+        path = str(source.path).encode("unicode_escape").decode()  # for unprintable characters
         if fault := key_fault(source.key):
             raise RefusedError(
                 Code.MALFORMED_REQUEST,

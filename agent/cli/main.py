@@ -48,8 +48,8 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
         return ExitCode.FAILED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # typer and rich exit like this when the reader has gone
-        leave_stdout()  # the reader has gone; drop the rest
+    except (BrokenPipeError, SystemExit):  # typer and rich raise SystemExit
+        leave_stdout()  # the reader has closed the pipe
         return ExitCode.READER_GONE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -217,7 +217,8 @@ def _not_imported() -> None:
 
 
 def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the command after the global options, each of which takes a value."""
+    """Return the command name: the first argument after the global options, which all take a
+    value."""
     at = 0
     while at < len(arguments) and arguments[at].startswith(("--tls-", "--client-config")):
         at += 1 if "=" in arguments[at] else 2

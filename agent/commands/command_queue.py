@@ -266,7 +266,7 @@ class TaskQueue:
         return DequeueResult(task, dropped)
 
     def finish(self, task: Task, outcome: TaskOutcome) -> None:
-        """Record the end of a task that `take` returned."""
+        """Record the outcome of a task that `take` returned."""
         assert task.identity in self._known, f"{task} is not running"
         counts = self._counts_of(task)
         assert counts.running > 0, f"no {task.task_type} is running"

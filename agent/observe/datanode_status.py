@@ -82,7 +82,7 @@ class DatanodeStatus:
             self._census.drop(container_id)
 
     def summary(self) -> HostSummary:
-        """Return the sums over all replicas."""
+        """Return the totals over all replicas."""
         return self._census.summary(self._now_ms())
 
     def store_volumes(self) -> Sequence[VolumeFacts]:

@@ -107,7 +107,7 @@ class ReconcileLedger:
         )
 
     def note_divergence(self, divergence: Divergence) -> None:
-        """Count the differences from one peer."""
+        """Count the differences between the local tree and one peer's."""
         for kind, count in divergence.counts().items():
             self.differences[kind.value] += count
 

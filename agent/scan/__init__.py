@@ -1,1 +1,2 @@
-"""Workers that read this host's data: background, on-demand, change, parity and volume checks."""
+"""Workers that read this host's data: scans, the change watch, the parity scrub and volume
+checks."""

@@ -306,7 +306,7 @@ class VolumeScanWorker:
                 resumable_s=self._resumable_s(),
             )
         except RefusedError as error:
-            if error.code not in GONE:  # deleted since it was listed
+            if error.code not in GONE:  # the replica was deleted after the agenda was made
                 raise
             return
         except UnavailableError as error:

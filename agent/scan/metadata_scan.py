@@ -84,7 +84,7 @@ class MetadataScan:
             paths = self._store.paths(container_id)
             faults = quick_check(paths, container_id, has_tree=facts.tree is not None)
             if faults and self._store.replica(container_id).state is not facts.state:
-                return  # being closed or deleted: the check may have seen half of it
+                return  # the replica was closed or deleted during the check
         except (RefusedError, VolumeFailed):
             return
         except OSError as error:

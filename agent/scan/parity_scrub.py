@@ -131,12 +131,12 @@ class ParityScrub:
         return Busy()
 
     def close(self) -> None:
-        """End the threads, after the loop has ended."""
+        """End the reading threads. The worker's loop must have ended."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def status(self) -> pb.ParityScrub:
-        """Return the counts of verified containers, and the wrong stripes of each last
-        verification."""
+        """Return the number of verified containers, and the wrong stripes that each last
+        verification found."""
         with self._lock:
             reports = dict(self._reports)
             message = pb.ParityScrub(

@@ -62,7 +62,8 @@ H = TypeVar("H", bound=ReplicaHandle)
 
 
 class ReplicaStore:
-    """All replicas of one datanode, its `volume_set`, and the `services` of the volumes."""
+    """All replicas of one datanode: its volumes (`volume_set`) and their service modes
+    (`services`)."""
 
     def __init__(
         self, volume_set: VolumeSet, options: StoreOptions, *, cluster_id: str, datanode_id: str

@@ -248,7 +248,8 @@ class StoreReplicaReader:
         return Structure(tuple(faults), block_files, expected, count_min)
 
     def _list(self) -> tuple[U64s, list[str]]:
-        """Return the ids of blocks with a file, ascending, and the names of other files."""
+        """Return the ids of blocks that have data on disk, ascending, and the names of foreign
+        files."""
         ids: array[int] = array("Q")
         foreign: list[str] = []
         has_pack = False
@@ -320,7 +321,7 @@ class StoreReplicaReader:
         findings do not name all lost blocks, every block that has a file is included.
         """
         damage = [one for one in self._store.findings(self._container_id) if one.is_damage]
-        lost = [one.block_id for one in damage if one.block_id > 0]  # not of the whole replica
+        lost = [one.block_id for one in damage if one.block_id > 0]  # findings about one block
         live = np.empty(0, np.uint64) if tree is None else tree.block_ids[~tree.deleted]
         known = np.union1d(live, np.array(lost, dtype=np.uint64))
         is_bare = tree is None and any(map(is_unread_loss, damage))
@@ -328,7 +329,8 @@ class StoreReplicaReader:
 
 
 def _twice(decode: "Callable[[Callable[[Path, int, int], bytes] | None], Decoded]") -> Decoded:
-    """Read and decode a small file; read it again before accepting damage."""
+    """Read and decode a small file. If it is damaged, read it again from the medium before
+    reporting that."""
     try:
         return decode(None)
     except DamagedData:

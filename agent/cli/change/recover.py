@@ -182,7 +182,7 @@ def _looked_into(
             except RefusedError as error:
                 if error.code is not Code.CONTAINER_NOT_FOUND:
                     raise
-                continue  # lost at the datanode since it was listed
+                continue  # the datanode lost it after it was listed
             if info.state == UNKNOWN:
                 result.unknown.add(container_id)
             yield fetch_contents(info, client.peer)

@@ -110,7 +110,7 @@ def evidence_of(
             leaf.length_bytes, sums, sums, "the finding names the one wrong window"
         )
     other = _other(chunk, leaf.length_bytes)
-    is_cut = leaf.length_bytes < chunk.length_bytes  # then the text has no checksums
+    is_cut = leaf.length_bytes < chunk.length_bytes  # the text of a short chunk has no checksums
     return RecordedChunk(leaf.length_bytes, other, other, UNKNOWN_SUMS, is_whole=is_cut)
 
 

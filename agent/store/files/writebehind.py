@@ -175,7 +175,7 @@ class FileWriter:
     def end(self) -> None:
         """Write the remaining bytes and close the file, in the background. A large file is synced
         before."""
-        self._behind.make_room(WRITES_MAX - 1)  # after a failure here, `abandon` closes the file
+        self._behind.make_room(WRITES_MAX - 1)  # if this raises, `abandon` closes the file
         self._syncs.make_room(SYNCS_MAX - 1)
         before = self._behind.under_way()
         fd, buffer, filled, offset = self._fd, self._buffers[0], self._filled, self._written
@@ -186,7 +186,7 @@ class FileWriter:
         def finish() -> None:
             is_open = is_synced
             try:
-                for write in before:  # of this file; all were submitted before this job
+                for write in before:  # writes of this file; all were submitted before this job
                     write.result()
                 if filled:
                     padded = -(-filled // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -211,7 +211,7 @@ class FileWriter:
 
         def sync() -> None:
             if written is not None:
-                written.result()  # has closed the file if it failed
+                written.result()  # if this raises, the write has closed the file
             try:
                 os.fsync(fd)
             finally:

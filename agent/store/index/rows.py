@@ -34,7 +34,7 @@ NO_BCSID: Final = Bcsid(0)
 ALONE: Final = -1  # `kept_bytes` of an entry whose quarantine copy has no other chunks
 CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # upper limit of the count
 _SEAL: Final = struct.Struct(">I")
-_WORDS: Final = ("version", "state", "former_state", "algorithm")  # as numbers, one byte each
+_WORDS: Final = ("version", "state", "former_state", "algorithm")  # one byte each
 _NUMBERS: Final = (
     ("contradiction_count", ">u2"),
     *((name, NUMBERS[name].kept) for name in ("replica_index", "bcsid", "bytes_used")),

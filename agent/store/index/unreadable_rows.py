@@ -16,7 +16,7 @@ from scanner.unreadable_verdict import UnreadableRecord, incremented, is_over
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """The row of one replica (`KeptDoubts`)."""
+    """The row of one replica (`scanner.unreadable_verdict.UnreadableRecords`)."""
 
     index: Index
     container_id: ContainerId

@@ -208,7 +208,7 @@ def _checked(block: _Block, offer: OfferedChunk, first: bytes) -> bytes:
     old = b""
     if first:
         read = partial(blockfile.read_past_cache, block.path, chunk.offset, chunk.length_bytes)
-        with suppress(OSError):  # unreadable, which is why it is replaced
+        with suppress(OSError):  # unreadable bytes cannot be restored
             old = blockfile.read_agreed(read, first, offer.seen)
     decides = None if offer.is_ordered else recorded
     check_replaceable(block_id, chunk, decides, held=old or first, proof=offer.proof)

@@ -74,7 +74,7 @@ def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -
             move(building.root, paths.root)
             volume.index.write(record)
         except (OSError, SutureError):
-            remove_failed_replica(volume, container_id)  # if that fails, the next start records it
+            remove_failed_replica(volume, container_id)  # if this fails, the next start loads it
             raise
         finally:
             remove_abandoned(volume, building.root)

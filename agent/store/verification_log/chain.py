@@ -25,7 +25,7 @@ _NAME: Final = re.compile(r"([0-9]{16})\.log")
 
 
 class EntryKind(StrEnum):
-    """Kind of an entry."""
+    """Kind of a log entry."""
 
     FILE = "file"  # start of a file: owner of the log, and version of the agent
     VERDICT = "verdict"  # a replica was read and judged
@@ -123,7 +123,7 @@ def file_name(first_number: int) -> str:
 
 
 def first_number_of(name: str) -> int:
-    """Return the number of a file's first entry by its name; 0 if it is no log file."""
+    """Return the number of a file's first entry from its name; 0 if it is not a log file."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else 0
 
