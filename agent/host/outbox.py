@@ -111,7 +111,7 @@ class Outbox:
 
 
 class OutboxFanout:
-    """One outbox per SCM, all with the same content. An SCM that does not answer does not delay
+    """Outboxes of all SCMs, with the same content. An SCM that does not answer does not delay
     others."""
 
     def __init__(self, count: int) -> None:

@@ -122,7 +122,7 @@ CONTRADICTIONS: Final = frozenset({SkipReason.CONTRADICTORY, SkipReason.UNCONFIR
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedDeletes:
-    """What the control plane knows about deletes that peers claim: the deletes that it ordered, and
+    """The control plane's answer about deletes that peers claim: the deletes that it ordered, and
     the blocks that a key still has."""
 
     ordered: frozenset[BlockId] = frozenset()

@@ -60,7 +60,7 @@ class SilentHolder:
 
 @dataclass(frozen=True, slots=True)
 class PeerTree:
-    """One peer's answer: how its tree compares, and the rows of its differing blocks."""
+    """The answer of one peer: how its tree compares, and the rows of its differing blocks."""
 
     peer_id: PeerId
     peer: ReplicaPeer

@@ -157,7 +157,7 @@ class ScanPace:
 
 
 class SharedPace:
-    """One pace for all threads that send copies of replicas.
+    """Pace that all threads which send copies of replicas share.
 
     It delays nothing while no client reads. While clients read, it starts at `floor_bytes_per_s`
     and adapts to their latency, as a scan does. It pauses at the same times as the scans, so that

@@ -12,7 +12,7 @@ DATABASES: Final = tuple(KEY_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Databases:
-    """One LMDB database handle per kind of row."""
+    """LMDB database handles, one per kind of row."""
 
     replicas: lmdb._Database
     blocks: lmdb._Database

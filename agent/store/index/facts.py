@@ -66,7 +66,7 @@ class Unloadable:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStep:
-    """One step of the recovery at a start: work that was finished, rolled back or recorded."""
+    """A step of the recovery at a start: work that was finished, rolled back or recorded."""
 
     volume_id: str
     container_id: ContainerId

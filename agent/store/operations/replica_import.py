@@ -173,7 +173,7 @@ class ReplicaImports:
 
 
 class ReplicaImport:
-    """One running import. One thread uses it, and ends it with `publish` or `discard`."""
+    """A running import. A single thread uses it, and ends it with `publish` or `discard`."""
 
     def __init__(
         self,

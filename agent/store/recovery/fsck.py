@@ -54,7 +54,7 @@ close."""
 
 @dataclass(frozen=True, slots=True)
 class FsckProblem:
-    """One fault that fsck found on a volume."""
+    """A fault that fsck found on a volume."""
 
     path: str
     kind: str

@@ -25,7 +25,7 @@ OP_STATES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SeenStart:
-    """One start of an SCM process, and the highest state number that it has sent."""
+    """A start of an SCM process, and the highest state number that it has sent."""
 
     start_id: str
     term: int
