@@ -5,8 +5,8 @@ second block on the medium. The ordinary scan reads both blocks, and must call t
 and the first healthy. The private store is separate from the host's store, so nothing in it is
 reported.
 
-A drill runs once per period. If no drill has found its fault for two periods, because it failed,
-hung or did not run, the canary is overdue, and the scan of this volume cannot be trusted.
+A drill runs once per period. It may fail, hang or not run at all. If no drill has found its fault
+for two periods, the canary is overdue, and the scan of this volume cannot be trusted.
 """
 
 import os

@@ -2,10 +2,11 @@
 reported.
 
 The kernel counts completed reads and writes, and their duration, for each disk. A window is the
-difference over one minute. A volume is slow in a window if its latency is above FLOOR_MS, above
-TIMES the median of the other volumes in the same minute, and far beyond their spread. A volume is
-reported as slow if it was slow in most of the latest windows. One busy minute, or load on all disks
-of the host, does therefore not make a volume slow.
+difference over one minute. The latency of a volume is compared with the median of the other volumes
+in the same minute. A volume is slow in a window if its latency is above FLOOR_MS, above TIMES that
+median, and far beyond the spread of the others. It is reported as slow if it was slow in most of
+the latest windows. One busy minute, or load on all disks of the host, does therefore not make a
+volume slow.
 """
 
 from collections import deque

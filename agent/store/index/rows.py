@@ -290,8 +290,8 @@ Texts: TypeAlias = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True)
 class UnlinkEntry:
     """Files of deleted blocks are being unlinked. Their rows are already replaced by tombstones.
-    Blocks in `kept` go to quarantine with their client metadata, because the delete came from a
-    peer's claim, or from a command for a key that is not deleted."""
+    Blocks in `kept` go to quarantine with their client metadata. Their delete came from a peer's
+    claim, or from a command for a key that is not deleted."""
 
     block_ids: tuple[BlockId, ...]
     kept: Mapping[BlockId, Texts] = field(default_factory=dict)

@@ -64,9 +64,14 @@ class ReplicaRepair(ReplicaHandle):
         required if the local medium has bytes at that offset and no local row contradicts them.
         `proof` is written to the journal.
 
-        Raise `RefusedError`: NOT_PROVEN if a required proof is missing, INELIGIBLE if the local
-        bytes verify, OVERLAPPING_CHUNK if the chunk overlaps recorded ones, CHUNK_GAP if it would
-        leave a hole, or CHECKSUM_MISMATCH if the data does not match `chunk` or the local row.
+        Raise `RefusedError`:
+
+        - NOT_PROVEN if a required proof is missing.
+        - INELIGIBLE if the local bytes verify.
+        - OVERLAPPING_CHUNK if the chunk overlaps recorded ones.
+        - CHUNK_GAP if the chunk would leave a hole.
+        - CHECKSUM_MISMATCH if the data does not match `chunk` or the local row.
+
         Raise `BlockFailed` if the medium does not return the written bytes.
         """
         check_offered(block_id, chunk, data)

@@ -1,7 +1,7 @@
 """Key order check of an index: is each key where a search looks for it.
 
 LMDB finds a row by comparing keys from the root down, without checks. If a key was changed, or a
-page is in the wrong place, a search does not find an existing row, a duplicate is added, and
+page is in the wrong place, a search does not find an existing row. A duplicate is then added, and
 iteration over a container ends too early. Pages are read in file order. This module checks them in
 key order, level by level, as columns.
 """
