@@ -5,7 +5,7 @@
     ops         ascending by container
     nodes       ascending by name                     `node` is a place in nodes
 
-One container is a batch of one. The caller sorts a batch; `violations` reports invalid rows.
+A batch may have a single container. The caller sorts the rows; `violations` reports invalid rows.
 """
 
 from collections.abc import Callable, Collection
@@ -32,7 +32,7 @@ from health.words import (
 )
 
 NO_BCSID = -1
-"""A commit id that is not known: below every one that is."""
+"""Stands for an unknown commit id; lower than every known one."""
 
 _NODE_OF_NO_OP, _NODE_OF_NO_REPLICA = -1, -2
 
@@ -43,9 +43,10 @@ class Containers:
 
     container_id: Ints
     kind: Ints
-    """`words.Kind`; UNKNOWN, like all other words, where only replicas name the container."""
+    """`words.ReplicationType`; UNKNOWN, like all other codes, if only replicas name the
+    container."""
     factor: Ints
-    """Replicas it should have; for EC data and parity together."""
+    """Required number of replicas; for EC the number of data and parity shards."""
     data: Ints
     parity: Ints
     state: Ints
@@ -57,9 +58,9 @@ class Containers:
     used_bytes: Ints
     has_pipeline: Bools
     is_suppressed: Bools
-    """An operator keeps it out of reports and plans."""
+    """True if an operator excluded the container from reports and plans."""
     owes_deletes: Bools
-    """Blocks are deleted that some holder has not received yet."""
+    """True if some holder has not received the delete of a block yet."""
     is_known: Bools
 
 
@@ -72,12 +73,12 @@ class Replicas:
     index: Ints
     """EC index from 1; 0 for other containers."""
     state: Ints
-    """UNHEALTHY also for one that could not be loaded."""
+    """UNHEALTHY also for a replica that could not be loaded."""
     is_loaded: Bools
     origin: Ints
-    """The datanode that took the writes; equal numbers, equal origins."""
+    """The datanode that received the writes, as an index into `ContainerBatch.origins`."""
     bcsid: Ints
-    """Last commit id; NO_BCSID when not known."""
+    """Last commit id; NO_BCSID if unknown."""
     used_bytes: Ints
     is_empty: Bools
     algorithm: Ints
@@ -85,23 +86,25 @@ class Replicas:
     has_root: Bools
     """True if root and algorithm are both known; otherwise neither is valid."""
     settled: Ints
-    """The root that its rows and bytes have, whoever made the tree: told by a whole read that found
-    nothing wrong, and that knows why the tree differs if it does."""
+    """The root computed from the replica's rows, independent of the program that built its tree.
+    Known after a complete read without damage that explained every difference of the tree."""
     has_settled: Bools
     tombstones: Ints
     has_tombstones: Bools
     findings: Ints
     is_contradictory: Bools
-    """It reports that a peer contradicts it although both are right by their own rows."""
+    """True if its datanode reports that intact rows of this replica and a peer disagree."""
     block_count: Ints
     tree_block_count: Ints
-    """Live blocks that its tree names; a tree may be older than its rows."""
+    """Number of live blocks in its tree, which may be older than its rows."""
     tombstone_count: Ints
-    """Deleted blocks that its tree names; 0 where there is no tree."""
+    """Number of tombstones in its tree; 0 without a tree."""
     is_barred: Bools
-    """Nothing is ordered of it: a person, its failures or its datanode keep it out of plans."""
+    """True if plans must not use the replica, because of an operator, its failures or its
+    datanode."""
     is_hopeful: Bools
-    """It is bad, but a repair may still heal it in place: until then no copy replaces it."""
+    """True if the replica is bad, but a repair in place may succeed; no copy replaces it until
+    then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +127,10 @@ class Nodes:
     service: Ints
     """`words.Service`."""
     is_returning: Bools
-    """True if it is in maintenance, so that its replicas are not lost although it is dead."""
+    """True if the node is in maintenance, so that its replicas are not lost even if it is dead."""
     is_confirmed: Bools
-    """True if it has reported all its replicas since the control plane's start; until then known
-    ones may be gone."""
+    """True if the node has reported all its replicas since the control plane's start. Before that,
+    its known replicas may no longer exist."""
 
     def among(self, names: Collection[str]) -> Bools:
         """Return which nodes have one of these names."""
@@ -143,7 +146,7 @@ class ContainerBatch:
     ops: Ops
     nodes: Nodes
     origins: tuple[str, ...] = ()
-    """Names of the numbers in `Replicas.origin`."""
+    """Ids of the origin datanodes, by their number in `Replicas.origin`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,47 +160,47 @@ class BatchView:
     rack: Ints
     is_reachable: Bools
     is_alive: Bools
-    """On a node that is not dead."""
+    """The replica is on a node that is not dead."""
     is_gone: Bools
-    """On a dead node that is not expected back."""
+    """The replica is on a dead node that is not expected to return."""
     is_present: Bools
-    """Counts at all."""
+    """The replica counts as a replica of its container."""
     is_sick: Bools
-    """Present and UNHEALTHY."""
+    """The replica is present and UNHEALTHY."""
     is_bad: Bools
-    """Sick, or quasi-closed at another commit id than its closed container."""
+    """The replica is sick, or QUASI_CLOSED with another commit id than its CLOSED container."""
     is_confirmed: Bools
-    """Its node has named all it holds since the control plane's start."""
+    """Its node has reported all replicas since the control plane's start."""
     is_tree: Bools
-    """In a state in which a root means something."""
+    """The replica is in a state that has a valid root."""
     is_countable: Bools
-    """Its root may be asked for now."""
+    """The replica can be compared now: it has a tree, and its node answers."""
     is_leaving: Bools
     """A pending delete will remove it."""
     is_stray_delete: Bools
-    """Per op: a pending delete of an unreported replica, which may be any other."""
+    """Per op: a pending delete that matches no reported replica."""
     adds: Ints
     deletes: Ints
-    """Pending ones, without those of replicas that died with their nodes."""
+    """Number of pending deletes, without those of replicas on nodes that are gone."""
     stray_deletes: Ints
     present: Ints
-    """Replicas of each container that are present."""
+    """Number of present replicas of each container."""
     countable: Ints
-    """Replicas of each container whose root may be asked for now."""
+    """Number of countable replicas of each container."""
     is_ec: Bools
     """Erasure-coded containers."""
     is_shard: Bools
     """Replicas of erasure-coded containers."""
     is_judged: Bools
-    """Containers that rules and plans are about."""
+    """Containers that the rules and plans consider."""
 
     def of_container(self, column: NDArray[Any]) -> NDArray[Any]:
         """Return a column of containers expanded to their replicas."""
         return column[self.rows.owner]
 
     def places(self, rows: Ints) -> Ints:
-        """Return the positions of replicas in an order that every planner agrees on: by a checksum
-        of container and datanode (HDDS-4589).
+        """Return a rank of each replica that is the same for every planner: by a checksum of
+        container and datanode (HDDS-4589).
         """
         ids = self.batch.containers.container_id[self.rows.owner[rows]].tolist()
         nodes, names = self.batch.replicas.node[rows].tolist(), self.batch.nodes.names
@@ -266,8 +269,8 @@ def _is_leaving(keys: Ints, deleted: Ints, asked: Ints) -> Bools:
 
 
 def violations(batch: ContainerBatch, name_of: Callable[[int], str]) -> list[tuple[int, str]]:
-    """Return container ids and what is invalid about their replicas, ascending; empty if all are
-    valid.
+    """Return the ids of containers with invalid rows, ascending, each with the fault; empty if all
+    rows are valid.
 
     `name_of` returns the datanode of a replica's row, even if it is not among the nodes.
     """
@@ -305,5 +308,5 @@ def _node_keys(container: Ints, node: Ints, nodes: Nodes, unknown: int) -> Ints:
 
 
 def _table(words: tuple[str, ...], wanted: tuple[str, ...]) -> Bools:
-    """Return which codes are wanted; the last entry also stands for UNKNOWN."""
+    """Return a mask over codes that is True for the wanted codes; its last entry is for UNKNOWN."""
     return np.array([word in wanted for word in words], dtype=np.bool_)

@@ -1,23 +1,25 @@
-"""Finds the volumes, nodes, racks or software versions that lost more votes than chance explains,
-without naming those that only share a place with them.
+"""Finds volumes, nodes, racks or software versions that lost more votes than chance explains. A
+vote is lost if the majority of a container's replicas has another root.
 
     votes of each volume ─► two versions that disagree ─► suspects, one after the other ─► each
                             (nobody knows who is right)   again, given all the others
 
-A replica counts if it could have lost (a row of `votes/`). The expected losses of a suspect are
-those of the other members of the innermost suspect that contains it. So a volume is compared within
-its node, and a node within its rack or version, once these are named. A member that already stands
-out, named or not, is no measure for others.
+Only votes count that a replica could have lost (rows of `votes/`). Suspects are named one after the
+other, so that the losses of a bad volume do not count against its node. The expected losses of a
+suspect are computed from the other members of the innermost named group that contains it: a volume
+is compared with volumes of its node once the node is named. Members with too many losses are
+excluded from this comparison, whether they are named or not.
 
-Volumes differ without being broken. So the expectation is not a number but a distribution of rates
-(Poisson losses at a rate drawn from a gamma distribution), and the chance of accident is Chernoff's
-bound on its tail, which never understates it. A suspect that has parts (a node its volumes, a rack
-its nodes) is named if its better half also does badly; otherwise the parts are suspects.
+Healthy volumes have different rates of loss. Therefore the model is a Poisson distribution of
+losses whose rate is drawn from a gamma distribution. The probability of chance is Chernoff's bound
+on the tail, which is never too small. A group (a node with its volumes, a rack with its nodes) is
+named only if the better half of its parts also loses too many votes; otherwise its parts are
+suspects.
 
-If two versions disagree systematically, each loses where it stands alone against the other, and
-neither among its own kind. The larger number wins such votes, not the right one. These losses are
-reported separately, "one of these two versions", and count for nothing else. Nothing here is proof:
-it says where to look.
+If two versions disagree systematically, a replica of one version loses if all others have the other
+version, and does not lose among replicas of its own version. The majority wins such votes, which
+need not be correct. These losses are reported separately as "one of these two versions" and are not
+counted elsewhere. The result is no proof; it shows an operator where to search.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,28 +34,28 @@ from health.segmented_rows import Bools, Ints
 from health.vote_columns import LEVELS, PARTS_OF, Floats, Units, summed_by
 
 SURE_LOG10: Final = -4.0
-"""A suspect is named when accident is less likely, counted over all members of its level."""
+"""A suspect is named if log10 of the probability of chance, over all members, is below this."""
 
 TIMES_MIN: Final = 3.0
-"""Nor is anybody named who loses less than so many times what is expected."""
+"""A suspect is named only if it lost at least this multiple of the expected number."""
 
 LOST_MIN: Final = 5
-"""Nor for fewer losses: each may be an accident of its own."""
+"""A suspect is named only if it lost at least this many votes."""
 
 SPREADS: Final = {"volume": 0.1, "datanode": 0.05, "rack": 0.02, "version": 0.02}
 """Minimum spread of rates at a level: squares of their coefficients of variation."""
 
 SPREAD_MEMBERS_MIN: Final = 8
-"""Members of a level from which on its own spread is measured."""
+"""Minimum number of members of a level to measure its spread."""
 
 EXPECTED_MIN: Final = 5.0
-"""Expected losses of a member, or of half of it, below which a lack of losses means nothing."""
+"""Minimum expected losses of a member, or of half of it, to conclude from few losses."""
 
 BETTER_HALF_MIN: Final = 0.25
 """Fraction of its share that the better half of a suspect's parts must lose."""
 
 STANDS_OUT_LOG10: Final = -2.5
-"""A member as unlikely as this is no measure for the others."""
+"""A member with a lower log10 of chance is excluded when the expected losses are computed."""
 
 SHOWN_MAX: Final = 40
 
@@ -61,12 +63,12 @@ BOTH: Final = "versions"
 """The attribute of two versions of which one is to blame."""
 
 NOT_COMPARED: Final = 0.0
-"""The chance, as its logarithm, where nothing needs an explanation."""
+"""log10 of the chance if there is nothing to explain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Losses that are too many for chance; smaller `log10_chance` is worse."""
+    """A member with more losses than chance explains; smaller `log10_chance` is worse."""
 
     attribute: str
     value: str
@@ -75,7 +77,7 @@ class Suspect:
     """Votes that could have been lost."""
     times_expected: float
     log10_chance: float
-    """Upper bound of the chance of accident."""
+    """log10 of an upper bound on the probability of chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class _Evidence:
     exposed: Floats
     expected: Floats
     log10_chance: Floats
-    """Chance of accident at one member alone; the worst of many is unlikely by nature."""
+    """log10 of the chance for each member alone; `of_all` corrects for the number of members."""
 
     def of_all(self) -> Floats:
         """Return the chance of such losses in any member of the level."""

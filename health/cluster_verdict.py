@@ -3,8 +3,9 @@
 Every program that reports on a whole cluster uses `judge_cluster`: `suture status`, `suture scm
 report` and their exit codes, the page, the history, and `suture_scm_verdict`.
 
-WHOLE means that nothing is wrong and nothing is unknown: no datanode silent, no report missing, no
-container uncounted, no safe mode. Problems are listed before unknown facts.
+WHOLE means that there is no problem and no unknown fact: every datanode answers and has reported,
+every container was counted, and the control plane is not in safe mode. Reasons list problems before
+unknown facts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ _REFUSED: Final = "journalctl --unit suture-scm --grep 'rejected|later_state_see
 
 
 class DataVerdict(StrEnum):
-    """The verdict on the data as a whole."""
+    """The verdict on all data of the cluster."""
 
     WHOLE = "WHOLE"
     UNKNOWN = "UNKNOWN"  # no problem is known, but not everything is known
@@ -125,7 +126,7 @@ def judge_cluster(facts: ClusterFacts) -> Judgement:
 
 
 def doubts_about(containers: ContainerProblems) -> list[str]:
-    """Return the reasons why containers are not all whole, worst first."""
+    """Return the problems of containers as texts, worst first."""
     words = (
         (containers.lost, "without a whole replica"),
         (containers.lacking, LACKING),
@@ -146,7 +147,7 @@ def in_trouble(troubles: Sequence[str]) -> list[str]:
 
 
 def unheard(silent: Sequence[str], asked_count: int) -> str:
-    """Return a text on silent datanodes, with their names."""
+    """Return a text about datanodes that do not answer, with their names."""
     names = [one[:NAME_CHARACTERS] for one in silent[:NAMES_SHOWN_MAX]]
     more = ["..."] if len(silent) > NAMES_SHOWN_MAX else []
     noun = "datanode was" if asked_count == 1 else "datanodes were"

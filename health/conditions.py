@@ -1,4 +1,4 @@
-"""The conditions of a container, which are independent: none hides another."""
+"""Computes the conditions of containers. Conditions are independent, unlike Ozone's states."""
 
 import numpy as np
 

@@ -1,8 +1,9 @@
-"""Decides which containers hold back a leaving node, and which its departure would lock out.
+"""Decides which containers prevent a node from leaving service, and which could not be read without
+the node.
 
-A node may be switched off when every container on it is closed, has a good replica in service, and
-has enough replicas without it. Ozone uses one counter for that, which misses containers that are
-unhealthy, missing or stuck; here each of them holds the node back.
+A node may leave when every container on it is closed, has a good replica in service, and has enough
+replicas on other nodes. Ozone uses one counter for this rule, which misses containers that are
+unhealthy, missing or stuck. In this module each such container prevents the departure.
 """
 
 from dataclasses import dataclass
@@ -17,10 +18,10 @@ from health.segmented_rows import Bools, Groups, Ints, first_that_holds, popcoun
 from health.words import ContainerOnlyState, ServiceState, SharedState, flag_bit
 
 HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")
-"""Stop conditions in the order in which they are asked."""
+"""Reasons that prevent a departure, in the order of the checks."""
 
 FREE: Final = -1
-"""Nothing holds the node back."""
+"""No reason prevents the departure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +31,15 @@ class Departures:
     row: Ints
     """The replica."""
     held: Ints
-    """Place in HELD_BY, or FREE."""
+    """Index in HELD_BY, or FREE."""
     is_locked_out: Bools
-    """The container's data could not be read without this one replica."""
+    """True if the container could not be read without this replica."""
     is_in_progress: Bools
 
 
 def departures(view: BatchView, counts: Counts, flags: Ints) -> Departures:
-    """Return the meaning of each replica on a leaving or resting node for that node."""
+    """Return the replicas on nodes that leave service or are in maintenance, with what they
+    prevent."""
     containers, rows = view.batch.containers, view.rows
     leaving = view.is_present & (view.service != ServiceState.IN_SERVICE)
     row = np.flatnonzero(leaving & view.of_container(containers.is_known))
@@ -51,10 +53,11 @@ def departures(view: BatchView, counts: Counts, flags: Ints) -> Departures:
 
 
 def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
-    """Return, for each container, why it needs its leaving or resting nodes: index in HELD_BY.
+    """Return, for each container, the reason why nodes with its replicas must not leave service: an
+    index in HELD_BY, or FREE.
 
-    A container known only from replicas needs none: no command is sent for it, so a wait would
-    never end.
+    A container that the control plane does not know is FREE. No command is sent for it, so that
+    waiting for it would never end.
     """
     replicas, rows, state = view.batch.replicas, view.rows, view.batch.containers.state
     n, is_ec = counts.ratis, view.is_ec
@@ -74,7 +77,8 @@ def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
 
 
 def _held(view: BatchView, counts: Counts, flags: Ints, row: Ints) -> Ints:
-    """Return why each replica's container needs its node; for shards that leave, only by index."""
+    """Return for each replica why its node must not leave: an index in HELD_BY, or FREE. For EC,
+    only the replica's own index counts."""
     owner = view.rows.owner[row]
     held = obstacles(view, counts, flags)[owner]
     online = view.is_present & ~view.is_bad & (view.service == ServiceState.IN_SERVICE)
@@ -85,9 +89,10 @@ def _held(view: BatchView, counts: Counts, flags: Ints, row: Ints) -> Ints:
 
 
 def lacking(view: BatchView, counts: Counts) -> Ints:
-    """Return how many replicas of each container must be made, besides those in flight.
+    """Return how many replicas of each container must be created, besides copies in flight.
 
-    A shard that both leaves and rests is made only if too few others are in service.
+    An index with replicas on both a leaving node and a node in maintenance is created only if too
+    few others are in service.
     """
     ec = counts.erasure
     shards = popcount(ec.unavailable) + popcount(ec.decommission_only) + ec.maintenance_copies
@@ -97,7 +102,7 @@ def lacking(view: BatchView, counts: Counts) -> Ints:
 
 
 def locked_out(view: BatchView, is_off: Bools) -> Bools:
-    """Return which containers are readable, but would not be if some nodes were off."""
+    """Return which containers are readable now, but not if some nodes are switched off."""
     serves = answering(view)
     left = serves & ~is_off[view.batch.replicas.node]
     return is_readable(view, serves) & ~is_readable(view, left)

@@ -1,8 +1,9 @@
 """Counts the present indexes of EC containers, and decides whether they are enough.
 
-Sets of indexes are bit masks: bit i for index i. UNHEALTHY replicas are counted separately: they
-count neither for nor against, except that their data keeps a container from being MISSING (Ozone's
-ECContainerReplicaCount). A pending delete only subtracts a replica that counts (ADR 0045).
+Sets of indexes are bit masks: bit i for index i. UNHEALTHY replicas are counted separately. They
+neither satisfy nor violate the replication, but a container with enough UNHEALTHY replicas is not
+MISSING (as in Ozone's ECContainerReplicaCount). A pending delete is subtracted only if its replica
+counts (ADR 0045).
 """
 
 from dataclasses import dataclass
@@ -31,18 +32,18 @@ class ErasureCount:
     is_unrecoverable: Bools
     is_missing: Bools
     has_offline_only: Bools
-    """Some index has its only replica on a leaving or resting node."""
+    """Some index has its only replica on a node that leaves service or is in maintenance."""
     has_offline_to_move: Bools
     is_over: Bools
     is_over_after: Bools
     unavailable: Ints
-    """Indexes to compute."""
+    """Indexes to reconstruct."""
     decommission_only: Ints
     maintenance_only: Ints
     maintenance_copies: Ints
     """Number of `maintenance_only` indexes that need a second replica."""
     redundancy: Ints
-    """Indexes that may be lost before data is."""
+    """Number of further indexes that may be lost without losing data."""
     is_unhealthy_doubled: Bools
     """Each index with an UNHEALTHY replica also has a CLOSED one."""
     has_unhealthy_excess: Bools
@@ -52,7 +53,7 @@ class ErasureCount:
 class _Sets:
     every: Ints
     online: Ints
-    """In service after all pending deletes."""
+    """Indexes in service after all pending deletes."""
     decommission: Ints
     maintenance: Ints
     unhealthy: Ints
@@ -101,7 +102,8 @@ def count_erasure(view: BatchView, rules: Rules) -> ErasureCount:
 
 
 def _sets(view: BatchView) -> tuple[_Sets, Bools, Bools]:
-    """Return the masks, and whether any index is in service twice, now and after the deletes."""
+    """Return the masks, and whether any index has two replicas in service, now and after the
+    deletes."""
     batch, rows = view.batch, view.rows
     replicas, ops = batch.replicas, batch.ops
     is_ec = view.is_shard

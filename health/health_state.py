@@ -4,8 +4,9 @@
     8 EcReplication  9 RatisReplication  10 ClosedWithUnhealthy  11 EcMisReplication
     12 RatisUnhealthy  13 VulnerableUnhealthy
 
-Ozone gives a container one state, the last that its chain set; a container that is MISSING and
-OVER_REPLICATED shows only one of the two. `conditions` hides nothing, and plans use it.
+Ozone gives a container one state, the last that its chain set. A container that is both MISSING and
+OVER_REPLICATED shows only one of the two. `health.conditions` computes all conditions, and plans
+use them.
 """
 
 from dataclasses import dataclass
@@ -31,17 +32,17 @@ class Counts:
     is_misplaced_after: Bools
     racks_required: Ints
     is_empty: Bools
-    """All blocks are deleted, and every replica says so."""
+    """All blocks are deleted, and every replica reports itself as empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """Per container: the final state of the chain, its queue, and whether 3 counted it."""
+    """Per container: the final state of the chain, its queue, and whether handler 3 counted it."""
 
     state: Ints
     queue: Ints
     is_stuck: Bools
-    """Quasi-closed, and no way to close it by force."""
+    """Quasi-closed, and must not be closed by force."""
 
 
 class _Chain:
@@ -53,7 +54,7 @@ class _Chain:
         self.is_open = np.ones(count, dtype=np.bool_)
 
     def end(self, when: Bools, state: HealthState, queue: Ints | Queue = Queue.NONE) -> None:
-        """Set the verdict of the containers for which `when` is the first rule to hold."""
+        """Set the verdict of containers for which `when` is true and no earlier rule applied."""
         hit = self.is_open & when
         np.copyto(self.state, state, where=hit)
         np.copyto(self.queue, queue, where=hit)
@@ -61,7 +62,7 @@ class _Chain:
 
 
 def is_empty(view: BatchView) -> Bools:
-    """Return which containers are empty by handler 5."""
+    """Return which containers handler 5 treats as empty."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     is_closed = containers.state == SharedState.CLOSED
     is_quasi = containers.state == SharedState.QUASI_CLOSED
@@ -73,7 +74,7 @@ def is_empty(view: BatchView) -> Bools:
 
 
 def apply_handlers(view: BatchView, counts: Counts) -> Verdicts:
-    """Walk the chain for every container of a batch."""
+    """Apply the chain of handlers to every container of a batch."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     state = containers.state
     is_stuck = view.is_judged & (state == SharedState.QUASI_CLOSED) & ~view.is_ec
@@ -141,8 +142,8 @@ def _stuck(chain: _Chain, view: BatchView, quasi: QuasiClosed) -> None:
 
 
 def _ratis(chain: _Chain, view: BatchView, counts: Counts) -> None:
-    """Handlers 9 and 12; without a healthy replica 9 passes, and bad replicas are counted
-    and kept.
+    """Apply handlers 9 and 12. Without a healthy replica, handler 9 does not apply, and bad
+    replicas are counted.
     """
     n = counts.ratis
     # Only if enough replicas are in the container's own state: otherwise close the others first.

@@ -3,8 +3,8 @@
     batch ─► view ─┬► counts (ratis, erasure, quasi-closed, placement) ─► verdicts ─► flags
                    └► comparison ─► reconciles                             └► actions, departures
 
-The control plane, for changed containers, and Spark, for all containers, get the same answer: only
-this module decides the health of a container.
+Only this module decides the health of a container. The control plane calls it for changed
+containers and the Spark job for all containers, so both get the same result.
 """
 
 from dataclasses import dataclass, fields
@@ -41,7 +41,7 @@ class Diagnosis:
     flags: Ints
     reconciles: ReconcileEligibility
     doubts: Ints
-    """The doubt about each replica as a source (`health.source_issues`)."""
+    """The known problem of each replica as a source (`health.source_issues`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,8 @@ class HealthJudgement(Diagnosis):
 
 
 def diagnose(batch: ContainerBatch, rules: Rules) -> Diagnosis:
-    """Return the health of every container of a batch; the actions would cost as much again."""
+    """Return the health of every container of a batch, without actions, in half the time of
+    `judge`."""
     seen = view(batch)
     good = is_good(seen)
     misplaced, misplaced_after = is_misplaced(seen, rules)

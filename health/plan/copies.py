@@ -1,4 +1,4 @@
-"""Rules for replicas to copy or compute, and their sources."""
+"""Plan rules for replicas to copy or reconstruct, and for their sources."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -29,12 +29,12 @@ from health.words import (
 )
 
 GIVEN_UP: Final = (HealthState.UNHEALTHY, HealthState.UNHEALTHY_UNDER_REPLICATED)
-"""Erasure-coded: fewer whole shards than are needed to compute the others."""
+"""Reason for EC containers with fewer intact shards than a reconstruction needs."""
 
 
 def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -> Bools:
-    """Return, for each group, the sound rows of the first kind that has any, else all of the first
-    kind. `group` is the group number of each row, below `count`.
+    """Return the best rows of each group: of the first kind with rows, the sound rows if there are
+    any, else all. `group` is the group number of each row, below `count`.
     """
     chosen = kinds[0]
     is_open = np.ones(count, dtype=np.bool_)
@@ -48,11 +48,11 @@ def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -
 
 
 def ratis_sources(scene: PlanInput, asked: Bools) -> tuple[Bools, Ints]:
-    """Return which replicas of the `asked` containers may be copied, and their rank: quasi-closed
-    ones last.
+    """Return which replicas of the `asked` containers may be copied, and their rank.
 
-    These are the best kind present, at the last commit; a doubtful one only if all with as many
-    commits are. Containers that need no copy are included.
+    Sources are replicas of the best available kind with the last commit. A replica with a known
+    problem is a source only if all others with as many commits have one, too. QUASI_CLOSED replicas
+    rank last. Containers that need no copy are included.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
@@ -75,7 +75,8 @@ def ratis_sources(scene: PlanInput, asked: Bools) -> tuple[Bools, Ints]:
 
 
 def replicate(scene: PlanInput) -> Iterable[PlanRows]:
-    """Copy the missing replicas of a Ratis container, or one that improves its rack spread."""
+    """Plan copies of a Ratis container's missing replicas, or a copy that improves the rack
+    spread."""
     view, n, verdicts = scene.view, scene.counts.ratis, scene.verdicts
     only_bad = n.healthy == 0
     need = np.where(only_bad, n.need_with_bad_after, np.minimum(n.need_after, n.need_if_healed))
@@ -111,8 +112,8 @@ def replicate(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _is_crowded(scene: PlanInput) -> Bools:
-    """Return which closed containers have just enough good replicas on too few racks, with bad ones
-    that make them look like too many. A rack with only a bad one does not count.
+    """Return which closed containers have exactly enough good replicas, but on too few racks, and
+    in addition bad replicas. A rack with only bad replicas does not count.
     """
     view, n = scene.view, scene.counts.ratis
     asked = (scene.verdicts.state == HealthState.OVER_REPLICATED) & (n.need == 0) & ~view.is_ec
@@ -125,8 +126,8 @@ def _is_crowded(scene: PlanInput) -> Bools:
 
 
 def replicate_origins(scene: PlanInput) -> Iterable[PlanRows]:
-    """Copy the missing replicas of an origin of a stuck quasi-closed container, from that
-    origin's.
+    """Plan copies of the missing replicas of a stuck quasi-closed container's origin, from replicas
+    of the same origin.
     """
     view, verdicts, origins = scene.view, scene.verdicts, scene.counts.quasi.origins
     is_short = verdicts.state == HealthState.QUASI_CLOSED_STUCK_UNDER_REPLICATED
@@ -153,8 +154,8 @@ def replicate_origins(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _last_of_origin(scene: PlanInput, rows: Ints) -> Bools:
-    """Return which of these replicas are the best of their origin: healthy ones if there are any,
-    at their last commit, and doubtful ones only if all of these are.
+    """Return which of these replicas are the best of their origin: healthy replicas if there are
+    any, with the last commit; replicas with known problems only if there are no others.
     """
     origins, replicas = scene.counts.quasi.origins, scene.view.batch.replicas
     group, count = origins.of_row[rows], len(origins.container)
@@ -169,7 +170,7 @@ def _last_of_origin(scene: PlanInput, rows: Ints) -> Bools:
 
 
 def replicate_vulnerable(scene: PlanInput) -> Iterable[PlanRows]:
-    """Copy the UNHEALTHY replicas that are the only ones with an origin's last commit."""
+    """Plan copies of UNHEALTHY replicas that are the only ones with an origin's last commit."""
     view, quasi = scene.view, scene.counts.quasi
     count = view.rows.tally(quasi.is_vulnerable)
     applies = (
@@ -192,11 +193,12 @@ def replicate_vulnerable(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def reconstruct(scene: PlanInput) -> Iterable[PlanRows]:
-    """Compute missing indexes from one CLOSED replica per index, preferring those in service;
-    doubtful ones last, and only if needed.
+    """Plan reconstructions of missing indexes from one CLOSED replica per index. Replicas in
+    service come first; replicas with known problems are used only if needed.
 
-    If more are not CLOSED than the parity can replace, UNHEALTHY ones are read as well: Ozone gives
-    up such a container, but damage in two shards is seldom in the same stripe.
+    If fewer indexes have a CLOSED replica than a reconstruction needs, UNHEALTHY replicas are
+    sources, too. Ozone does not reconstruct such a container, but damage in two shards is seldom in
+    the same stripe.
     """
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
     # Not rebuilt: a replica that a repair may heal, or that is just arriving.
@@ -216,8 +218,8 @@ def reconstruct(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _reconstructed(scene: PlanInput, lost: Ints, usable: Bools, text: str) -> PlanRows:
-    """Return how to compute the `lost` indexes where enough replicas are `usable`: of each index
-    the first that is CLOSED, in service, and not doubtful.
+    """Return rows to reconstruct the `lost` indexes of containers with enough `usable` replicas.
+    The source of each index is its first replica by state (CLOSED), service, and known problems.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers
@@ -267,9 +269,9 @@ def _index_reasons(text: str, masks: Ints) -> Reasons:
 
 
 def move_indexes(scene: PlanInput) -> Iterable[PlanRows]:
-    """Copy the indexes whose only replica is on a leaving node, one row each.
+    """Plan a copy of each index whose only replica is on a leaving node, one row each.
 
-    Any replica in maintenance is a possible source: one that is off is no reason to wait.
+    Any replica in maintenance is a possible source.
     """
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
     offline = ec.decommission_only | ec.maintenance_only
@@ -300,9 +302,10 @@ def move_indexes(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def spread_indexes(scene: PlanInput) -> Iterable[PlanRows]:
-    """Copy a whole shard off the rack that holds the most of them, one row per container.
+    """Plan a copy of an intact shard from the rack with the most shards to another rack, one row
+    per container.
 
-    That makes it surplus, and the one on the crowded rack is then deleted.
+    The copy creates a surplus replica. A later plan deletes the replica on the crowded rack.
     """
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
     applies = view.is_ec & (verdicts.state == HealthState.MIS_REPLICATED) & view.is_judged

@@ -1,9 +1,10 @@
-"""Rules for replicas to delete, which are chosen most carefully.
+"""Plan rules for replicas to delete.
 
-Pending adds never count and pending deletes always do. Only replicas on answering nodes in service
-that have reported all their replicas may be deleted, one per container and run, and every planner
-chooses the same one. As many whole and equal ones stay as are required, on as many racks. A replica
-with more commits than these stays.
+Pending adds do not count as replicas, and replicas with pending deletes do not either. A rule
+deletes only replicas on answering nodes in service that have reported all their replicas. It
+deletes one replica per container and run, and every planner chooses the same replica. The required
+number of whole and equal replicas remains, on the required number of racks. A replica with more
+commits than the remaining ones is not deleted.
 """
 
 from collections.abc import Iterable
@@ -36,14 +37,16 @@ EXCESS, TWIN = "more replicas than needed", "unhealthy, its index has a good rep
 
 
 def _first(scene: PlanInput, rows: Ints, *keys: Ints) -> Ints:
-    """Return one row of each container: the first by the keys, of which the last weighs most."""
+    """Return the first row of each container in the order of the keys; the last key is the
+    primary."""
     order = np.lexsort((scene.view.places(rows), *keys, scene.view.rows.owner[rows]))
     rows = rows[order]
     return rows[first_of_run(scene.view.rows.owner[rows])]
 
 
 def _deletes(scene: PlanInput, rows: Ints, reason: Reasons | str, *, is_forced: bool) -> PlanRows:
-    """Return one row for each container, with all its victims; their owners ascend."""
+    """Return one plan row for each container, with all its replicas to delete, by ascending
+    owner."""
     replicas = scene.view.batch.replicas
     box, place = np.unique(scene.view.rows.owner[rows], return_inverse=True)
     return rows_of(
@@ -58,10 +61,11 @@ def _deletes(scene: PlanInput, rows: Ints, reason: Reasons | str, *, is_forced: 
 
 
 def delete_excess(scene: PlanInput) -> Iterable[PlanRows]:
-    """Delete one replica of a closed container that has too many.
+    """Plan the delete of one replica of a closed container that has too many.
 
-    First one that is not whole, lowest commit id first; then a whole one whose absence costs no
-    rack. None while whole ones differ, because it is unknown which is right.
+    Replicas that are not whole come first, by ascending commit id, then whole replicas that are not
+    needed for the rack spread. If whole replicas differ, none is deleted, because it is unknown
+    which one is correct.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
@@ -89,9 +93,10 @@ def delete_excess(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _keeps_racks(scene: PlanInput, applies: Bools) -> Bools:
-    """Return the replicas whose container, among these, keeps enough racks without it, or no fewer.
+    """Return which of these replicas can be deleted without reducing the rack spread below the
+    required or current number of racks.
 
-    Only good replicas on answering nodes that stay count for racks.
+    Only good replicas on answering nodes that stay in service count for racks.
     """
     view = scene.view
     seen = view.is_present & ~view.is_bad & view.is_reachable & ~view.is_leaving
@@ -105,8 +110,9 @@ def _keeps_racks(scene: PlanInput, applies: Bools) -> Bools:
 
 
 def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
-    """Delete one replica of a permanently quasi-closed container, while enough equal ones of its
-    origin with as many commits stay: first a damaged one of whose data the others have everything.
+    """Plan the delete of one replica of a stuck quasi-closed container, if enough equal replicas of
+    its origin with as many commits remain. A damaged replica comes first, if the others have all
+    its data.
     """
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
     origins, containers = scene.counts.quasi.origins, view.batch.containers
@@ -135,8 +141,8 @@ def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
-    """Delete one replica of an erasure-coded container in which each index has a whole one: a bad
-    one, else one of two of the same index, from the fullest rack.
+    """Plan the delete of one replica of an EC container in which each index has a whole replica: a
+    bad replica, else one of two replicas of an index, from the rack with the most replicas.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers
@@ -161,7 +167,7 @@ def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
-    """Return, for each `asked` replica, the last commit of the whole ones of its index."""
+    """Return, for each `asked` replica, the last commit of the whole replicas of its index."""
     replicas = scene.view.batch.replicas
     rows = np.flatnonzero(whole | asked)
     same = Groups.of(scene.view.rows.owner[rows], replicas.index[rows])
@@ -174,8 +180,8 @@ def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
 
 
 def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
-    """Return the whole shards that another of their index makes unnecessary, and how many whole
-    ones are on each one's rack.
+    """Return the whole shards that another replica of their index makes unnecessary, and the number
+    of whole shards on the rack of each.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     rows = np.flatnonzero(whole)
@@ -203,7 +209,8 @@ def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
 
 
 def delete_empty(scene: PlanInput) -> Iterable[PlanRows]:
-    """Delete every replica of an emptied container that reports itself as empty; never by force."""
+    """Plan the delete of all replicas of an empty container that report themselves as empty; not
+    forced."""
     view, replicas = scene.view, scene.view.batch.replicas
     is_going = view.batch.containers.state == ContainerOnlyState.DELETING
     is_going = (is_going | scene.counts.is_empty) & view.is_judged

@@ -22,31 +22,33 @@ class PlanInput:
     verdicts: Verdicts
     compared: RootComparison
     doubts: Ints
-    """The doubt about each replica as a source (`health.source_issues`)."""
+    """The known problem of each replica as a source (`health.source_issues`)."""
 
     def chosen(self, when: Bools) -> Ints:
-        """Return the places of the containers for which a rule applies."""
+        """Return the indexes of the containers in the mask of a rule."""
         return np.flatnonzero(when & self.view.is_judged)
 
     @cached_property
     def usable(self) -> Bools:
-        """Readable replicas: loaded, on an answering node, not barred, not being deleted."""
+        """Mask of readable replicas: loaded, on an answering node, not barred, not being
+        deleted."""
         view = self.view
         is_there = view.is_present & view.is_reachable & ~view.is_leaving
         return is_there & view.batch.replicas.is_loaded & ~view.batch.replicas.is_barred
 
     @cached_property
     def whole(self) -> Bools:
-        """Replicas known to have all commits, on nodes that stay (`health.remaining`)."""
+        """Mask of replicas that have all commits, on nodes that stay in service
+        (`health.remaining`)."""
         return whole(self.view)
 
     @cached_property
     def staying(self) -> Bools:
-        """Replicas that the control plane may act on: confirmed, and not being deleted."""
+        """Mask of replicas that the control plane may act on: confirmed, and not being deleted."""
         return confirmed(self.view) & ~self.view.is_leaving
 
     def lists(self, containers: Ints, mask: Bools, order: Ints | None = None) -> RaggedArray:
-        """Return the replicas in the mask of each of these containers.
+        """Return a list for each of these containers: its replicas in the mask.
 
         `order` ranks replicas within their container; the default is that of the batch.
         """
@@ -61,8 +63,8 @@ class PlanInput:
         return RaggedArray.of(own, rows, len(containers))
 
     def concerned(self, when: Bools, mask: Bools) -> tuple[Ints, RaggedArray]:
-        """Return the containers for which a rule applies and that have replicas in the mask, and
-        these.
+        """Return the containers of a rule that have replicas in the mask, and lists of these
+        replicas.
         """
         rows = np.flatnonzero(mask)
         owner = self.view.rows.owner[rows]

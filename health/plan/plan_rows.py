@@ -11,7 +11,7 @@ from health.segmented_rows import Bools, Ints, Segments
 from health.words import Action
 
 OUT_OF_SERVICE_PRIORITY: Final = 5
-"""Nothing is lost yet: the leaving node still has its replica (Ozone's weight)."""
+"""Priority of copies off leaving nodes, whose replicas still exist (Ozone's weight)."""
 
 MISPLACED_PRIORITY: Final = 6
 DELETE_PRIORITY: Final = 7
@@ -34,7 +34,8 @@ class RaggedArray:
 
     @classmethod
     def of(cls, place: Ints, values: Ints, count: int) -> "RaggedArray":
-        """Return `count` lists of values, given in ascending order of their places."""
+        """Return `count` lists; each value is appended to the list of its place, which must
+        ascend."""
         return cls(Segments.of(place, count).starts, values)
 
     @classmethod
@@ -56,10 +57,10 @@ class PlanRows:
     """Rows of a plan, as columns."""
 
     container: Ints
-    """Place in the batch's containers."""
+    """Index in the batch's containers."""
     action: Ints
     priority: Ints
-    """Most urgent first: how many replicas may still be lost, then what can wait."""
+    """Lower is more urgent: the remaining redundancy first, then actions that can wait."""
     reason: Reasons
     sources: RaggedArray
     """Replicas to copy from, the best first, as rows of the batch."""
@@ -131,5 +132,5 @@ def joined(parts: Sequence[PlanRows]) -> PlanRows:
 
 
 def reasons_of(places: Ints, words: Sequence[str]) -> Reasons:
-    """Return the words at some places."""
+    """Return the reason texts of some codes."""
     return np.array(words, dtype=np.object_)[places]

@@ -1,6 +1,7 @@
 """The plan besides reconcile: replicate, reconstruct, delete, close.
 
-The planner chooses no target node and spends no budget: the control plane does, on live state.
+The planner chooses no target node and applies no limits; the control plane does both, using its
+current state.
 """
 
 from collections.abc import Callable, Iterable
