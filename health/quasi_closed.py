@@ -1,8 +1,8 @@
-"""Decides whether a quasi-closed container may be closed or is stuck, and what must be kept.
+"""Decides whether a quasi-closed container may be closed or is stuck, and which replicas to keep.
 
-An origin is the datanode that took the writes. `close_obstacle` is the only rule for closing: the
-judge, the Spark job, the control plane's close commands and `suture scm close` all use it. Until it
-allows a close, every origin's data is kept.
+The origin of a replica is the datanode that received the client's writes. `close_obstacle` is the
+only rule for closing: the judge, the Spark job, the control plane's close commands and `suture scm
+close` use it. Until this rule allows a close, the data of every origin is kept.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from health.words import UNHEALTHY, ServiceState, SharedState
 
 
 class Obstacle(IntEnum):
-    """The reason why a quasi-closed container may not be closed; if several hold, the first."""
+    """The reason why a quasi-closed container may not be closed; the first that applies."""
 
     NONE = 0
     NONE_CLOSED = 1
@@ -28,10 +28,10 @@ class Obstacle(IntEnum):
 
 
 def majority(factor: Any) -> Any:
-    """Return how many origins must be seen: as many as an acknowledged write needs.
+    """Return how many origins must have a closed replica: as many as an acknowledged write needs.
 
-    Any two majorities share an origin, so the closed replicas have every such write (fact S1.43).
-    Ozone's code requires all origins: one lost datanode then blocks the close for ever.
+    Any two majorities share an origin, so the closed replicas have every acknowledged write (fact
+    S1.43). Ozone requires all origins, so that one lost datanode blocks the close forever.
     """
     return factor // 2 + 1
 
@@ -57,18 +57,18 @@ def close_obstacle(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """The origins of stuck containers, ascending by container, with their missing and surplus
-    copies.
+    """The origins of stuck containers, ascending by container, with their numbers of missing and
+    surplus replicas.
     """
 
     container: Ints
     origin: Ints
     target: Ints
-    """Replicas in service that it should have."""
+    """Required number of replicas in service of each origin."""
     under: Ints
     over: Ints
     of_row: Ints
-    """Per replica: its place among the origins; -1 where its container is not quasi-closed."""
+    """Per replica: the index of its origin; -1 if its container is not quasi-closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +76,19 @@ class QuasiClosed:
     """Facts about quasi-closed containers; all false for others."""
 
     is_closable: Bools
-    """`close_obstacle` finds nothing against a close at `last`."""
+    """`close_obstacle` allows a close at commit `last`."""
     last: Ints
     """Greatest BCSID of the closed replicas; NO_BCSID if there is none."""
     is_stuck: Bools
-    """Counted per origin, because it cannot be closed."""
+    """The container cannot be closed; its replicas are counted per origin."""
     is_under: Bools
     is_over: Bools
     origins: Origins
     is_vulnerable: Bools
-    """Per replica: UNHEALTHY, with the last commit of an origin that no other node in
-    service has."""
+    """Per replica: UNHEALTHY, and no other node in service has the last commit of its origin."""
     has_vulnerable: Bools
     has_spare_unhealthy: Bools
-    """An UNHEALTHY replica may go without its origin going with it."""
+    """An UNHEALTHY replica may be deleted without losing data of its origin."""
 
 
 def judge_quasi_closed(view: BatchView, rules: Rules) -> QuasiClosed:

@@ -1,12 +1,14 @@
 """Checks the spread of a container's replicas over racks.
 
-There are Ozone's two policies. Rack aware (`SCMContainerPlacementRackAware`), for whole copies:
-they are on two racks, or on one if the cluster has no more, and never all on one of several. Rack
-scatter (`SCMContainerPlacementRackScatter`), for shards: they are on as many racks as there are
-shards, or evenly on all racks, so that the loss of a rack costs as few shards as possible.
+The module implements two policies of Ozone. Rack aware (`SCMContainerPlacementRackAware`) is for
+replicated containers: the replicas are on at least two racks, or on one if the cluster has only
+one. Rack scatter (`SCMContainerPlacementRackScatter`) is for shards: they are on as many racks as
+there are shards, or evenly on all racks, so that the loss of a rack costs as few shards as
+possible.
 
-All replicas count, including unhealthy ones and those on leaving nodes. Replicas beyond the factor
-increase what a rack may hold, so neither over-replication nor a leaving node looks mis-replicated.
+All replicas count, including unhealthy replicas and replicas on leaving nodes. Surplus replicas
+increase the allowed number on a rack. Therefore over-replication or a leaving node does not count
+as mis-replication.
 """
 
 from collections import Counter
@@ -21,17 +23,17 @@ from health.segmented_rows import Bools, Groups, Ints
 from health.words import PendingOpKind
 
 RACKS_AWARE = 2
-"""Racks on which whole copies are placed well enough."""
+"""Number of racks that is sufficient for a replicated container."""
 
 
 def racks_required(factor: Ints, rack_count: int, *, is_scattered: Bools) -> Ints:
-    """Return how many of the cluster's racks each container needs at least."""
+    """Return the minimum number of racks for each container."""
     wanted = np.where(is_scattered, factor, np.minimum(factor, RACKS_AWARE))
     return np.maximum(np.minimum(wanted, rack_count), 1)
 
 
 def rack_most(factor: Ints, rack_count: int, *, is_scattered: Bools) -> Ints:
-    """Return how many of each container's required replicas may be on one rack."""
+    """Return the maximum number of each container's required replicas on one rack."""
     required = racks_required(factor, rack_count, is_scattered=is_scattered)
     return np.where(is_scattered, -(-factor // required), np.maximum(factor - 1, 1))
 

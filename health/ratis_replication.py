@@ -1,9 +1,10 @@
 """Counts the replicas of Ratis containers, and decides whether they are enough.
 
-There are two counts: A without unhealthy replicas, B with them. Both assume that every pending add
-fails and every pending delete succeeds (Ozone's RatisContainerReplicaCount). A pending delete only
-subtracts a counted replica: that of a bad replica, or on a node that is dead, leaves or rests,
-makes nothing missing (ADR 0045). STAND_ALONE containers are counted in the same way.
+There are two counts: one without unhealthy replicas, and one that includes them (`_with_bad`). Both
+assume that every pending add fails and every pending delete succeeds (as Ozone's
+RatisContainerReplicaCount). A pending delete is subtracted only if its replica was counted. The
+delete of a bad replica, or of one on a node that is dead, leaving or in maintenance, causes no
+missing replica (ADR 0045). STAND_ALONE containers are counted in the same way.
 """
 
 from dataclasses import dataclass
@@ -22,29 +23,29 @@ class RatisCount:
 
     healthy: Ints
     online: Ints
-    """The healthy ones in service."""
+    """Healthy replicas in service."""
     most: Ints
-    """More than these in service are too many."""
+    """Maximum number of replicas in service; more are surplus."""
     match: Ints
-    """Good ones in service that are in the container's own state."""
+    """Good replicas in service whose state is the container's state."""
     mismatch: Ints
     need: Ints
-    """Replicas short of what the rules ask, pending deletes counted as done; negative: spare."""
+    """Missing replicas if all pending deletes succeed; negative = surplus replicas."""
     need_after: Ints
-    """The same with pending adds counted as done."""
+    """As `need`, if all pending adds succeed as well."""
     need_if_healed: Ints
-    """The same again, and with the replicas that a repair may heal."""
+    """As `need_after`, and counting bad replicas that a repair may heal."""
     need_with_bad: Ints
     need_with_bad_after: Ints
     excess: Ints
-    """Replicas too many, as if nothing were pending."""
+    """Surplus replicas, ignoring pending operations."""
     excess_with_bad: Ints
     redundancy: Ints
-    """Replicas that may be lost before the last one."""
+    """Number of replicas that may be lost without losing the last one."""
     may_leave: Bools
-    """As many are in service as nodes that leave for good wait for, and none rests."""
+    """`leaving_min` replicas are in service, and none is on a node in maintenance."""
     is_due_to_service: Bools
-    """Only because nodes are out of service."""
+    """Replicas are missing only because nodes are out of service."""
 
 
 def count_ratis(view: BatchView, rules: Rules) -> RatisCount:
@@ -85,10 +86,10 @@ def count_ratis(view: BatchView, rules: Rules) -> RatisCount:
 
 
 def _missing(view: BatchView, rules: Rules, counted: Bools) -> tuple[Ints, Ints]:
-    """Return how many replicas are needed beside the counted ones, negative if they are too many,
-    and how many in service are lost to pending deletes.
+    """Return the number of replicas that are missing beside the counted ones (negative = surplus),
+    and the number in service that pending deletes will remove.
 
-    A replica deleted on a node in maintenance is not expected back.
+    A replica on a node in maintenance with a pending delete is not counted.
     """
     is_online = counted & (view.service == ServiceState.IN_SERVICE)
     is_resting = counted & (view.service == ServiceState.MAINTENANCE) & ~view.is_leaving

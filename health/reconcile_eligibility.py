@@ -1,4 +1,4 @@
-"""Decides whether a container may and should be reconciled, and the cost."""
+"""Decides whether a container may and should be reconciled, and estimates the cost."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -32,10 +32,10 @@ REASONS: Final = (
     "tombstones differ",
     COMMIT_ID_BEHIND,
 )
-"""Why to reconcile, worst first; bit i of a mask is the i-th."""
+"""Reasons to reconcile, worst first; bit i of a mask stands for the i-th reason."""
 
 REDUNDANCY_UNKNOWN: Final = -(1 << 31)
-"""Value for a container that is not closed: nothing is promised about it yet."""
+"""Redundancy of a container that is not closed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +47,11 @@ class ReconcileEligibility:
     reasons: Ints
     """Mask of `REASONS`."""
     is_mendable: Bools
-    """Erasure-coded with a damaged shard that can be computed from its stripe, in place."""
+    """Erasure-coded, with a damaged shard whose chunks can be computed from their stripes."""
     is_wanted: Bools
-    """May be reconciled, and there is a reason to."""
+    """The container may be reconciled, and there is a reason to do so."""
     redundancy: Ints
-    """Good and agreeing replicas, or indexes, that may still be lost; -1 when there is none."""
+    """Number of good and equal replicas, or indexes, that may be lost; -1 if none exists."""
     bytes_estimated: Ints
 
 
@@ -90,9 +90,9 @@ def _is_closed(view: BatchView) -> Bools:
 
 
 def _eligibility(view: BatchView) -> Ints:
-    """Return the eligibility of each container. A dead node's last report blocks none: Ozone's SCM
-    forgets it. A replica that cannot take part is left out; Ozone rejects the container because of
-    it.
+    """Return the eligibility of each container. Replicas on dead nodes do not prevent a reconcile,
+    because Ozone's SCM also ignores them. A replica that cannot take part is ignored; Ozone rejects
+    the container in this case.
     """
     containers, rows = view.batch.containers, view.rows
     rules = {
@@ -128,8 +128,8 @@ def _reasons(view: BatchView, compared: RootComparison) -> Ints:
 
 
 def _is_late(view: BatchView) -> Bools:
-    """Return the quasi-closed replicas that have all they claim to have, but were closed before the
-    last commit of their closed container.
+    """Return the undamaged QUASI_CLOSED replicas whose commit id is lower than that of their CLOSED
+    container.
     """
     replicas = view.batch.replicas
     last = view.of_container(view.batch.containers.sequence_id)
@@ -138,12 +138,12 @@ def _is_late(view: BatchView) -> Bools:
 
 
 def _is_behind(view: BatchView, compared: RootComparison) -> Bools:
-    """Return the closed containers with a late replica, in which every replica closed at the last
-    commit has the same data.
+    """Return the CLOSED containers with a late replica, in which all replicas at the last commit
+    have the same data.
 
-    A reconcile gives the late one that commit's id, and it is closed then; a shard first gets the
-    blocks that it missed. There is no other way: a close needs the id, and without another datanode
-    with room the replica cannot be replaced.
+    A reconcile sets the commit id of the late replica, and then it can be closed; a shard first
+    receives its missing blocks. There is no other way to close it, because a close requires the
+    commit id. The replica cannot be replaced if no other datanode has room.
     """
     replicas, rows = view.batch.replicas, view.rows
     last = view.of_container(view.batch.containers.sequence_id)
@@ -156,15 +156,16 @@ def _is_behind(view: BatchView, compared: RootComparison) -> Bools:
 def _is_mendable(
     view: BatchView, compared: RootComparison, eligibility: Ints, good: Bools
 ) -> Bools:
-    """Return the erasure-coded containers that our datanodes can repair: they compute a damaged
-    chunk from its stripe, though Ozone rejects such reconciles. That takes as many other shards as
-    the code has data shards. A damaged shard is as good a source for its parts that verify, because
-    its damage is seldom in the same stripe.
+    """Return the erasure-coded containers that Suture's datanodes can repair. They compute a
+    damaged chunk from its stripe; Ozone rejects such reconciles. The computation needs as many
+    other shards as the code has data shards. A damaged shard is also a source, because its damage
+    is seldom in the same stripe.
 
-    If shards of one index have different roots, it is unknown which is right. If one of them is
-    whole and stays, they are not repaired: the damaged one is removed, unless its node is in
-    maintenance. Otherwise they are: a computed chunk must match the row of the damaged shard, so it
-    gets back its own data and differs from the others as before. A late shard gets what it missed.
+    If shards of one index have different roots, it is unknown which one is correct. If one of them
+    is good and in service, the damaged shard is deleted instead of repaired, unless its node is in
+    maintenance. Otherwise it is repaired: a computed chunk must match the row of the damaged shard,
+    so the repair restores its own data and the roots still differ. A late shard receives its
+    missing blocks.
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     damaged = view.is_countable & ((replicas.state == UNHEALTHY) | (replicas.findings > 0))
@@ -190,8 +191,8 @@ def _is_mendable(
 
 
 def _redundancy(view: BatchView, counts: Counts, compared: RootComparison, good: Bools) -> Ints:
-    """Return the redundancy; with a split vote each root counts for itself, as none is
-    known right.
+    """Return the redundancy. If roots differ, only the replicas of the most frequent root count,
+    because it is unknown which root is correct.
     """
     is_disputed = compared.checksum_class <= ChecksumClass.MISMATCH_MINORITY
     ratis = np.where(is_disputed, compared.agreeing_max, view.rows.tally(good)) - 1

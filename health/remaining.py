@@ -1,8 +1,8 @@
-"""Counts what remains of each container if only some of its replicas count.
+"""Counts the copies or shards of each container in a given mask of replicas.
 
-Whether something is enough is asked here: for now, without a replica, or without nodes that would
-be off. These questions differ only in the mask of the replicas that count. Before a delete, only
-replicas count that were seen and confirmed: `whole`, or `sound` in a quasi-closed container.
+Callers use the counts to decide whether enough replicas remain now, without one replica, or while
+some nodes are switched off. Before a delete, only confirmed replicas count: `whole`, or `sound` in
+a quasi-closed container.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -17,14 +17,14 @@ from health.words import ServiceState, SharedState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remainder:
-    """The replicas in a mask, counted."""
+    """Counts of the replicas in a mask."""
 
     mask: Bools
-    """Without shards whose index the code does not have."""
+    """The counted replicas: the mask without shards whose index the erasure code does not have."""
     count: Ints
-    """Copies of each container; of an erasure-coded one, different indexes."""
+    """Number of copies of each container; for EC the number of different indexes."""
     is_single: Bools
-    """Replicas without which their container's count is one less."""
+    """Replicas whose loss reduces the count of their container."""
 
 
 def remainder(view: BatchView, mask: Bools) -> Remainder:
@@ -42,13 +42,14 @@ def remainder(view: BatchView, mask: Bools) -> Remainder:
 
 
 def needed_to_read(view: BatchView) -> Ints:
-    """Return the copies, or the different shards, that reading each container needs."""
+    """Return the number of copies, or of different shards, that are required to read a
+    container."""
     return np.where(view.is_ec, view.batch.containers.data, 1)
 
 
 def spare_count(view: BatchView, mask: Bools) -> Ints:
-    """Return how many times each container can be read from the replicas in a mask: the number of
-    copies; for shards, the number that may be lost plus one.
+    """Return how many replicas in a mask may be lost before the container is unreadable, plus one.
+    For copies this is their number. A value below 1 means unreadable.
     """
     return remainder(view, mask).count - needed_to_read(view) + 1
 
@@ -72,7 +73,7 @@ def confirmed(view: BatchView) -> Bools:
 
 
 def whole(view: BatchView) -> Bools:
-    """Return the replicas known to have all commits, on nodes that stay: confirmed, CLOSED, loaded,
+    """Return the replicas that have all commits and remain in service: confirmed, CLOSED, loaded,
     without findings, and not being deleted.
     """
     replicas = view.batch.replicas
@@ -82,8 +83,8 @@ def whole(view: BatchView) -> Bools:
 
 
 def sound(view: BatchView) -> Bools:
-    """Return the replicas of quasi-closed containers that report all data that the writes of their
-    origin left: confirmed, loaded, with a tree, without findings, and not excluded.
+    """Return the usable replicas of quasi-closed containers: confirmed, QUASI_CLOSED, loaded, with
+    a tree, without findings, and not excluded.
     """
     replicas = view.batch.replicas
     is_quasi = (replicas.state == SharedState.QUASI_CLOSED) & replicas.has_root
@@ -102,7 +103,7 @@ def trees(view: BatchView, rows: Ints, *keys: Ints) -> Groups:
 
 
 def agree(view: BatchView, mask: Bools) -> Bools:
-    """Return the containers in which all replicas in a mask have a tree, and the same one."""
+    """Return the containers in which all replicas in a mask have equal trees."""
     rows = np.flatnonzero(mask)
     owner = view.rows.owner[rows]
     kinds = np.bincount(owner[trees(view, rows, owner).first], minlength=view.rows.count)
@@ -119,12 +120,13 @@ def is_equal(view: BatchView, one: Ints, other: Ints | int) -> Bools:
 
 
 def covers(view: BatchView, one: Ints, other: Ints | int) -> Bools:
-    """Return in which pairs of whole shards of an index the first makes the other unnecessary.
+    """Return for pairs of whole shards of an index whether the first makes the other unnecessary.
 
-    Equal trees do. So does a shard that came back beside one that was rebuilt meanwhile: a rebuilt
-    shard has the live blocks but no tombstones of those deleted before, so its root differs for
-    ever. It holds nothing more once no delete is pending and both hold as many live blocks. The one
-    with the tombstones stays, because its root is the one that every replica of this index had.
+    This is true for equal trees. It is also true for a shard that returned after another datanode
+    had rebuilt it. A rebuilt shard has the live blocks but no tombstones of earlier deletes, so its
+    root differs forever. If no delete is pending and both shards have equally many live blocks, the
+    rebuilt shard has no additional data. The shard with the tombstones is kept, because its root is
+    the root of all earlier replicas of this index.
     """
     replicas = view.batch.replicas
     found = replicas.has_root[one] & replicas.has_root[other]
@@ -136,8 +138,8 @@ def covers(view: BatchView, one: Ints, other: Ints | int) -> Bools:
 
 
 def is_kept_by_origin(view: BatchView, origins: Origins, rows: Ints, bad: Ints) -> Bools:
-    """Return the bad replicas for which sound ones (`rows`) of their origin have as many commits,
-    and those with the most have the same tree.
+    """Return for each bad replica whether sound replicas (`rows`) of its origin have at least its
+    commit id, and whether those with the highest commit id have equal trees.
     """
     replicas, of_row = view.batch.replicas, origins.of_row
     count = len(origins.container)
@@ -149,7 +151,7 @@ def is_kept_by_origin(view: BatchView, origins: Origins, rows: Ints, bad: Ints) 
 
 
 def without(batch: ContainerBatch, is_gone: Bools) -> ContainerBatch:
-    """Return a batch as if some of its replicas did not exist."""
+    """Return a copy of a batch without some of its replicas."""
     held, stays = batch.replicas, ~is_gone
     left = Replicas(**{f.name: getattr(held, f.name)[stays] for f in fields(Replicas)})
     return replace(batch, replicas=left)

@@ -1,8 +1,9 @@
-"""Decides whether a replica may be removed, by what remains without it.
+"""Decides whether a replica may be removed, from the replicas that remain without it.
 
-The plan chooses what is surplus (`health.plan.deletes`). The cluster may change before the delete
-is sent, and operators and the balancer choose for themselves. So the control plane asks here when a
-delete is ordered, and again when it is sent. Only replicas count that were seen and confirmed.
+The plan chooses surplus replicas (`health.plan.deletes`). The cluster may change before the control
+plane sends the delete, and operators and the balancer also order deletes. Therefore the control
+plane checks each delete with this module when it orders the delete, and again when it sends the
+delete. Only confirmed replicas count.
 """
 
 from collections.abc import Collection
@@ -28,11 +29,11 @@ from health.segmented_rows import Bools, Ints
 from health.words import SharedState
 
 UNBLOCK_REPLICAS_MIN = 3
-"""Two stay if an unhealthy one makes room for a copy."""
+"""Minimum number of present replicas before an unhealthy replica is removed to make room."""
 
 
 class Removals:
-    """Answers for the replicas of a batch, named by container and datanode."""
+    """Checks for removing replicas of a batch, which are identified by container and datanode."""
 
     def __init__(self, view: BatchView, rules: Rules) -> None:
         self._view = view
@@ -64,8 +65,8 @@ class Removals:
         return judge_quasi_closed(self._view, self._rules).origins
 
     def copy_count(self, container_id: int, *, without: Collection[str] = ()) -> int:
-        """Return how many whole and equal copies, or indexes with a whole shard, a container has on
-        other datanodes than those `without`.
+        """Return the number of whole and equal copies, or of indexes with a whole shard, of a
+        container, ignoring the datanodes in `without`.
         """
         view, box = self._view, self._box(container_id)
         left = self._whole & ~view.batch.nodes.among(without)[view.batch.replicas.node]
@@ -79,12 +80,13 @@ class Removals:
         return row is not None and bool(self._whole[row] & ~is_barred[row])
 
     def may_remove(self, container_id: int, datanode_id: str, *, keep_count: int) -> bool:
-        """Return True if enough remains without a replica, whoever orders its delete.
+        """Return True if enough replicas remain without a replica.
 
-        Enough are `keep_count` whole and equal copies; for a quasi-closed container, what
-        `_may_leave_origin` says; for a shard, `_may_leave_index`. If `keep_count` is one more than
-        the data shards, an operator orders it: that many indexes then keep a whole shard, from
-        which the removed one is rebuilt.
+        For a replicated container, `keep_count` whole and equal copies must remain. For a
+        quasi-closed container, `_may_leave_origin` must be true, and for a shard
+        `_may_leave_index`. A `keep_count` of one more than the data shards means that an operator
+        orders the delete of a shard: `keep_count` indexes must then keep a whole shard, from which
+        the shard is rebuilt.
         """
         view, box = self._view, self._box(container_id)
         row, left = self._row(box, datanode_id), int(self._remainder.count[box])
@@ -104,12 +106,13 @@ class Removals:
         return bool(self._is_agreed[box]) and left >= keep_count
 
     def witnesses(self, container_id: int, datanode_id: str) -> list[str]:
-        """Return the datanodes that hold the same data as a replica, because of which it may be
-        removed, and that can prove it; empty for a shard that no other node has.
+        """Return the datanodes that can prove that they have the data of a replica, so that the
+        replica may be removed; empty for a shard that no other node has.
 
-        In a quasi-closed container these are equal ones of any origin with at least as many
-        commits. No tree equals that of a damaged replica, so for it they are those of its origin:
-        they have its whole data, too. Another one would read its whole replica for nothing.
+        In a quasi-closed container these have an equal replica of any origin with at least the same
+        commit id. No tree is equal to that of a damaged replica; its witnesses are sound replicas
+        of the same origin, which have all its data. Other datanodes would read their complete
+        replica without proving anything.
         """
         view, box = self._view, self._box(container_id)
         row = self._row(box, datanode_id)
@@ -125,8 +128,8 @@ class Removals:
         return self._names(np.concatenate((same[whole(view)[same]], self._equivalents(row))))
 
     def giving_way(self, container_id: int) -> list[str]:
-        """Return the datanodes whose replica may be removed because no other node has room for a
-        missing one, best first; empty while anything of the container is pending.
+        """Return the datanodes whose bad replica may be removed to make room for a missing replica,
+        best first; empty while an operation of the container is pending.
         """
         view, box = self._view, self._box(container_id)
         if view.adds[box] or view.deletes[box]:
@@ -139,10 +142,11 @@ class Removals:
         return self._names(give(box, own, bad))
 
     def _copies_giving_way(self, box: int, own: Ints, bad: Ints) -> Ints:
-        """Return bad copies that others make unnecessary: the fewest commits first, then the fewest
-        blocks, because the whole data in another may exist only once more.
+        """Return bad copies that other copies make unnecessary, by ascending commit id, then by
+        ascending number of blocks.
 
-        Two others stay, one of them whole; in a quasi-closed container one of the same origin.
+        At least one whole copy remains; in a quasi-closed container a sound copy of the same
+        origin.
         """
         view, replicas = self._view, self._view.batch.replicas
         here = own[view.is_present[own]]
@@ -157,10 +161,10 @@ class Removals:
         return bad[np.lexsort((view.places(bad), replicas.block_count[bad], replicas.bcsid[bad]))]
 
     def _shards_giving_way(self, box: int, own: Ints, bad: Ints) -> Ints:
-        """Return bad shards, first those of whole indexes, then one of two equal whole shards.
+        """Return removable bad shards, first those whose index has a whole shard. If there is none,
+        return one of two equal whole shards.
 
-        As many whole indexes stay as reading needs, and one more unless the same data is in another
-        shard of the index.
+        Enough indexes with a whole shard remain to read the container.
         """
         view, index = self._view, self._view.batch.replicas.index
         count, data = int(self._remainder.count[box]), int(view.batch.containers.data[box])
@@ -174,8 +178,8 @@ class Removals:
         return bad if len(bad) else self._twin(own[self._whole[own]])
 
     def _twin(self, found: Ints) -> Ints:
-        """Return the surplus one of some whole shards: one that its twin covers, or else on the
-        fuller rack.
+        """Return a surplus shard among whole shards: one that another shard of its index covers, on
+        the rack with the most shards.
         """
         view, replicas = self._view, self._view.batch.replicas
         for index in np.unique(replicas.index[found]).tolist():
@@ -192,11 +196,12 @@ class Removals:
         return found[:0]
 
     def _may_leave_index(self, row: int, *, has_spare_index: bool) -> bool:
-        """Return True if a shard is bad and another has its index and data, or an index more is
-        whole than reading needs; or if a whole one of its index covers it.
+        """Return True if a shard may be removed.
 
-        A bad shard stays if it alone has commits that neither its container nor a whole one of its
-        index has.
+        A good shard may be removed if a whole shard of its index covers it. A bad shard may be
+        removed if another shard of its index has its data, or if more indexes have a whole shard
+        than reading requires. A bad shard is kept if its commit id is higher than those of its
+        container and of the whole shards of its index.
         """
         view, replicas, others = self._view, self._view.batch.replicas, self._others(row)
         if not view.is_present[row]:
@@ -212,8 +217,8 @@ class Removals:
         return bool(replicas.bcsid[row] <= last) and (has_spare_index or is_doubled)
 
     def _equivalents(self, row: int) -> Ints:
-        """Return replicas of a shard's index with the same data that are bad only because they also
-        missed a commit, for instance a copy made before the first one was known to be bad.
+        """Return shards of the same index with equal data that are bad only because they missed the
+        same commit, for instance a copy of this shard.
         """
         view, replicas, others = self._view, self._view.batch.replicas, self._others(row)
         if not view.is_shard[row] or replicas.state[row] != SharedState.QUASI_CLOSED:
@@ -224,10 +229,12 @@ class Removals:
         return others[has & is_equal(view, others, row)]
 
     def _may_leave_origin(self, row: int, keep_count: int) -> bool:
-        """Return True if the required number of equal ones of its origin stays; or if a replica is
-        damaged, others of its origin have all that it may have, and `keep_count` sound ones stay.
+        """Return True if a replica of a quasi-closed container may be removed.
 
-        One replica of a container is removed at a time.
+        A sound replica may be removed if the required number of equal replicas of its origin
+        remains. A bad replica may be removed if sound replicas of its origin have all its commits,
+        and `keep_count` sound replicas remain. Only one replica of a container is removed at a
+        time.
         """
         view, origins, others = self._view, self._origins, self._others(row)
         place, box = int(origins.of_row[row]), int(view.rows.owner[row])

@@ -1,15 +1,16 @@
-"""Compares the roots of a container's replicas: checksum classes, and a vote.
+"""Compares the roots of a container's replicas by a vote, and computes the checksum class.
 
-Only replicas that can answer count: CLOSED, QUASI_CLOSED or UNHEALTHY, on a reachable node. For EC
-only replicas of the same index are compared; roots of different tree algorithms never are; an
-unknown root is never equal to anything.
+Only countable replicas are compared: CLOSED, QUASI_CLOSED or UNHEALTHY, on a reachable node. For
+EC, only replicas of the same index are compared. Roots of different tree algorithms are not
+compared. An unknown root is not equal to any other root.
 
-Trees of the same data may differ by their builder. If whole reads give the settled roots of all
-comparable replicas, these are compared: if equal, they explain the other difference. If one replica
-was not read, the difference stands.
+Different programs may build different trees of the same data. If complete reads have computed the
+settled roots of all comparable replicas, the settled roots are compared instead. If they are equal,
+the difference of the reported roots is explained. If one replica was not read, the reported roots
+are compared.
 
-The vote orders work and never decides which bytes are right: only the datanode that reads them
-against the checksums written with them knows.
+The vote determines the order of repairs. It never determines which bytes are correct; a datanode
+decides this by verifying bytes against the checksums that were written with them.
 """
 
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ from health.segmented_rows import Bools, Groups, Ints, first_that_holds
 from health.words import UNKNOWN, ChecksumClass, Incomparable, SharedState
 
 MAJORITY_MIN: Final = 2
-"""A single replica is no majority, however few the others are."""
+"""Minimum number of replicas with the same root for a majority."""
 
 NO_VOTE: Final = -1
-"""The contest of a replica that takes part in none."""
+"""Contest number of a replica that takes part in no contest."""
 
 _KEYS: Final = ("container", "index", "algorithm")
 
@@ -38,18 +39,19 @@ class RootComparison:
 
     checksum_class: Ints
     roots_differ: Bools
-    """Replicas that answer have different roots."""
+    """Countable replicas have different roots."""
     tombstones_differ: Bools
     is_unreachable_different: Bools
-    """A replica that cannot answer now said something else before: noted, never counted."""
+    """The last reported root of an unreachable replica differs; this has no consequence."""
     agreeing_max: Ints
-    """Countable replicas without anything against them that hold one root, at most."""
+    """Largest number of good replicas with the same root."""
     is_minority: Bools
-    """Another root of its index has the majority."""
+    """Another root in its contest has the majority."""
     contest: Ints
-    """Number of each replica's contest of comparable roots; NO_VOTE if it has no root."""
+    """Contest number of each replica; NO_VOTE if it has no root. Replicas of one container, index
+    and algorithm form a contest."""
     is_exposed: Bools
-    """It could have lost: enough others voted for a majority, and there was one."""
+    """The replica could have lost the vote: its contest has a majority and enough voters."""
 
 
 def why_not_compared(view: BatchView, compared: RootComparison) -> Ints:
@@ -69,21 +71,23 @@ def why_not_compared(view: BatchView, compared: RootComparison) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Votes:
-    """The known roots: rows `known` form groups of one root, and groups form contests."""
+    """The votes: rows in `known` with equal roots form groups, and comparable groups form
+    contests."""
 
     known: Ints
     roots: Groups
     contest: Ints
-    """Of each group: all roots of one container, index and algorithm."""
+    """The contest of each group: all roots of one container, index and algorithm."""
     contest_first: Ints
-    """A row of `known` for each contest."""
+    """For each contest the position of one of its rows in `known`."""
     has_majority: Bools
     is_majority: Bools
     is_disputed: Bools
 
 
 def compare(view: BatchView, is_good: Bools) -> RootComparison:
-    """Compare the roots of every container; `is_good`: replicas without any known problem."""
+    """Compare the roots of every container. `is_good` is a mask of replicas without a known
+    problem."""
     replicas, rows = view.batch.replicas, view.rows
     is_compared = _with_companion(view)
     known = np.flatnonzero(is_compared & replicas.has_root)
@@ -116,7 +120,7 @@ def compare(view: BatchView, is_good: Bools) -> RootComparison:
 
 
 def _exposed(votes: _Votes, of_replica: Ints) -> Bools:
-    """Return which replicas were in a decided contest that they could have lost."""
+    """Return which replicas were in a contest with a majority that they could have lost."""
     voters = np.bincount(votes.contest[votes.roots.of_row], minlength=len(votes.has_majority))
     is_real = votes.has_majority & (voters > MAJORITY_MIN)
     return np.append(is_real, False)[of_replica]

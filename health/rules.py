@@ -14,22 +14,22 @@ class Rules:
     """EC indexes beyond `data` that stay online during maintenance."""
 
     best_origin_copies: int = 3
-    """Stuck quasi-closed: replicas of each origin that holds the highest commit id."""
+    """Replicas to keep of a stuck quasi-closed container's origins with the highest commit id."""
 
     other_origin_copies: int = 2
-    """Stuck quasi-closed: replicas of every other origin."""
+    """Replicas to keep of each other origin of a stuck quasi-closed container."""
 
     enough_copies: int = 0
-    """Ratis replicas below which copies are made; 0: as many as the container should have. Between
-    this and `most_copies` nothing is copied and nothing deleted: a node that comes and goes costs
-    nothing."""
+    """Number of Ratis replicas below which copies are made; 0 = the container's factor. Between
+    this and `most_copies` no replica is copied or deleted, so that a node which is absent for a
+    short time causes no copies."""
 
     most_copies: int = 0
-    """Ratis replicas above which the surplus is deleted; 0: as many as it should have."""
+    """Number of Ratis replicas above which the surplus is deleted; 0 = the container's factor."""
 
     leaving_min: int = 0
-    """Ratis replicas in service elsewhere for which a node that leaves for good waits; 0: as many
-    as the container should have."""
+    """Number of Ratis replicas in service on other nodes that a decommissioning node waits for; 0 =
+    the container's factor."""
 
     rack_count: int = 1
-    """Racks of the cluster that have a node which is not dead."""
+    """Number of racks with a node that is not dead."""

@@ -3,7 +3,7 @@
     rows      r0 r1 r2 | r3 | r4 r5 |      sorted by their owner
     starts    0          3    4       6    owner i has rows starts[i] to starts[i + 1]
 
-Owners without rows are allowed everywhere: they count 0 and get the default.
+An owner may have no rows. Its count is 0, and its value is the default.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _SPAN_MAX = 1 << 20
-"""A key that spans more is numbered first, so that several fit into one word."""
+"""Keys with a larger range of values are replaced by ranks, so that several fit into one word."""
 
 _KEY_MAX = 1 << 62
 
 _DENSE = 8
-"""Keys of which one in so many occurs are counted; others are sorted."""
+"""Keys are counted if at least one of this many possible values occurs; otherwise sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Segments:
         return np.bincount(self._passing(mask), minlength=self.count)
 
     def by_code(self, mask: Bools, codes: Ints, width: int) -> Ints:
-        """Return how many rows in the mask each owner has of each code below `width`, by code."""
+        """Return for each code below `width` an array with the number of each owner's rows in the
+        mask."""
         rows = np.flatnonzero(mask)
         keys = codes[rows] * self.count + self.owner[rows]
         return np.bincount(keys, minlength=self.count * width).reshape(width, -1)
@@ -105,7 +106,7 @@ class Groups:
 
     @classmethod
     def of(cls, *keys: NDArray[Any]) -> "Groups":
-        """Group rows by their keys, the first of which weighs most."""
+        """Group rows by their keys; the first key is the primary one."""
         key, width = _joined(keys)
         if ascends(key):  # usual for the rows of a batch
             is_new = first_of_run(key)
@@ -120,7 +121,8 @@ class Groups:
 
     @classmethod
     def _counted(cls, key: Ints, width: int) -> "Groups":
-        """Group rows by keys below `width`: marking those that occur is cheaper than sorting."""
+        """Group rows by keys below `width`, by marking occurring keys, which is cheaper than
+        sorting."""
         occurs = np.zeros(width, dtype=np.bool_)
         occurs[key] = True
         of_row = (np.cumsum(occurs) - 1)[key]
@@ -190,7 +192,7 @@ def ascends(values: Ints) -> bool:
 
 
 def first_that_holds(rules: Sequence[tuple[Bools, int]], default: int) -> Ints:
-    """Return the code of the first rule that holds for each element."""
+    """Return for each element the code of the first rule whose mask is True."""
     found = np.full(len(rules[0][0]), default, dtype=np.int64)
     for mask, code in reversed(rules):
         np.copyto(found, code, where=mask)

@@ -1,8 +1,8 @@
-"""Finds reasons against copying a replica that is not known to be bad.
+"""Finds known problems of replicas that a plan could use as a source.
 
-A replica with findings has chunks that are known to be damaged. If roots differ, it is unknown
-which replica is right, but one that agrees with fewer is more likely wrong. Such a replica is a
-source only if there is no better one, and the plan states the doubt.
+A replica with findings has damaged chunks. If roots differ, it is unknown which replica is correct,
+but a replica that agrees with fewer others is more likely wrong. The plan uses such a replica as a
+source only if there is no better one, and the row names the problem.
 """
 
 from enum import IntEnum
@@ -15,7 +15,7 @@ from health.root_comparison import MAJORITY_MIN
 from health.segmented_rows import Bools, Groups, Ints, first_that_holds
 
 DOUBTS: Final = ("", "UNHEALTHY", "scan findings", "outvoted", "roots differ")
-"""In the words of a plan."""
+"""The texts of the problems in a plan."""
 
 
 class SourceIssue(IntEnum):
@@ -29,10 +29,10 @@ class SourceIssue(IntEnum):
 
 
 def doubts(view: BatchView) -> Ints:
-    """Return the doubt about each replica.
+    """Return a code of `SourceIssue` for each replica.
 
-    Only replicas that can answer and have no known damage vote, and only with those of the same
-    index and algorithm.
+    Only countable replicas without known damage vote, and only among replicas of the same index and
+    algorithm.
     """
     replicas = view.batch.replicas
     has_findings = view.is_present & (replicas.findings > 0)
@@ -48,7 +48,7 @@ def doubts(view: BatchView) -> Ints:
 
 
 def _disputed(view: BatchView, rows: Ints) -> Ints:
-    """Return the rows whose container has another root among them: few."""
+    """Return the rows whose containers have different roots among these rows."""
     replicas = view.batch.replicas
     owner, root = replicas.container[rows], replicas.root[rows]
     any_root = np.empty(view.rows.count, dtype=np.int64)
@@ -59,7 +59,7 @@ def _disputed(view: BatchView, rows: Ints) -> Ints:
 
 
 def _lost(view: BatchView, rows: Ints, is_voter: Bools) -> Ints:
-    """Return the doubt about each of the rows, by the votes for its root."""
+    """Return a code of `SourceIssue` for each of the rows, from the votes for its root."""
     replicas = view.batch.replicas
     keys = [column[rows] for column in (replicas.container, replicas.index, replicas.algorithm)]
     roots = Groups.of(*keys, replicas.root[rows])

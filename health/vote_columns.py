@@ -23,19 +23,19 @@ PARTS_OF: Final = {"datanode": "volume", "rack": "datanode", "version": "datanod
 
 
 def summed_by(places: Ints, values: Floats | Ints | Bools, count: int) -> Floats:
-    """Return the sum of the values of each place below `count`."""
+    """Return the sum of the values for each number in `places`, below `count`."""
     return np.bincount(places, values, count).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The members of one level, and each unit's member."""
+    """The members of one level (for example all racks), and the member of each unit."""
 
     names: tuple[str, ...]
     of_unit: Ints
     is_candidate: Bools
-    """False for members with the same units as a member of another level, which is reported
-    instead."""
+    """False for a member with the same units as a member of another level; only the latter is
+    reported."""
 
     @property
     def count(self) -> int:
@@ -49,7 +49,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Duels:
-    """Votes of replicas that were alone against one other version, by unit."""
+    """Votes of replicas whose contest had only replicas of one other version, by unit."""
 
     unit: Ints
     against: tuple[str, ...]
@@ -65,7 +65,7 @@ class Units:
     lost: Floats
     levels: dict[str, Level]
     labels: dict[tuple[str, str], tuple[str, str]]
-    """How a member with the same units as one of another level is reported."""
+    """Names in reports for members with the same units as a member of another level."""
     duels: Duels
 
     @classmethod

@@ -1,8 +1,8 @@
-"""The words of the rules and their codes: states, flags, classes, reasons for rejection.
+"""Enumerations of the rules, with codes: states, flags, classes, reasons for rejection.
 
-Words are text in files and messages. Here each is a small integer, its place in the tuple that
-lists it, so that a million of them are one array. Names and numbers of health states are Ozone's,
-so reports of both look alike.
+Files and messages contain the words. The rules use a small integer for each word, its index in the
+tuple that lists it, so that a million values are one array. Names and numbers of health states are
+Ozone's.
 """
 
 from enum import IntEnum
@@ -38,14 +38,14 @@ OP_STATES: Final = (
 )
 OPS: Final = ("ADD", "DELETE", "RECONCILE", "CLOSE")
 TREE_STATES: Final = ("CLOSED", "QUASI_CLOSED", "UNHEALTHY")
-"""Replica states in which a root means something."""
+"""Replica states with a valid root."""
 
 COUNTED_STATES: Final = ("OPEN", "CLOSING", *TREE_STATES)
-"""A replica that is being deleted, is invalid or still arrives is no replica."""
+"""States in which a replica counts: not deleted, invalid or arriving."""
 
 REACHABLE_HEALTHS: Final = ("HEALTHY", "HEALTHY_READONLY")
 UNKNOWN: Final = -1
-"""The code of a word that is not there: of a container that only replicas name, for instance."""
+"""Code of a missing word, for instance the type of a container that only replicas name."""
 
 
 class ReplicationType(IntEnum):
@@ -77,7 +77,7 @@ UNHEALTHY: Final = REPLICA_STATES.index("UNHEALTHY")
 """Code of the replica state."""
 
 RECOVERING: Final = REPLICA_STATES.index("RECOVERING")
-"""Code of the replica state: it is arriving."""
+"""Code of the replica state of an arriving replica."""
 
 
 class NodeHealth(IntEnum):
@@ -94,9 +94,9 @@ class ServiceState(IntEnum):
 
     IN_SERVICE = 0
     DECOMMISSION = 1
-    """Decommissioning or decommissioned: counts as no replica, may be read."""
+    """Decommissioning or decommissioned: its replicas do not count, but may be read."""
     MAINTENANCE = 2
-    """Entering or in maintenance: counts as one that will be back."""
+    """Entering or in maintenance: its replicas are expected to return."""
 
 
 SERVICE_OF: Final = {
@@ -159,7 +159,7 @@ FLAGS: Final = (
     "DATA_AT_RISK",
     "CONTRADICTORY",
 )
-"""Independent conditions, which hide nothing of each other; bit i of a mask is the i-th name."""
+"""Independent conditions; bit i of a mask stands for the i-th name."""
 
 QUEUES: Final = ("-", "U", "O")
 """The queue of Ozone's replication manager: none, under- or over-replicated."""
@@ -188,50 +188,50 @@ CLASSES: Final = (
 """Classes of a container's roots, from worst to best: the order of reports."""
 
 INCOMPARABLE: Final = ("NOT_CLOSED", "NO_REPLICA_ANSWERS", "SHARDS_ALONE", "TREES_OF_OTHER_KINDS")
-"""Why a container is NOT_COMPARABLE; the first that holds."""
+"""Reasons why a container is NOT_COMPARABLE; the first that applies."""
 
 
 class Incomparable(IntEnum):
     """Codes of `INCOMPARABLE`."""
 
     NOT_CLOSED = 0
-    """Its replicas are still written, or on their way out: they may differ."""
+    """Clients still write the replicas, or they are being deleted, so they may differ."""
     NO_REPLICA_ANSWERS = 1
     SHARDS_ALONE = 2
-    """Erasure-coded, and no shard is there twice: shards differ by their nature."""
+    """Erasure-coded, and no index has two replicas; different indexes have different data."""
     TREES_OF_OTHER_KINDS = 3
-    """Its trees were made by several algorithms, of which no two replicas have the same."""
+    """No two replicas have trees of the same algorithm."""
 
 
 DISPUTED: Final = CLASSES[:3]
-"""It is unknown which of the answering replicas is right."""
+"""Classes in which it is unknown which of the answering replicas is correct."""
 
 DIFFERING: Final = (*DISPUTED, "EXPLAINED")
-"""Replicas reported other roots, or say that they contradict each other."""
+"""Classes in which replicas reported different roots or contradictions."""
 
 
 class ChecksumClass(IntEnum):
     """Codes of `CLASSES`; up to MISMATCH_MINORITY it is unknown which replica is right."""
 
     CONTRADICTORY = 0
-    """A replica reports that a peer contradicts it though both are right by their own rows,
-    whatever the roots say: a person decides."""
+    """A datanode reports that intact rows of two replicas disagree, whether or not roots differ. An
+    operator must decide."""
     MISMATCH_SPLIT = 1
-    """Roots differ, and no majority holds one of them."""
+    """Roots differ, and no root has a majority."""
     MISMATCH_MINORITY = 2
-    """Roots differ; one is held by at least two and by more than any other."""
+    """Roots differ. At least two replicas, and more than for any other root, have the same one."""
     PARTIAL = 3
-    """The known roots agree, some are not known."""
+    """The known roots are equal, and some roots are unknown."""
     UNKNOWN = 4
     """No root is known."""
     NOT_COMPARABLE = 5
-    """Nothing that may be compared with anything."""
+    """No two replicas may be compared."""
     SINGLE = 6
     """A single replica answers."""
     EMPTY = 7
-    """No replica, or none that holds a block."""
+    """No replica exists, or no replica has a block."""
     EXPLAINED = 8
-    """Roots differ because trees were made in different ways; the replicas hold the same."""
+    """Reported roots differ only because different programs built the trees; the data is equal."""
     MATCH = 9
     """All roots are known and equal."""
 
@@ -277,7 +277,7 @@ def flag_names(flags: int) -> list[str]:
 
 
 def states_counted(health: int, *, is_stuck: bool) -> list[int]:
-    """Return every state that Ozone's report counts: stuck is counted in addition to others."""
+    """Return every state that Ozone's report counts; QUASI_CLOSED_STUCK is counted in addition."""
     stuck = int(HealthState.QUASI_CLOSED_STUCK)
     if not is_stuck:
         return [health] if health else []

@@ -3,7 +3,7 @@
     index of a volume ─► report ─► control plane ─► snapshot ─► Spark
                                          └────────► suture scm containers
 
-The rows on disk and the columns of a report take their types and bounds from here.
+The rows on disk and the columns of a report use the types and bounds of this module.
 """
 
 from dataclasses import dataclass, field, fields

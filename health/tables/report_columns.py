@@ -2,9 +2,9 @@
 
     DIR/<datanode id>/<UTC time>-<start id>.parquet
 
-A file has one row for the datanode, whose `container_id` is null, and one for each replica. Columns
-of the other kind of row are null. The columns of a replica are those of a snapshot's `replicas`
-that its datanode knows.
+A file has one row for the datanode, with a null `container_id`, and one row for each replica. A row
+is null in the columns of the other kind of row. The columns of a replica are the columns of a
+snapshot's `replicas` that a datanode knows.
 """
 
 import re
@@ -49,7 +49,7 @@ REPORT: Final = (
 )
 
 FILE: Final = re.compile(r"(\d{8}T\d{6}\.\d{3}Z)-([0-9a-f]{16})\.parquet")
-"""The name of a report: when the datanode began it, and which start of the agent wrote it."""
+"""The name of a report: its start time, and the id of the agent's start that wrote it."""
 
 
 def file_name(reported_at_ms: int, start_id: int) -> str:

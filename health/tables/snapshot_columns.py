@@ -2,8 +2,9 @@
 
     containers   replicas   nodes   pending_ops
 
-The control plane writes the tables, the Spark job reads them. Kinds are words here, because this
-package needs no file library: each side maps them to its own types.
+The control plane writes the tables, and the Spark job reads them. This module names the types of
+columns by words, so that it needs no file library. Writer and reader map the words to their own
+types.
 
 There is no unsigned 64-bit kind, because Spark has none: roots and checksums of tombstones are
 signed longs with the same bits.
@@ -40,9 +41,9 @@ KEYS_TOLD_MAX: Final = 100
 """Keys at risk that a manifest names."""
 
 ROWS_PER_CONTAINER_MAX: Final = 16_383
-"""Replicas, or pending ops, of one container: some twenty are usual, and ten thousand are what a
-replication without brakes leaves. What is judged side by side is bounded, and so is what a row of a
-plan names."""
+"""Maximum number of replicas, or of pending ops, of one container. About twenty are usual; an
+unlimited replication may create ten thousand. It bounds the memory of the judge and the length of a
+plan's row."""
 
 Kind = Literal["long", "int", "string", "boolean"]
 
