@@ -9,10 +9,11 @@
     ├ metadata: key and value, each behind its length
     └ zeros, CRC32C of all before, up to a word
 
-Reasons for this form: a chunk's part is, byte for byte, what its leaf folds, so a tree is built
-from rows without parsing them. Every field begins at a word, so numpy gathers it from many rows at
-once. A little-endian CRC at the end makes the CRC of the whole row a constant, so checking a row
-takes one call. docs/DISK_FORMAT.md has the same with a worked example.
+The bytes of a chunk in the row are the input of the fold that gives the chunk's leaf, so a tree is
+built without parsing single rows. Every field begins at a multiple of 8 bytes, so numpy reads a
+field of many rows in one operation. The row ends with its little-endian CRC, so the CRC over an
+intact row including these bytes is a constant, and one call verifies a row. docs/DISK_FORMAT.md
+describes the format with an example.
 """
 
 import struct
@@ -67,7 +68,8 @@ assert WINDOW_BYTES_MAX < 1 << TYPE_SHIFT
 
 
 def encode_block(block: BlockData) -> bytes:
-    """Return the row of `block`. Raise ValueError if it breaks a limit or contradicts itself."""
+    """Return the row of `block`. Raise ValueError if the block exceeds a limit or is
+    inconsistent."""
     check_block(block)
     metadata = b"".join([encode_text(key, value) for key, value in block.metadata])
     if len(metadata) > METADATA_BYTES_MAX:
@@ -92,7 +94,7 @@ def encode_block(block: BlockData) -> bytes:
 
 
 def check_block(block: BlockData) -> None:
-    """Raise ValueError, naming the field, if a row cannot or must not hold `block`."""
+    """Raise ValueError, naming the field, if `block` exceeds a limit or is inconsistent."""
     for name, number in (("block id", block.block_id), ("bcsid", block.bcsid)):
         if not 0 <= number <= ID_MAX:
             raise ValueError(f"{name} {number} is outside 0..{ID_MAX}")
@@ -153,7 +155,7 @@ def padded(data: bytes) -> bytes:
 
 
 def is_intact(block_id: BlockId, row: bytes) -> bool:
-    """Return True if `row` is as written, and written for this block."""
+    """Return True if the CRC of `row` is correct and its block id is this block's."""
     return (
         len(row) >= HEADER.size + WORD_BYTES
         and len(row) % WORD_BYTES == 0
@@ -163,7 +165,7 @@ def is_intact(block_id: BlockId, row: bytes) -> bool:
 
 
 def decode_block(block_id: BlockId, row: bytes) -> BlockData:
-    """Return the block that `row` describes. Raise DamagedData."""
+    """Return the block that `row` describes. Raise DamagedData if the row is damaged."""
     if not is_intact(block_id, row):
         raise DamagedData(f"row of block {block_id}: {len(row)} bytes fail their checksum")
     magic, version, chunk_count, _, bcsid, metadata_bytes, _ = HEADER.unpack_from(row)
@@ -187,13 +189,13 @@ def decode_block(block_id: BlockId, row: bytes) -> BlockData:
 
 
 def check_layout(used_bytes: int, row_bytes: int) -> None:
-    """Raise ValueError unless a row ends in the same word as its content."""
+    """Raise ValueError if the length of a row does not match its content."""
     if used_bytes + -used_bytes % WORD_BYTES != row_bytes:
         raise ValueError(f"{used_bytes} bytes of content in {row_bytes} bytes")
 
 
 def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
-    """Return the chunks of a row, and their end in it."""
+    """Return the chunks of a row, and the offset in the row after them."""
     if chunk_count > ALIKE_MIN:
         chunks, start = _alike_chunks(row, chunk_count)
     else:
@@ -216,8 +218,8 @@ def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
 
 
 def _alike_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
-    """Return all chunks but the last, decoded together, if they have equally many checksums of one
-    kind, as in nearly every block; otherwise none. Also return the start of the next.
+    """Return all chunks but the last, decoded together, and the offset of the next chunk. If these
+    chunks have different checksum types or numbers of checksums, return no chunk.
     """
     start = HEADER.size + CHUNK.size * chunk_count
     count = chunk_count - 1
@@ -252,10 +254,10 @@ def decode_texts(data: bytes) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """The parts of many rows that a tree needs. Chunk columns are in row order.
+    """The columns of many rows that a tree needs. Chunk columns are in row order.
 
-    `leaf_starts` and `leaf_lengths` mark the bytes that a leaf folds, position included, in
-    `octets`.
+    `leaf_starts` and `leaf_lengths` give the bytes in `octets` that are the input of each leaf,
+    including the chunk's position.
     """
 
     octets: npt.NDArray[np.uint8]
@@ -282,7 +284,7 @@ def batches(
 
 
 def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColumns:
-    """Parse rows column by column. Raise DamagedData, naming the first damaged row."""
+    """Parse rows column by column. Raise DamagedData, naming the first damaged row, if any."""
     count = len(rows)
     ids = np.fromiter(block_ids, dtype=np.uint64, count=count)
     sizes_bytes = np.fromiter(map(len, rows), dtype=np.int64, count=count)
@@ -324,8 +326,8 @@ def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColu
 def read_table(
     words: U64s, starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return each leaf's bytes, the words it takes, and the word of its row in which leaves
-    begin.
+    """Return, for each chunk, the number of its leaf's input bytes, their length in words, and the
+    word in its row at which the leaf inputs begin.
     """
     chunk_count = int(counts.sum())
     firsts = np.cumsum(counts) - counts

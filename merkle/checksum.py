@@ -1,14 +1,14 @@
-"""Checksums: of data windows, and the folds that make a tree of them.
+"""Checksums of data windows, and the folds that combine them into a tree.
 
     window  ── type and width chosen by the writer (ChecksumType), default CRC32C every 16 KiB
     leaf    ── fold of a chunk's window checksums
     block   ── fold of (be64 block id, be64 leaf ... by offset)
     root    ── fold of (be64 block ... by block id), live blocks and tombstones
 
-This is the only file that names an algorithm; docs/DISK_FORMAT.md has the rules with test vectors.
-`crc32c` folds as Apache Ozone does, bit for bit. `xxh3_64` also folds a chunk's offset and length
-into its leaf, so that a chunk split at a window boundary differs, and has 64 bits: with 32, one in
-four billion damaged blocks would look whole.
+Only this module names algorithms. docs/DISK_FORMAT.md has the rules with test vectors. `crc32c`
+folds exactly as Apache Ozone does. `xxh3_64` also includes a chunk's offset and length in its leaf,
+so that a chunk split at a window boundary has a different leaf. It has 64 bits; with 32 bits, one
+in four billion damaged blocks would not be detected.
 """
 
 import ctypes
@@ -39,25 +39,25 @@ IEEE: Final = 0xEDB88320  # of CRC32, reflected
 POLYNOMIALS: Final = {ChecksumType.CRC32: IEEE, ChecksumType.CRC32C: CASTAGNOLI}
 
 COMBINED_WINDOWS_MIN: Final = 8
-"""From how many windows on it is cheaper to combine their CRCs than to compute each."""
+"""Minimum number of windows for which combining the CRCs is cheaper than computing each."""
 
 NO_WHOLE: Final = -1
-"""In place of a chunk's CRC as a whole where there is none to expect."""
+"""Stands for a missing CRC of a complete chunk, which must be verified window by window."""
 
 CRC32_LONG_BYTES: Final = 4_096
-"""From how many bytes on ISA-L's CRC-32 is faster than zlib's, the longer way to it included."""
+"""Minimum length for which ISA-L's CRC-32, with its call overhead, is faster than zlib's."""
 
 GATHER_BYTES_MAX: Final = 64
-"""Longest slice worth copying to save a memoryview: beyond it the copy costs more."""
+"""Maximum length of a slice that is cheaper to copy than to slice as a memoryview."""
 
 TABLE_BYTES_MAX: Final = 32
-"""Up to this length, looking many CRC-32Cs up in tables is faster than a call for each."""
+"""Maximum length for which table lookups of many CRC-32Cs are faster than a call for each."""
 
 TABLE_COUNT_MIN: Final = 64
-"""From how many slices of one length on tables are worth it."""
+"""Minimum number of slices of one length for which tables are faster."""
 
 TABLE_ROWS: Final = 4_096
-"""Slices looked up at once: their indexes stay in the processor's cache."""
+"""Number of slices per table lookup, whose indexes fit into the processor's cache."""
 
 
 class Algorithm(StrEnum):
@@ -77,13 +77,13 @@ WIDTH_BYTES: Final = {
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """Return the CRC-32C (Castagnoli, RFC 3720) of `data`, continuing from `value`."""
+    """Return the CRC-32C (Castagnoli, RFC 3720) of `data`; `value` is the CRC of preceding data."""
     result: int = crc32c_library.crc32c(data, value)
     return result
 
 
 class LongCrc(Protocol):
-    """A CRC of any contiguous buffer, continuing from a value."""
+    """A CRC function: a contiguous buffer, and the CRC of preceding data."""
 
     def __call__(self, data: Any, value: int = 0, /) -> int: ...
 
@@ -127,7 +127,7 @@ def long_crc32() -> LongCrc:
 
 @cache
 def long_crcs() -> Mapping[ChecksumType, LongCrc]:
-    """Return, by checksum type, the fastest function for long data: for `whole_checksums`."""
+    """Return, by checksum type, the fastest CRC function for long data."""
     return {ChecksumType.CRC32: long_crc32(), ChecksumType.CRC32C: long_crc32c()}
 
 
@@ -158,9 +158,10 @@ def window_count(length_bytes: int, bytes_per_checksum: int) -> int:
 
 
 def window_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data: Buffer) -> bytes:
-    """Return the checksums of all windows of `data`, concatenated as `ChunkInfo` keeps them.
+    """Return the concatenated checksums of all windows of `data`, as in `ChunkInfo`.
 
-    The hot path of every read: one C call per window, on slices that are not copied.
+    Every read calls this function, so it makes one C call per window, on slices that are not
+    copied.
     """
     if checksum_type is ChecksumType.NONE:
         return b""
@@ -192,12 +193,13 @@ SHORT_CRCS: Final[dict[ChecksumType, Callable[[Any], int]]] = {
 def windows_verify(
     checksum_type: ChecksumType, bytes_per_checksum: int, expected: bytes, data: Buffer
 ) -> bool:
-    """Return True if the windows of `data` have these checksums: the hot path of every scan.
+    """Return True if the windows of `data` have these checksums.
 
-    The expected CRCs of many windows are combined into that of the whole, so that the bytes need
-    one C call, which releases the interpreter's lock. Damage to a single window is found as surely
-    as window by window, and so is any change of at most three bits (two with CRC32); damage to
-    several windows escapes about as rarely as damage to one (ADR 0011).
+    Every scan calls this function. It combines the expected CRCs of many windows into the CRC of
+    all data, so that one C call verifies the bytes and releases the interpreter's lock. It detects
+    damage in a single window, and any change of at most three bits (two with CRC32), as reliably as
+    a comparison of each window. It misses damage in several windows with about the same probability
+    as damage in one (ADR 0011).
     """
     polynomial = POLYNOMIALS.get(checksum_type)
     if polynomial is not None:
@@ -219,10 +221,10 @@ def windows_verify(
 
 
 def fits(chunk: ChunkInfo, data: Buffer, *, each: bool = True) -> bool:
-    """Return True if `data` are the bytes of a chunk, by the checksums of its row.
+    """Return True if `data` matches a chunk's row: its length and its checksums.
 
-    A row of type NONE only has their number. `each`: compare window by window, as for data to be
-    written; otherwise many windows as one, as scans do (ADR 0011).
+    A chunk of type NONE is compared by length only. With `each`, compare window by window, as for
+    data to be written; otherwise compare many windows at once, as scans do (ADR 0011).
     """
     if len(data) != chunk.length_bytes:
         return False
@@ -239,8 +241,8 @@ def fits(chunk: ChunkInfo, data: Buffer, *, each: bool = True) -> bool:
 
 
 def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
-    """Return the expected CRC of each chunk's data as a whole; NO_WHOLE if it must be compared
-    window by window. `windows_verify` for many chunks: compare with `long_crcs`.
+    """Return the expected CRC of each chunk's complete data, to compare with a function of
+    `long_crcs`; NO_WHOLE for a chunk that must be compared window by window.
     """
     wholes = [NO_WHOLE] * len(chunks)
     alike: dict[tuple[int, int, int], list[int]] = {}
@@ -263,8 +265,8 @@ def flipped_bit(
 ) -> tuple[int, int] | None:
     """Return (byte, bit) of the single bit flip that explains a window's wrong CRC, or None.
 
-    Needs only the two checksums: a CRC changes by an amount that depends only on the positions of
-    the changed bits, and no two single bits of a window change it alike. Bit 0 is a byte's lowest.
+    Only the expected and the actual CRC are needed. Their difference depends only on the positions
+    of the changed bits, and is different for each single bit of a window. Bit 0 is a byte's lowest.
     """
     polynomial = POLYNOMIALS.get(checksum_type)
     if polynomial is None or length_bytes < 1:
@@ -291,14 +293,15 @@ def big_endian_32(values: Sequence[int]) -> bytes:
 
 
 def folds_position(algorithm: Algorithm) -> bool:
-    """Return True if a leaf folds the chunk's offset and length: Ozone's does not."""
+    """Return True if the algorithm's leaf includes the chunk's offset and length; Ozone's does
+    not."""
     return algorithm is not Algorithm.CRC32C
 
 
 def leaf_checksum(
     algorithm: Algorithm, offset: int, length_bytes: int, window_checksums: Buffer
 ) -> int:
-    """Return the leaf of one chunk, from its checksums as `window_checksums` returns them."""
+    """Return the leaf of one chunk, from the result of `window_checksums`."""
     if not folds_position(algorithm):
         return FOLDS[algorithm](window_checksums)
     return xxh3_64(struct.pack(">QQ", offset, length_bytes), window_checksums)
@@ -321,8 +324,8 @@ def fold_each(algorithm: Algorithm, inputs: Iterable[bytes | memoryview], count:
 
 @cache
 def byte_tables(length_bytes: int) -> tuple[int, npt.NDArray[np.uint32]]:
-    """Return the CRC-32C of `length_bytes` zeros, and the change by each value of each byte: an
-    array of (length, 256).
+    """Return the CRC-32C of `length_bytes` zeros, and an array (length, 256): the change of this
+    CRC by each value of each byte.
     """
     zeros = crc32c(bytes(length_bytes))
     changes = [
@@ -336,7 +339,7 @@ def byte_tables(length_bytes: int) -> tuple[int, npt.NDArray[np.uint32]]:
 def short_crc32cs(octets: npt.NDArray[np.uint8]) -> U64s:
     """Return the CRC-32C of each row of `octets`, an array of (count, length).
 
-    A CRC is linear, so that each byte changes it by what depends on its place alone (Sarwate,
+    A CRC is linear, so the change by a byte depends only on its value and position (Sarwate,
     *Computation of Cyclic Redundancy Checks via Table Look-Up*, CACM 1988; here with a table for
     each place).
     """
@@ -356,9 +359,9 @@ def fold_slices(
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
 ) -> U64s:
-    """Return the fold of each `data[start : start + length]`, counted in bytes.
+    """Return the fold of each `data[start : start + length]`, in bytes.
 
-    Slices of one length, the usual case, are cut by numpy in one sweep instead of one by one.
+    If slices have the same length, as usual, numpy cuts them in one operation.
     """
     count = len(starts)
     if count == 0:

@@ -2,10 +2,11 @@
 
     crc(A ‖ B) = shift(crc(A), len(B)) ^ crc(B)
 
-`shift` multiplies by x^(8 len) modulo the polynomial, so it is linear: a table of 256 values for
-each byte of a CRC computes it, and many shifts at once are one gather and one XOR. It turns a
-chunk's 256 window checksums into the chunk's CRC in a few microseconds, and the chunk's bytes need
-one C call instead of 256. The method is Mark Adler's `crc32_combine` (zlib), in columns.
+`shift` multiplies by x^(8 len) modulo the polynomial. Because it is linear, a table of 256 values
+for each byte of a CRC computes it, and numpy computes many shifts with one gather and one XOR. A
+chunk's 256 window checksums are combined into the chunk's CRC in a few microseconds, so that
+verifying the chunk's bytes needs one C call instead of 256. The method is Mark Adler's
+`crc32_combine` (zlib), in columns.
 
 A value is in the reflected form in which CRCs are written: bit 31 is the coefficient of x^0.
 """
@@ -29,10 +30,11 @@ TABLES_KEPT: Final = 8  # window sizes in use at a time; nearly always one
 
 @dataclass(frozen=True, slots=True)
 class Shifts:
-    """Tables that join equal parts: one row for each part of a gather, first part first.
+    """Tables to combine the CRCs of parts of equal length.
 
-    `tables` is flat; `bases` says where each byte of each part begins in it. `row` moves the joined
-    value over one whole gather.
+    `tables` is flat and has the tables of each part of a gather, the first part first; `bases` has
+    the start of the table for each byte of each part. `row` shifts a combined value over one
+    complete gather.
     """
 
     tables: U32s
@@ -49,7 +51,7 @@ def zero_bit(polynomial: int) -> U32s:
 
 
 def apply(operator: U32s, values: U32s) -> U32s:
-    """Return the image of each value: the XOR of the operator's columns where it has a bit."""
+    """Return the operator applied to each value: the XOR of the columns of the value's set bits."""
     bits = values[:, None] >> np.arange(BITS, dtype=np.uint32) & np.uint32(1)
     images: U32s = np.bitwise_xor.reduce(np.where(bits != 0, operator, np.uint32(0)), axis=1)
     return images
@@ -68,7 +70,7 @@ def zero_bits(polynomial: int, count: int) -> U32s:
 
 
 def tabulated(operators: U32s) -> U32s:
-    """Return, for each operator, the images of all values of each of a CRC's four bytes.
+    """Return, for each operator, its results for all values of each of a CRC's four bytes.
 
     Shape (operators, 4, 256); byte 0 is the highest, as CRCs are stored big-endian.
     """
@@ -95,7 +97,7 @@ def shifts_of(polynomial: int, part_bytes: int) -> Shifts:
 
 @lru_cache(maxsize=TABLES_KEPT)
 def tail_table(polynomial: int, tail_bytes: int) -> U32s:
-    """Return the table that moves a CRC over a short last part."""
+    """Return the table that shifts a CRC over a shorter last part."""
     return tabulated(zero_bits(polynomial, 8 * tail_bytes)[None, :]).reshape(BYTES, BYTE_VALUES)
 
 
@@ -119,8 +121,8 @@ def combined(polynomial: int, crcs: bytes, *, part_bytes: int, length_bytes: int
 def combined_each(
     polynomial: int, crcs: Sequence[bytes], *, part_bytes: int, length_bytes: int
 ) -> list[int]:
-    """Return `combined` for several pieces of data of one length, in one sweep while the tables are
-    in the processor's cache. Raise ValueError as it does.
+    """Return `combined` for several pieces of data of one length, in one pass while the tables are
+    in the processor's cache. Raise ValueError if a number of CRCs does not match the length.
     """
     full_count, tail_bytes = divmod(length_bytes, part_bytes)
     row_bytes = BYTES * (full_count + (tail_bytes > 0))
@@ -151,8 +153,8 @@ def combined_each(
 def bit_images(polynomial: int, bit_count: int) -> U32s:
     """Return the change of a CRC by each single bit, from the last bit backwards.
 
-    Bits count as the CRC reads them: from the highest of the last byte (entry 0) to the lowest of
-    it (entry 7), then the byte before. The images differ from each other for up to 2^31 - 1 bits.
+    Entry 0 is the highest bit of the last byte, entry 7 its lowest bit, and entry 8 the highest bit
+    of the byte before. All entries are different for up to 2^31 - 1 bits.
     """
     images = np.empty(bit_count, dtype=np.uint32)
     images[0] = polynomial

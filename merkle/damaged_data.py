@@ -2,8 +2,8 @@
 
 
 class DamagedData(ValueError):
-    """Bytes that fail their own check. The message names what is damaged, where and how.
+    """Bytes that fail their own check. The message names the damaged object, its location and the
+    fault.
 
-    Nothing of the value was used: a damaged row or tree is never read in part, and never taken for
-    an empty one.
+    No part of a damaged row or tree is used, and it never counts as empty.
     """

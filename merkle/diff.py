@@ -1,10 +1,10 @@
-"""The differences between my replica and a peer's, and the action for each.
+"""Computes the differences between the local tree (`mine`) and a peer's (`theirs`), and their
+kinds.
 
-One-sided: a difference is something that I may have to change; the peer finds its own changes in
-its own diff. Total: every difference has a kind, and every kind has an action or a reason for none.
-Pure, and an algebra: once every replica has applied its diff against every other, in any order, all
-trees are equal, provided that a healthy copy of each chunk existed
-(tests/property/test_tree_laws.py).
+A difference describes a possible change of the local replica only; the peer computes its own diff.
+Every difference has a kind, and every kind has an action or a reason for no action. If every
+replica applies its diffs against all others, in any order, all trees become equal, provided that a
+healthy copy of each chunk exists (tests/property/test_tree_laws.py). Pure.
 
     mine        theirs      kind
     absent      live        MISSING_BLOCK, and each of its chunks as below
@@ -128,7 +128,7 @@ class Divergence:
 def compare(mine: HasRoot, theirs: HasRoot) -> SummaryComparison:
     """Compare two trees by their summaries.
 
-    EQUAL says nothing about health: a replica with unhealthy chunks is diffed anyway.
+    The result EQUAL does not mean healthy: a replica with unhealthy chunks is diffed anyway.
     """
     if mine.algorithm != theirs.algorithm:
         return SummaryComparison.NOT_COMPARABLE
@@ -140,11 +140,11 @@ def compare(mine: HasRoot, theirs: HasRoot) -> SummaryComparison:
 
 
 def diff(mine: Tree, theirs: Tree, *, scope: Sequence[BlockRange] | None = None) -> Divergence:
-    """Return the differences in `scope`, or all.
+    """Return the differences in `scope`, or all if no scope is given.
 
-    `theirs` may be partial (`merkle.tree_descent.partial_tree`): it needs every block of the scope,
-    and the chunks of those that differ. Raise ValueError for trees of different algorithms, whose
-    equality is unknown (see `compare`).
+    `theirs` may be partial (`merkle.tree_descent.partial_tree`): it must have every block of the
+    scope, and the chunks of differing blocks. Raise ValueError if the trees have different
+    algorithms.
     """
     if mine.algorithm != theirs.algorithm:
         raise ValueError(f"a {mine.algorithm} tree cannot be compared with {theirs.algorithm}")
@@ -159,7 +159,8 @@ def diff(mine: Tree, theirs: Tree, *, scope: Sequence[BlockRange] | None = None)
 def differing(
     mine: Tree, theirs: Tree, scope: Sequence[BlockRange] | None
 ) -> Iterator[tuple[int, int]]:
-    """Yield the indexes here and there, or ABSENT, of each block that may differ, by id."""
+    """Yield the index in `mine` and in `theirs`, or ABSENT, of each block that may differ, by
+    id."""
     my_at, their_at = in_scope(mine.block_ids, scope), in_scope(theirs.block_ids, scope)
     my_ids, their_ids = mine.block_ids[my_at], theirs.block_ids[their_at]
     my_only, their_only = align(my_ids, their_ids)
@@ -254,13 +255,13 @@ def tombstone(kind: DifferenceKind, tree: Tree, index: int) -> Difference:
 
 
 def of_their_block(theirs: Tree, their_index: int) -> Iterator[Difference]:
-    """Yield the differences of a block that is absent here."""
+    """Yield the differences of a block that `mine` does not have."""
     if theirs.deleted[their_index]:
         yield tombstone(DifferenceKind.ADOPT_TOMBSTONE, theirs, their_index)
         return
     block_id = BlockId(int(theirs.block_ids[their_index]))
     leaves = theirs.leaves_at(their_index)
-    # A block with only damaged chunks would be created here without content, which is wrong.
+    # Do not create a local block without content if the peer has only damaged chunks of it.
     if not leaves or any(leaf.healthy for leaf in leaves):
         yield Difference(DifferenceKind.MISSING_BLOCK, block_id)
     yield from of_chunks(block_id, [], leaves)
@@ -271,8 +272,8 @@ def of_live_block(
 ) -> Iterator[Difference]:
     """Yield the differences of a block that is live on both sides.
 
-    Most differing blocks are divided into the same chunks and differ in a few: leaves are made only
-    for those. Then no chunk overlaps another, which is what `of_chunks` also checks.
+    Most differing blocks have chunks at the same offsets and differ in a few chunks. In this case
+    only the leaves of the differing chunks are created.
     """
     my_chunks, their_chunks = mine.chunks_of(my_index), theirs.chunks_of(their_index)
     my_spans, their_spans = mine.chunk_spans[my_chunks], theirs.chunk_spans[their_chunks]
@@ -292,7 +293,7 @@ def of_live_block(
 
 
 def are_cut_alike(mine: U64s, theirs: U64s) -> bool:
-    """Return True if two blocks have chunks at the same places, none overlapping another."""
+    """Return True if two blocks have chunks at the same offsets, without overlaps."""
     if not np.array_equal(mine >> np.uint64(1), theirs >> np.uint64(1)):
         return False
     offsets = mine >> np.uint64(OFFSET_SHIFT)
@@ -327,12 +328,12 @@ def of_chunks(
 
 
 def farther(one: Leaf, other: Leaf) -> Leaf:
-    """Return the leaf that ends later."""
+    """Return the leaf with the greater end offset."""
     return one if one.end > other.end else other
 
 
 def kind_of(mine: Leaf | None, theirs: Leaf) -> DifferenceKind | None:
-    """Return how two chunks at one offset differ; None if they do not, or mine is fine."""
+    """Return the kind of difference of two chunks at one offset; None if there is nothing to do."""
     if mine is None:
         return DifferenceKind.MISSING_CHUNK if theirs.healthy else DifferenceKind.PEER_UNHEALTHY
     if not mine.healthy:

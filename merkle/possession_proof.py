@@ -1,8 +1,8 @@
 """Keyed hashes that prove current possession of bytes: BLAKE2b with the verifier's nonce as key.
 
-A checksum, a tree or an old answer is not enough to compute one. BLAKE2b has a key input (RFC 7693,
-section 2.9), so no second pass is needed as with HMAC. With 16 bytes, a wrong answer matches by
-chance once in 2^128.
+A peer without the bytes cannot compute the proof from a checksum, a tree or an earlier proof.
+BLAKE2b has a key input (RFC 7693, section 2.9), so that it needs no second pass, unlike HMAC. A
+proof has 16 bytes, so a wrong proof matches with probability 2^-128.
 """
 
 import hashlib
@@ -21,13 +21,14 @@ COLUMNS: Final = (
 
 
 def answer_of(nonce: bytes, data: Buffer) -> bytes:
-    """Return the proof for `nonce` that these bytes are here."""
+    """Return the proof of possession of these bytes: the BLAKE2b keyed with `nonce`."""
     return hashlib.blake2b(data, digest_size=ANSWER_BYTES, key=nonce).digest()
 
 
 def tree_answer_of(nonce: bytes, container_id: ContainerId, tree: Tree) -> bytes:
-    """Return the proof for a tree: over its id and roots, 8 bytes each and big-endian, then its
-    columns as in a `.tree` file. The generation is each replica's own and not included.
+    """Return the proof of possession of a tree. It covers container id, root and tombstones'
+    checksum (8 bytes each, big-endian), then the columns of the `.tree` file. The generation is not
+    included, because it differs between replicas.
     """
     proof = hashlib.blake2b(digest_size=ANSWER_BYTES, key=nonce)
     for number in (container_id, tree.root, tree.tombstones_checksum):

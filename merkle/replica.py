@@ -4,9 +4,9 @@
       block   ── one file `<block id>.block`; holds chunks by ascending offset
         chunk ── the unit of one read; carries one checksum per window of its bytes
 
-Names and meanings follow Apache Ozone (docs/VOCABULARY.md). Nothing here reads a disk or a clock. A
-chunk is a named tuple instead of a frozen dataclass, because it is created and compared in a third
-of the time, thousands of times per container.
+Names and meanings follow Apache Ozone (docs/VOCABULARY.md). A chunk is a named tuple instead of a
+frozen dataclass, because a container has thousands of chunks, and a tuple is created and compared
+in a third of the time.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class ReplicaState(StrEnum):
 
 
 WRITABLE_STATES: Final = frozenset({ReplicaState.OPEN, ReplicaState.RECOVERING})
-"""States in which a client may write. CLOSING is not one of them: the close has begun."""
+"""States in which a client may write; not in CLOSING, because the close has begun."""
 
 TREE_STATES: Final = frozenset(
     {ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED, ReplicaState.UNHEALTHY}
@@ -86,7 +86,7 @@ class ChunkInfo(NamedTuple):
 class BlockData:
     """A committed block: its chunks by ascending offset, without holes, and its commit id.
 
-    `metadata` is the client's, for instance the block's key.
+    `metadata` comes from the client, for instance the block's key.
     """
 
     block_id: BlockId

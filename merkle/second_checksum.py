@@ -1,7 +1,8 @@
-"""The second witness: window checksums by an implementation that shares no code with the first.
+"""Window checksums by a second implementation, which shares no code with the first.
 
-Data is never called corrupt because of one library (invariant I3). This one takes twenty times as
-long as `merkle.checksum`, so it is used only after a chunk has failed once.
+A scan reports data as corrupt only if two independent implementations (witnesses) agree (invariant
+I3). This one takes twenty times as long as `merkle.checksum`, so it is used only after the first
+one has reported a mismatch.
 
     type            first witness             this one
     CRC32C          crc32c (hardware)         crcmod (tables)
@@ -25,8 +26,8 @@ CRC_NAMES: Final = {ChecksumType.CRC32: "crc-32", ChecksumType.CRC32C: "crc-32c"
 def built_in(name: str, modules: tuple[str, ...]) -> Callable[..., Any]:
     """Return Python's own implementation of a hashlib algorithm.
 
-    A Python built without it (some FIPS builds) has only OpenSSL, which is then used here, too:
-    such a host cannot tell a faulty OpenSSL from a faulty disk for this checksum type.
+    If Python was built without it (some FIPS builds), return OpenSSL's implementation. Such a host
+    cannot distinguish a faulty OpenSSL from a faulty disk for this checksum type.
     """
     for module in modules:
         try:
@@ -47,7 +48,7 @@ CONSTRUCTORS: Final[dict[ChecksumType, Callable[..., Any]]] = {
 
 
 def witness_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data: Buffer) -> bytes:
-    """Return what `merkle.checksum.window_checksums` should return."""
+    """Return the same as `merkle.checksum.window_checksums`, by the second implementation."""
     if checksum_type is ChecksumType.NONE:
         return b""
     windows = slices_of(data, bytes_per_checksum)
@@ -61,8 +62,8 @@ def witness_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data
 def witness_is_native() -> bool:
     """Return True if crcmod runs as C.
 
-    Without its extension it silently falls back to Python, which is 40 times slower: a program that
-    will use the witness reports that at its start.
+    Without its C extension, crcmod falls back to Python code, which is 40 times slower, without a
+    warning. Programs that use this module report the fallback at their start.
     """
     # The package rebinds the name of this submodule to itself, so a plain import does not work.
     return bool(import_module("crcmod.crcmod")._usingExtension)

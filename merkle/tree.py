@@ -6,12 +6,12 @@
                │   └─ 4 .. 8 MiB
                └─ 23 deleted        tombstone: keeps the block's checksum, has no chunks
 
-A container holds a thousand chunks or half a million blocks, and both must be cheap. So the columns
-are numpy arrays, 37 bytes for a block of one chunk, and a `Leaf` is created only on request. A tree
-is immutable: operations return another one.
+A container has a thousand large chunks or half a million small blocks. Therefore the columns are
+numpy arrays, with 37 bytes for a block of one chunk, and a `Leaf` is created only on request. A
+tree is immutable; operations return a new tree.
 
-Nothing here reads a disk, a clock or a socket. The folds are in `merkle.checksum`, the file format
-in `merkle.tree_codec`, the meaning of every column in docs/DISK_FORMAT.md.
+The folds are in `merkle.checksum`, the file format in `merkle.tree_codec`. docs/DISK_FORMAT.md
+describes every column.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ from merkle.tree_columns import (
 
 
 class Leaf(NamedTuple):
-    """A chunk as the medium holds it: `[offset, offset + length_bytes)` of its block."""
+    """A chunk with the data on the medium: `[offset, offset + length_bytes)` of its block."""
 
     offset: int
     length_bytes: int
@@ -51,9 +51,9 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TreeSummary:
-    """A tree's facts in a report, which are compared first.
+    """The facts about a tree in a report. Two trees are compared by their summaries first.
 
-    `block_count` counts live blocks. A replica without a tree has no summary, never a root of 0.
+    `block_count` counts live blocks. A replica without a tree has no summary.
     """
 
     algorithm: Algorithm
@@ -104,10 +104,10 @@ class Tree:
         chunk_healthy: Sequence[bool] | npt.NDArray[np.bool_],
         generation: int = 0,
     ) -> "Tree":
-        """Return the tree received as columns. Raise DamagedData.
+        """Return the tree of columns that a peer sent.
 
-        Every live block's checksum is recomputed from its leaves: a peer's claim that its own
-        leaves do not support is rejected before anything is planned with it.
+        Raise DamagedData if the columns are invalid, or if a live block's checksum is not the fold
+        of its leaves.
         """
         counts = np.asarray(chunk_counts, dtype=np.int64)
         sizes = {len(chunk_offsets), len(chunk_lengths), len(chunk_checksums), len(chunk_healthy)}
@@ -135,7 +135,7 @@ class Tree:
 
     @property
     def tombstone_count(self) -> int:
-        """Number of blocks of which only the checksum is left."""
+        """Number of tombstones (deleted blocks)."""
         return int(np.count_nonzero(self.deleted))
 
     @property
@@ -145,7 +145,7 @@ class Tree:
 
     @property
     def unhealthy_count(self) -> int:
-        """Number of chunks that differ from what was written."""
+        """Number of chunks whose data differs from the written data."""
         return self.chunk_count - int(np.count_nonzero(self.chunk_spans & np.uint64(1)))
 
     @property
@@ -170,7 +170,7 @@ class Tree:
         return starts[1:] - starts[:-1]
 
     def columns(self) -> tuple[Column, ...]:
-        """Return every array of the tree, whose nbytes add up to its memory use."""
+        """Return every array of the tree; the sum of their nbytes is its memory use."""
         return (
             self.block_ids,
             self.block_checksums,
@@ -235,7 +235,7 @@ class Tree:
         return np.searchsorted(self.chunk_starts, chunks, side="right") - 1
 
     def select(self, block_ids: Iterable[int] | U64s) -> "Tree":
-        """Return the tree of those of these blocks that are here."""
+        """Return a tree of the given blocks, ignoring ids that this tree does not have."""
         wanted = u64s(block_ids if isinstance(block_ids, np.ndarray) else list(block_ids))
         return select_blocks(self, np.flatnonzero(np.isin(self.block_ids, wanted)))
 
@@ -244,7 +244,7 @@ class Tree:
         return replace(self, generation=generation)
 
     def verify(self) -> None:
-        """Raise DamagedData unless every live block and the root are the fold of their children."""
+        """Raise DamagedData if a live block or the root is not the fold of its children."""
         live = ~self.deleted
         folded = fold_blocks(
             self.algorithm,
@@ -280,7 +280,7 @@ class Tree:
 
 
 def with_tombstones(tree: Tree, *, block_ids: U64s, checksums: U64s) -> Tree:
-    """Return `tree` with these blocks, present before or not, as tombstones."""
+    """Return `tree` with tombstones for these blocks, whether or not they were present."""
     if len(block_ids) == 0:
         return tree
     rest = select_blocks(tree, np.flatnonzero(~np.isin(tree.block_ids, block_ids)))
@@ -327,8 +327,8 @@ def compose(
     chunk_spans: U64s,
     chunk_checksums: U64s,
 ) -> Tree:
-    """Return the tree of these columns, with the root computed. Raise DamagedData for a bad
-    shape.
+    """Return the tree of these columns, and compute its root. Raise DamagedData if the shapes of
+    the columns do not match.
     """
     starts = np.zeros(len(chunk_counts) + 1, dtype=np.uint32)
     np.cumsum(chunk_counts, out=starts[1:])

@@ -36,7 +36,7 @@ class TreeBuilder:
         self._tombstones: dict[int, int] = {}
 
     def add_block(self, block_id: int) -> None:
-        """Begin the next block. Ids must ascend: sorting here would hide a caller's error."""
+        """Begin the next block. Ids must ascend."""
         if self._block_ids and block_id <= self._block_ids[-1]:
             raise ValueError(f"block {block_id} after block {self._block_ids[-1]}: ids must ascend")
         if not 0 <= block_id <= ID_MAX:
@@ -45,7 +45,8 @@ class TreeBuilder:
         self._chunk_counts.append(0)
 
     def add_blocks(self, block_ids: U64s, counts: Column, spans: U64s, leaves: U64s) -> None:
-        """Add the next blocks, as columns: chunks of each, their spans and leaves."""
+        """Add the next blocks as columns: the number of chunks of each, and their spans and
+        leaves."""
         if len(block_ids):
             self.add_block(int(block_ids[0]))
             self._chunk_counts[-1] = int(counts[0])
@@ -62,7 +63,7 @@ class TreeBuilder:
         self.add_leaf(Leaf(offset, length_bytes, checksum, healthy))
 
     def add_leaf(self, leaf: Leaf) -> None:
-        """Add the next chunk of the current block, already folded."""
+        """Add the next chunk of the current block by its leaf."""
         if not self._block_ids:
             raise ValueError(f"chunk at {leaf.offset} before any block")
         if not (0 <= leaf.offset < 1 << OFFSET_BITS and 0 <= leaf.length_bytes <= LENGTH_MASK):
@@ -77,7 +78,7 @@ class TreeBuilder:
         self._checksums.append(leaf.checksum)
 
     def add_tombstone(self, block_id: int, checksum: int) -> None:
-        """Add a deleted block, at any time. It wins over a live block of the same id."""
+        """Add a deleted block, at any time. The tombstone replaces a live block of the same id."""
         self._tombstones[block_id] = checksum
 
     def build(self, generation: int = 0) -> Tree:
@@ -105,9 +106,9 @@ def build_from_rows(
 ) -> Tree:
     """Return the tree that the rows of `merkle.blockrow` describe, by ascending block id.
 
-    It assumes that the replica holds what was written: every chunk is healthy. Raise DamagedData
-    for a damaged row, ValueError for rows out of order. A tombstone wins over the row of the same
-    block: the delete wrote the one and had not yet removed the other.
+    All chunks of the tree are healthy. If a block has both a row and a tombstone, the tombstone is
+    used, because the delete had not yet removed the row. Raise DamagedData if a row is damaged, and
+    ValueError if the rows are not in order.
     """
     ids, checksums, counts, spans, leaves = [], [], [], [], []
     for batch_ids, batch_rows in batches(rows):

@@ -5,10 +5,10 @@
     ├ zeros up to a word
     └ XXH3-64 of all before
 
-Decoding copies nothing: the columns are views of the input. It rejects, as Damaged, anything that
-is not byte for byte what was encoded, that is of another container, or of an unknown version. It
-does not fold the blocks again (`Tree.verify` does): the file's own checksum shows that it is what
-was written, and that had been folded. docs/DISK_FORMAT.md has the layout byte by byte.
+Decoding copies no data: the columns are views of the input. It raises DamagedData if the file's
+checksum is wrong, or if the file is of another container or an unknown version. It does not fold
+the blocks again (`Tree.verify` does), because the file's checksum proves that the file is
+unchanged. docs/DISK_FORMAT.md describes the layout of the file.
 """
 
 import struct
@@ -97,9 +97,9 @@ def pack_header(header: Header) -> bytes:
 
 
 def decode_tree(data: Buffer, container_id: ContainerId) -> Tree:
-    """Return the tree in `data`, as views of it: the caller must not change `data`.
+    """Return the tree in `data`. Its columns are views of `data`, which the caller must not change.
 
-    Raise DamagedData.
+    Raise DamagedData if the file is damaged.
     """
     view = memoryview(data).cast("B")
     header = read_header(view, container_id)
@@ -115,7 +115,8 @@ def decode_tree(data: Buffer, container_id: ContainerId) -> Tree:
 
 
 def stored_bytes(head: Buffer, container_id: ContainerId) -> int:
-    """Return the length of a file that begins with `head`. Raise DamagedData."""
+    """Return the length of a file that begins with `head`. Raise DamagedData if `head` is
+    invalid."""
     columns_bytes = read_header(memoryview(head).cast("B"), container_id).columns_bytes
     return HEADER.size + columns_bytes + -columns_bytes % WORD_BYTES + TRAILER.size
 
@@ -162,5 +163,5 @@ def check_content(columns: dict[str, Column], header: Header) -> Tree:
 
 
 def damaged(container_id: ContainerId, what: str) -> DamagedData:
-    """Return the error that names the tree."""
+    """Return a DamagedData error that names the tree."""
     return DamagedData(f"tree of container {container_id}: {what}")

@@ -1,7 +1,4 @@
-"""The columns of a tree: packing, folding, and consistency checks.
-
-Arrays in, arrays out; `merkle.tree` gives them meaning.
-"""
+"""Functions over the columns of a tree (`merkle.tree`): packing, folding, and consistency checks."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -26,8 +23,8 @@ assert BLOCK_BYTES_MAX < 1 << OFFSET_BITS, "a chunk's offset must fit its span"
 
 
 def spans_of(offsets: U64s, lengths_bytes: U64s, healthy: Column | np.bool_) -> U64s:
-    """Return offset, length and health of each chunk as one word. Raises DamagedData beyond
-    limits.
+    """Return offset, length and health of each chunk as one word. Raise DamagedData if an offset or
+    length exceeds its limit.
     """
     if (offsets >> np.uint64(OFFSET_BITS)).any() or (lengths_bytes > LENGTH_MASK).any():
         raise DamagedData("a chunk's offset or length is not possible")
@@ -52,7 +49,8 @@ def fold_blocks(
     chunk_counts: npt.NDArray[np.int64],
     leaves: U64s,
 ) -> U64s:
-    """Return the checksums of blocks that own all of `leaves`, each as by `block_checksum`."""
+    """Return the checksum of each block, as `block_checksum`; `leaves` are the leaves of all
+    blocks."""
     words = np.empty(len(block_ids) + len(leaves), dtype=">u8")
     sizes = chunk_counts + 1
     heads = np.cumsum(sizes) - sizes
@@ -71,7 +69,7 @@ def check_shape(
     chunk_spans: U64s,
     chunk_checksums: U64s,
 ) -> None:
-    """Raise DamagedData unless the columns of a tree match each other and ascend."""
+    """Raise DamagedData if the columns of a tree do not match each other or do not ascend."""
     count = len(block_ids)
     lengths = (len(block_checksums), len(deleted), len(chunk_starts) - 1)
     if lengths != (count, count, count):
@@ -100,5 +98,5 @@ def joined(parts: list[Column], dtype: type[np.generic]) -> Column:
 
 
 def u64s(values: Sequence[int] | Column) -> U64s:
-    """Return a separate column, so that freezing it does not freeze the caller's."""
+    """Return a copy of a column, so that freezing the copy does not freeze the caller's array."""
     return np.array(values, dtype=np.uint64)

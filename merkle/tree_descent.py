@@ -5,9 +5,9 @@
     BLOCKS   one row a block           of the ranges that differ
     CHUNKS   the chunks of a block     of the blocks that differ
 
-Each side computes range checksums of its own tree over the caller's ranges, so replicas with
-different blocks need no common shape. The traffic depends on the damage: ten damaged blocks among
-half a million cost a thousand range checksums and ten ranges of rows.
+Both sides compute the checksums of the same ranges of block ids, so that replicas with different
+blocks can be compared. The traffic depends on the damage: for ten damaged blocks among half a
+million, the peer sends a thousand range checksums and the rows of ten ranges.
 """
 
 from collections.abc import Sequence
@@ -26,16 +26,15 @@ BlockRange: TypeAlias = tuple[int, int]
 """First and last block id, both inclusive."""
 
 BLOCKS_PER_RANGE: Final = 512
-"""A range that differs costs its rows, 17 bytes a block; one that does not costs 8 bytes."""
+"""Number of blocks per range. A range costs 8 bytes, and 17 bytes per block if it differs."""
 
 ROW: Final = np.dtype([("block_id", ">u8"), ("checksum", ">u8"), ("deleted", "u1")])
 
 
 def range_starts(tree: Tree, blocks_per_range: int = BLOCKS_PER_RANGE) -> U64s:
-    """Return the starts of ranges of `blocks_per_range` of my blocks. The first is 0, the last
-    range is open.
+    """Return the starts of ranges of `blocks_per_range` blocks of the local tree.
 
-    They cover every id, so each block of the peer's is in one.
+    The first start is 0, and the last range has no end, so that the ranges contain every block id.
     """
     starts = tree.block_ids[::blocks_per_range].copy()
     if len(starts) == 0:
@@ -47,7 +46,7 @@ def range_starts(tree: Tree, blocks_per_range: int = BLOCKS_PER_RANGE) -> U64s:
 def range_checksums(tree: Tree, starts: Sequence[int] | U64s) -> U64s:
     """Return the fold of (be64 id, be64 checksum, deleted) of the blocks in each range.
 
-    Raise ValueError unless the starts ascend from 0.
+    Raise ValueError if the starts do not ascend from 0.
     """
     bounds = check_starts(u64s(starts))
     rows = np.empty(len(tree.block_ids), dtype=ROW)
@@ -60,7 +59,7 @@ def range_checksums(tree: Tree, starts: Sequence[int] | U64s) -> U64s:
 
 
 def check_starts(starts: U64s) -> U64s:
-    """Return `starts`. Raise ValueError unless they ascend from 0."""
+    """Return `starts`. Raise ValueError if the starts do not ascend from 0."""
     if len(starts) == 0 or starts[0] != 0 or (starts[1:] <= starts[:-1]).any():
         raise ValueError("range starts must ascend from 0")
     return starts
@@ -73,11 +72,11 @@ def differing_ranges(
     *,
     also: Sequence[int] | U64s = (),
 ) -> list[BlockRange]:
-    """Return the ranges to descend into, with adjacent ones joined.
+    """Return the ranges to descend into; adjacent ranges are joined.
 
-    `also` names blocks whose ranges are included although they may agree: those with chunks that
-    are unhealthy here, since checksums do not cover health. Raise DamagedData if the peer returned
-    another number of checksums than requested.
+    The ranges of the blocks in `also` are included even if their checksums are equal. These blocks
+    have unhealthy chunks in the local replica, and checksums do not include health. Raise
+    DamagedData if the peer returned another number of checksums than requested.
     """
     bounds = check_starts(u64s(starts))
     mine, theirs = u64s(my_checksums), u64s(their_checksums)
@@ -99,10 +98,10 @@ def differing_blocks(
     block_checksums: Sequence[int] | U64s,
     deleted: Sequence[bool] | npt.NDArray[np.bool_],
 ) -> U64s:
-    """Return the ids in the peer's rows of the blocks whose chunks a diff needs.
+    """Return the ids of the blocks whose chunks must be fetched from the peer for a diff.
 
-    They are live at the peer, and here absent, or live with another checksum or an unhealthy chunk.
-    A tombstone on either side needs no chunks.
+    These blocks are live at the peer. In the local tree they are absent, or live with another
+    checksum or an unhealthy chunk. A tombstone on either side needs no chunks.
     """
     ids, checksums = u64s(block_ids), u64s(block_checksums)
     if len(mine.block_ids) == 0:
@@ -125,11 +124,10 @@ def partial_tree(
     detailed: Tree,
     generation: int = 0,
 ) -> Tree:
-    """Return the fetched part of a peer's tree: rows of blocks, and the chunks of some.
+    """Return the fetched part of a peer's tree: the rows of blocks, and the chunks of some blocks.
 
-    `detailed` is `Tree.from_columns` of the chunks, so each of its blocks is the fold of its
-    leaves; it must match the rows. Other blocks are known by checksum only, without chunks. Raise
-    DamagedData.
+    `detailed` is the tree of the blocks with chunks, from `Tree.from_columns`. The other blocks
+    have a checksum and no chunks. Raise DamagedData if `detailed` does not match the rows.
     """
     ids, checksums = u64s(block_ids), u64s(block_checksums)
     buried = np.array(deleted, dtype=np.bool_)
@@ -177,10 +175,11 @@ def check_ranges(
     advertised: Sequence[int] | U64s,
     scope: Sequence[BlockRange],
 ) -> None:
-    """Raise DamagedData unless the rows in `scope` fold to the range checksums sent before them.
+    """Raise DamagedData if the rows in `scope` do not fold to the range checksums that the peer
+    sent.
 
-    If not, the peer contradicts itself, or its tree changed in between, which its generation shows:
-    then start again at the root.
+    If the peer's generation has changed in between, its tree has changed, and the caller starts
+    again at the root. Otherwise the peer's answers are inconsistent.
     """
     bounds = u64s(starts)
     wrong = np.flatnonzero(range_checksums(theirs, bounds) != u64s(advertised))
