@@ -1,4 +1,4 @@
-"""Functions over the columns of a tree (`merkle.tree`): packing, folding, and consistency checks."""
+"""Functions over the columns of a tree (`merkle.tree`): pack, fold, and check consistency."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias

@@ -1,1 +1,1 @@
-"""Scanning: reads one replica and judges it."""
+"""Scans a replica: reads its data and verifies it."""

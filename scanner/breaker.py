@@ -1,16 +1,18 @@
-"""The mass-verdict breaker: when many replicas look bad at once, suspect the host first.
+"""Circuit breaker for damage reports: if many replicas look damaged at once, suspect the host.
 
-Disks die one at a time. If half of the replicas of several volumes go bad within minutes, the cause
-is a controller, a cable, bad memory, a broken library or a wrong build of this agent. Marking them
-all UNHEALTHY would turn one sick host into a repair storm. So, within `window_s`:
+Disks usually fail one at a time. If half of the replicas of several volumes look damaged within
+minutes, the cause is probably a controller, a cable, memory, a faulty library or a bug in the
+agent. Marking all of them UNHEALTHY would cause a repair storm. The breaker trips in these cases
+within `window_s`:
 
     one disagreement of the two checksum libraries                     -> hold
     `suspects_max` reads that this host got wrong and the medium right -> hold
     `damaged_max` damaged replicas on two or more volumes, and they
       are at least half of the replicas that were scanned              -> hold
 
-While it holds, damage is not marked; scanning, logging and clean results continue. It releases when
-the window no longer shows the cause.
+While the breaker is tripped, the agent marks no replica UNHEALTHY. It continues to scan, to log,
+and to commit the results of undamaged replicas. The breaker resets when the window no longer
+contains the cause.
 
 Pure: the caller supplies the time. One owner; not thread-safe.
 """
@@ -52,7 +54,7 @@ class Observation:
 
 
 class Breaker:
-    """Keeps the scans of the last window and decides whether damage may be marked."""
+    """Keeps the scans of the last window, and decides whether replicas may be marked UNHEALTHY."""
 
     def __init__(self, limits: BreakerLimits | None = None) -> None:
         self._limits = limits or BreakerLimits()
@@ -66,7 +68,8 @@ class Breaker:
     def observe(
         self, now_s: float, volume_id: str, container_id: ContainerId, outcome: ScanOutcome
     ) -> str:
-        """Count one finished scan; return why its damage must not be marked, "" if it may."""
+        """Record a finished scan. Return the reason why its replica must not be marked UNHEALTHY;
+        "" if it may be."""
         suspects = sum(item.verdict is Verdict.SUSPECT_HOST for item in outcome.findings)
         self._seen.append(
             Observation(
@@ -81,7 +84,7 @@ class Breaker:
         return self.tripped_reason(now_s)
 
     def tripped_reason(self, now_s: float) -> str:
-        """Return the reason why the breaker holds; "" if it does not."""
+        """Return the reason why the breaker is tripped; "" if it is not."""
         while self._seen and self._seen[0].at_s <= now_s - self._limits.window_s:
             self._seen.popleft()
         window = f"in {self._limits.window_s:.0f} s"

@@ -1,8 +1,8 @@
-"""Turns a suspicion about one chunk into a verdict.
+"""Decides whether a chunk with a wrong checksum is corrupt.
 
-A mismatched checksum is a suspicion: memory, a bus, a library or the medium may be at fault, and
-only the last is corruption. So the chunk is read again, past the page cache and into another
-buffer, and checked by an independent implementation (`merkle.second_checksum`):
+A checksum mismatch may be caused by memory, a bus, a library or the medium. Only a fault of the
+medium is corruption. Therefore the chunk is read again, past the page cache and into another
+buffer, and verified by an independent implementation (`merkle.second_checksum`):
 
     the re-read verifies                      -> SUSPECT_HOST  this host lied, the medium did not
     the two libraries disagree on it          -> SUSPECT_HOST  one of them lies
@@ -10,8 +10,8 @@ buffer, and checked by an independent implementation (`merkle.second_checksum`):
     every read gives something else           -> SUSPECT_HOST  undecided; for hours: UNREADABLE
     the device refuses twice                  -> UNREADABLE
 
-Google ("Cores that don't count", HotOS 2021) and CERN ("Data integrity", 2007) both found hosts
-that return wrong sums for right bytes; a scrubber that trusts the first sum spreads that.
+Google ("Cores that don't count", HotOS 2021) and CERN ("Data integrity", 2007) found hosts that
+compute wrong checksums of correct bytes. A scrubber must not rely on a single computation.
 """
 
 import errno
@@ -53,7 +53,7 @@ UNREADABLE_ERRNOS: Final = frozenset(
 HOST_ERRNOS: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR}
 )
-"""This host is short of something: never a verdict on the data, however often."""
+"""Errors that mean that the host lacks a resource. They are never a verdict on the data."""
 
 HOST_NAMES: Final = frozenset(errno.errorcode[code] for code in HOST_ERRNOS)
 
@@ -65,11 +65,11 @@ Wholes = Callable[[Sequence[ChunkInfo]], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """The two implementations of the window checksums. They must not share code.
+    """The two implementations of the window checksums (witnesses). They must not share code.
 
-    `quick` returns whether data has given checksums, and may be cheaper than `primary`, which must
-    agree with it; without it `primary` is used. `wholes` is cheaper still for large chunks: the
-    result of `long_crcs` for each, NO_WHOLE if `quick` must be used.
+    `quick`, if given, is a faster function that returns True if data has the given checksums; its
+    result must agree with `primary`. `wholes`, if given, returns the expected CRC of complete
+    chunks, to compare with the functions of `long_crcs`; NO_WHOLE if `quick` must be used.
     """
 
     primary: Windows
@@ -84,7 +84,7 @@ class Witnesses:
         expected: bytes,
         data: bytes | memoryview,
     ) -> bool:
-        """Return True if `data` has these window checksums: the slow form of `quick`."""
+        """Return True if `data` has these window checksums, by `quick` if it is given."""
         return self.primary(checksum_type, bytes_per_checksum, data) == expected
 
 
@@ -98,10 +98,11 @@ WITNESSES: Final = Witnesses(
 
 @dataclass(frozen=True, slots=True)
 class ChunkJudgement:
-    """The verdict on one chunk, and the medium's content of it (the tree's leaf).
+    """The verdict on one chunk, and its content on the medium, for the tree's leaf.
 
-    `is_disagreement`: the two libraries gave different sums for the same bytes. `is_decided`: False
-    if not even the medium's content is known; `is_wavering`: because no two reads agree.
+    `is_disagreement`: the two libraries computed different checksums of the same bytes.
+    `is_decided` is False if the content on the medium is unknown. `is_wavering`: it is unknown
+    because repeated reads differ.
     """
 
     verdict: Verdict
@@ -118,7 +119,7 @@ class ChunkJudgement:
 
 @dataclass(frozen=True, slots=True)
 class FirstRead:
-    """The result of the hot path: bytes read and their sums; `error` if the device failed."""
+    """The result of the first read: length and checksums; `error` if the device failed."""
 
     length_bytes: int
     window_checksums: bytes
@@ -130,25 +131,25 @@ class RepeatedError(OSError):
 
 
 def persistent_error(error: OSError) -> OSError:
-    """Return the failure as a lasting one, unless this host lacks a resource."""
+    """Return `error` as a RepeatedError; unchanged if the host lacks a resource."""
     if error.errno in HOST_ERRNOS:
         return error
     return RepeatedError(error.errno, error.strerror, error.filename)
 
 
 def is_lasting(stopped_because: str) -> bool:
-    """Return True if a scan ended with a failure that may be lasting: not because this host lacked
-    a resource, the scan was stopped, or the replica changed.
+    """Return True if a scan ended because of a read failure that may recur: not because the host
+    lacked a resource, the scan was stopped, or the replica changed.
     """
     verdict, _, name = stopped_because.partition(": ")
     return verdict == Verdict.TRANSIENT and name not in HOST_NAMES
 
 
 def read_failure(error: OSError) -> Verdict:
-    """Return the verdict on a failed read: UNREADABLE, or TRANSIENT if it is not the device's.
+    """Return the verdict on a failed read: UNREADABLE for an error of the device, else TRANSIENT.
 
-    An unlisted errno is TRANSIENT: an unknown error must never lead to a repair. It becomes
-    UNREADABLE only if it persists for long.
+    An unlisted errno is TRANSIENT, because an unknown error must not lead to a repair. It becomes
+    UNREADABLE if it recurs over a long time (`scanner.unreadable_verdict`).
     """
     if isinstance(error, RepeatedError):
         return Verdict.UNREADABLE
@@ -166,9 +167,9 @@ def judge_chunk(
 ) -> ChunkJudgement:
     """Read `chunk` again until enough reads agree, and judge it.
 
-    `former` returns the earlier contents of the chunk's place, if it is corrupt. `insists`: earlier
-    scans had no verdict over so long a time that this one does. Raise OSError for a failure that is
-    neither the data's nor the device's.
+    `former` returns earlier contents at the chunk's position; it is called if the chunk is corrupt.
+    With `insists`, reads that never agree result in UNREADABLE, because earlier scans had no
+    verdict for a long time. Raise OSError if a read fails for a transient reason.
     """
     previous = None if first.error else (first.length_bytes, first.window_checksums)
     alike = 0 if first.error else 1
@@ -248,9 +249,7 @@ def _disagreement(chunk: ChunkInfo, primary: bytes, second: bytes) -> ChunkJudge
 
 
 def _undecided(chunk: ChunkInfo, *, is_final: bool) -> ChunkJudgement:
-    """Return the judgement on reads that never agree; `is_final`: as in earlier scans, so that it
-    is lasting.
-    """
+    """Return the judgement on reads that never agree: UNREADABLE if `is_final`, else undecided."""
     told = f"{REREADS_MAX + 1} reads, none verifies and no {AGREEING_READS} in a row agree"
     if is_final:
         told = f"{told}, as in scans before"
@@ -277,7 +276,7 @@ def _unreadable(first: OSError, second: OSError) -> ChunkJudgement:
 
 
 def describe_windows(chunk: ChunkInfo, sums: bytes) -> str:
-    """Return which windows differ, and what the first one should be."""
+    """Return a text: the number of differing windows, and the checksums of the first one."""
     count, index, expected, actual = _differing(chunk, sums)
     total = window_count(chunk.length_bytes, chunk.bytes_per_checksum)
     return (

@@ -1,4 +1,4 @@
-"""Counts a volume's failures in a sliding window, in which one may be an accident.
+"""Counts a volume's failures in a sliding window, and tolerates a few of them.
 
 Pure: the caller supplies the time.
 """
@@ -13,7 +13,7 @@ WINDOW_S: Final = 70 * 60.0
 
 @dataclass(slots=True)
 class FailureWindow:
-    """The failures of one volume; `add` returns True once it has failed for good."""
+    """The failures of one volume in the window; `add` returns True once there are too many."""
 
     tolerated: int = TOLERATED
     window_s: float = WINDOW_S

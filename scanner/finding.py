@@ -1,7 +1,7 @@
 """The findings of scans and of comparisons with peers, and their verdicts.
 
-A finding is one fault of one replica, with its evidence. Corruption is a value here and never an
-exception: finding it is the scanner's job.
+A finding is one fault of one replica, with its evidence. The scanner returns corruption as a value
+and does not raise an exception.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ NO_BLOCK: Final = BlockId(-1)
 """The block of a finding that is not about a block."""
 
 CONTRADICTING: Final = frozenset({DamageFault.PEER_CONTRADICTS, DamageFault.UNCONFIRMED_DELETE})
-"""Faults that are between replicas: their verdict is CONTRADICTORY."""
+"""Faults between replicas, with the verdict CONTRADICTORY."""
 
 
 NOTE_FAULTS: Final = frozenset(
@@ -62,11 +62,11 @@ NOTE_FAULTS: Final = frozenset(
         DamageFault.TREE_STALE,
     }
 )
-"""Faults that cost no data: a stranger's file; a tree, which this scan makes again."""
+"""Faults without loss of data: a foreign file, or a tree file, which the scan replaces."""
 
 
 class Forensic(StrEnum):
-    """The kind of accident that the bytes suggest. It hints at a cause and changes no verdict."""
+    """The probable cause of damage, from the bytes. It does not change the verdict."""
 
     UNKNOWN = "UNKNOWN"  # not examined, or the bytes show nothing
     SINGLE_BIT = "SINGLE_BIT"  # one bit in each wrong window: memory, a bus, a failing cell
@@ -83,7 +83,7 @@ class ScanFinding:
     """A fault of one replica.
 
     `block_id`, `offset` and `length_bytes` are -1 if the fault is not about a block or chunk.
-    `evidence` is what an operator needs to check it: expected and actual checksums, errno, sizes.
+    `evidence` has the facts for an operator: expected and actual checksums, errno, sizes.
     """
 
     container_id: ContainerId
@@ -98,12 +98,13 @@ class ScanFinding:
 
     @property
     def is_damage(self) -> bool:
-        """True if the replica must be marked UNHEALTHY because of it."""
+        """True if the replica must be marked UNHEALTHY because of the finding."""
         return self.verdict in {Verdict.CORRUPT, Verdict.UNREADABLE}
 
     @property
     def is_contradiction(self) -> bool:
-        """True if it involves the peers, so that no scan of this replica finds or clears it."""
+        """True for a fault between replicas, which a scan of one replica can neither find nor
+        clear."""
         return self.verdict is Verdict.CONTRADICTORY
 
 
@@ -114,6 +115,6 @@ def replica_damage(
     evidence: str,
     block_id: BlockId = NO_BLOCK,
 ) -> ScanFinding:
-    """Return damage of a replica as a whole, or of one block as a whole."""
+    """Return a finding about a complete replica or a complete block."""
     verdict = Verdict.CORRUPT
     return ScanFinding(container_id, verdict, fault, block_id, -1, -1, found_at_ms, evidence)

@@ -1,4 +1,4 @@
-"""The findings of a scan: every one is counted, and as many are kept as the index should hold."""
+"""Collects the findings of a scan: counts all, and keeps a limited number for the index."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -22,7 +22,7 @@ class FindingCollector:
         now_ms: Callable[[], int],
         doubt: Callable[[BlockId, int, int], None],
     ) -> None:
-        """`doubt` is called with the place of every finding, kept or not."""
+        """`doubt` is called with the position of every finding, whether or not it is kept."""
         self._container_id = container_id
         self._now_ms = now_ms
         self._doubt = doubt
@@ -54,7 +54,8 @@ class FindingCollector:
                 self._sought.append(item)
 
     def trace(self, rows: Callable[[], Iterable[tuple[BlockId, bytes]]]) -> None:
-        """Check whether unexplained damage is data of another place of the replica."""
+        """Search the replica's rows for the checksums of unexplained damage, to find misdirected
+        data."""
         if not self._sought:
             return
         for position, words in find_places(rows(), self._sought).items():
@@ -74,7 +75,7 @@ class FindingCollector:
         length_bytes: int = -1,
         forensic: Forensic = Forensic.UNKNOWN,
     ) -> None:
-        """Record a finding; -1 where it is not about a block or chunk."""
+        """Record a finding. Block, offset and length are -1 if it is not about a block or chunk."""
         finding = ScanFinding(
             self._container_id,
             verdict,

@@ -1,12 +1,12 @@
-"""Classifies the accident that damaged a chunk, as far as the bytes show it.
+"""Classifies the damage of a chunk by its bytes.
 
     one bit per wrong window      the two CRCs name it, without the good bytes
     zero sectors                  to the chunk's end: torn; otherwise: zeroed
     what was here before          all of it: stale; from a sector on: torn
     what belongs elsewhere        its window checksums are those of another place: misdirected
 
-The good bytes are rarely known when damage is found; if they are, a tear shows whatever follows it.
-The class changes no verdict. It tells an operator whether to suspect memory, a cable, a
+The correct bytes are rarely known. If they are known, a torn write is found whatever its data is.
+The class changes no verdict. It shows an operator whether to suspect memory, a cable, a
 controller's cache or a disk ("An Analysis of Data Corruption in the Storage Stack", FAST 2008).
 """
 
@@ -35,7 +35,7 @@ KEY_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A class with its description; `wrong_windows` are the indices that differ."""
+    """A class of damage with its description, and the indexes of the wrong windows."""
 
     forensic: Forensic
     words: str
@@ -44,9 +44,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class UnexplainedChunk:
-    """A chunk with unexplained damage: its windows may be those of another place.
+    """A damaged chunk without a known cause, which may contain misdirected data of another chunk.
 
-    `windows`: index and checksum of the medium's content. `position` is the caller's.
+    `windows` has index and checksum of each wrong window as read from the medium. `position` is an
+    opaque value of the caller.
     """
 
     position: int
@@ -63,9 +64,9 @@ def explain(
     former: Iterable[bytes] = (),
     good: bytes | None = None,
 ) -> Explanation:
-    """Return what happened to a chunk with content `medium` and its checksums `sums`.
+    """Return the class of damage of a chunk with content `medium` and its checksums `sums`.
 
-    `former`: known earlier contents of this place. `good`: the right content.
+    `former` has known earlier contents at this position. `good` is the correct content, if known.
     """
     if len(medium) < chunk.length_bytes:
         edge = chunk.offset + len(medium)
@@ -130,10 +131,9 @@ def _single_bits(
 def _zeroed(
     chunk: ChunkInfo, octets: Octets, wrong: Sequence[int], good: Octets | None
 ) -> tuple[Forensic, str] | None:
-    """Return ZEROED or TORN if every wrong window has zero sectors, which are then assumed to be
-    the fault.
+    """Return ZEROED or TORN if every wrong window has zero sectors.
 
-    Without the good bytes that is a guess, because data may have zero sectors of its own.
+    If `good` is not known, the result is a guess, because correct data may have zero sectors, too.
     """
     if good is not None and len(good) == len(octets) and octets[octets != good].any():
         return None
@@ -153,8 +153,8 @@ def _zeroed(
 def _zero_run(chunk: ChunkInfo, octets: Octets, window: slice) -> tuple[int, int] | None:
     """Return the longest run of zero sectors in a window, as offsets in the chunk.
 
-    Sectors are those of the file; the first and the last of a window may be partial, and count only
-    next to a whole one, or if they are all of the window.
+    Sectors are aligned in the file. A run has whole sectors. A partial sector at the start or end
+    of the window counts only if the run has a whole sector, or if the complete window is zero.
     """
     part = octets[window]
     used = np.flatnonzero(part)
@@ -189,7 +189,7 @@ def _former(
 
 
 def _torn(chunk: ChunkInfo, octets: Octets, good: Octets | None) -> tuple[Forensic, str] | None:
-    """Return TORN if the data differs from `good` from a sector to the end."""
+    """Return TORN if the data differs from `good` from the start of a sector to the chunk's end."""
     if good is None or len(good) != len(octets):
         return None
     different = octets != good
@@ -216,13 +216,13 @@ def _grain(edge: int) -> str:
     return f": torn at a {SECTOR_BYTES}-byte sector" if edge % SECTOR_BYTES == 0 else ""
 
 
-# -- misdirected: the replica's own rows say where these bytes belong ---------------------------
+# -- misdirected: the replica's own rows show where these bytes belong ---------------------------
 
 
 def sought(
     position: int, block_id: BlockId, chunk: ChunkInfo, sums: bytes, wrong: Sequence[int]
 ) -> UnexplainedChunk | None:
-    """Return what to search for, or None."""
+    """Return the damaged chunk with the window checksums to search for; None if there are none."""
     windows = tuple((index, _sum(chunk, sums, index)) for index in wrong[:SOUGHT_WINDOWS_MAX])
     return UnexplainedChunk(position, block_id, chunk, windows) if windows else None
 
@@ -230,9 +230,9 @@ def sought(
 def find_places(
     rows: Iterable[tuple[BlockId, bytes]], wanted: Sequence[UnexplainedChunk]
 ) -> dict[int, str]:
-    """Return, by position, a description for each chunk whose bytes belong to another place.
+    """Return a text for each chunk whose bytes belong to another chunk, by its `position`.
 
-    One pass over the rows: all checksums of a batch are compared at once, and only matching rows
+    The rows are read once. All checksums of a batch are compared at once, and only matching rows
     are parsed.
     """
     keys = {window[:KEY_BYTES] for item in wanted for _, window in item.windows}

@@ -1,11 +1,11 @@
 """The interfaces through which a scan reads a replica.
 
-The scanner decides, and the implementations access the disk:
-`agent.store.scan_reader.StoreReplicaReader` over a volume, and tests over damaged or lying data.
+The scanner judges data, and implementations of the interfaces access the disk:
+`agent.store.scan_reader.StoreReplicaReader` reads a volume, and tests supply damaged data.
 
-Errors are `OSError`: the errno says whether the data, the volume or this process is at fault
-(`scanner.chunk_verdict.read_failure`). A block that vanishes is no error here: `row` returns None.
-A replica that vanishes is one, the store's own, and ends the scan.
+Errors are `OSError`. The errno distinguishes faults of the data, the volume and the process
+(`scanner.chunk_verdict.read_failure`). If a block is deleted during the scan, `row` returns None.
+If the replica is deleted, the store raises its own error, which ends the scan.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,14 +26,15 @@ class BlockFileReader(Protocol):
         ...
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read into a reused buffer; the view is valid until the next read of any block.
+        """Read into a reused buffer. The view is valid until the next read of any block.
 
-        Shorter than requested only at the end of the file. Raise OSError if the device fails.
+        The view is shorter than requested only at the end of the file. Raise OSError if the read
+        fails.
         """
         ...
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read from the medium again, into another buffer than `read` uses."""
+        """Read again, past the page cache, into another buffer than `read` uses."""
         ...
 
     def close(self) -> None:
@@ -43,7 +44,7 @@ class BlockFileReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StructureFault:
-    """A fault of a replica's files that is not a block's. `is_unreadable`: the file may exist, but
+    """A fault of a replica's files other than block files. `is_unreadable`: the file may exist, but
     cannot be accessed.
     """
 
@@ -56,10 +57,10 @@ class StructureFault:
 class Structure:
     """The contents of a replica's directory, besides the blocks that its rows describe.
 
-    `block_files` are the ids that have a file. `expected_blocks` are those that the replica had
-    when last examined (its tree, earlier findings): one of them without a row and without a
-    tombstone was lost, while an unexpected file was merely never committed. Both ascend. If no tree
-    can be read, `block_count_min` is the number of blocks of the last one; 0: unknown.
+    `block_files` has the ids of blocks with a file, ascending. `expected_blocks` has the ids of the
+    blocks in the replica's tree and earlier findings, ascending. An expected block without a row
+    and a tombstone is lost. A file without a row that is not expected was never committed. If no
+    tree can be read, `block_count_min` is the number of blocks of the last tree; 0 = unknown.
     """
 
     faults: tuple[StructureFault, ...]
@@ -69,14 +70,15 @@ class Structure:
 
 
 class ReadSplitting(Protocol):
-    """The division of a large read while others need the disk."""
+    """Splits large reads while other tasks need the disk."""
 
     def piece_bytes(self) -> int:
         """Return the maximum size of one read; 0 = unlimited."""
         ...
 
     def rest(self, length_bytes: int) -> None:
-        """Account for a piece that is not the read's last, and wait until the next is due."""
+        """Account for a piece of a read, except the last one, and wait until the next may be
+        read."""
         ...
 
 
@@ -105,21 +107,21 @@ class ReplicaReader(Protocol):
         ...
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Open the block's file, read its first `length_bytes`, close it: one short call.
+        """Open the file of a small block, read its first `length_bytes`, and close the file.
 
-        For small blocks. The view is valid until the next read of any block; it is shorter than
-        requested if the file is, and longer if the file is. Raise OSError.
+        The view is valid until the next read of any block. If the file is shorter or longer than
+        `length_bytes`, so is the view. Raise OSError if the file cannot be read.
         """
         ...
 
     def former_bytes(self, block_id: BlockId, offset: int) -> Iterable[bytes]:
-        """Return the known earlier contents of this place, newest first; a few at most."""
+        """Return the known earlier contents at this position, newest first; a few at most."""
         ...
 
     def structure(self) -> Structure:
-        """List the replica's files, and judge descriptor, tree file and directories."""
+        """List the replica's files, and check descriptor, tree file and directories."""
         ...
 
     def is_current(self) -> bool:
-        """Return True if the replica is still the one whose scan began: same generation."""
+        """Return True if the replica still has the generation of the scan's start."""
         ...

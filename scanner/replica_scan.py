@@ -1,15 +1,15 @@
-"""Reads a whole replica and judges it: rows and files in, a tree and findings out.
+"""Reads a complete replica, verifies its data, and returns a tree and findings.
 
     row (the witness written with the data) ─┐
                                              ├─ equal: a healthy leaf
     bytes on the medium ── window checksums ─┘  not equal: `chunk_verdict`, then a damaged leaf
 
-The tree describes the medium's content: a damaged chunk has the leaf of its damaged bytes and is
-not healthy, a missing chunk has no leaf, a block without a file or a row is absent. All faults are
-collected, because the repair needs them all.
+The tree describes the content of the medium. A damaged chunk has the leaf of its damaged bytes and
+is not healthy. A missing chunk has no leaf. A block without a file or a row is absent. The scan
+collects all faults, because the repair needs all of them.
 
-Nothing here writes, marks or repairs, and nothing is reported about a block that was deleted or
-rewritten during the read.
+The scan writes and repairs nothing, and does not mark the replica. It reports no finding about a
+block that was deleted or rewritten during the read.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -46,12 +46,12 @@ CHANGED: Final = "changed"
 
 
 class _StopError(Exception):
-    """Raised to end the walk; its text becomes `stopped_because`. Never leaves this module."""
+    """Ends the scan; its text becomes `stopped_because`. It is caught in this module."""
 
 
 def _transient(error: OSError) -> _StopError:
-    """Return the end of the walk for an error that says nothing about the data: a full file table,
-    no memory.
+    """Return the exception to end the scan after an error that is not a fault of the data, for
+    instance a full file table.
     """
     return _StopError(f"{Verdict.TRANSIENT}: {name_of(error)}")
 
@@ -69,13 +69,13 @@ def scan_replica(
     mark: KeepMark = no_mark,
     insists: bool = False,
 ) -> ScanOutcome:
-    """Read every chunk of the replica and judge it.
+    """Read and verify every chunk of the replica.
 
-    `progress` and `pace` are called after each read with the bytes it took; `pace` may wait. `stop`
-    is called before each read. For a block with nothing to read `progress` receives 0. An
-    interrupted scan of the same generation continues at `resume`, the last mark passed to `mark`.
-    One that `insists` reports as UNREADABLE what earlier scans failed to read. Raise SutureError if
-    the metadata cannot be read at all.
+    `progress` and `pace` are called after each read with the number of bytes read; `pace` may wait.
+    For a block without data `progress` receives 0. `stop` is called before each read. A scan of the
+    same generation resumes at `resume`, the last mark that an interrupted scan passed to `mark`.
+    With `insists`, data that earlier scans failed to read is reported as UNREADABLE. Raise
+    SutureError if the metadata cannot be read.
     """
     reader = RetryingReader(reader) if insists else reader
     scan = _Scan(reader, algorithm, now_ms, stop, progress, pace, witnesses, resume, mark)
@@ -87,7 +87,7 @@ def scan_replica(
 
 
 class _Scan:
-    """The state of one walk over one replica."""
+    """The state of one scan of one replica."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Scan:
         self._notebook.trace(self._reader.blocks)
 
     def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
-        """Read small blocks, one look each; a deviating one is scanned by itself."""
+        """Read a run of small blocks; a block that does not match its row is scanned by itself."""
         read, verify, marker = self._reader.read_whole, self._verify, self._marker
         resume = self._resume
         kind = run.checksum_type
@@ -178,7 +178,7 @@ class _Scan:
         self._tree.run(run, start, len(run.rows))
 
     def _scan_alike(self, block: UniformChunks, tombstones: Mapping[BlockId, int]) -> None:
-        """Read small chunks as if they were large ones; if that finds something, one by one."""
+        """Read and verify many small chunks at once; after a mismatch, one by one."""
         is_resumed = self._resume is not None and block.block_id <= self._resume.block_id
         file = None
         if not is_resumed and block.block_id not in tombstones:
@@ -244,7 +244,8 @@ class _Scan:
             raise _transient(error) from error
 
     def _decode(self, block_id: BlockId, row: bytes) -> BlockData | None:
-        """Decode a row, twice if need be; None when it is damaged or the block is gone."""
+        """Decode a row, and try again if it is damaged; None if it is damaged or the block is
+        deleted."""
         try:
             return decode_block(block_id, row)
         except DamagedData as first:
@@ -337,9 +338,9 @@ class _Scan:
         wholes: Wholes,
         attempt: Attempt = None,
     ) -> None:
-        """Read adjacent chunks in one go, and compare each with its row.
+        """Read adjacent chunks in one read, and compare each with its row.
 
-        `attempt` is the result of reading them, if that was done.
+        `attempt` is the result of an earlier read of these chunks, if any.
         """
         start = span[0].offset
         try:
@@ -372,7 +373,7 @@ class _Scan:
                 self._judge(block, row, file, chunk, first)
 
     def _compare(self, chunk: ChunkInfo, data: memoryview, whole: int) -> FirstRead | None:
-        """Return what must be judged; None if the data is as written."""
+        """Return the first read of a chunk with a mismatch; None if the data matches the row."""
         kind, window_bytes, expected = (
             chunk.checksum_type,
             chunk.bytes_per_checksum,
@@ -409,8 +410,8 @@ class _Scan:
     def _stands(self, block_id: BlockId, row: bytes) -> bool:
         """Return True if findings about a block may be reported.
 
-        Return False if its row is gone, because it was deleted during the read. A changed row or
-        replica ends the scan, because the data that was read no longer exists.
+        Return False if the block was deleted during the read. If the row or the replica has
+        changed, end the scan, because the data that was read no longer exists.
         """
         now = self._reader.row(block_id)
         if now is None:
@@ -420,7 +421,7 @@ class _Scan:
         return True
 
     def _look(self) -> None:
-        """Report progress, and end the walk if requested, during long work without reads."""
+        """Report progress, and end the scan if requested; called during long work without reads."""
         if self._stop():
             raise _StopError(STOPPED)
         self._progress(0)

@@ -3,8 +3,9 @@
     blocks by id, chunks by offset
     ├── read, clean ──┼── doubt ──┼── read, clean ──┤ mark ├── not read yet ──►
 
-Data before the mark is not read again, except chunks in doubt: damage is judged again, so that
-every finding rests on this process's own reads. A mark is valid for one generation only.
+A resumed scan does not read data before the mark again, except chunks in doubt. It judges damage
+again, so that every finding is based on reads of this process. A mark is valid for one generation
+only.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,14 +21,16 @@ DOUBTS_MAX: Final = 1_000  # with more, the mark does not advance
 
 
 Doubt = tuple[BlockId, int, int]
-"""Block id, offset and length in bytes of what was not clean; of no block or chunk: -1."""
+"""Block id, offset and length in bytes of a possible fault; -1 if it is not about a block or
+chunk."""
 
 
 @dataclass(frozen=True)
 class ScanMark:
     """The progress of a scan: everything before `offset` of block `block_id` was read.
 
-    `doubts`: places there that were not clean. `bytes_read`: by this scan so far.
+    `doubts` has the positions of possible faults before the mark. `bytes_read` is the number of
+    bytes that the scan has read.
     """
 
     block_id: BlockId
@@ -36,19 +39,19 @@ class ScanMark:
     bytes_read: int
 
     def covers_block(self, block: BlockData) -> bool:
-        """Return True if the whole block was read and nothing in it is in doubt."""
+        """Return True if the complete block was read without a possible fault."""
         return self.covers_id(block.block_id)
 
     def covers_id(self, block_id: BlockId) -> bool:
-        """Return the same for a block of which only the id is known."""
+        """Return the same as `covers_block`, given only the id of the block."""
         return block_id < self.block_id and block_id not in self._doubts
 
     def covers(self, block_id: BlockId, span: tuple[ChunkInfo, ...]) -> bool:
-        """Return True if these chunks of the block were read and are clean."""
+        """Return True if these chunks of the block were read without a possible fault."""
         return self.covers_range(block_id, span[0].offset, span[-1].end)
 
     def covers_range(self, block_id: BlockId, start: int, end: int) -> bool:
-        """Return True if these bytes of the block were read and are clean."""
+        """Return True if these bytes of the block were read without a possible fault."""
         if (block_id, end) > (self.block_id, self.offset):
             return False
         return not any(
@@ -59,8 +62,8 @@ class ScanMark:
     def parts(
         self, block_id: BlockId, span: tuple[ChunkInfo, ...]
     ) -> Iterator[tuple[bool, tuple[ChunkInfo, ...]]]:
-        """Yield the span in parts, with whether each must be read: before the mark only places in
-        doubt, after it everything.
+        """Yield the parts of a span, each with True if a scan has read it without a possible fault,
+        so that it need not be read again.
         """
         is_covered = self.covers(block_id, span)
         if is_covered or (block_id, span[-1].end) > (self.block_id, self.offset):
@@ -78,8 +81,8 @@ class ScanMark:
 
 
 def all_but(places: Iterable[Doubt]) -> ScanMark:
-    """Return the mark of a scan that has only these places left. A place without an offset or a
-    length is the whole block.
+    """Return a mark with which a scan reads only these positions. A position without an offset or
+    length stands for the complete block.
     """
     doubts = frozenset(
         (block_id, offset, length_bytes)
@@ -98,7 +101,8 @@ def no_mark(_mark: ScanMark) -> None:
 
 
 class ScanMarkRecorder:
-    """Offers marks while a scan proceeds; never one before the mark that it resumed from."""
+    """Passes marks to `keep` while a scan proceeds; none before the mark that the scan resumed
+    at."""
 
     def __init__(self, keep: KeepMark, resume: ScanMark | None) -> None:
         self._keep = keep
@@ -107,11 +111,11 @@ class ScanMarkRecorder:
         self._offered_bytes = resume.bytes_read if resume else 0
 
     def doubt(self, block_id: BlockId, offset: int, length_bytes: int) -> None:
-        """Remember a place that must be read again."""
+        """Record a position that a resumed scan must read again."""
         self._doubts.add((block_id, offset, length_bytes))
 
     def passed(self, block_id: BlockId, end: int, bytes_read: int) -> None:
-        """Offer a mark after `end`, if enough was read since the last one."""
+        """Pass a mark at `end` to `keep`, if enough bytes were read since the last mark."""
         if bytes_read - self._offered_bytes < MARK_BYTES_MIN or len(self._doubts) > DOUBTS_MAX:
             return
         if (block_id, end) <= self._behind:

@@ -1,11 +1,11 @@
 """Computes sample sizes and their significance with the hypergeometric distribution. Pure.
 
-Of N chunks n are drawn without replacement. If K of them are bad, none of those is drawn with
-probability C(N-K, n) / C(N, n), which is at most (1 - K/N)^n. So n = ln(1-c) / ln(1-f) chunks are
-enough for any N, and fewer suffice if N is small.
+A sample draws n of N chunks without replacement. If K chunks are bad, the probability that the
+sample has no bad chunk is C(N-K, n) / C(N, n), which is at most (1 - K/N)^n. Therefore n = ln(1-c)
+/ ln(1-f) chunks are enough for any N (confidence c, bad fraction f), and fewer if N is small.
 
-A sample without bad chunks bounds their share, with a confidence. It verifies nothing: the chunks
-that were not drawn remain unknown.
+A sample without bad chunks gives an upper bound of the bad fraction, with a confidence. It proves
+nothing about the chunks that were not drawn.
 """
 
 import math
@@ -24,9 +24,9 @@ ROUNDING: Final = 1e-9  # of a count that should be whole, and of sums of logari
 
 @dataclass(frozen=True, slots=True)
 class SampleSize:
-    """The significance of a sample of `drawn_count` of `chunk_count` chunks: if at least
-    `bad_count` of them are bad, it contains one with probability `power`. `endless_count` is the
-    sample size for an infinite number.
+    """The size of a sample: `drawn_count` of `chunk_count` chunks. If at least `bad_count` chunks
+    are bad, the sample contains a bad chunk with probability `power`. `endless_count` is the sample
+    size for an infinite number of chunks.
     """
 
     chunk_count: int
@@ -37,7 +37,7 @@ class SampleSize:
 
 
 def miss_probability(chunk_count: int, *, bad_count: int, drawn_count: int) -> float:
-    """Return the probability that none of the bad chunks is drawn: C(N-K, n) / C(N, n).
+    """Return the probability that no bad chunk is drawn: C(N-K, n) / C(N, n).
 
     Computed as a product of min(K, n) factors, by symmetry.
     """
@@ -58,10 +58,8 @@ def endless_count(confidence: float, fraction: float) -> int:
 
 def sample_size(chunk_count: int, *, confidence: float, fraction: float) -> SampleSize:
     """Return the smallest sample of `chunk_count` chunks that contains a bad one with this
-    confidence, if at least the fraction of them is bad. Both are in (0, 1]; a confidence of 1 is
-    not.
-
-    Raise ValueError.
+    confidence, if at least this fraction is bad. Raise ValueError if the confidence is not in (0,
+    1) or the fraction not in (0, 1].
     """
     if not 0 < confidence < 1:
         raise ValueError(f"a confidence of {confidence:g} is not between 0 and 1")
@@ -84,15 +82,16 @@ def sample_size(chunk_count: int, *, confidence: float, fraction: float) -> Samp
 
 
 def drawn(chunk_count: int, *, drawn_count: int, seed: int) -> list[int]:
-    """Return the numbers of the chunks to read, ascending from 0. Each sample of this size is
-    equally likely, and the seed reproduces it. Raise ValueError if there are not so many.
+    """Return the numbers of the chunks to read, from 0, ascending. Every sample of this size has
+    the same probability; the same seed returns the same sample. Raise ValueError if there are fewer
+    chunks.
     """
     chance = random.Random(seed)  # noqa: S311 - to be repeated, and no secret
     return sorted(chance.sample(range(chunk_count), drawn_count))
 
 
 def split(numbers: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """Return how many of the numbers fall into each of consecutive portions."""
+    """Return the number of drawn chunks in each of consecutive portions."""
     ends = np.fromiter(accumulate(counts), np.int64, len(counts))
     hit = np.searchsorted(ends, np.asarray(numbers, np.int64), side="right")
     found: list[int] = np.bincount(hit, minlength=len(counts)).tolist()

@@ -21,11 +21,11 @@ from scanner.scan_tree import UNREADABLE_LEAF, ScanTreeBuilder
 class ScanOutcome:
     """The results of one scan.
 
-    `stopped_because` says why the walk ended early ("stopped", "changed", or a transient errno):
-    then neither tree nor findings may be committed. `undecided_count` counts chunks of which not
-    even the medium's content is known: then the findings are valid, the tree is not. `findings` is
-    bounded, `finding_count` is not. `disagreement_count` counts chunks on which the two checksum
-    libraries differed.
+    `stopped_because` is the reason why the scan ended early ("stopped", "changed", or a transient
+    errno); then neither tree nor findings may be committed. `undecided_count` is the number of
+    chunks whose content on the medium is unknown; if it is not 0, the findings are valid, but the
+    tree is not. `findings` is bounded, `finding_count` is not. `disagreement_count` is the number
+    of chunks for which the two checksum libraries differed.
     """
 
     tree: Tree
@@ -41,7 +41,7 @@ class ScanOutcome:
 
     @property
     def complete(self) -> bool:
-        """True if every byte was read and judged, so that the tree may be committed."""
+        """True if every byte was read and has a verdict, so that the tree may be committed."""
         return not self.stopped_because and not self.undecided_count
 
     @property
@@ -61,7 +61,7 @@ class ScanRecord:
         now_ms: Callable[[], int],
         doubt: Callable[[BlockId, int, int], None],
     ) -> None:
-        """`doubt` is called with the place of every finding."""
+        """`doubt` is called with the position of every finding."""
         self.tree = ScanTreeBuilder(algorithm)
         self.notebook = FindingCollector(container_id, now_ms, doubt)
         self._disagreement_count = 0
@@ -84,7 +84,7 @@ class ScanRecord:
         )
 
     def judged(self, block: BlockData, chunk: ChunkInfo, judgement: ChunkJudgement) -> None:
-        """Record the judgement on the next chunk: a fault of this host, or damage."""
+        """Record the judgement on the next chunk: a fault of the host, or damage."""
         if judgement.verdict is Verdict.SUSPECT_HOST:
             self._suspect(block, chunk, judgement)
         else:
@@ -108,7 +108,7 @@ class ScanRecord:
         self.tree.damaged(chunk, length_bytes, leaf)
 
     def without_file(self, block: BlockData, error: FileNotFoundError) -> None:
-        """Record that the file of a block with chunks is missing, and what is in its place."""
+        """Record that the file of a block is missing, with what exists at its path instead."""
         evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
         if error.strerror and error.strerror != os.strerror(errno.ENOENT):
             evidence += f"; {error.strerror}"
@@ -144,9 +144,11 @@ class ScanRecord:
         *,
         look: Callable[[], None],
     ) -> None:
-        """Record faults of the replica as a whole: files without rows and rows without files;
-        `reader` confirms that each is still so. `look` is called before each block, of which there
-        may be as many as the replica has if its rows were lost.
+        """Record faults of the replica's directory and of its set of blocks, for instance files
+        without rows.
+
+        `reader` confirms each fault. `look` is called before each block, because there may be many
+        if the rows were lost.
         """
         for item in found.faults:
             damage = Verdict.UNREADABLE if item.is_unreadable else Verdict.CORRUPT

@@ -6,15 +6,15 @@
     pressure that is not the scan's own ──┤
     what its own reads reach ─► ceiling ──┘
 
-Slow increase and fast decrease, as in AIMD (Chiu and Jain 1989), but proportional, because disks
-differ by a factor of a hundred. The rate doubles until the first sign of trouble, and grows more
-slowly near the rate that was too high last time, as in CUBIC (RFC 9438). The clients' latency
-without the scan is not known from config: while they read, the scan pauses briefly every few
-seconds, and the two latencies are compared.
+The rate increases slowly and decreases fast, as in AIMD (Chiu and Jain 1989), but in proportion to
+the rate, because disks differ by a factor of a hundred. The rate doubles until clients are first
+disturbed. Later it grows more slowly near the rate that was too high last time, as in CUBIC (RFC
+9438). To know the clients' latency without a scan, the scan pauses for a second every few seconds
+while clients read. The latencies during scan and pause are compared.
 
-A rate far above the disk's has no effect, and coming down from it would take minutes. So if no
-ceiling is set, it follows the speed of the scan's own reads (as a TCP sender's window follows its
-use, RFC 7661).
+A rate far above the disk's speed has no effect, and a decrease from such a rate would take minutes.
+Therefore, if no ceiling is configured, the ceiling follows the speed of the scan's reads (as a TCP
+sender's window follows its use, RFC 7661).
 
 Pure: the caller supplies time and measurements. One owner at a time, except `Latencies`.
 """
@@ -52,7 +52,7 @@ REACH: Final = 1.5  # of an automatic ceiling to the speed of the reads
 
 
 class Latencies:
-    """Latencies of clients' reads, beside the scan and without it.
+    """Latencies of clients' reads, during a scan and during its pauses.
 
     `add` is thread-safe: appending to a deque is atomic.
     """
@@ -64,7 +64,7 @@ class Latencies:
         self._scanned_at_s = float("-inf")
 
     def add(self, now_s: float, latency_s: float) -> None:
-        """Count a read that ended at `now_s`."""
+        """Record the latency of a read that ended at `now_s`."""
         self._read_at_s = now_s
         begun_s = now_s - latency_s
         if begun_s > self._scanned_at_s + ACTIVE_S or (is_pause(now_s) and is_pause(begun_s)):
@@ -81,7 +81,8 @@ class Latencies:
         return self._read_at_s > now_s - CYCLE_S
 
     def compared(self, now_s: float, since_s: float) -> "LatencyComparison | None":
-        """Return both p99s, of reads beside the scan since `since_s`; None if there are too few."""
+        """Return the comparison of reads during the scan since `since_s` with those during pauses;
+        None if there are too few reads."""
         beside = _since(self._beside, max(since_s, now_s - KEPT_S))
         without = _since(self._without, now_s - KEPT_WITHOUT_S)
         if min(len(beside), len(without)) < SAMPLES_MIN:
@@ -96,22 +97,22 @@ def _since(samples: Iterable[tuple[float, float]], since_s: float) -> list[float
 
 @dataclass(frozen=True, slots=True)
 class LatencyComparison:
-    """Clients' reads beside a scan: their number, and how many exceeded `too_slow_s`."""
+    """Clients' reads during a scan: their number, and the number slower than `too_slow_s`."""
 
     count: int
     slow_count: int
 
     @property
     def is_disturbed(self) -> bool:
-        """True if the scan slows clients more than allowed: over a hundredth of their reads are too
-        slow, and so many more that it is not chance.
+        """True if the scan slows clients more than allowed: significantly more than a hundredth of
+        their reads are too slow.
         """
         expected = self.count / 100
         return self.slow_count > expected + DEVIATIONS * sqrt(expected)
 
 
 def too_slow_s(p99_without_s: float) -> float:
-    """Return the latency that a hundredth of the reads beside a scan may exceed."""
+    """Return the latency that at most a hundredth of the reads during a scan may exceed."""
     return max(p99_without_s * RATIO_MAX, p99_without_s + NOISE_S)
 
 
@@ -121,16 +122,16 @@ def p99_of(values: list[float]) -> float:
 
 
 def is_pause(now_s: float) -> bool:
-    """Return True if all scans of this process pause now, if clients read. All volumes have one
-    rhythm, because they may share a bus, a controller or the processor.
+    """Return True during a pause of the scans. All volumes pause at the same time, because they may
+    share a bus, a controller or the processor.
     """
     return now_s % CYCLE_S < PAUSE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceLimits:
-    """Bounds of one volume's scan. 0 = none; for the ceiling, the speed of its reads. With
-    `fixed_bytes_per_s` nothing is adjusted.
+    """Limits of one volume's scan rate. 0 = no limit; a ceiling of 0 follows the speed of the
+    reads. With `fixed_bytes_per_s` the rate is not adjusted.
     """
 
     floor_bytes_per_s: int = MIB
@@ -163,7 +164,8 @@ class RateControl:
 
     @property
     def lowest_bytes_per_s(self) -> float:
-        """The rate below which no latency can push the scan: for the interval, or the floor."""
+        """The minimum rate, whatever the latency: the rate that the interval requires, or the
+        floor."""
         return min(max(self._needed, self._limits.floor_bytes_per_s), self._highest)
 
     @property
@@ -175,11 +177,11 @@ class RateControl:
         return max(REACH * self._reached, self._needed, self._limits.floor_bytes_per_s)
 
     def reached(self, bytes_per_s: float) -> None:
-        """Record the speed of the scan's own reads, without its waits."""
+        """Record the speed of the scan's reads, without its waits."""
         self._reached = bytes_per_s
 
     def begin_at(self, bytes_per_s: float) -> None:
-        """Start at a known good rate, if it is above the lowest."""
+        """Start at the given rate, if it is higher than the minimum rate."""
         self._rate = min(max(self._rate, bytes_per_s), self._highest)
 
     def need(self, bytes_per_s: float) -> None:
@@ -189,7 +191,7 @@ class RateControl:
             self._rate = max(self._rate, self.lowest_bytes_per_s)
 
     def adjust(self, now_s: float, others_pressure: float) -> None:
-        """Make one decision: faster or slower. `others_pressure`: share of time in which tasks
+        """Increase or decrease the rate once. `others_pressure` is the share of time in which tasks
         other than the scan waited for a disk.
         """
         if self._limits.fixed_bytes_per_s:
@@ -223,7 +225,7 @@ class RateControl:
 
 
 class Budget:
-    """The bytes that may be read: a token bucket of `BURST_S`."""
+    """A token bucket that limits reads, with a burst of `BURST_S`."""
 
     def __init__(self, now_s: float) -> None:
         self._due_s = now_s
@@ -249,8 +251,8 @@ class Pacer:
         self.rate = RateControl(limits, latencies)
 
     def change(self, limits: PaceLimits) -> None:
-        """Apply other limits. Thread-safe. Debt of earlier reads is dropped: at a far too low rate
-        it would take hours to pay.
+        """Replace the limits, and reset the budget. Thread-safe. Without the reset, a wait at a low
+        earlier rate could last hours.
         """
         self._limits = limits
         self.rate.change(limits)
@@ -259,8 +261,7 @@ class Pacer:
     def piece_bytes(self, now_s: float) -> int:
         """Return the maximum size of one read; 0 = unlimited.
 
-        While clients read, a large read makes all arriving ones wait: at a low rate these are few,
-        but they are the slowest hundredth.
+        While clients read, a large read of the scan delays all arriving reads of clients.
         """
         if self._limits.fixed_bytes_per_s or not self._latencies.are_recent(now_s):
             return 0
@@ -307,10 +308,10 @@ class PressureSample:
 
 
 def pressure_of_others(first: PressureSample, second: PressureSample) -> float:
-    """Return a lower bound on the share of time in which tasks other than our scans waited for a
+    """Return a lower bound on the share of time in which tasks other than the scans waited for a
     disk.
 
-    A scan waits for its reads, and the kernel counts that too; only the excess is others'.
+    The kernel also counts the scans' waits for their own reads, which are subtracted.
     """
     duration_s = second.at_s - first.at_s
     if duration_s <= 0:
@@ -320,7 +321,7 @@ def pressure_of_others(first: PressureSample, second: PressureSample) -> float:
 
 
 def parse_stall_us(text: str) -> int:
-    """Return `total` of the `some` line of /proc/pressure/io. Raise ValueError."""
+    """Return `total` of the `some` line of /proc/pressure/io. Raise ValueError if there is none."""
     for line in text.splitlines():
         kind, *fields = line.split()
         if kind == "some":

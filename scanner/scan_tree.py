@@ -1,4 +1,4 @@
-"""Builds the tree of a scan: blocks in order, with the medium's content of their chunks."""
+"""Builds the tree of a scan from blocks in order and the content of their chunks on the medium."""
 
 from typing import Final
 
@@ -12,11 +12,11 @@ from scanner.rows.small_blocks import SimpleRun
 from scanner.rows.uniform_chunks import UniformChunks
 
 UNREADABLE_LEAF: Final = b"unreadable"
-"""Folded instead of sums where there are none, so that the leaf equals no healthy one."""
+"""Input of the fold for an unreadable chunk, whose leaf then differs from every healthy leaf."""
 
 
 class ScanTreeBuilder:
-    """A growing tree, and its number of blocks and chunks."""
+    """Builds a tree, and counts its blocks and chunks."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._builder = TreeBuilder(algorithm)
@@ -35,12 +35,12 @@ class ScanTreeBuilder:
         self._builder.add_block(block_id)
 
     def healthy(self, *chunks: ChunkInfo) -> None:
-        """Add chunks that are as written."""
+        """Add chunks whose data matches their row."""
         self._clean += chunks
         self.chunk_count += len(chunks)
 
     def damaged(self, chunk: ChunkInfo, length_bytes: int, sums: bytes) -> None:
-        """Add the medium's content of a damaged chunk, by its window sums."""
+        """Add a damaged chunk, by the window checksums of its content on the medium."""
         self._add_clean()
         self.chunk_count += 1
         self._builder.add_chunk(chunk.offset, length_bytes, sums, False)
@@ -55,7 +55,7 @@ class ScanTreeBuilder:
         self._builder.add_blocks(run.block_ids[part], counts, run.spans[part], run.leaves[part])
 
     def alike(self, block: UniformChunks, count: int) -> None:
-        """Add a block with its first chunks, which are healthy."""
+        """Add a block with its first chunks, all healthy."""
         self._add_clean()
         self.block_count += 1
         self.chunk_count += count

@@ -3,12 +3,13 @@
     last read L ─┬─ rest ─┬─ slot ────────── due ─────────────┬─ deadline L + interval
                  └ 0.12 of the interval      rate rises with  ┘  the time that is left
 
-Slots come once a period, which is 0.8 of the interval. The place of a replica's slot in the period
-follows from the container's and the datanode's id: the load of a host is even although all its
-replicas were written in one night, and the copies of one container are read at different times,
-without communication between datanodes.
+A replica has one slot in each period, which is 0.8 of the interval. The position of the slot in the
+period is a hash of the container's and the datanode's id. Therefore the load of a host is even,
+even if all its replicas were written at the same time. The replicas of a container are read at
+different times, without communication between datanodes.
 
-Pure: no clock, no disk. Times are wall time, because intervals outlive the process.
+Pure: no clock, no disk. Times are wall time, because an interval may be longer than the process
+runs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,9 +46,10 @@ class Urgency(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScanCandidate:
-    """A replica that may be read. `read_at_ms`: the end of its last whole read, 0 = never;
-    `doubt_since_ms`: when its volume became suspect, 0 = not. `last_copy_since_ms`: reads before it
-    do not count, because no other copy is healthy; 0 = others are.
+    """A replica that may be read. `read_at_ms`: end of its last complete read, 0 = never.
+    `doubt_since_ms`: the time when its volume became suspect, 0 = not suspect.
+    `last_copy_since_ms`: the time since which no other replica is healthy, so that it must be read
+    again; 0 = others are healthy.
     """
 
     container_id: ContainerId
@@ -79,10 +81,11 @@ class ScheduledReplica:
 
 @dataclass(frozen=True, slots=True)
 class Agenda:
-    """The reads of one volume that are due, most urgent first.
+    """The due reads of one volume, most urgent first.
 
-    `needed_bytes_per_s` just meets the interval. `wait_s`: until something is due. `lag_s`: by how
-    much the oldest read is past its deadline; 0.0 means that the interval is met.
+    `needed_bytes_per_s` is the lowest rate that meets the interval. `wait_s` is the time until the
+    next read is due. `lag_s` is the time since the earliest missed deadline; 0.0 if none was
+    missed.
     """
 
     due: tuple[ScheduledReplica, ...]
@@ -146,14 +149,14 @@ class Schedule:
 
     @property
     def rest_s(self) -> float:
-        """The time after a read in which only a doubt justifies another read."""
+        """The time after a read in which a replica is read again only for an urgent reason."""
         return REST_SHARE * self._period_ms / 1000
 
     def item(self, candidate: ScanCandidate, now_ms: int) -> ScheduledReplica:
-        """Return when the candidate is due and its deadline.
+        """Return the candidate with its due time and its deadline.
 
-        A read in the future means that the clock jumped: the replica counts as due, because
-        otherwise it would not be read for years.
+        If the last read is in the future, the clock was changed. The replica is then due now,
+        because otherwise it might not be read for years.
         """
         read_at_ms = candidate.read_at_ms
         if not read_at_ms:
@@ -175,7 +178,8 @@ class Schedule:
         return phase
 
     def agenda_of(self, candidates: Candidates, now_ms: int) -> Agenda:
-        """Return the same as `agenda`, for a hundred thousand in a few hundredths of a second."""
+        """Return the same as `agenda`, from columns: 100,000 candidates in some hundredths of a
+        second."""
         read_at_ms = candidates.read_at_ms.astype(np.float64)  # whole milliseconds: exact
         is_read = candidates.read_at_ms > 0
         is_urgent = (
@@ -205,7 +209,8 @@ class Schedule:
         )
 
     def _phases_of(self, container_ids: U64s) -> npt.NDArray[np.float64]:
-        """Return the phases of ascending ids, cached from the last call."""
+        """Return `phase_of` for each of these ascending ids; the result of the last call is
+        cached."""
         if not np.array_equal(container_ids, self._phase_ids):
             known = dict(zip(self._phase_ids.tolist(), self._phase_column.tolist(), strict=True))
             phases = [
@@ -246,10 +251,10 @@ class Schedule:
     def _needed_bytes_per_s(
         self, due: Sequence[ScheduledReplica], used_bytes: int, now_ms: int
     ) -> float:
-        """Return the rate at which every due item ends before its deadline, in this order.
+        """Return the rate at which each due read, in this order, ends before its deadline.
 
-        It is at least the rate that reads everything once a period, for what becomes due meanwhile.
-        A missed deadline counts as if it were a margin away.
+        The rate is at least the rate that reads all replicas once per period, because further reads
+        become due in the meantime. A missed deadline counts as if one margin of time remained.
         """
         needed = used_bytes / self._period_ms * 1000
         margin_ms = MARGIN_SHARE * self._interval_ms
@@ -263,10 +268,10 @@ class Schedule:
 
 
 def phase_of(container_id: ContainerId, datanode_id: str) -> float:
-    """Return the place in the period at which this datanode reads its replica, in [0, 1).
+    """Return the position in the period, in [0, 1), at which this datanode reads its replica.
 
-    A random place, which every datanode computes for itself: for three copies, the longest gap
-    without a read is on average 0.61 of a period, instead of a whole one.
+    The position is a hash, so that datanodes read the replicas of a container at different times:
+    for three replicas, the longest time without a read of any is on average 0.61 of a period.
     """
     score = leaf_checksum(Algorithm.XXH3_64, container_id, 0, datanode_id.encode())
     return score / CHECKSUMS
@@ -304,7 +309,7 @@ class ScanHours:
 
 
 def parse_window(text: str) -> tuple[int, int]:
-    """Parse `22:00-06:00`. Raise ValueError."""
+    """Parse a window like `22:00-06:00` into minutes. Raise ValueError if it is invalid."""
     first, _, end = text.partition("-")
     minutes = (_minute(first), _minute(end))
     if minutes[0] == minutes[1]:
@@ -323,10 +328,10 @@ def _minute(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feasibility:
-    """The check that one volume can be read within the interval, with its arithmetic.
+    """The check whether one volume can be read within the interval, with its calculation.
 
-    `offered_bytes_per_s`: the rate that config or disk allow, named by `offered_by`; 0 = unknown.
-    `open_share`: share of the day in which reading is allowed.
+    `offered_bytes_per_s`: the rate that configuration or disk allow; `offered_by` names which. 0 =
+    unknown. `open_share`: share of the day in which reading is allowed.
     """
 
     volume: str
@@ -347,7 +352,7 @@ class Feasibility:
         return not self.offered_bytes_per_s or self.needed_bytes_per_s <= self.offered_bytes_per_s
 
     def __str__(self) -> str:
-        """The arithmetic, in readable form."""
+        """The calculation as text."""
         a_day = "" if self.open_share >= 1 else f", {self.open_share * 24:.1f} hours a day"
         needed = (
             f"volume {self.volume}: {self.used_bytes / 1e9:.1f} GB within "

@@ -1,10 +1,10 @@
 """Decides when a read failure is UNREADABLE: after three failures over at least an hour.
 
-One failure says nothing about the data unless its errno is listed as the device's: rights that are
-being changed, a network that comes back, a medium on which no two reads of a chunk agree. Scans
-count failures (`Doubt`). From the third on, an hour after the first, the next scan reads through
-`RetryingReader`: the same failure is then the verdict, block by block. A host that lacks a resource
-never leads to it.
+A single read failure with an errno that is not listed as a device error is no verdict on the data.
+It may be caused by changed permissions, a network outage, or a medium whose reads differ. Scans
+count such failures (`UnreadableRecord`). After three failures over at least an hour, the next scan
+reads through `RetryingReader`, so that a repeated failure is UNREADABLE for the block. A lack of
+resources of the host never leads to this verdict.
 """
 
 from collections.abc import Iterator
@@ -36,15 +36,15 @@ class UnreadableRecords(Protocol):
     """The stored read failures of one replica."""
 
     def note(self, why: str) -> None:
-        """Count a scan that ended because of a read failure; durable on return."""
+        """Record that a scan ended because of a read failure. The record is durable on return."""
         ...
 
     def are_over(self) -> bool:
-        """Return True if a failure is now to be reported as UNREADABLE."""
+        """Return True if the next scan must report a read failure as UNREADABLE."""
         ...
 
     def are_noted(self) -> bool:
-        """Return True if any scan since the last whole one had a read failure."""
+        """Return True if a scan since the last complete scan had a read failure."""
         ...
 
 
@@ -56,7 +56,7 @@ def incremented(had: UnreadableRecord | None, now_ms: int, why: str) -> Unreadab
 
 
 def is_over(doubt: UnreadableRecord | None, now_ms: int) -> bool:
-    """Return True if the failures are so many, over so long a time, that they are lasting."""
+    """Return True if there were `TRIES_MIN` failures over at least `SPAN_MS_MIN`."""
     if doubt is None or doubt.count < TRIES_MIN:
         return False
     return now_ms - doubt.first_at_ms >= SPAN_MS_MIN
@@ -73,7 +73,7 @@ def _insisting() -> Iterator[None]:
 
 
 class _InsistentFile:
-    """An open block file."""
+    """An open block file whose read failures are raised as RepeatedError."""
 
     def __init__(self, file: BlockFileReader) -> None:
         self._file = file
@@ -97,7 +97,7 @@ class _InsistentFile:
 
 
 class RetryingReader:
-    """A `ReplicaReader` over another whose failures are final."""
+    """Wraps a `ReplicaReader`, and raises its read failures as RepeatedError."""
 
     def __init__(self, reader: ReplicaReader) -> None:
         self._reader = reader

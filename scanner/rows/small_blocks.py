@@ -1,9 +1,10 @@
-"""Processes many small blocks at once: their rows are parsed together.
+"""Parses the rows of many small blocks together.
 
-A container may hold half a million blocks of one small chunk. Then the work per block dominates a
-scan. So rows are parsed in columns, and the leaves of a healthy tree are folded in columns, too;
-only one read of the file remains per block. A block of several chunks, of another checksum type or
-with a damaged row is not simple, and is scanned by itself or by `scanner.rows.uniform_chunks`.
+A container may have half a million blocks of one small chunk, so that the work per block dominates
+a scan. Therefore rows are parsed as columns, and the leaves of healthy chunks are folded as
+columns. The only work per block is one read of its file. A block with several chunks, another
+checksum type or a damaged row is not simple. It is scanned by itself or by
+`scanner.rows.uniform_chunks`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,9 +50,9 @@ FIRST_SUM_END: Final = SUMS_START + SUM_BYTES
 class SimpleRun:
     """Consecutive simple blocks: one chunk at offset 0 each, all with one checksum type.
 
-    All sequences have one item per block. `first_sums` are the checksums of the first windows,
-    `sums_ends` says where those of all windows end in the row; `spans` and `leaves` are those of
-    the tree if the chunk is healthy.
+    All sequences have one item per block. `first_sums` has the checksum of each first window, and
+    `sums_ends` the end of the window checksums in each row. `spans` and `leaves` are the values in
+    the tree of a healthy chunk.
     """
 
     checksum_type: ChecksumType

@@ -1,4 +1,4 @@
-"""Groups the chunks of one block for a scan: several per read, each compared as a whole."""
+"""Groups the chunks of one block into reads of several chunks."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
@@ -7,7 +7,7 @@ from merkle.replica import ChunkInfo
 from scanner.chunk_verdict import Witnesses
 
 Wholes: TypeAlias = Mapping[tuple[int, int], int]
-"""The CRC to expect of a chunk's data, by where the chunk begins and ends."""
+"""The expected CRC of a chunk's data, by the chunk's start and end."""
 
 
 def spans_of(
@@ -30,8 +30,8 @@ def spans_of(
 
 
 def expected_wholes(chunks: tuple[ChunkInfo, ...], witnesses: Witnesses) -> Wholes:
-    """Return the checksum to expect of each whole chunk; empty if the witnesses do not
-    support it.
+    """Return the expected checksum of each complete chunk; empty if the witnesses do not support
+    it.
     """
     if witnesses.wholes is None:
         return {}

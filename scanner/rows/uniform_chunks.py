@@ -3,11 +3,10 @@
     64 KiB chunks of four windows each      ░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░
     read, and compared, in one go           ──────── 4 MiB ────────┤ ───── 4 MiB ─────
 
-A client that syncs often writes chunks of some kilobytes. Then the work per chunk dominates a scan:
-decoding its row, slicing its data, comparing its sums, building its leaf. If no window is cut by
-the end of a chunk, the windows of many consecutive chunks are those of one large chunk. So they are
-compared together, and their leaves are built in columns; only on a mismatch is each chunk checked
-by itself.
+A client that syncs often writes chunks of some kilobytes, so that the work per chunk dominates a
+scan. If every chunk but the last has only full windows, the windows of consecutive chunks are the
+same as those of one large chunk. Therefore many chunks are compared together, and their leaves are
+built as columns. Each chunk is compared by itself only after a mismatch.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from merkle.replica import BLOCK_BYTES_MAX, BlockId, ChecksumType, ChunkInfo
 from merkle.tree_columns import spans_of
 
 SIMPLE_TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
-"""Of nearly every block that was ever written, by Ozone's clients and by ours."""
+"""The checksum types of nearly all blocks, of Ozone's clients and of Suture's."""
 
 SUM_BYTES: Final = 4  # of one window, for either type
 
@@ -39,8 +38,8 @@ class ChunkStretch:
 
 @dataclass(frozen=True, slots=True)
 class UniformChunks:
-    """A block of adjacent small chunks with one checksum type and window size, none cut by a
-    chunk's end but the last, so all windows of a stretch are those of one large chunk.
+    """A block of adjacent small chunks with one checksum type and window size. Every chunk but the
+    last has only full windows, so a stretch has the same windows as one large chunk.
 
     `ends`, `spans` and `leaves` have one item per chunk; `sums` are the checksums of all windows.
     """
@@ -80,7 +79,7 @@ class UniformChunks:
 def alike_blocks(
     parsed: RowColumns, raws: Sequence[bytes], leaves: U64s, length_bytes_max: int
 ) -> dict[int, UniformChunks]:
-    """Return the blocks with equal chunks of at most `length_bytes_max`, by their place in the
+    """Return the blocks with equal chunks of at most `length_bytes_max`, by their index in the
     batch.
     """
     counts = parsed.chunk_counts
@@ -143,8 +142,8 @@ def _alike(
 
 
 def kinds_of(parsed: RowColumns, firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the type and window size of each chunk, from the table before a row's leaves; `firsts`
-    are the first chunks of the rows.
+    """Return the checksum type and window size of each chunk, from the table at the start of a row.
+    `firsts` has the index of each row's first chunk.
     """
     counts = parsed.chunk_counts
     some = counts > 0
