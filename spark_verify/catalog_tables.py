@@ -2,10 +2,10 @@
 
     rows of a finished run ─► <catalog>.<namespace>.<table>
 
-A commit covers one table only. As with files, the run's row in `runs` is therefore removed first
-and written last: readers ignore rows of a run that has no row in `runs`. Older rows of the same run
-are replaced, so publishing again does no harm. The session's configuration defines the catalogs,
-their formats and the location of their files.
+A commit covers only one table. Therefore the run's row in `runs` is removed first and written last,
+as with files. Readers ignore the rows of a run without a row in `runs`. Publishing a run again
+replaces its rows. The session's configuration defines the catalogs, their formats and the location
+of their files.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ FORMATS: Final = ("iceberg", "delta")
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Tables in a catalog namespace (`catalog.name`) that receive the rows of runs."""
+    """The tables in a catalog namespace (`catalog.name`) to which runs are published."""
 
     spark: SparkSession
     namespace: str
@@ -34,7 +34,8 @@ class Catalog:
     """One of FORMATS."""
 
     def publish(self, out: str, *, run_id: str, attempt: str) -> None:
-        """Write the rows of a finished run; create missing tables. Raise the errors of Spark."""
+        """Create missing tables, and write the rows of a finished run. Errors of Spark are passed
+        on."""
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.namespace)}")
         for name in RESULTS:
             self.spark.sql(self._creation(name))
@@ -46,7 +47,7 @@ class Catalog:
     def withdraw(
         self, run_ids: Sequence[str], *, tables: Sequence[str] = tuple(RESULTS)[::-1]
     ) -> None:
-        """Delete the rows of these runs, in `runs` first."""
+        """Delete the rows of these runs from all tables, and from table `runs` first."""
         if not run_ids:
             return
         named = ", ".join(map(text, run_ids))

@@ -55,7 +55,7 @@ class SparkRefused(VerifyError):
 
 
 class WorkersApart(VerifyError):
-    """Rows of workers that the driver cannot find; no run was finished."""
+    """The driver does not find files that workers wrote; the run was not finished."""
 
     code = "WORKERS_APART"
 
@@ -67,7 +67,7 @@ class CatalogRefused(VerifyError):
 
 
 class RunConflict(VerifyError):
-    """A run id that a run with other input or other options already has."""
+    """A run with the same id and other input or options already exists."""
 
     code = "RUN_CONFLICT"
 

@@ -19,8 +19,8 @@ class Exit(IntEnum):
 
 
 def exit_code(summary: dict[str, Any]) -> int:
-    """Return the exit code for a summary. Missing scans do not count as work, because the scanners
-    run on their own.
+    """Return the exit code for a summary. Missing scans do not count as work, because agents scan
+    without a plan.
     """
     if summary["flags"]["DATA_AT_RISK"]:
         return Exit.DATA_AT_RISK

@@ -9,8 +9,9 @@
 Exit codes: 0 clean, 2 work to do, 4 data at risk, 1 failed (nothing was written), 64 wrong command
 line, 130 stopped by Ctrl-C.
 
-A finished result is returned again, without work, only for the same snapshot, nodes, rules and
-version. If the run id belongs to a run with other input, nothing is done (exit code 1).
+If a run with the same snapshot, nodes, rules and version is finished, its result is returned
+without computing it again. If the run id belongs to a run with other input, the job fails (exit
+code 1).
 """
 
 import json
@@ -236,14 +237,15 @@ def views_command(
 
 
 def _one_snapshot(snapshot: str, *, named: str, reports: str) -> str:
-    """Return the snapshot given as an argument or an option. Raise FlagRefused."""
+    """Return the snapshot given as an argument or an option. Raise FlagRefused if both are given,
+    or if neither a snapshot nor reports are given."""
     if (snapshot and named) or not (snapshot or named or reports):
         raise FlagRefused("invalid input: expected one SNAPSHOT, --reports DIR, or both")
     return snapshot or named
 
 
 class _ExitRequest(Exception):
-    """An exit code on its way past typer, whose own exit code 2 means a usage error."""
+    """Raised to exit with a code of the job; typer's own exit code 2 means a usage error."""
 
     def __init__(self, code: Exit) -> None:
         super().__init__(code)
@@ -287,7 +289,8 @@ def _remove_old(
     tables: Catalog | None,
     progress: Progress,
 ) -> None:
-    """Remove old runs beside this one; report a failure, which does not affect the result."""
+    """Remove old runs from the result directory. A failure is reported and does not affect the
+    result."""
     if not keep.count and not keep.days:
         return
     before = tables.withdraw if tables else lambda _: None

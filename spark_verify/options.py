@@ -30,7 +30,8 @@ class VerifyOption:
     low: int
     high: int
     is_rule: bool = False
-    """True for a number of `health.rules.Rules`, which the control plane may set as well."""
+    """True for a parameter of `health.rules.Rules`, which the control plane's snapshot may also
+    set."""
 
     @property
     def flag(self) -> str:
@@ -112,7 +113,7 @@ class ResolvedOptions:
         return {name: value for name, (value, _) in self.own.items() if OPTIONS[name].is_rule}
 
     def numbers(self) -> dict[str, int]:
-        """Return the values of all options that are not rules; rules may be the snapshot's."""
+        """Return the values of all options that are not rules."""
         found = self.explained({})
         return {name: value for name, value, _, _ in found if not OPTIONS[name].is_rule}
 

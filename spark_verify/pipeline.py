@@ -113,11 +113,11 @@ class VerifyRequest:
     replication_factor: int = DEFAULTS["replication_factor"]
     ec_data: int = DEFAULTS["ec_data"]
     ec_parity: int = DEFAULTS["ec_parity"]
-    """The replication of all containers, which reports alone do not tell."""
+    """The replication of all containers, which reports do not contain."""
 
     @property
     def assumed(self) -> dict[str, int]:
-        """That replication, by names of options."""
+        """The replication of all containers, by names of options."""
         return {
             "replication_factor": self.replication_factor,
             "ec_data": self.ec_data,
@@ -172,7 +172,7 @@ class VerificationRun:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def keep(self, name: str, rows: DataFrame) -> DataFrame:
-        """Write rows as files of the attempt; return them as read back."""
+        """Write rows as files of the attempt; return the rows read from these files."""
         address = f"{self.attempt.work}/{name}"
         write(address, rows)
         kept = parquet_reader(self.spark).schema(rows.schema).parquet(spark_path(address))
@@ -193,9 +193,9 @@ class VerificationRun:
 def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> VerifyResult:
     """Verify a snapshot and write the result to `out/run_id=<run_id>`.
 
-    Return a finished run unchanged if its input is the same. Raise SnapshotRefused if the snapshot
-    is rejected, RunConflict if the run id belongs to a run with other input. After either error,
-    nothing is left that looks like a result.
+    If a run with the same input is finished, return it unchanged. Raise SnapshotRefused if the
+    snapshot is rejected, and RunConflict if the run id belongs to a run with other input. After an
+    error no finished run exists.
     """
     named = (request.snapshot, request.reports)
     source, place = (address_of(one) if one else "" for one in named)
@@ -414,8 +414,8 @@ def _check_written(
     kinds: list[Any],
     actions: Mapping[str, tuple[int, int]],
 ) -> None:
-    """Raise WorkersApart if rows are missing, because workers that do not share the directory write
-    to their own disks.
+    """Raise WorkersApart if rows are missing. This happens if workers do not share the directory,
+    and write to their own disks.
     """
     counted = {
         "health": sum(kind.containers for kind in kinds),

@@ -1,9 +1,9 @@
 """Escapes text from a snapshot for a terminal, as `suture.observe.terminal_escape` does in the
 agent.
 
-A name may hold escape sequences that move the cursor, change the title or paste text; characters
-that reverse the reading order; and line ends that forge a line of output. All are shown as codes
-and none takes effect. Letters of every script stay as they are.
+A name may contain escape sequences that move the cursor, change the title or paste text, characters
+that reverse the reading order, and line ends that forge a line of output. All of these are printed
+as codes and have no effect. Letters of every script are printed unchanged.
 """
 
 import unicodedata
@@ -18,7 +18,7 @@ private characters, and line separators.
 def printable(text: str) -> str:
     """Return `text` with the code, such as `\\x1b`, of each invisible character in its place.
 
-    A backslash stays, because the output is read and not parsed.
+    A backslash is not escaped, because people read the output and programs do not parse it.
     """
     if text.isascii() and text.isprintable():
         return text

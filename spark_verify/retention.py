@@ -1,7 +1,6 @@
 """Removes old finished runs, at the end of a verification.
 
-The latest full run of a cluster always stays, and so does the requested run, whatever the instant
-of its snapshot.
+The latest full run of a cluster and the requested run are never removed.
 """
 
 import time
@@ -19,17 +18,17 @@ DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """The runs to keep: those that either number keeps; with neither, all."""
+    """The runs to keep: a run is kept if either number keeps it; all runs if both are 0."""
 
     count: int = 0
-    """Number of newest runs to keep; 0 = none by number."""
+    """Number of newest runs to keep; 0 = keep none because of the number."""
     days: int = 0
-    """Maximum age of a snapshot whose run is kept; 0 = none by age."""
+    """Maximum age in days of a snapshot whose run is kept; 0 = keep none because of the age."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRunInfo:
-    """Facts about a finished run that decide whether it stays."""
+    """Facts about a finished run that determine whether it is kept."""
 
     run_id: str
     as_of_ms: int
@@ -42,7 +41,7 @@ def runs_to_remove(
     """Return the runs of one cluster to remove, oldest first.
 
     Partial runs are counted separately, so that many of them do not displace full runs. The latest
-    full run always stays.
+    full run is never removed.
     """
     if not keep.count and not keep.days:
         return []
@@ -64,11 +63,12 @@ def remove_old_runs(
     *,
     asked: str = "",
 ) -> list[str]:
-    """Remove old runs of each cluster and return their ids. Raise OSError.
+    """Remove old runs of each cluster and return their ids. Raise OSError if a file cannot be
+    removed.
 
-    A run that cannot be read stays; a run that another process removes meanwhile is no error.
-    `before` is called with the ids of all runs to remove, before their removal. `asked` is the run
-    that the caller requested; it stays.
+    A run that cannot be read is kept. It is no error if another process removes a run at the same
+    time. `before` is called with the ids of all runs to remove, before their removal. `asked` is
+    the run that the caller requested; it is not removed.
     """
     clusters: dict[str, list[FinishedRunInfo]] = defaultdict(list)
     for run_id, summary in finished_summaries(storage).items():

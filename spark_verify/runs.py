@@ -11,9 +11,9 @@ killed attempt, or of another process with the same run, change nothing that rea
 tables are complete, the texts are written, then the row of `runs`, and _SUCCESS last. No file is
 renamed or locked, so this works on local disks, HDFS and object stores.
 
-A run belongs to its input: the snapshot, the nodes, the rules and the version of the job. It is
-returned again only for the same input. For other input it would be a wrong answer that looks right,
-because containers that were never checked would be reported clean.
+A run is identified by its id, and its input is recorded: the snapshot, the nodes, the rules and the
+version of the job. A finished run is returned again only for the same input. For other input its
+result would be wrong, because it may report unchecked containers as clean.
 """
 
 import hashlib
@@ -49,10 +49,10 @@ TEXTS: Final = ("summary.json", "report.html", "manifest.json")
 """Files of a run beside its tables."""
 
 RUN_ID_CHARS_MAX: Final = 128
-"""The control plane accepts no row of a plan with a longer name."""
+"""Maximum length of a run id, which the control plane accepts in a plan."""
 
 LEFT_MS: Final = 24 * 3_600_000
-"""An attempt that has not grown for this time was killed."""
+"""An attempt without new files for this time counts as killed."""
 
 LABELS: Final = {
     "snapshot_id": "snapshot",
@@ -79,9 +79,9 @@ def run_id_of(
     changed_nodes: Sequence[str],
     reports: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the given run id, else one derived from the input and the nodes.
+    """Return the given run id, or one derived from the input and the changed nodes.
 
-    If the id is no valid directory name or too long, raise FlagRefused (given id) or RunConflict
+    If the id is too long or no valid directory name, raise FlagRefused (given id) or RunConflict
     (derived id).
     """
     run_id = given or manifest.snapshot_id
@@ -158,7 +158,7 @@ class Attempt:
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def table(self, name: str) -> str:
-        """Return the directory of this attempt's rows in a table."""
+        """Return the directory with this attempt's rows of a table."""
         return table_of(self.storage.address, name, run_id=self.run_id, attempt=self.name)
 
     @property
@@ -181,7 +181,7 @@ class Attempt:
 
 
 def table_of(out: str, name: str, *, run_id: str, attempt: str) -> str:
-    """Return the directory of a run's rows in a table."""
+    """Return the directory with a run's rows of a table."""
     directory = f"{out}/{name}/{RUN}{run_id}"
     return directory if name == RUNS else f"{directory}/{ATTEMPT_DIRECTORY}{attempt}"
 
@@ -261,7 +261,7 @@ def _shown(value: Any) -> str:
 
 
 def remove_run(storage: Storage, run_id: str) -> None:
-    """Remove a finished run, its _SUCCESS file first, so that no reader sees half of it."""
+    """Remove a finished run, its _SUCCESS file first, so that no reader uses a part of it."""
     name = f"{RUN}{run_id}"
     storage.delete(f"{name}/{SUCCESS}")
     for table in reversed(RESULTS):
@@ -270,7 +270,7 @@ def remove_run(storage: Storage, run_id: str) -> None:
 
 
 def remove_left(storage: Storage, now_ms: int = 0) -> None:
-    """Remove the rows of killed attempts that did not grow for a day."""
+    """Remove the rows of killed attempts (no new files for a day)."""
     oldest_ms = (now_ms or time.time_ns() // 1_000_000) - LEFT_MS
     directories = [name for name in storage.listed() if name.startswith(WORK)]
     tables = [name for name in RESULTS if name != RUNS]

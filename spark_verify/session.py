@@ -1,6 +1,6 @@
-"""Opens the Spark session: a quiet local one by default, or the given one.
+"""Opens the Spark session: a local session with little output by default, or the given one.
 
-The job uses only what Spark Connect also offers: no RDD, no SparkContext.
+The job uses only features of Spark Connect: no RDD, no SparkContext.
 """
 
 import atexit
@@ -50,7 +50,7 @@ ON_WORKERS: Final = {
 """Settings of a session whose tasks run on other machines."""
 
 SMALL_ROWS: Final = 200_000
-"""Below this row count, the job ends before the JVM's second compiler pays off."""
+"""Maximum number of rows for the settings of small runs, without the JVM's second compiler."""
 
 QUICK_START: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
@@ -63,13 +63,13 @@ QUICK_START: Final = (
 """JVM options for a run of seconds, most of which loads and compiles classes."""
 
 THROUGHPUT: Final = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
-"""JVM options for millions of rows. Nobody waits for a pause, so the JVM need not pay for short
-pauses with each reference that it writes. Spark's generated code for a synthetic cluster is longer
-than a JVM compiles by default.
+"""JVM options for millions of rows. The parallel collector has long pauses, which do not matter in
+a batch job, and less overhead. A JVM does not compile methods as long as Spark's generated code by
+default.
 """
 
 LARGE_ROWS: Final = 10_000_000
-"""Below this row count, too, the second compiler takes more time than its code saves."""
+"""Maximum number of rows for which the second compiler takes more time than its code saves."""
 
 CONNECT: Final = "sc://"
 """Prefix of the address of a Spark Connect server."""
@@ -78,7 +78,7 @@ PORTS: Final = {"sc": 15002, "spark": 7077}
 """Default ports of a Spark Connect server and of a cluster's master."""
 
 REACH_S: Final = 10.0
-"""Timeout for a connection to such a server; Spark itself retries for minutes, almost silently."""
+"""Timeout to connect to a Spark server; Spark itself retries for minutes, with little output."""
 
 PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 """Variables that name proxies, through which Spark Connect reaches further hosts."""
@@ -154,7 +154,7 @@ def check_reached(master: str) -> None:
 
 
 def _fault_at(place: str, port: int) -> str:
-    """Return why HOST, or HOST:PORT, accepts no connection; "" if it does."""
+    """Return the reason why HOST or HOST:PORT accepts no connection; "" if it accepts one."""
     try:
         at = urlsplit(f"//{place}")
         address = (at.hostname or "", at.port or port)
@@ -273,8 +273,8 @@ def _has_entry() -> bool:
 
 @contextmanager
 def _heard(words: IO[bytes]) -> Iterator[None]:
-    """Redirect stderr to `words`, for processes started meanwhile as long as they live. Their later
-    failures are reported by the errors that reach Python.
+    """Redirect stderr to `words` during the body. Processes that are started in the body keep this
+    stderr; their later failures are reported by errors in Python.
     """
     sys.stderr.flush()
     own = os.dup(2)
@@ -287,7 +287,7 @@ def _heard(words: IO[bytes]) -> Iterator[None]:
 
 
 def reason_of(error: Exception, said: str) -> str:
-    """Return the innermost reason that Java gave, in one line, else Python's reason."""
+    """Return Java's innermost error message in one line, or Python's if Java gave none."""
     lines = [line.strip() for line in (said + "\n" + str(error)).splitlines()]
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     thrown = [line.partition('" ')[2] for line in lines if line.startswith("Exception in thread")]
@@ -327,7 +327,7 @@ def _options(row_count: int, master: str) -> dict[str, str]:
 
 
 def _knows_its_name() -> bool:
-    """Return True if this machine's own name resolves to an address."""
+    """Return True if this machine's host name resolves to an address."""
     try:
         return bool(socket.gethostbyname(socket.gethostname()))
     except OSError:

@@ -47,8 +47,8 @@ def types_of(schema: pa.Schema) -> dict[str, str]:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """Return a schema as Spark reads it. All columns are nullable there, because Parquet files need
-    not declare it.
+    """Return a schema in Spark's DDL. All columns are nullable, because Parquet files need not
+    declare columns as not null.
     """
     return ", ".join(f"`{name}` {kind}" for name, kind in types_of(schema).items())
 

@@ -1,4 +1,4 @@
-"""Collects all rows of a container into one row, a case, for the judge.
+"""Collects all rows of a container into one row (a case) for the judge.
 
     container_id | containers: [struct] | replicas: [struct] | pending_ops: [struct]
 
@@ -12,7 +12,7 @@ from spark_verify.snapshot.tables import Snapshot
 
 
 def cases(snapshot: Snapshot, wanted: DataFrame) -> DataFrame:
-    """Return one row per container in `wanted`, with a single exchange."""
+    """Return one row per container in `wanted`, with a single shuffle."""
     parts = []
     for name, schema in CASE.items():
         fields = ", ".join(column for column in schema.names if column != "container_id")

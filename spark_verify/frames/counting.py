@@ -1,6 +1,6 @@
-"""Counts rows in the written tables of a run, the same rows that every other reader sees.
+"""Counts rows in the written tables of a run, which are the rows that other readers see.
 
-Each function runs one query or a few; the answer fits into the driver at any cluster size.
+Each function runs a few queries, whose results fit into the driver at any cluster size.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ KIND: Final = (
     "why_not_compared",
     "scm_health_state",
 )
-"""Columns of `health/` by which containers are grouped; few combinations of values occur."""
+"""Columns of `health/` to group containers by; few combinations of values occur."""
 
 RECONCILE: Final = "reconcile"
 BACKED_OFF: Final = "backed off"
@@ -34,8 +34,8 @@ DEPARTURES: Final = {word: f"held_by = {text(word)}" for word in HELD_BY} | {
     "in_progress": "is_in_progress",
     "locked_out_now": "is_locked_out",
 }
-"""Counts of containers on a datanode that is not in service: for each reason that holds it back,
-then those in progress and those that would be locked out.
+"""Counts of containers on a datanode that is not in service: for each reason that prevents its
+departure, then containers in progress, and containers that could not be read without it.
 """
 
 OWN_HEALTH_STATE: Final = "element_at(map({}), health_state)".format(
@@ -100,8 +100,8 @@ def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]
     """Return the rows and bytes of each action in the plans.
 
     BACKED_OFF counts the backed-off rows of `divergent/`, REPLICA_CLASS the rows of
-    `replica_class/`. Each of DISAGREEMENTS counts the rows of its kind in `disagreement/`, but
-    those that time may explain, which LATER counts.
+    `replica_class/`. Each of DISAGREEMENTS counts the rows of its kind in `disagreement/`. It does
+    not include rows that a difference in time may explain (`is_later`), which LATER counts.
     """
     names = ("plan", "reconcile_plan", "divergent", "replica_class", "disagreement")
     query = f"""
@@ -120,7 +120,7 @@ def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]
 
 
 def count_departures(judged: DataFrame) -> dict[str, dict[str, int]]:
-    """Return container counts for each datanode that is not in service: those of DEPARTURES."""
+    """Return the counts of DEPARTURES for each datanode that is not in service."""
     counts = ", ".join(f"count_if({is_so}) AS {name}" for name, is_so in DEPARTURES.items())
     query = f"""
         SELECT datanode_id, {counts} FROM (SELECT inline(departures) FROM {{judged}})

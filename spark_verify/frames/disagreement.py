@@ -13,14 +13,14 @@ from spark_verify.sql_text import local_rows, texts
 KEY: Final = ("container_id", "datanode_id")
 ROOTS: Final = ("root", "tombstones_checksum")
 GROWING: Final = ("bcsid", "block_count", "used_bytes")
-"""Columns that differ while clients write."""
+"""Columns that are not compared while clients write to a replica."""
 
 WRITABLE: Final = "('OPEN', 'CLOSING', 'RECOVERING')"
 FROM_SNAPSHOT: Final = ("settled_root", "is_barred", "is_hopeful")
 
 
 def compared(recorded: DataFrame, reported: DataFrame) -> DataFrame:
-    """Return one row per replica of either table, with the columns of both."""
+    """Return one row per replica that either table has, with the columns of both tables."""
     own = ", ".join(name for name in TABLES["replicas"].names if name not in KEY)
     left, right = (
         table.selectExpr(*KEY, f"struct({own}) AS {name}")

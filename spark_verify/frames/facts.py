@@ -4,10 +4,10 @@
     replicas   ─┼─► union ─► groupBy(container_id) ─► facts ─┬─► well: their row of health/
     pending ops ┘                                            └─► all others: the judge decides
 
-All aggregates are numbers, so Spark aggregates by hash and before it shuffles. Containers accepted
-here, nearly all in a healthy cluster, never reach Python. The rules stay in `health/`: a container
-is plainly well only if each of its numbers has the expected value. A test compares every accepted
-row with the judge's.
+All aggregates are numbers, so Spark aggregates by hash and before it shuffles. A container is
+plainly well if each of its numbers has the value of a container without any problem. Nearly all
+containers of a healthy cluster are plainly well, and their rows never reach Python. The rules are
+in `health/`; a test compares the rows of plainly well containers with the judge's.
 """
 
 from collections.abc import Sequence
@@ -34,18 +34,18 @@ from spark_verify.sql_text import local_rows, texts
 
 MASK_BITS: Final = 63
 MASKS: Final = 3
-"""Hashes that distinguish datanodes; two of a container rarely collide in all three."""
+"""Hashes of datanode ids. Two datanodes of a container rarely have the same three hashes."""
 
 SPREADS: Final = (1, 40_503, 2_654_435_761)
 """Multipliers of the hashes."""
 
 ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "version")
-"""Columns in which all replicas of a replicated container are equal, or all are null."""
+"""Columns that have the same value, or null, in all replicas of a plainly well container."""
 
 HEALTH_NAMES: Final = tuple(state.name for state in HealthState)
 
 VOTERS_MIN: Final = 3
-"""Minimum number of replicas with which each of them can be outvoted."""
+"""Minimum number of replicas for a vote that any of them could lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def ops_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
 
 
 def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
-    """Return one row of numbers per container that any table names."""
+    """Return one row of numbers for each container that any table has."""
     manifest, snapshot = inputs.manifest, inputs.snapshot
     masks = [f"mask_{i}" for i in range(MASKS)]
     containers = snapshot["containers"].selectExpr(
@@ -168,7 +168,8 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
 
 
 def is_plainly_well(rules: Rules) -> str:
-    """Return the SQL condition under which the judge reports nothing and plans nothing."""
+    """Return the SQL condition for plainly well containers, for which the judge reports no
+    problem."""
     is_single = "containers = 1 AND pending_ops = 0 AND fault IS NULL AND suppressed = 0"
     is_apart = " OR ".join(
         f"bit_count({name}) = replicas"

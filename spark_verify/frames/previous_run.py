@@ -1,6 +1,6 @@
-"""Reads the previous run: the start of the trend, and the containers that differed then.
+"""Reads the previous run: its numbers for the trend, and the containers that differed.
 
-A damaged old result never fails a new run: only its readable parts are used.
+If the old result is damaged, only its readable parts are used, and the new run does not fail.
 """
 
 from typing import Any, Final

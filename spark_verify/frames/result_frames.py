@@ -37,8 +37,8 @@ BEFORE: Final = ("container_id", "replicas", "attempts")
 """Columns of the previous run's `divergent/` that this run uses."""
 
 Keep = Callable[[str, DataFrame], DataFrame]
-"""Writes rows as files of this attempt, under a name, and returns them as read back. Later steps
-and retries then read these files and not the snapshot.
+"""Writes rows as files of this attempt, under a name, and returns the rows read from these files.
+Later steps and retries then read these files instead of the snapshot.
 """
 
 IS_CROWD: Final = f"greatest(replicas, pending_ops) > {ROWS_PER_CONTAINER_MAX}"
@@ -47,7 +47,7 @@ IS_STRAY: Final = "containers + replicas = 0 AND pending_ops > 0"
 
 @dataclass(frozen=True, slots=True)
 class JudgedContainers:
-    """All containers of a run: the plainly well ones and the judged ones."""
+    """The containers of a run: plainly well containers and judged containers."""
 
     inputs: Inputs
     facts: DataFrame
@@ -138,9 +138,9 @@ def health(judged: JudgedContainers) -> DataFrame:
 def divergent(judged: JudgedContainers, before: DataFrame | None) -> DataFrame:
     """Return the rows of `divergent/`; `before` are those of the previous run.
 
-    A reconcile cannot help if all replicas are healthy by their own scans and still differ. A
-    container whose replicas are unchanged since its last plan is therefore planned less and less
-    often: at its 1st, 2nd, 3rd, 5th, 9th ... run.
+    A reconcile has no effect if all replicas match their own rows and still differ. Therefore a
+    container whose roots are unchanged since its last plan is planned less and less often: at its
+    1st, 2nd, 3rd, 5th, 9th ... run.
     """
     rows = judged.cases.selectExpr("container_id", "inline(divergent)")
     if before is None:
@@ -170,8 +170,8 @@ def volumes(judged: JudgedContainers) -> DataFrame:
 
 
 def plan(judged: JudgedContainers, volumes: Sequence[dict[str, Any]]) -> DataFrame:
-    """Return the rows of `plan/`: those of the judge, and scans of replicas without a root on
-    datanodes that answer. `volumes` are the rows of `volumes/`.
+    """Return the rows of `plan/`: the judge's rows, and scans of replicas without a root on
+    reachable datanodes. `volumes` are the rows of `volumes/`.
     """
     inputs = judged.inputs
     scan_count, tree_count = (sum(v[name] for v in volumes) for name in ("scans", "in_tree"))

@@ -24,8 +24,8 @@ AGES: Final = (*(f"verified_{days}d" for days in AGE_DAYS), "verified_earlier")
 REASON: Final = "root not known"
 
 SCANS_MAX: Final = 10_000
-"""Maximum number of scans in a plan if most replicas need one, as after a change of the algorithm.
-The scanners run on their own, and a list of millions is of no use.
+"""Maximum number of scans in a plan if most replicas need one, as after a change of the tree
+algorithm. Agents also scan without a plan, so a list of millions is not needed.
 """
 
 
@@ -37,9 +37,10 @@ WANTS_SCAN: Final = f"({IS_IN_TREE} OR load_error IS NOT NULL) AND root IS NULL"
 
 
 def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> DataFrame:
-    """Return one row per volume. `judged` are the containers passed to the judge.
+    """Return one row per volume. `judged` are the containers that were passed to the judge.
 
-    In the other closed containers, all replicas with a root took part in a vote and won it.
+    In closed containers that were not judged, all replicas with a root took part in a vote and won
+    it.
     """
     newest_ms = as_of_ms + AHEAD_MAX_MS
     # The scan times of a datanode whose clock is far ahead are not usable.

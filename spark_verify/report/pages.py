@@ -1,5 +1,5 @@
 """Renders the summary of a run: as text in the format of Ozone's Replication Manager report, and as
-one HTML file that can be mailed, with no network, no script, inline SVG.
+one HTML file with inline SVG, which needs no network and no script.
 """
 
 from collections import defaultdict
@@ -62,10 +62,10 @@ def _template(name: str) -> str:
 
 
 def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the kind of a result, its headline and its sentence.
+    """Return the kind of a result, its headline and its description.
 
-    The headline of a partial result begins with "partial", because it says nothing about other
-    containers.
+    The headline of a partial result begins with "partial", because other containers were not
+    verified.
     """
     kind, title, sentence = VERDICTS[summary["exit_code"]]
     if summary["is_partial"]:
@@ -83,7 +83,7 @@ def scope(summary: dict[str, Any]) -> str:
 
 
 def lost_by_node(lost: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lost votes of each node in all and by volume, the most first."""
+    """Return the lost votes of each node, in total and by volume, highest first."""
     nodes: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for entry in lost:
         nodes[entry["datanode_id"]][entry["volume_id"]] = entry["count"]

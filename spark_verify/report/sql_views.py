@@ -10,7 +10,7 @@ ORDER: Final = tuple(reversed(RESULTS))
 """Views in order of creation: `runs` first, because the others query it."""
 
 WHOLE: Final = " WHERE (run_id, attempt) IN (SELECT run_id, attempt FROM runs)"
-"""The condition that keeps the rows of complete runs, of the attempt that became the run."""
+"""The condition for valid rows: of a complete run, and of the attempt that its row names."""
 
 
 def _duckdb(out: str, name: str) -> str:

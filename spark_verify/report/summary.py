@@ -135,7 +135,8 @@ def leaving_nodes(
     nodes: Iterable[dict[str, Any]],
     volumes: Iterable[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return one entry per node that is not in service, the most held back first.
+    """Return one entry per node that is not in service, first the node with the most containers
+    that prevent its departure.
 
     `departures` has the counts of `frames.counting.DEPARTURES`, `volumes` the replica count of each
     volume.

@@ -1,1 +1,1 @@
-"""A snapshot of the cluster: its manifest, its files, and what no row of it may say."""
+"""A snapshot of the cluster: its manifest, its files, and checks of its rows."""

@@ -1,4 +1,4 @@
-"""Rejects whole snapshots: too old, too few nodes that have reported, or invalid rows.
+"""Rejects a snapshot that is too old, has too few reporting nodes, or has invalid rows.
 
 A rule about one row is an SQL condition on the columns of its table. The judge (`health.batch`) has
 the rules that compare the rows of a container, such as a duplicate replica or an index outside the
@@ -42,7 +42,7 @@ _SHOWN: Final = ("state", "replica_index", "health", "op_state", "op", "replicat
 
 @dataclass(frozen=True, slots=True)
 class RowCheck:
-    """An SQL condition that no row of a table may satisfy."""
+    """An SQL condition for invalid rows of a table."""
 
     table: str
     what: str
@@ -96,14 +96,14 @@ def _is_utf8(name: str) -> str:
 
 
 def first_fault(name: str, manifest: SnapshotManifest) -> str:
-    """Return SQL for the number of the first rule that a row breaks; null if it breaks none."""
+    """Return SQL for the number of the first rule that a row violates; null if it violates none."""
     rules = enumerate(row_checks(manifest))
     cases = [f"WHEN {rule.is_broken} THEN {i}" for i, rule in rules if rule.table == name]
     return f"CASE {' '.join(cases)} END"
 
 
 def refuse_fault(fault: int, tables: Mapping[str, DataFrame], manifest: SnapshotManifest) -> None:
-    """Raise SnapshotRefused for rows that break a rule."""
+    """Raise SnapshotRefused with the rows that violate a rule."""
     rule = row_checks(manifest)[fault]
     broken = tables[rule.table].filter(rule.is_broken)
     keys = _KEYS.get(rule.table, ("container_id", "datanode_id"))
@@ -115,7 +115,7 @@ def refuse_fault(fault: int, tables: Mapping[str, DataFrame], manifest: Snapshot
 
 
 def first_rows(rows: DataFrame, *keys: str) -> list[Any]:
-    """Return the rows that an error names: the first by these columns."""
+    """Return the rows to list in an error: the first rows in the order of these columns."""
     found: list[Any] = rows.orderBy(*keys).limit(EXAMPLES_MAX).collect()
     return found
 
@@ -127,7 +127,7 @@ def _example(keys: Sequence[str], row: dict[str, Any]) -> str:
 
 def check_age(manifest: SnapshotManifest, max_age_s: int, now_ms: int) -> None:
     """Raise SnapshotRefused if the snapshot is older than `max_age_s` at `now_ms` (0 = unlimited)
-    or from the future, because its plan would then stay valid for too long.
+    or from the future. The plan of a future snapshot would be valid for too long.
     """
     if manifest.as_of_ms > now_ms + AHEAD_MAX_MS:
         raise SnapshotRefused(
@@ -169,9 +169,8 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
 def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
     """Raise SnapshotRefused if a table is empty that must have rows.
 
-    Without nodes, there are no reports. Without a replica, everything looks lost; without a
-    container, nothing looks wrong. A control plane that has just lost its state exports such
-    tables.
+    A control plane that has lost its state exports such tables. Without replicas, all data would
+    seem lost; without containers, no problem would be found.
     """
     rows = manifest.rows
     if not rows["nodes"]:
@@ -227,7 +226,7 @@ def checked_nodes(table: DataFrame, manifest: SnapshotManifest) -> list[dict[str
 
 def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
     """Raise SnapshotRefused if the snapshot does not list one of `changed_nodes`, because the
-    result would be empty, and look clean.
+    result would be empty and report no problem.
     """
     strange = sorted(set(changed_nodes) - {node["datanode_id"] for node in nodes})
     if strange:
@@ -238,7 +237,8 @@ def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
 
 
 def refuse_twice(name: str, twice: Sequence[str]) -> None:
-    """Raise SnapshotRefused if a table lists any row twice; `twice` names such rows."""
+    """Raise SnapshotRefused if a table has duplicate rows; `twice` has the keys of the
+    duplicates."""
     if twice:
         raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=SCAN_AGAIN)
 

@@ -15,7 +15,7 @@ INT64_MAX: Final = 2**63 - 1
 RULE_MAX: Final = 2**31 - 1  # sums with it can still be compared
 
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
-"""Surrogates, which JSON can express and no file can hold."""
+"""Surrogates, which JSON can express and UTF-8 cannot."""
 
 SAME_RELEASE: Final = "use the suture-verify of the same release as the SCM"
 SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program that wrote it"
@@ -32,7 +32,7 @@ class SnapshotManifest:
     cluster_id: str
     rows: dict[str, int]
     rules: dict[str, int] = field(default_factory=dict)
-    """The control plane's numbers of `health.rules.Rules`, by name."""
+    """The control plane's values of `health.rules.Rules`, by name."""
     keys_at_risk: dict[str, Any] | None = None
     """Keys with blocks in containers that the control plane considered lost or at risk: their
     number, and the first by name. None if the writer knows no keys, as in an export from Ozone.

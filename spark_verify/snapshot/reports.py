@@ -6,8 +6,8 @@
              └─ rows of replicas ──► replicas/ ─► containers/, unless a snapshot has them
 
 A report expires after three of its intervals. Its datanode then counts as dead, and its replicas
-are left out. Facts that no report has (replication, states and health of datanodes, pending
-operations) come from the snapshot if there is one.
+are ignored. Reports do not have replication, state and health of datanodes, and pending operations.
+These facts come from the snapshot if there is one.
 """
 
 import zlib
@@ -41,7 +41,7 @@ INTERVALS: Final = 3
 WRITE_AGAIN: Final = "wait for the next report of the datanode, or remove this file"
 NONE: Final = "is report.export set on the datanodes, and to this directory?"
 FROM_REPLICAS: Final = ("CLOSED", "QUASI_CLOSED", "CLOSING", "OPEN")
-"""States of a container by its replicas: the first that one of them is in."""
+"""Order of states: a container has the first of these states that one of its replicas has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ def open_reports(
 ) -> Reports:
     """Return the newest reports in `directory`. Raise SnapshotRefused for invalid files.
 
-    `recorded` is the directory of a control plane's snapshot and its manifest; `assumed` has the
-    replication of all containers, because reports say only whether it is EC.
+    `recorded` is the directory of a control plane's snapshot and its manifest. `assumed` has the
+    replication of all containers, because a report has only the replica index.
     """
     newest = _newest(directory, read_below(spark, directory, WHAT, REPORT)[1])
     check_files(spark, WHAT, {_shown(file): file for file in newest.values()}, REPORT)
@@ -201,7 +201,7 @@ def _datanodes(
 
 
 def _fault(row: Mapping[str, Any] | None, at_ms: int, now_ms: int) -> str:
-    """Return why a report is rejected; "" if it is valid."""
+    """Return the reason why a report is rejected; "" if it is valid."""
     if row is None or row["own"] is None or row["rows"] != row["replicas"] + 1:
         return "container_id must be null in one row, that of the datanode"
     own, count = row["own"], row["replicas"]

@@ -1,9 +1,8 @@
 """Plans the deletes of all surplus replicas of a container, not only of the first.
 
-The judge names one replica of each container that may be deleted now. For the next one, the judge
-is called again with the first delete as a pending operation. One plan then has all rows that
-several runs would have had. The control plane confirms each row once the rows before it are
-ordered.
+The judge returns one replica of each container to delete. To find the next replica, the judge is
+called again with the first delete as a pending operation. Therefore one plan has the rows of
+several runs. The control plane checks each row again after it has ordered the earlier rows.
 """
 
 from typing import Final
@@ -29,8 +28,8 @@ OPS: Final = CASE["pending_ops"]
 def further_deletes(
     rows: dict[str, pa.Table], plan: pa.Table, nodes: Nodes, rules: Rules
 ) -> pa.Table:
-    """Return rows of `plan/` that delete replicas still surplus after the deletes in `plan`. `rows`
-    are the rows of the judged containers, by table.
+    """Return rows of `plan/` that delete the remaining surplus replicas after the deletes in
+    `plan`. `rows` are the rows of the judged containers, by table.
     """
     found = [plan.schema.empty_table()]
     going = _deletes(plan)

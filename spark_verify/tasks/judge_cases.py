@@ -2,9 +2,9 @@
 
     cases ─► columns of the judge ─► health.judge ─► health, and nested the rows of other tables
 
-Spark passes each container as a whole (`frames.container_cases`), so no state is kept between
-batches. If a container's rows contradict each other, only the contradictions are returned, because
-the snapshot is rejected and not judged.
+Spark passes all rows of a container together (`frames.container_cases`), so that no state is kept
+between batches. If a container's rows are inconsistent, only the faults are returned, because the
+snapshot is rejected.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ REFUSAL: Final = "refusal"
 DEPARTURE: Final = schema_of(
     "datanode_id string, held_by string, is_in_progress boolean, is_locked_out boolean"
 )
-"""A replica on a datanode that is not in service, and what keeps that datanode from leaving."""
+"""A replica on a datanode that is not in service, and the reason that prevents the departure."""
 
 LISTED: Final[dict[str, pa.Schema]] = {
     **{name: JUDGED[name] for name in ("replica_class", "divergent", "plan")},

@@ -65,7 +65,7 @@ def _health(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Array]:
 
 
 def _told_states(cut: BatchSlice) -> pa.Array:
-    """Return the state that the control plane gave each container of a batch."""
+    """Return the health state of each container of a batch in the control plane's snapshot."""
     ids = pa.array(cut.batch.containers.container_id)
     place = pc.index_in(ids, value_set=cut.containers["container_id"].combine_chunks())
     return cut.containers["health_state"].combine_chunks().take(place).cast(pa.string())
@@ -159,7 +159,7 @@ def _plan(judgement: HealthJudgement) -> dict[str, pa.Array]:
 
 
 def source_doubts(judgement: HealthJudgement) -> list[list[str]]:
-    """Return the doubts about the sources of each row of the plan, as text."""
+    """Return the known problems of the sources of each plan row, as text."""
     actions, batch = judgement.actions, judgement.view.batch
     told: list[list[str]] = [[] for _ in range(len(actions.container))]
     place = np.repeat(np.arange(len(told)), actions.sources.sizes())
@@ -171,7 +171,7 @@ def source_doubts(judgement: HealthJudgement) -> list[list[str]]:
 
 
 def _warned(reasons: Iterable[str], doubts: Sequence[Sequence[str]]) -> list[str]:
-    """Return the reasons, each with the doubts about the sources of its row."""
+    """Return the reason of each row, followed by the known problems of its sources."""
     return [
         f"{reason}; no better source than {'; '.join(told)}" if told else reason
         for reason, told in zip(reasons, doubts, strict=True)

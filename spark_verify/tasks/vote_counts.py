@@ -1,11 +1,11 @@
 """Finds the replicas that could have lost a vote about their roots, and those that lost it.
 
-A replica is *exposed* if enough others voted to outvote it, and the contest was decided.
-Erasure-coded shards, single replicas, and replicas that do not answer are not exposed. Counting
-them would make a volume with many of them look innocent.
+A replica is *exposed* if it could have lost the vote: its container has a majority, and enough
+other replicas voted. Erasure-coded shards, single replicas, and replicas that do not answer are not
+exposed. If they were counted, a volume with many of them would seem healthy.
 
-If all others in a contest run one version, and the replica another, it voted `against` that
-version. A loss may then be the fault of either version (`health.blame`).
+If all other voters run one software version and the replica's datanode runs another, the replica
+voted `against` that version. Either version may be the cause of a loss (`health.blame`).
 """
 
 from collections.abc import Sequence
