@@ -1,1 +1,1 @@
-"""Access to volumes of Apache Ozone datanodes: read in place, never written to."""
+"""Integration with Apache Ozone: scrub and repair of its volumes, and its protocols."""

@@ -286,7 +286,7 @@ def _rate(text: str) -> int:
 
 @contextmanager
 def _usage(option: str) -> Iterator[None]:
-    """Name the option of an invalid value."""
+    """Convert an error about an invalid value to a usage error that names the option."""
     try:
         yield
     except ValueError as error:

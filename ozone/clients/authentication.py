@@ -1,8 +1,8 @@
-"""The caller's identity and its authentication, chosen only here.
+"""Chooses the caller's identity and its authentication.
 
-Hadoop knows SIMPLE, which trusts a name, and SASL with Kerberos or tokens. Only SIMPLE is
-implemented. SASL would be a second kind of Identity: another code in the greeting, and an exchange
-of RpcSasl messages (call id -33) between the greeting and the context.
+Hadoop supports SIMPLE, which trusts the user name of the caller, and SASL with Kerberos or tokens.
+Only SIMPLE is implemented. SASL would need another code in the connection header, and an exchange
+of RpcSasl messages (call id -33) between the header and the context.
 """
 
 import getpass
@@ -28,7 +28,8 @@ class HadoopIdentity:
 def choose(user: str) -> HadoopIdentity:
     """Return the identity of `user`, or of the user of this process.
 
-    A user id without a name, as in containers, is used itself: Hadoop accepts any text.
+    If the user id has no name, as in containers, the number is used as the name; Hadoop accepts any
+    text.
     """
     try:
         return HadoopIdentity(user or getpass.getuser())

@@ -1,8 +1,8 @@
 """A connection to one address of a service with Hadoop's RPC.
 
-Blocking, for one thread: calls are sent ahead and their answers read afterwards, in the server's
-order. Calls sent ahead must fit into the kernel's buffers, otherwise both sides would wait for each
-other; the caller ensures that (`scm.WINDOW`).
+The connection is blocking and for one thread. The caller may send several calls before it reads
+their answers, in the server's order. These calls must fit into the kernel's buffers; otherwise both
+sides would wait for each other. The caller ensures this with `scm.WINDOW`.
 """
 
 import socket
@@ -32,7 +32,7 @@ class Address:
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """Return the addresses of `HOST:PORT[,HOST:PORT...]`. Raise ValueError."""
+    """Return the addresses in `HOST:PORT[,HOST:PORT...]`. Raise ValueError if one is invalid."""
     found = []
     for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")
@@ -44,7 +44,7 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
 
 
 class Connection:
-    """An open connection. Every method raises UnavailableError once it is unusable."""
+    """An open connection. Every method raises UnavailableError after the connection has failed."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Connection:
         timeout_s: float,
         hint: str = CLIENT_PORT,
     ) -> None:
-        """`hint`: the expected port, for an error when it is another service's."""
+        """`hint` names the expected port, for the error if another service answers."""
         self.address = address
         self._timeout_s = timeout_s
         self._hint = hint
@@ -71,7 +71,7 @@ class Connection:
 
     @property
     def local_host(self) -> str:
-        """The address of this host that the other side sees."""
+        """The local address of the connection, which the server sees."""
         return str(self._socket.getsockname()[0])
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Connection:
             raise self._lost(_reason(error)) from error
 
     def receive(self) -> frames.Answer:
-        """Wait for an answer. Raise RefusedError if the server rejects the caller, or has another
+        """Wait for an answer. Raise RefusedError if the server rejects the caller or uses another
         protocol.
         """
         try:

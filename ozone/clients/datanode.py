@@ -2,10 +2,10 @@
 
     one channel ── a stream for each conversation ── requests ahead of their answers, in order
 
-Each unsuccessful answer makes Ozone read that container whole, so a request that is known to fail
-is not sent, and not repeated. Nothing is trusted: answers are matched with their requests and
-bounded, and rows go through the same decoder as rows from disk. Ozone's security (tokens, TLS) is
-not supported.
+After each failed request, Ozone scans the complete container. Therefore the client does not send a
+request that will fail, and does not repeat a failed request. It does not trust answers: it matches
+them with their requests, limits their size, and decodes rows with the decoder for rows on disk.
+Ozone's tokens and TLS are not supported.
 """
 
 import re
@@ -60,7 +60,7 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ContainerFacts:
-    """A datanode's facts about its replica. `state` is Ozone's, "" if it has none."""
+    """A datanode's facts about its replica. `state` has Ozone's name of the state; "" = none."""
 
     state: str
     used_bytes: int
@@ -89,8 +89,9 @@ class Datanode:
         replica_index: int = 0,
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`datanode_id` must be right only for erasure-coded containers, of which the datanode has
-        the shard `replica_index`: it rejects another id then, and blocks have notes.
+        """For an erasure-coded container, `replica_index` is the datanode's shard, and
+        `datanode_id` must be correct, because the datanode rejects another id. For other containers
+        any id is accepted.
         """
         self.address = address
         self._datanode_id = datanode_id or ANY_DATANODE
@@ -112,7 +113,7 @@ class Datanode:
     # questions
 
     def container(self, container_id: ContainerId) -> ContainerFacts:
-        """Return the datanode's facts about its replica. Raise RefusedError or UnavailableError."""
+        """Return the facts about the datanode's replica. Raise RefusedError or UnavailableError."""
         request = self._request(DatanodeCommand.READ_CONTAINER, container_id, read_container={})
         data = self._one(request).read_container.container
         return ContainerFacts(STATES.get(data.state, ""), data.used_bytes, data.block_count)
@@ -141,7 +142,8 @@ class Datanode:
     def blocks(
         self, container_id: ContainerId, block_ids: Iterable[BlockId]
     ) -> Iterator[tuple[BlockId, BlockData | RefusedError]]:
-        """Yield blocks in the order of `block_ids`, or the error of one. Raise UnavailableError."""
+        """Yield each block of `block_ids` or its RefusedError, in this order. Raise
+        UnavailableError if the datanode does not answer."""
         ids = list(block_ids)
         questions = [
             _Question(
@@ -191,7 +193,8 @@ class Datanode:
     def read(self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo) -> bytes:
         """Return the replica's bytes of a chunk, unverified.
 
-        Raise RefusedError, also if they are fewer, or UnavailableError.
+        Raise RefusedError if the datanode refuses or returns fewer bytes, and UnavailableError if
+        it does not answer.
         """
         ends = range(chunk.offset, chunk.end, PIECE_BYTES)
         pieces = [(offset, min(PIECE_BYTES, chunk.end - offset)) for offset in ends]
@@ -222,8 +225,8 @@ class Datanode:
         wait_s: float = 0.0,
         **body: Any,
     ) -> None:
-        """Have a command carried out whose answer only confirms it, and which may be repeated after
-        a lost connection. Raise RefusedError or UnavailableError.
+        """Execute an idempotent command whose answer has no data. It is repeated after a lost
+        connection. Raise RefusedError or UnavailableError.
         """
         self._one(self._request(command, container_id, **body), data_bytes, wait_s)
 
@@ -291,7 +294,8 @@ class Datanode:
         return answer
 
     def _all(self, questions: Sequence[_Question]) -> Iterator[Any]:
-        """Yield the answer to each request, or its RefusedError. Raise UnavailableError.
+        """Yield the answer to each request, or its RefusedError. Raise UnavailableError if the
+        datanode does not answer.
 
         Answers received before a connection was lost are not requested again.
         """
@@ -355,7 +359,7 @@ class Datanode:
                 stream.cancel()
 
     def _lost(self, error: grpc.RpcError) -> SutureError:
-        """Return the error for a broken stream: this datanode is unusable now."""
+        """Return the error for a broken stream."""
         found = error_from(error, f"the datanode at {self.address}")
         message = f"datanode {self.address}: {found}"
         if CLOSED_AT_ONCE.search(str(found)):

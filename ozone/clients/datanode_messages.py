@@ -9,7 +9,7 @@ from ozone.messages.datanode_pb2 import Result
 
 
 class DatanodeCommand(IntEnum):
-    """All commands of Ozone, including those that agents do not carry out."""
+    """All commands of Ozone, including those that agents do not support."""
 
     CREATE_CONTAINER = 1
     READ_CONTAINER = 2

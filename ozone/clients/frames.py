@@ -18,7 +18,7 @@ MAGIC: Final = b"hrpc"
 IPC_VERSION: Final = 9
 SERVICE_CLASS: Final = 0
 SIMPLE: Final = 0
-"""Nothing is proven: the server believes the name of the user."""
+"""The authentication SIMPLE: the server trusts the user name of the caller."""
 
 CONTEXT_CALL: Final = -3
 PROTOBUF: Final = 2  # RpcKindProto
@@ -33,14 +33,14 @@ _VARINT_BYTES_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error answer. `exception` is a Java class; `text` its first line."""
+    """An error answer. `exception` is a Java class, `text` the first line of its message."""
 
     exception: str
     text: str
     is_fatal: bool = False
     is_unauthorized: bool = False
     is_not_known: bool = False
-    """No answer came: it may have been done."""
+    """True if no answer arrived, so that the server may have executed the call."""
 
     @property
     def name(self) -> str:
@@ -140,7 +140,7 @@ def _delimited(message: Any) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Return a number as a protobuf varint: seven bits a byte, the lowest first."""
+    """Return a number as a protobuf varint: seven bits per byte, the lowest bits first."""
     written = bytearray()
     while number > 0x7F:
         written.append(number & 0x7F | 0x80)

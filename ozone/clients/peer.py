@@ -1,10 +1,10 @@
-"""A datanode of Ozone as a peer: it lends blocks and chunks, and a lost shard is written to it.
+"""A datanode of Ozone as a peer of an agent: a source of blocks and chunks, and a target of shards.
 
-A tree is fetched whole and evaluated here as the calls of a reconcile descend. Ozone's scan omits
-data that it does not read, so an absence in a peer's tree proves nothing. Every chunk is verified
-by the datanode's own row. Source shards are as their clients wrote them, and Ozone's record of a
-stripe proves what is computed, as Suture's own record does. A new shard is a container of Ozone's:
-RECOVERING, filled with rows as its clients write them, then closed.
+The client fetches the complete tree and answers the calls of a reconcile from it. Ozone's scanner
+omits data that it does not read, so a block that is missing in a peer's tree may exist. Every chunk
+is verified against the datanode's row. Computed cells are verified against Ozone's stripe
+checksums, as against Suture's. A new shard is created RECOVERING, filled with rows in the form of
+Ozone's clients, and closed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,10 +36,11 @@ CLOSE_WAIT_S: Final = 270.0  # a tree of half a million blocks is built before i
 
 
 class OzonePeer:
-    """A datanode with one replica. Thread-safe once the tree of that replica was fetched."""
+    """A datanode with one replica. Thread-safe after its tree was fetched (`summary`)."""
 
     def __init__(self, datanode: Datanode, index: int = 0) -> None:
-        """`datanode` must have been created for the shard of this index; 0 = a whole copy."""
+        """`datanode` must have been created for the same replica index; 0 = a replicated
+        container."""
         self.address = datanode.address
         self._datanode = datanode
         self._index = index
@@ -49,14 +50,15 @@ class OzonePeer:
     # its tree
 
     def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
-        """Fetch its tree and return the tree's summary."""
+        """Fetch the tree of the replica and return its summary."""
         self._tree = self._fetch_tree(container_id, meter)
         return self._tree.summary()
 
     def ranges(
         self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, U64s]:
-        """Return the summary, and the checksum of each range that begins at `starts`."""
+        """Return the summary, and the checksum of each range; `starts` are the starts of the
+        ranges."""
         tree = self.tree(container_id, meter)
         return tree.summary(), range_checksums(tree, starts)
 
@@ -66,7 +68,7 @@ class OzonePeer:
         ranges: Sequence[BlockRange] = (),
         meter: TransferCost | None = None,
     ) -> BlockRows:
-        """Return a row per block and tombstone in `ranges`, or of all."""
+        """Return a row for each block and tombstone in `ranges`, or in the complete tree."""
         tree = self.tree(container_id, meter)
         chosen = in_scope(tree.block_ids, ranges or None)
         return BlockRows(
@@ -84,7 +86,7 @@ class OzonePeer:
         return tree.summary(), tree.select(block_ids)
 
     def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
-        """Return its whole tree as of the last `summary`."""
+        """Return the complete tree that the last call of `summary` fetched."""
         if self._tree is None:
             self.summary(container_id, meter)
         assert self._tree is not None
@@ -102,11 +104,11 @@ class OzonePeer:
     # blocks and bytes
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the facts of its shard. Ozone does not report the shard index here: it rejects
-        requests for blocks of another one.
+        """Return the facts of the shard. Ozone does not report the shard's index; it rejects
+        requests for blocks of another shard.
 
-        Raise RefusedError for a whole copy: the commit ids of Ozone's replicas have no meaning
-        here.
+        Raise RefusedError for a replicated container, because Suture cannot use the commit ids of
+        Ozone's replicas.
         """
         if not self._index:
             raise RefusedError(
@@ -127,7 +129,7 @@ class OzonePeer:
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
         """Yield the metadata of all blocks, by id; Ozone lists them in text order.
 
-        Rows come page by page, because a conversation would time out while the caller computes.
+        Rows are fetched page by page, because a stream would time out while the caller computes.
         """
         ids = sorted(self._datanode.block_ids(container_id))
         for start in range(0, len(ids), PAGE_BLOCKS):
@@ -162,8 +164,8 @@ class OzonePeer:
     ) -> tuple[ChunkInfo, bytes]:
         """Return one chunk and its bytes, verified by the checksums of the datanode's row.
 
-        Raise RefusedError: UNABLE_TO_FIND_CHUNK; CHECKSUM_MISMATCH if the bytes do not match. Any
-        bytes match a chunk of type NONE.
+        Raise RefusedError: UNABLE_TO_FIND_CHUNK if there is no such chunk, CHECKSUM_MISMATCH if the
+        bytes do not match. A chunk of type NONE matches any bytes.
         """
         chunk = self.block(container_id, block_id, meter).chunk_at(offset)
         if chunk is None:
@@ -185,8 +187,8 @@ class OzonePeer:
     # filling
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard, RECOVERING. Raise RefusedError if there is a replica of this
-        container.
+        """Create a shard in state RECOVERING. Raise RefusedError if the datanode has a replica of
+        this container.
         """
         wish = {"replica_index": index, "state": RECOVERING}
         self._datanode.execute(
@@ -217,7 +219,7 @@ class OzonePeer:
     def write_blocks(
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
-        """Write and commit whole small blocks one by one: Ozone has no batch call."""
+        """Write and commit complete small blocks one by one, because Ozone has no batch call."""
         for block, data in blocks:
             for chunk in block.chunks:
                 cell = memoryview(data)[chunk.offset : chunk.end]
@@ -247,8 +249,8 @@ class OzonePeer:
 
 
 def _recorded(block: BlockData) -> BlockData:
-    """Return a block with Ozone's stripe checksums in the form of our own record, if it has all.
-    Ozone stores the checksums of a stripe's cells; our record is their fold.
+    """Return a block with stripe checksums in Suture's form, if all of Ozone's exist. Ozone stores
+    the checksums of a stripe's cells; Suture stores their fold.
     """
     stripes = stripes_of(dict(block.metadata))
     if any(chunk.offset not in stripes for chunk in block.chunks):
@@ -258,7 +260,7 @@ def _recorded(block: BlockData) -> BlockData:
 
 
 def _as_written(block: BlockData) -> BlockData:
-    """Return a block without our record, which Ozone's clients do not write."""
+    """Return a block without Suture's stripe checksums, which Ozone's clients do not write."""
     prefix = f"{STRIPE_CHECKSUMS_KEY}."
     kept = tuple(pair for pair in block.metadata if not pair[0].startswith(prefix))
     return replace(block, metadata=kept)
@@ -267,7 +269,8 @@ def _as_written(block: BlockData) -> BlockData:
 def tree_of(data: bytes, container_id: ContainerId) -> Tree:
     """Return the tree in an answer of a datanode of Ozone.
 
-    Raise DamagedData, or RefusedError(UNCLOSED_CONTAINER_IO) if there is none yet.
+    Raise DamagedData if the tree is damaged, and RefusedError(UNCLOSED_CONTAINER_IO) if there is
+    none yet.
     """
     told = decode_tree(data, container_id)
     if told.root is None:

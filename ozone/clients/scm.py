@@ -1,8 +1,8 @@
 """The client of Ozone's storage container manager: finds the leader, and pipelines requests.
 
-One of several SCMs leads; the others reject calls, and the next is tried. A broken connection is
-reopened, and unanswered requests are repeated, as long as answers arrive within `patience_s`. Only
-reads are repeated; a command (`order_each`) is sent once.
+One of several SCMs is the leader. If another SCM rejects a call, the client tries the next SCM. It
+reopens a broken connection and repeats unanswered requests, until no answer has arrived for
+`patience_s`. It repeats only reads; it sends a command (`order_each`) once.
 """
 
 import os
@@ -42,11 +42,11 @@ class ScmClientOptions:
     """Timeouts and limits of requests to the SCM."""
 
     timeout_s: float = 60.0
-    """Deadline of one answer; an SCM that collects garbage takes long."""
+    """Deadline of one answer; long enough for a garbage collection of the SCM."""
     patience_s: float = 120.0
-    """For how long nothing at all may come of it, whatever is tried."""
+    """Maximum time without any answer, over all retries."""
     pause_s: float = 1.0
-    """Between two rounds over all SCMs, none of which could answer."""
+    """Pause after all SCMs were tried without success."""
     window: int = WINDOW
 
 
@@ -60,12 +60,12 @@ class CallStats:
 
 
 class _RetryElsewhere(Exception):
-    """Raised to repeat a request: elsewhere, or later."""
+    """Raised to repeat a request at another SCM, or later."""
 
 
 @dataclass(slots=True)
 class OzoneScmClient:
-    """An SCM, or several of which one leads. For one thread."""
+    """A client of an SCM, or of several SCMs with one leader. For one thread."""
 
     addresses: Sequence[Address]
     identity: HadoopIdentity
@@ -107,10 +107,10 @@ class OzoneScmClient:
     def ask_each(
         self, items: Iterable[int], request_of: Callable[[int], Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield each item with its answer, or its Failure, as they arrive.
+        """Yield each item with its answer or its Failure, in the order of arrival.
 
-        Many requests are in flight at once. Raise RefusedError, or UnavailableError if nothing was
-        answered for `patience_s`.
+        Many requests are in flight at once. Raise RefusedError if the SCM rejects the caller, and
+        UnavailableError if no answer has arrived for `patience_s`.
         """
         rest = iter(items)
         asked: dict[int, int] = {}
@@ -137,10 +137,10 @@ class OzoneScmClient:
     def order_each(
         self, items: Iterable[int], request_of: Callable[[int], Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Send a command for one item after the other; yield the outcomes.
+        """Send one command after the other; yield the outcomes.
 
-        An unanswered command is a Failure: its effect is unknown. An SCM that is not the leader has
-        done nothing, and the next is tried.
+        The outcome of an unanswered command is a Failure, because its effect is unknown. If the SCM
+        is not the leader, it has not executed the command, and the next SCM is tried.
         """
         for item in items:
             deadline_s = self.now_s() + self.manners.patience_s

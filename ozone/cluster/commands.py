@@ -43,7 +43,8 @@ UserOption = Annotated[
 
 
 def scm_client(addresses: str, user: str) -> OzoneScmClient:
-    """Return a client that is not connected yet. Raise typer.BadParameter."""
+    """Return a client that is not connected yet. Raise typer.BadParameter for an invalid
+    address."""
     try:
         return OzoneScmClient(parse_addresses(addresses), choose(user))
     except ValueError as error:
@@ -96,7 +97,7 @@ def export_command(
 
 
 def print_export(done: "ExportResult") -> None:
-    """Print what was exported, and what the reader must know about it."""
+    """Print the size and cost of an export, and warnings."""
     rows = done.rows
     print_line(
         f"{done.path}: {pluralize(rows['containers'], 'container')}, "

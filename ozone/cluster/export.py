@@ -1,8 +1,8 @@
 """`suture ozone export`: writes a live Ozone cluster as a snapshot for `suture-verify`.
 
-Containers come in pages, each with its replicas. Nodes are read before the first page and after the
-last, so that every replica's node is known. The cluster changes meanwhile: each page shows the
-state at the time of its request.
+Containers are requested in pages, together with their replicas. Nodes are requested before the
+first page and after the last one, so that every replica's node is known. The cluster may change
+during the export: each page has the state at the time of its request.
 """
 
 import resource
@@ -39,7 +39,8 @@ class ExportOptions:
 
 @dataclass(slots=True)
 class SkippedContainers:
-    """Containers that are not in the snapshot, because a value of theirs is unknown."""
+    """Containers that are not in the snapshot, because this release does not know one of their
+    values."""
 
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[int]] = field(default_factory=dict)
@@ -62,9 +63,9 @@ class ExportResult:
     scm: str
     rows: dict[str, int]
     gone_count: int
-    """Containers that were removed while they were asked for."""
+    """Number of containers that were deleted during the export."""
     scrubbed_count: int
-    """Replicas with scrub results."""
+    """Number of replicas with scrub results."""
     left_out: SkippedContainers
     is_safe_mode: bool
     requests: int
@@ -104,7 +105,7 @@ class ExportResult:
 def export(wish: ExportOptions, progress: Callable[[int, int], None]) -> ExportResult:
     """Write the snapshot; call `progress` after each page with the number of containers.
 
-    Raise RefusedError or UnavailableError; nothing is left of the snapshot then.
+    Raise RefusedError or UnavailableError after removing the incomplete snapshot.
     """
     begun_s = time.monotonic()
     cluster = OzoneClusterView(wish.client, wish.page_containers)

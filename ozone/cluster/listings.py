@@ -1,4 +1,4 @@
-"""Reads an Ozone cluster for a snapshot, page by page: never the whole cluster at once."""
+"""Reads an Ozone cluster for a snapshot page by page, so that memory use is bounded."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ class Page:
 
     containers: tuple[tuple[Any, tuple[Any, ...]], ...]
     gone_count: int
-    """Containers that were removed between the two questions."""
+    """Number of containers that were deleted between the two requests of a page."""
     total: int
-    """Containers of the cluster, as far as the SCM says; 0 when it does not."""
+    """Number of containers in the cluster; 0 if the SCM does not report it."""
 
 
 @dataclass(slots=True)
@@ -48,13 +48,13 @@ class OzoneClusterView:
         return bool(self.client.ask(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on)
 
     def list_nodes(self) -> None:
-        """Read the current nodes; nodes seen before stay known."""
+        """Read the current nodes, and keep the nodes of earlier calls."""
         answer = self.client.ask(ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER)
         for node in answer.query_nodes.nodes:
             self.nodes[datanode_id(node.datanode)] = node
 
     def list_pipelines(self) -> None:
-        """Read which pipelines are open now."""
+        """Read the ids of open pipelines."""
         answer = self.client.ask(ScmRequestType.LIST_PIPELINES)
         self.open_pipelines = frozenset(
             pipeline_id(pipeline.id)

@@ -1,7 +1,7 @@
 """`suture ozone reconcile`: sends the reconcile rows of a plan to Ozone's SCM one by one.
 
-The SCM tells the datanodes of a container to compare their replicas, as with `ozone admin container
-reconcile`; they repair what differs from a peer's tree.
+The SCM orders the datanodes of a container to compare their replicas, as with `ozone admin
+container reconcile`. The datanodes repair chunks that differ from a peer's tree.
 """
 
 import time
@@ -23,7 +23,7 @@ from suture.wire.mapping.plan_file import FinishedRun, read_plan, unreadable
 
 MINUTE_S: Final = 60.0
 EXPLAINED: Final = "EXPLAINED"
-"""Checksum class of replicas whose roots differ, and which are known to hold the same."""
+"""Checksum class of replicas whose reported roots differ although their data is equal."""
 
 EXPIRED_SINCE: Final = "it expired while others were ordered: verify a fresh snapshot"
 
@@ -78,7 +78,8 @@ class ReconcileReport:
         return not sent.isdisjoint(self.counts())
 
     def sent(self) -> dict[str, str]:
-        """Return the containers that were or may have been ordered, for the facts of an error."""
+        """Return the containers whose reconcile was ordered or may have been ordered, for an
+        error."""
         return {
             outcome.value.lower(): ",".join(
                 str(key) for key, (own, _) in self.outcomes.items() if own is outcome
@@ -88,7 +89,7 @@ class ReconcileReport:
 
     @property
     def is_unfinished(self) -> bool:
-        """True if an operator still has to look at something."""
+        """True if a row has an outcome that needs an operator."""
         return bool(self.counts().keys() - {RowOutcome.ORDERED, RowOutcome.EXPLAINED})
 
     def facts(self) -> dict[str, Any]:
@@ -113,7 +114,7 @@ class ReconcileReport:
 
 
 def reconcile_plan(run: FinishedRun) -> Plan:
-    """Return the reconcile rows of a run. Raise RefusedError."""
+    """Return the reconcile rows of a run. Raise RefusedError if the run cannot be read."""
     request_read = read_plan(run, only="reconcile")
     summary = run.json_object("summary.json")
     try:
@@ -146,10 +147,10 @@ class ReconcileOptions:
 
 
 def reconcile(wish: ReconcileOptions, orders: ReconcileReport, told: Callable[[], None]) -> None:
-    """Fill `orders` row by row; call `told` after each.
+    """Send the rows of a plan, add each outcome to `orders`, and call `told` after each row.
 
-    Raise RefusedError if the plan is for another cluster, UnavailableError if no SCM answers;
-    `orders` keeps what was ordered before.
+    Raise RefusedError if the plan is for another cluster, and UnavailableError if no SCM answers.
+    `orders` then has the outcomes of the rows before the error.
     """
     for row in wish.plan.rows:
         orders.outcomes[row.container_id] = (RowOutcome.NOT_SENT, "")
@@ -201,8 +202,8 @@ def _paced(
     wish: ReconcileOptions,
     leave_out: Callable[[ReconcileRow], None],
 ) -> Iterator[int]:
-    """Yield containers at most at the given rate per minute; leave out rows that expire meanwhile,
-    without waiting for them.
+    """Yield containers at most at the given rate per minute. Skip rows that expire, without
+    waiting.
     """
     pause_s = 0.0
     for row in wanted:

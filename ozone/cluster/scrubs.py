@@ -38,15 +38,15 @@ _SETTLED: Final = {
         Agreement.DAMAGE.value,
     ),
 }
-"""Agreements of Ozone's tree that are understood, by what was found of the bytes."""
+"""Results of the tree comparison with which the settled root is known, by the scrub's verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubbedReplica:
     """The scrub results of one replica.
 
-    `root` is that of Ozone's tree at the time; `settled_root` is that of a tree of the present
-    data, whoever made Ozone's. It is None unless every byte was read.
+    `root` is the root of Ozone's tree at the time of the scrub. `settled_root` is the root computed
+    from the replica's rows and data, independent of Ozone's tree; None if not every byte was read.
     """
 
     volume_id: str
@@ -62,7 +62,7 @@ class ScrubFindings:
 
     rows: NDArray[Any]
     names: tuple[str, ...]
-    """Of datanodes and volumes."""
+    """Ids of datanodes and volumes, which the columns refer to by index."""
 
     def between(self, first_id: int, last_id: int) -> dict[tuple[int, str], ScrubbedReplica]:
         """Return the results for the replicas of these containers, by container and datanode."""
@@ -86,7 +86,8 @@ NOTHING_SCRUBBED: Final = ScrubFindings(np.zeros(0, dtype=_ROW), ())
 
 
 def read_scrubs(paths: Iterable[Path]) -> ScrubFindings:
-    """Return the results in the documents of all hosts. Raise RefusedError, naming the document."""
+    """Return the results in the documents of all hosts. Raise RefusedError for an invalid
+    document."""
     numbers: dict[str, int] = {}
     parts = [NOTHING_SCRUBBED.rows]
     for path in paths:

@@ -1,7 +1,7 @@
 """Converts the reports of Ozone's SCM to rows of a snapshot. Pure.
 
-Unreported facts are left unknown, or set to the value that plans least: tombstones, and which
-deletes are pending (any container may have some). Volumes, scan times and findings come from
+The SCM does not report tombstones and pending deletes. These facts are unknown in the rows, or have
+the value with which the judge plans the fewest actions. Volumes, scan times and findings come from
 scrubs.
 """
 
@@ -51,7 +51,7 @@ class ExportContext:
 
     as_of_ms: int
     has_reported: bool
-    """The SCM has left safe mode: it knows what the datanodes have."""
+    """The SCM has left safe mode, so the datanodes have reported their replicas."""
 
 
 def lacks_pipeline(info: Any, open_pipelines: frozenset[str]) -> bool:
@@ -60,7 +60,7 @@ def lacks_pipeline(info: Any, open_pipelines: frozenset[str]) -> bool:
 
 
 def container_row(info: Any, open_pipelines: frozenset[str], instant: ExportContext) -> Row:
-    """Return the row of a container. Raise UnsupportedValue."""
+    """Return the row of a container. Raise UnsupportedValue if one of its values is unknown."""
     kind, state = TYPES.get(info.type), STATES.get(info.state)
     if kind is None or state is None:
         raise UnsupportedValue(f"replication type {info.type}, state {info.state}")
@@ -90,9 +90,10 @@ def container_row(info: Any, open_pipelines: frozenset[str], instant: ExportCont
 def replica_row(
     replica: Any, instant: ExportContext, scrubbed: ScrubbedReplica | None = None
 ) -> Row:
-    """Return the row of a replica, with its host's scrub results. Raise UnsupportedValue.
+    """Return the row of a replica, with its scrub results. Raise UnsupportedValue if one of its
+    values is unknown.
 
-    The scrub's roots count while the datanode reports the same tree.
+    The scrub's roots are used only if the datanode still reports the same tree.
     """
     if replica.state not in REPLICA_STATES:
         raise UnsupportedValue(f"a replica in state {replica.state}")
@@ -127,9 +128,10 @@ def replica_row(
 
 
 def root_of(replica: Any) -> int | None:
-    """Return the root that a datanode reported; None if it has no tree.
+    """Return the root that a datanode reported; None if the replica has no tree.
 
-    Ozone reports 0 when there is no tree, so 0 means no tree if there are blocks.
+    Ozone reports 0 for a replica without a tree. Therefore 0 means no tree if the replica has
+    blocks.
     """
     root: int = replica.checksum
     if not 0 <= root < ROOT_END:

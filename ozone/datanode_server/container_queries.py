@@ -1,4 +1,4 @@
-"""Commands about whole replicas: their trees, their facts, and echo."""
+"""Commands about replicas: facts and trees; and the command Echo."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -58,7 +58,7 @@ class ContainerCommands:
         return {"read_container": {"container": _container_data(facts)}}
 
     def _containers(self, asked: CommandRequest) -> Body:
-        """List replicas from the request's container id on, which need not exist here."""
+        """List replicas, starting at the request's container id, which need not exist."""
         count = min(asked.body.count or CONTAINERS_MAX, CONTAINERS_MAX)
         start = max(asked.container_id, 0)
         facts = self._store.replicas(start=start, count=count)

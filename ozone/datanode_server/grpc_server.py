@@ -1,7 +1,7 @@
 """The server for Ozone's datanodes and clients: one address, on the agent's own store.
 
-It has the agent's server limits, slots and waits. Other services of Ozone at the same address are
-added as gRPC handlers.
+It has the limits of the agent's own server on connections, calls and waits. Other services of Ozone
+at the same address are added as gRPC handlers.
 """
 
 from collections.abc import Sequence

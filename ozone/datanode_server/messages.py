@@ -21,7 +21,7 @@ BODIES: Final = {
     for command in DatanodeCommand
     if (name := command.name.lower()) in REQUEST.DESCRIPTOR.fields_by_name
 }
-"""The field of a request that a command has, by the command: those that an agent may carry out."""
+"""The request field of each command that an agent supports."""
 
 
 def parse_request(data: bytes) -> Any:

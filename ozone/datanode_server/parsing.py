@@ -1,7 +1,7 @@
 """Validates the parameters of Ozone's clients: ids, ranges of bytes, blocks with chunks.
 
-Total: any input becomes a value that satisfies the rules of `merkle.replica`, or is rejected with
-the field that breaks them.
+Every input is converted to a value that satisfies the rules of `merkle.replica`, or rejected with
+the name of the invalid field.
 """
 
 from typing import Any, Final
@@ -28,7 +28,7 @@ READ_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit of one ReadChunk
 
 
 def parse_block_key(message: Any, asked: CommandRequest) -> BlockId:
-    """Return the block that a request names in its container. Raise RefusedError."""
+    """Return the block id in a request. Raise RefusedError if it is invalid."""
     codec.parse_container_id(asked.container_id)
     if message.container_id != asked.container_id:
         raise codec.malformed(
@@ -40,7 +40,8 @@ def parse_block_key(message: Any, asked: CommandRequest) -> BlockId:
 
 
 def parse_span(offset: int, length_bytes: int, where: str) -> tuple[int, int]:
-    """Return a range of bytes that fits one message. Raise RefusedError."""
+    """Return the requested range of bytes. Raise RefusedError if it is too large for one
+    message."""
     if length_bytes > READ_BYTES_MAX:
         raise RefusedError(
             Code.INELIGIBLE,
@@ -67,9 +68,10 @@ def parse_written_chunk(message: Any, block_id: BlockId, where: str) -> ChunkInf
 
 
 def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockData:
-    """Return the block that a client commits, with the checksums of its stripes as notes.
+    """Return the block that a client commits, with the checksums of its stripes in its metadata.
 
-    Chunks without bytes, which Ozone allows, are left out. Raise RefusedError.
+    Chunks without bytes, which Ozone allows, are omitted. Raise RefusedError if the block is
+    invalid.
     """
     if len(message.chunks) > CHUNKS_PER_BLOCK_MAX:
         raise codec.malformed(

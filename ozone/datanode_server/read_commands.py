@@ -5,7 +5,7 @@
     ReadChunk                    any range of committed bytes, in one answer
     ReadBlock                    a range as a stream, with the checksums that were written with it
 
-As in Ozone, nothing is verified here: the reader verifies. No lease is taken.
+As in Ozone, the server does not verify the data; the reader does. The commands take no lease.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +49,7 @@ class ReadCommands:
     def __init__(
         self, store: ReplicaStore, *, on_read: Callable[[float], None] = lambda _: None
     ) -> None:
-        """`on_read` receives the seconds that each read of chunk data took."""
+        """`on_read` is called with the duration of each read of chunk data, in seconds."""
         self._store = store
         self._on_read = on_read
         self.commands: Mapping[DatanodeCommand, Answering] = {
@@ -69,8 +69,8 @@ class ReadCommands:
         return {"get_block": {"block": row}}
 
     def _blocks(self, asked: CommandRequest) -> Body:
-        """Return blocks by ascending id: all that were requested or an error, because a caller that
-        lists all blocks takes absent ones for deleted.
+        """Return the requested number of blocks by ascending id, or an error. A caller that lists
+        all blocks would treat a missing block as deleted.
         """
         wish = asked.body
         if not wish.HasField("count"):
@@ -96,7 +96,8 @@ class ReadCommands:
         return {"get_committed_block_length": answer}
 
     def _readable(self, asked: CommandRequest, named: Any) -> BlockLocation:
-        """Return the block, unless the caller knows a later commit or means another shard."""
+        """Return the block. Raise RefusedError if the caller knows a later commit or requests
+        another shard."""
         block_id = parse_block_key(named, asked)
         facts = self._store.replica(asked.container_id)
         if facts.replica_index and named.replica_index not in {0, facts.replica_index}:
@@ -158,10 +159,10 @@ class ReadCommands:
 
 
 def _range_of(block: BlockData, wish: Any) -> tuple[int, int]:
-    """Return the begin and end of the requested bytes; a length of 0 means all.
+    """Return the start and end of the requested bytes; a length of 0 means all bytes.
 
-    Raise the error that ends the conversation if there are none, because Ozone's clients expect a
-    gRPC status then.
+    Raise StreamAborted if the range has no bytes, because Ozone's clients expect a gRPC status in
+    this case.
     """
     if wish.offset >= block.length_bytes:
         raise StreamAborted(

@@ -18,7 +18,7 @@ OTHERWISE: Final = {
     Code.CANCELLED: Result.IO_EXCEPTION,
     Code.UNAVAILABLE: Result.IO_EXCEPTION,
 }
-"""What a code of ours is called by Ozone, where it has no code of that name."""
+"""Ozone's result code for each of Suture's codes that Ozone does not have."""
 
 UNHEALTHY: Final = "UNHEALTHY"
 

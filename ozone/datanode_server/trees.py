@@ -3,8 +3,8 @@
     the store's tree is crc32c   ── it is the answer
     it is xxh3_64                ── its rows, folded again; of damaged chunks, the bytes
 
-An XXH3 tree does not have the CRC-32C of deleted blocks: with tombstones it has no root in Ozone's
-form, and tombstones are left out. Ozone takes a tree without a root for no tree yet.
+An XXH3 tree does not have the CRC-32C of deleted blocks. If it has tombstones, its conversion to
+Ozone's form has no tombstones and no root. Ozone treats a tree without a root as missing.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ REREAD_BYTES_MAX: Final = 64 * 1024**2  # of damaged chunks, per tree: a moment'
 
 @dataclass(frozen=True, slots=True)
 class OzoneView:
-    """A replica's tree in CRC-32C. `root` is None if it has none in Ozone's form."""
+    """A replica's tree in CRC-32C. `root` is None if the root in Ozone's form is unknown."""
 
     tree: Tree
     root: int | None
@@ -37,8 +37,8 @@ class OzoneView:
 def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
     """Return the tree of a replica in Ozone's form.
 
-    Raise RefusedError(UNCLOSED_CONTAINER_IO) before it is closed, UnavailableError while it
-    changes.
+    Raise RefusedError(UNCLOSED_CONTAINER_IO) if the replica is not closed, and UnavailableError if
+    it changes too often during the call.
     """
     for _ in range(ATTEMPTS_MAX):
         before = store.generation(container_id)
@@ -76,7 +76,8 @@ def _is_same(live: Tree, written: Tree) -> bool:
 def _folded_around_damage(
     store: ReplicaStore, container_id: ContainerId, live: Tree, rows: Mapping[BlockId, bytes]
 ) -> Tree:
-    """Fold the undamaged parts from the rows, and the damaged ones from the bytes on disk."""
+    """Compute the leaves of healthy chunks from the rows, and of damaged chunks from the bytes on
+    disk."""
     builder = TreeBuilder(Algorithm.CRC32C)
     left_bytes = REREAD_BYTES_MAX
     for block_id in map(BlockId, live.block_ids.tolist()):
@@ -118,7 +119,7 @@ def _reread(
 
 
 def checked_size(what: str, data: bytes, bytes_max: int) -> bytes:
-    """Return `data` if it fits a message. Raise RefusedError."""
+    """Return `data`. Raise RefusedError if it is too large for a message."""
     if len(data) > bytes_max:
         raise RefusedError(
             Code.INELIGIBLE, f"{what} has {len(data)} bytes, a message of Ozone has {bytes_max}"

@@ -2,10 +2,10 @@
 
     CreateContainer ─ WriteChunk ─ PutBlock ─ ... ─ CloseContainer
 
-As in Ozone a container is created by its first write, and commits of shards have no sequence.
-Everything goes through the store like any client's writes, under the container's lease. Replicated
-containers are written through Raft, and closed and deleted by the storage container manager: their
-writes are rejected.
+As in Ozone, the first write creates a container, and commits of shards have no commit id. The store
+handles these writes like those of Suture's clients, under the container's lease. Writes to
+replicated containers are rejected, because Ozone writes them through Raft, and its storage
+container manager closes and deletes them.
 """
 
 from collections.abc import Callable, Mapping
@@ -74,7 +74,7 @@ class WriteCommands:
         return {"create_container": {}}
 
     def _write(self, asked: CommandRequest) -> Body:
-        """Write one chunk, and commit the block with it if the request says so."""
+        """Write one chunk, and commit its block if the request contains a commit."""
         wish = asked.body
         block_id = parse_block_key(wish.block_id, asked)
         chunk = parse_written_chunk(wish.chunk, block_id, "chunkData")
@@ -129,7 +129,7 @@ class WriteCommands:
     # closing and removing
 
     def _close(self, asked: CommandRequest) -> Body:
-        """Close a shard. An UNHEALTHY replica stays so, which is no success."""
+        """Close a shard. Raise RefusedError for an UNHEALTHY replica, which cannot be closed."""
         with self._hold(asked):
             self._check_shard(asked)
             facts = self._store.close_container(asked.container_id, force=True)
@@ -142,7 +142,8 @@ class WriteCommands:
         return {"close_container": {"container_id": asked.container_id}}
 
     def _delete(self, asked: CommandRequest) -> Body:
-        """Remove an unfinished, abandoned reconstruction; never a replica that was once whole."""
+        """Delete the incomplete replica of an abandoned reconstruction; reject any other
+        replica."""
         with self._hold(asked):
             facts = self._check_shard(asked)
             is_given_up = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None
@@ -164,7 +165,7 @@ class WriteCommands:
     # around all of them
 
     def _hold(self, asked: CommandRequest) -> AbstractContextManager[None]:
-        """Hold the lease, waiting no longer than the caller does."""
+        """Hold the container's lease. Wait for it no longer than the caller's deadline."""
         timeout_s = self._timeout_s
         if asked.remaining_s is not None:
             timeout_s = min(timeout_s, asked.remaining_s)
@@ -173,7 +174,7 @@ class WriteCommands:
         return self._leases.hold(asked.container_id, timeout_s)
 
     def _audited(self, action: str, carry_out: Callable[[CommandRequest], Body]) -> Answering:
-        """Return a handler that carries out a command and writes its outcome to the audit log."""
+        """Return a handler that executes a command and writes the outcome to the audit log."""
 
         def written_down(asked: CommandRequest) -> Body:
             result = Code.CONTAINER_INTERNAL_ERROR.value

@@ -2,10 +2,9 @@
 
     send(stream ContainerCommandRequestProto) returns (stream ContainerCommandResponseProto)
 
-An error of a request is the `result` of its answer, and the conversation continues; invalid bytes
-end it. An answer is one message, except for ReadBlock. A request meant for another datanode is
-rejected where Ozone rejects it: for replicas of erasure-coded containers, whose index says which
-shard they are.
+If a request fails, its answer has the error as `result`, and the stream continues. Invalid bytes
+end the stream. An answer is one message, except for ReadBlock. As in Ozone, a request that is
+addressed to another datanode is rejected only if the container is erasure-coded.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +41,7 @@ NOT_SERVED: Final[Mapping[DatanodeCommand, str]] = {
     DatanodeCommand.STREAM_INIT_WITH_PUT_BLOCK: "this datanode is in no Ratis pipeline",
     DatanodeCommand.FINALIZE_BLOCK: "leases of open files are recovered in Ratis pipelines only",
 }
-"""What Ozone has and an agent does not, and why."""
+"""Commands of Ozone that an agent does not support, with the reason."""
 
 COMMANDS: Final = {command.value: command for command in DatanodeCommand}
 
@@ -54,9 +53,10 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A request for a container that may be accessed here, with its caller.
+    """A valid request and its caller.
 
-    `remaining_s`: the time left to answer, if known; `place`: address and port, as gRPC writes it.
+    `remaining_s`: time until the deadline, if known. `place`: address and port of the caller, in
+    gRPC's form.
     """
 
     request: Any
@@ -142,7 +142,8 @@ class XceiverService(grpc.GenericRpcHandler):
             yield from found
 
     def _carried_out(self, request: Any) -> tuple[Answering, str]:
-        """Return the handler of a request, and its body. Raise RefusedError."""
+        """Return the handler of a request, and its body. Raise RefusedError for an invalid
+        request."""
         command = COMMANDS.get(request.command)
         if command is None:
             raise RefusedError(Code.INELIGIBLE, f"command {request.command} is unknown here")
@@ -163,7 +164,7 @@ class XceiverService(grpc.GenericRpcHandler):
         return answering, name
 
     def _check_datanode(self, asked: CommandRequest) -> None:
-        """Raise RefusedError if a request for a shard is meant for another datanode."""
+        """Raise RefusedError if a request for a shard is addressed to another datanode."""
         named = asked.request.datanode_id.decode("utf-8", "replace")
         if named == self._datanode_id:
             return
@@ -183,7 +184,7 @@ class XceiverService(grpc.GenericRpcHandler):
 
 
 def _index_of(asked: CommandRequest) -> int:
-    """Return the replica index in a request for a container that is not here."""
+    """Return the replica index in a request for a container that this datanode does not have."""
     match asked.request.command:
         case DatanodeCommand.WRITE_CHUNK:
             index: int = asked.body.block_id.replica_index

@@ -35,7 +35,7 @@ ROW_BYTES_MAX: Final = 64 * 1024**2  # 65,535 chunks with 256 checksums of 4 byt
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block, and how many of its last chunks are only in `last_chunk_info`: 0 or 1."""
+    """A block, and the number of its chunks that are only in `last_chunk_info` (0 or 1)."""
 
     block: BlockData
     tail_count: int
@@ -46,8 +46,8 @@ def decode_stored(
 ) -> StoredBlock:
     """Return the block of these rows of the two tables; one of them may be None.
 
-    Raise DamagedData if Ozone cannot have written a row so, UnsupportedFormat if it cannot be
-    judged.
+    Raise DamagedData if a row is invalid, and UnsupportedFormat if this release does not support
+    it.
     """
     if row is None:
         if tail is None:
@@ -102,7 +102,8 @@ def _chunks(message: Any) -> list[ChunkInfo]:
 
 
 def decode_chunk(block_id: int, chunk: Any) -> ChunkInfo:
-    """Return the chunk in a row's message. Raise DamagedData or UnsupportedFormat."""
+    """Return the chunk in a row's message. Raise DamagedData or UnsupportedFormat as
+    `decode_stored`."""
     where = f"block {block_id}, chunk at {chunk.offset}"
     if not (chunk.HasField("offset") and chunk.HasField("length")):
         raise DamagedData(f"block {block_id}: a chunk without offset or length")
@@ -138,9 +139,10 @@ def _block(block_id: BlockId, message: Any, chunks: list[ChunkInfo]) -> BlockDat
 class Folds:
     """The possible checksums of an undamaged block in Ozone's tree, by origin of the tree.
 
-    `written`: from the rows, last chunk included. `closed`: without that chunk. `scanned`: from
-    what Ozone's scanner reads, which excludes that chunk and chunks without checksums; None if
-    nothing is left to read, because then the block is not in the tree at all.
+    `written`: computed from all chunks in the rows. `closed`: without the chunk in
+    `last_chunk_info`. `scanned`: from the chunks that Ozone's scanner reads, which are all chunks
+    in `block_data` with checksums; None if there are none, because the scanner's tree then omits
+    the block.
     """
 
     written: int
@@ -149,12 +151,12 @@ class Folds:
 
     @property
     def is_stable(self) -> bool:
-        """True if the checksum is the same whoever makes the tree."""
+        """True if all three checksums are equal."""
         return self.written == self.closed == self.scanned
 
 
 def folds_of(stored: StoredBlock) -> Folds:
-    """Return the checksums that Ozone makes of a block."""
+    """Return the checksums that a block may have in Ozone's trees."""
     block = stored.block
     leaves = [
         leaf_checksum(Algorithm.CRC32C, chunk.offset, chunk.length_bytes, chunk.window_checksums)

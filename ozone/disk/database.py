@@ -1,12 +1,12 @@
-"""Reads a datanode's RocksDB beside the running datanode, without leaving a trace.
+"""Reads a datanode's RocksDB while the datanode runs, without writing into its directory.
 
-Opening a RocksDB writes into its directory, even read-only. So a scratch directory of symbolic
-links to the files is opened instead. It is removed once the database is open, because an open
-database keeps its files open. Compaction may remove a file between listing and opening: then the
+Opening a RocksDB writes into its directory, even read-only. Therefore a scratch directory with
+symbolic links to the files is opened instead. It is removed when the database is open, because an
+open database keeps its files open. If a compaction removes a file between listing and opening, the
 directory is listed again.
 
-A view never changes. For current data, request a view that is not older than a given moment; while
-neither log nor manifest have grown, an old view is reused.
+A view is a snapshot of the database. A caller requests a view that is not older than a given time.
+If neither log nor manifest have grown, the last view is reused.
 """
 
 import shutil
@@ -78,7 +78,7 @@ class DatabaseView:
         return family in self._families
 
     def value(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key, or None. Raise UnavailableError."""
+        """Return the value of a key, or None. Raise UnavailableError if it cannot be read."""
         if family not in self._families:
             return None
         with _reading(self._path):
@@ -134,8 +134,8 @@ class DatabaseView:
         return key
 
     def key_lengths(self, family: str, prefix: bytes) -> set[int]:
-        """Return the digit counts of the keys that are numbers after the prefix. If the database
-        cannot be read to the end, there may be others, and `batches` raises.
+        """Return the numbers of digits of the numeric keys after the prefix. If the database cannot
+        be read to the end, the result may be incomplete, and `batches` raises the error.
         """
         if family not in self._families:
             return set()
@@ -161,10 +161,11 @@ class _Failure:
 
 
 class ContainerDatabase:
-    """A RocksDB directory of a datanode. One owner; its views may outlive it."""
+    """A RocksDB directory of a datanode. For one owner; its views may be used after it is
+    closed."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
-        """`scratch` is a directory of our own for temporary directories."""
+        """`scratch` is a directory of Suture for temporary directories."""
         self.path = self._path = path
         self._scratch = scratch
         self._view: DatabaseView | None = None
@@ -172,8 +173,8 @@ class ContainerDatabase:
         self._failure: _Failure | None = None
 
     def view(self, since_s: float) -> DatabaseView:
-        """Return the database as it was at this moment or later. Raise RefusedError or
-        UnavailableError, at once if opening just failed.
+        """Return a view that is not older than this time. Raise RefusedError or UnavailableError if
+        the database cannot be opened; a recent failure is raised again without another attempt.
         """
         if self._view is not None:
             if self._view.opened_at_s >= since_s:
@@ -233,8 +234,8 @@ class ContainerDatabase:
 
 
 def _check_names(path: Path, names: list[str]) -> None:
-    """Raise RefusedError for a database without a table of blocks: if its list of files ends early,
-    RocksDB takes it for an earlier, empty one.
+    """Raise RefusedError for a database without a table of blocks. RocksDB opens a database whose
+    list of files is truncated as an earlier, empty database.
     """
     if BLOCKS not in names:
         raise UnavailableError(

@@ -1,8 +1,8 @@
-"""Ozone's descriptor `<id>.container`: YAML with a replica's facts and the place of its rows.
+"""Ozone's descriptor `<id>.container`: YAML with a replica's facts and the path of its database.
 
-Its checksum is the SHA-256 of the SHA-256 of the same text with `checksum` as 64 NUL characters, in
-the form of Java's YAML writer: binary, in base64. The text is checked as it is and not serialised
-again, so that the result does not depend on another YAML library.
+The checksum is the SHA-256 of the SHA-256 of the same text with `checksum` as 64 NUL characters,
+which Java's YAML writer encodes as base64. The text of the file is checked and not serialised
+again, so that the result does not depend on the YAML library.
 """
 
 import base64
@@ -33,9 +33,10 @@ _UNSUMMED: Final = b"checksum: !!binary |-\n  " + base64.b64encode(bytes(64))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OzoneDescriptor:
-    """The contents of the file. `schema`: 3 is one database per volume, 2 one per container.
+    """The contents of the file. `schema`: 3 = one database per volume, 2 = one per container.
 
-    `is_verified`: False if the file has no checksum. `scanned_at_ms` is of Ozone's own scan.
+    `is_verified` is False if the file has no checksum. `scanned_at_ms` is the time of Ozone's last
+    scan.
     """
 
     container_id: ContainerId
@@ -63,8 +64,8 @@ _Loader.add_constructor(TAG, _mapping)
 
 
 def decode_descriptor(data: bytes, container_id: ContainerId) -> OzoneDescriptor:
-    """Decode a descriptor. Raise DamagedData, naming the fault, or UnsupportedFormat for another
-    Ozone's.
+    """Decode a descriptor. Raise DamagedData, naming the fault, or UnsupportedFormat for a format
+    of another Ozone release.
     """
     what = f"descriptor of container {container_id}"
     fields = _fields(data, what)
@@ -112,8 +113,8 @@ def _fields(data: bytes, what: str) -> dict[Any, Any]:
 
 
 def _verify(data: bytes, has_checksum: bool, what: str) -> bool:
-    """Compare the checksum in the text with the text's; return True if it has one. An invalid value
-    in a present field counts as a checksum, because Ozone computes another for such a text.
+    """Verify the checksum in the text; return True if the text has a checksum. Raise DamagedData if
+    it is wrong. An invalid value of the field counts as a wrong checksum.
     """
     found = _CHECKSUM_LINE.findall(data)
     if not found and has_checksum:
@@ -140,7 +141,7 @@ def _number(fields: dict[Any, Any], name: str, largest: int, what: str) -> int:
 def with_state(data: bytes, state: ReplicaState) -> bytes:
     """Return a descriptor with another state and the checksum of its new text.
 
-    Raise DamagedData unless the text has one line for each of both.
+    Raise DamagedData if the text does not have exactly one line for state and one for checksum.
     """
     lines = re.findall(rb"^state: [A-Z_]+$", data, re.MULTILINE)
     if len(lines) != 1 or len(_CHECKSUM_LINE.findall(data)) != 1:

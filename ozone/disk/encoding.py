@@ -1,8 +1,8 @@
-"""Encodes our rows and trees in Ozone's form, for a datanode of Ozone.
+"""Encodes Suture's rows and trees in Ozone's form, for a datanode of Ozone.
 
-A block keeps its client's notes. Chunk names are generated, because Ozone reads nothing by them.
-The checksum of a chunk's stripe, which only Ozone records, is kept among the notes (`STRIPE`,
-`STRIPES`) while the block is here. Pure.
+Notes are the entries of a block's metadata. A block keeps the notes of its client. Chunk names are
+generated, because Ozone does not use them. Ozone stores a stripe checksum in the chunk; Suture
+stores it as a note of the block (`STRIPE`, `STRIPES`). Pure.
 """
 
 import base64
@@ -21,10 +21,10 @@ from ozone.disk.blockrow import INCREMENTAL, StoredBlock, decode_stored
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, CHUNK_INFO, parse
 
 STRIPE: Final = "ozone.stripe_checksum."
-"""The key of a note: the checksum of the stripe that the chunk at this offset is of, in base64."""
+"""Prefix of the key of a note with the stripe checksum, in base64, of the chunk at an offset."""
 STRIPES: Final = "ozone.stripe_checksums."
-"""The keys of notes, by number, where a note each would be too many: the records of all stripes
-that have a checksum, one after the other, cut and in base64."""
+"""Prefix of the keys of numbered notes that together have all stripe checksums, if one note for
+each would be too many: the concatenated records, split and encoded in base64."""
 RECORD: Final = struct.Struct(">QI")  # offset, bytes that follow
 PACKED_BYTES: Final = 3_072  # in one note: 4,096 characters, the limit of Suture's RPCs
 NOTES_MAX: Final = 64  # per block: the limit of Suture's RPCs (suture/wire/mapping/codec.py)

@@ -7,7 +7,7 @@
     <data dir>/hdds/<cluster>/tmp/deleted-containers/<id>/       moved here before it is removed
     <data dir>/hdds/<cluster>/<storage id>/container.db          one RocksDB a volume (schema V3)
 
-Nothing here writes.
+This module does not write.
 """
 
 import os
@@ -43,7 +43,7 @@ class OzoneVolume:
 
     @property
     def database(self) -> Path:
-        """Path of the RocksDB of schema V3, unless the datanode configures another place."""
+        """Path of the RocksDB of schema V3, unless `hdds.datanode.container.db.dir` is set."""
         return self.cluster / self.storage_id / DATABASE
 
     def deleted(self, container_id: ContainerId) -> Path:
@@ -127,7 +127,7 @@ def local_path(place: Path) -> Path:
 
 
 def _no_volume(data_dir: Path) -> RefusedError:
-    """Return the error for a missing volume: most often a disk that is not mounted."""
+    """Return the error for a missing volume, which is usually a disk that is not mounted."""
     hint = "name a directory of hdds.datanode.dir, as in the datanode's ozone-site.xml"
     lacks = f"it has no {HDDS}/{VERSION_NAME}"
     if data_dir.is_dir() and not any(data_dir.iterdir()):
@@ -138,9 +138,9 @@ def _no_volume(data_dir: Path) -> RefusedError:
 
 
 def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
-    """Raise VolumeFailed unless a volume is still in its place: an empty mount point, or another
-    disk, proves nothing about its data. `held_containers`: a volume that never had a container has
-    no directory for them. Raise OSError.
+    """Raise VolumeFailed if the volume is no longer at its path (an unmounted or another disk), or
+    OSError. `held_containers`: True if the volume has had containers, so that their directory must
+    exist.
     """
     try:
         is_there = find_volume(volume.hdds) == volume
@@ -193,7 +193,8 @@ def container_ids(volume: OzoneVolume) -> Iterator[ContainerId]:
 
 
 def number_of(text: str) -> int | None:
-    """Return the id that a name is, in decimal without leading zeros; None for other names."""
+    """Return the id of a name that is a decimal number without leading zeros; None for other
+    names."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(ID_MAX))):
         return None
     if text[0] == "0" and len(text) > 1:

@@ -3,9 +3,9 @@
     V3   be64(container) | decimal block id      one database a volume
     V2   decimal block id                        one database a container
 
-Keys are ordered as text: 10, 100, 9. So ids with the same number of digits are read together, in
-one sweep per length; nearly always there is one. A sweep yields many rows at a time, because work
-per row dominates the cost of small blocks.
+Keys are ordered as text: 10, 100, 9. To yield blocks by ascending id, ids with the same number of
+digits are read together, in one pass per number of digits, usually one. A pass yields many rows at
+a time, because work per row dominates the cost of small blocks.
 """
 
 import struct
@@ -44,7 +44,8 @@ class RowBatch:
 
 
 def held_containers(view: DatabaseView) -> frozenset[ContainerId]:
-    """Return the containers of schema V3 for which a database has blocks, or counts some."""
+    """Return the containers of schema V3 for which a database has blocks or a positive block
+    count."""
     held: set[int] = set()
     for family in (BLOCKS, LAST_CHUNKS, NUMBERS):
         start = b""
@@ -97,11 +98,11 @@ class ContainerRows:
         self._block_count = block_count
 
     def lost(self, *, has_files: bool) -> str:
-        """Return a message if rows seem to be lost, after all were read; "" otherwise.
+        """Return a message if rows seem to be lost, after all rows were read; "" otherwise.
 
-        Ozone counts a container's blocks in the write that has the row, and a power failure may
-        lose rows and count separately. It counts bytes, too, but includes uncommitted ones.
-        `has_files`: there are block files.
+        Ozone writes the count of a container's blocks together with the row, but a power failure
+        may lose one of the two. Ozone's count of bytes is not used, because it includes uncommitted
+        bytes. `has_files`: the container has block files.
         """
         found = self._block_count
         counted = self.number(BLOCK_COUNT)
@@ -125,7 +126,7 @@ class ContainerRows:
         return number
 
     def condemned(self) -> frozenset[BlockId]:
-        """Return the blocks that Ozone was told to delete and may be deleting now."""
+        """Return the blocks with a pending delete, which Ozone may be deleting."""
         if self._condemned is None:
             rows = (row for _, row in self._view.items(DELETES, self._prefix))
             found = (block for row in rows for block in self._deleted_by(row))
@@ -153,7 +154,7 @@ def _are_numbers(keys: Sequence[bytes]) -> bool:
 
 
 def _strange_count(keys: Sequence[bytes]) -> int:
-    """Return how many keys are neither blocks nor Ozone's own entries."""
+    """Return the number of keys that are neither blocks nor Ozone's own entries."""
     if _are_numbers(keys):
         return 0
     others = (key for key in keys if number_of(key.decode("ascii", "replace")) is None)

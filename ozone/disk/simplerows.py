@@ -1,10 +1,10 @@
 """Parses Ozone's rows of many small blocks at once, in columns.
 
-A container may hold half a million blocks of one small chunk. Then work per row dominates a scrub,
-and protobuf's parser takes several times as long as reading the block. So rows of the most common
-form are parsed together, field by field: one chunk at offset 0 with CRCs, the fields in numerical
-order, as Ozone writes them. A row that differs in any way, allowed or not, is not simple: it is
-parsed alone (`blockrow`), and judged there. Pure.
+A container may have half a million blocks of one small chunk, so that work per row dominates a
+scrub; protobuf's parser takes several times as long as reading the block. Therefore rows of the
+most common form are parsed together, field by field: one chunk at offset 0 with CRCs, and the
+fields in numerical order, as Ozone writes them. Any other row, valid or not, is not simple and is
+decoded by itself (`blockrow`). Pure.
 """
 
 from collections.abc import Sequence
@@ -61,8 +61,8 @@ TYPE, WINDOW, SUM = 0x08, 0x10, 0x1A  # of its checksums
 class SimpleRows:
     """Simple rows of a batch; every sequence has one item per simple row, in order.
 
-    `is_simple` has one item per row of the batch. `rows` are in our form (`merkle.blockrow`),
-    `checksums` those of the blocks in Ozone's tree.
+    `is_simple` has one item per row of the batch. `rows` are in Suture's form (`merkle.blockrow`).
+    `checksums` are the checksums of the blocks in Ozone's tree.
     """
 
     is_simple: Flags
@@ -92,7 +92,7 @@ class _Cursor:
         self.at = np.minimum(self.at + size_bytes, self._beyond)
 
     def tag(self, tag: int) -> None:
-        """Read a tag that must be here."""
+        """Read an expected tag; rows with another tag are not simple."""
         self.need(self.octets[self.at] == tag)
         self.move(1)
 
@@ -211,7 +211,7 @@ def _check_sums(cursor: _Cursor, sums_at: Numbers, counts: Numbers) -> None:
 
 
 def _alike(is_simple: Flags, counts: Numbers) -> list[tuple[int, npt.NDArray[np.intp]]]:
-    """Return the places of simple rows by the number of windows of their blocks."""
+    """Return the indexes of simple rows by the number of windows of their blocks."""
     chosen = np.flatnonzero(is_simple)
     return [
         (count, chosen[counts[chosen] == count]) for count in np.unique(counts[chosen]).tolist()

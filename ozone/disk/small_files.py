@@ -1,4 +1,4 @@
-"""Reads small files of Ozone as a whole: descriptors and trees."""
+"""Reads complete small files of Ozone: descriptors and trees."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO})  # a circular link, a soc
 
 
 def read_small(path: Path, bytes_max: int) -> bytes:
-    """Return a whole file. Raise DamagedData beyond `bytes_max` or if it is not a file, or
-    OSError.
+    """Return the content of a file. Raise DamagedData if it is larger than `bytes_max` or not a
+    file, or OSError.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block

@@ -1,7 +1,7 @@
-"""Decodes Ozone's tree file `<id>.tree`: the data that Ozone records for a replica.
+"""Decodes Ozone's tree file `<id>.tree`.
 
-It has no checksum of its own, but every level folds the one below. Ozone cannot have written a tree
-whose root is not the fold of its blocks, or a block that is not the fold of its chunks.
+The file has no checksum, but every level is the fold of the level below. A tree is damaged if its
+root is not the fold of its blocks, or if a block is not the fold of its chunks.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ CHECKSUM_MAX: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class OzoneTree:
-    """A tree file. `root` is None if Ozone recorded deleted blocks before it made a tree.
+    """A tree file. `root` is None if Ozone recorded deleted blocks before it built a tree.
 
     `unhealthy` are the live blocks in which Ozone's scan found a damaged chunk.
     """
@@ -36,7 +36,7 @@ class OzoneTree:
 
 
 def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
-    """Return the tree in a file's bytes. Raise DamagedData."""
+    """Return the tree in a file's bytes. Raise DamagedData if it is damaged."""
     what = f"tree of container {container_id}"
     info = parse(INFO_OUTLINE, data)
     if info.container_id != container_id:
@@ -105,7 +105,7 @@ def _check_folds(
 
 
 Leaves = Mapping[BlockId, Mapping[int, tuple[int, bool]]]
-"""Of each block its chunks: offset -> checksum, and whether Ozone found it as its row says."""
+"""The chunks of each block: offset -> checksum, and whether Ozone's scan found it undamaged."""
 
 
 def decode_leaves(data: bytes, block_ids: Collection[BlockId]) -> Leaves:

@@ -2,4 +2,4 @@
 
 
 class UnsupportedFormat(Exception):
-    """Raised for data to leave alone and report: it may be whole, but cannot be judged here."""
+    """Raised for data in an unknown format, which is reported without a verdict and not changed."""

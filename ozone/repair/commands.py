@@ -81,7 +81,7 @@ class RepairReport:
 
     @property
     def is_unknown(self) -> bool:
-        """True if a peer that could not be asked may have what is missing."""
+        """True if a peer that did not answer may have the missing data."""
         return any(outcome.is_unknown for outcome in self.outcomes) or (
             self.proposal is not None and self.proposal.is_unknown
         )

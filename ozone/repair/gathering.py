@@ -1,8 +1,7 @@
-"""Gathers the bytes of a damaged chunk: whole from a peer, else window by window from all.
+"""Collects the bytes of a damaged chunk: from one peer, or window by window from all peers.
 
-A chunk without checksums cannot be verified. It is accepted only if at least two peers have it, and
-all that have it agree. A peer that is not read may disagree, so then it is not accepted.
-Thread-safe.
+A chunk without checksums cannot be verified. It is accepted only if at least two peers have the
+chunk, all of them have the same bytes, and every peer was read. Thread-safe.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -26,9 +25,9 @@ LOCAL: Final = "here"
 
 @dataclass(frozen=True, slots=True)
 class GatheredChunk:
-    """The bytes of a chunk and their source; None if they were not found, with the reason.
+    """The bytes of a chunk and their sources; `data` is None with a reason if no source was found.
 
-    `is_unknown` means that a peer that was not read may have them.
+    `is_unknown`: a peer that was not read may have the bytes.
     """
 
     data: bytes | None
@@ -48,8 +47,8 @@ class Gatherer:
         *,
         silent: Collection[PeerId] = (),
     ) -> None:
-        """`peers` are those that took part, and `silent` those that could not be asked; `chunks` is
-        the directory of our block files.
+        """`peers` have answered, and `silent` have not. `chunks` is the directory of the local
+        block files.
         """
         self._peers = peers
         self._silent = silent
@@ -57,7 +56,7 @@ class Gatherer:
         self._sources = PeerSources(peers, container_id, ALGORITHM)
 
     def gather(self, target: RepairTarget) -> GatheredChunk:
-        """Return the bytes of a damaged chunk, as far as the peers and this replica have them."""
+        """Return the bytes of a damaged chunk from the peers, or assembled from all replicas."""
         if not target.has_checksums:
             return self._agreed(target)
         message = target.why
@@ -69,7 +68,7 @@ class Gatherer:
         return self._assembled(target, message)
 
     def _agreed(self, target: RepairTarget) -> GatheredChunk:
-        """Return bytes without checksums on which all peers that have them agree."""
+        """Return the bytes of a chunk without checksums, if all peers have the same bytes."""
         if target.wanted is None:
             return GatheredChunk(None, message=target.why)
         found: dict[PeerId, bytes] = {}
@@ -95,7 +94,8 @@ class Gatherer:
         return GatheredChunk(next(iter(found.values())), tuple(sorted(found)))
 
     def _assembled(self, target: RepairTarget, message: str) -> GatheredChunk:
-        """Return the chunk assembled from verified windows, from here and from every peer."""
+        """Return the chunk, assembled from verified windows of the local replica and of all
+        peers."""
         chunk = target.chunk
         assembly = Assembly(chunk)
         offers = {LOCAL: self._local_pieces(target)}
@@ -126,7 +126,8 @@ class Gatherer:
         return [name for name, peer in self._peers.items() if peer.is_silent_about(block_id)]
 
     def _local_pieces(self, target: RepairTarget) -> Iterator[tuple[int, bytes]]:
-        """Yield the chunk's bytes on the medium; if it cannot be read at once, window by window."""
+        """Yield the chunk's bytes on the medium; window by window if one read of the chunk
+        fails."""
         path, chunk = self._chunks / f"{target.block_id}.block", target.chunk
 
         def read(start: int, length_bytes: int) -> tuple[int, bytes]:
@@ -146,7 +147,7 @@ class Gatherer:
 def _peer_pieces(
     peer: DamagedBlocksPeer, target: RepairTarget, assembly: Assembly
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield a peer's bytes where the assembly has none."""
+    """Yield a peer's bytes of the windows that the assembly lacks."""
     for start, end in list(assembly.missing()):
         at = target.chunk.offset + start
         if peer.reaches(target.block_id, at + end - start):

@@ -1,10 +1,11 @@
-"""Writes a chunk to its place on a volume of Ozone; a crash leaves the old or the new bytes.
+"""Writes a chunk to a volume of Ozone; after a crash it has the old or the new bytes.
 
     old bytes to quarantine ─ journal ─ pwrite ─ fdatasync ─ read back past the cache ─ journal off
 
-The procedure is that of `agent.store.operations.overwrite` for our own replicas; the journal and
-the replaced bytes are in the state directory. Files keep owner and mode, and new files get those of
-their neighbours, so that the datanode's user can use them. Data that verifies is never overwritten.
+The procedure is the same as in `agent.store.operations.overwrite`; the journal and the replaced
+bytes are in the state directory. Files keep owner and mode, and new files get those of other files
+in the directory, so that the datanode's user can access them. Data that matches its checksums is
+never overwritten.
 """
 
 import os
@@ -45,7 +46,7 @@ PLAIN_MODE: Final = 0o644  # mode of a block file if there is no other to copy i
 
 @dataclass(frozen=True, slots=True)
 class RepairQuarantine(VolumeLayout):
-    """The directory of replaced data: not on the volume, which is Ozone's."""
+    """The quarantine directory for replaced data, in the state directory."""
 
     @property
     def quarantine(self) -> Path:
@@ -57,8 +58,8 @@ class Installer:
     """Writes chunks of replicas on one volume. One owner."""
 
     def __init__(self, state: Path, now_ms: Callable[[], int], check: Callable[[], None]) -> None:
-        """`state` is our directory for this volume; `check` raises if nothing may be written now.
-        Raise the store's errors.
+        """`state` is the state directory for this volume. `check` raises an error while writes are
+        not allowed. Raise the store's errors.
         """
         self._layout = RepairQuarantine(state, "")
         self._now_ms = now_ms
@@ -72,7 +73,7 @@ class Installer:
 
     @property
     def quarantine(self) -> Path:
-        """Path of the kept replaced data."""
+        """Path of the quarantine with the replaced data."""
         return self._layout.quarantine
 
     def unfinished(self) -> list[RepairJournalEntry]:
@@ -80,12 +81,12 @@ class Installer:
         return list(self._journal.entries())
 
     def recover(self, container_id: ContainerId | None = None) -> int:
-        """Complete unfinished writes: keep the new bytes if they are there, else restore the old
-        ones. Return the number of chunks. Raise the store's errors or RefusedError.
+        """Finish each write that the journal lists as unfinished: keep the new bytes if they are
+        complete, otherwise restore the old bytes. Return the number of recovered chunks.
 
-        An unfinished write concerns a damaged chunk. If neither medium nor quarantine has its bytes
-        any more, the next read finds that, and the entry is dropped. An entry to retry later blocks
-        repairs of its own container only, `container_id`.
+        If neither medium nor quarantine has the bytes, the journal entry is removed, and the next
+        read reports the damaged chunk. Raise the store's errors or RefusedError if an entry of
+        `container_id` cannot be finished now; entries of other containers are retried later.
         """
         entries = self.unfinished()
         for entry in entries:
@@ -104,11 +105,13 @@ class Installer:
     def install(
         self, paths: ContainerPaths, block_id: BlockId, chunk: ChunkInfo, data: bytes
     ) -> bool:
-        """Write the bytes of a chunk; return False if the present ones verify.
+        """Write the bytes of a chunk. Return False, without writing, if the present bytes are
+        correct.
 
-        Raise RefusedError(CHECKSUM_MISMATCH) if they do not match the row, RefusedError(CHUNK_GAP)
-        if the file ends before, UnavailableError(DISK_OUT_OF_SPACE) or BlockFailed; the old bytes
-        are restored then.
+        Raise RefusedError(CHECKSUM_MISMATCH) if the new bytes do not match the row,
+        RefusedError(CHUNK_GAP) if the file ends before the chunk,
+        UnavailableError(DISK_OUT_OF_SPACE) if there is no space, or BlockFailed if the write fails.
+        After an error the old bytes are restored.
         """
         self._check()
         if not fits_twice(chunk, data):
@@ -179,7 +182,7 @@ class Installer:
                 staged.discard()
 
     def _check_room(self, path: Path, size_bytes: int, chunk: ChunkInfo) -> None:
-        """Raise UnavailableError if there is no room, before anything is begun. Raise OSError."""
+        """Raise UnavailableError if the volume has no space for a write. Raise OSError."""
         added = max(chunk.end - max(size_bytes, 0), 0)
         if size_bytes != blockfile.ABSENT and path.lstat().st_nlink > 1:
             added += size_bytes
@@ -208,7 +211,8 @@ class Installer:
             self._roll_back(entry)
 
     def _kept(self, entry: RepairJournalEntry) -> bytes:
-        """Return the old bytes; empty if they could not be read, or are no longer kept."""
+        """Return the old bytes from the quarantine; empty if they were not readable, or were
+        removed."""
         if not entry.quarantine:
             return b""
         path = quarantine.content_path(self._layout, entry.quarantine)
@@ -220,8 +224,8 @@ class Installer:
                 return b""
 
     def _roll_back(self, entry: RepairJournalEntry, *, forgets: bool = True) -> None:
-        """Restore the file's old bytes, as far as known, and end the entry. `forgets`: the kept
-        bytes are no longer needed.
+        """Restore the file's old bytes, if known, and remove the journal entry. `forgets`: also
+        remove the bytes from the quarantine.
         """
         path, old = entry.path, self._kept(entry)
         with block_errors(path):
@@ -241,7 +245,7 @@ class Installer:
 
 
 def _holds(path: Path, chunk: ChunkInfo) -> bool:
-    """Return True if the medium holds a chunk as its row says."""
+    """Return True if the chunk on the medium matches its row."""
     try:
         return fits_twice(chunk, blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes))
     except OSError:
@@ -263,7 +267,7 @@ def _regular_size(path: Path) -> int:
 
 
 def make_home(paths: ContainerPaths) -> None:
-    """Create the directory of block files if it is lost. Raise the store's errors."""
+    """Create the directory of block files if it is missing. Raise the store's errors."""
     with disk_errors(paths.chunks):
         if paths.chunks.is_symlink():
             raise BlockFailed(Code.IO_EXCEPTION, f"{paths.chunks} is a link")
@@ -273,13 +277,14 @@ def make_home(paths: ContainerPaths) -> None:
 
 
 def make_empty(path: Path) -> None:
-    """Create an empty block file like its neighbours. Raise OSError."""
+    """Create an empty block file with owner and mode of the other block files. Raise OSError."""
     with making(path, _like_neighbours(path.parent)) as temporary:
         os.close(open_new(temporary))
 
 
 def own_name(path: Path, size_bytes: int) -> None:
-    """Replace a file that has other hard links by its own copy, so that those are not overwritten.
+    """Replace a file that has other hard links by a copy, so that a write does not change the other
+    links.
 
     Raise OSError.
     """
@@ -316,8 +321,8 @@ def take_after(path: Path, like: os.stat_result) -> None:
 
 
 def _like_neighbours(chunks: Path) -> os.stat_result:
-    """Return the attributes for a block file: another one's, else those that its directory's owner
-    uses.
+    """Return owner and mode for a new block file: those of another block file, or derived from the
+    directory.
     """
     with os.scandir(chunks) as entries:
         for entry in entries:

@@ -1,8 +1,9 @@
 """The journal of a repair's pending writes, durable until they are done.
 
-There is one file for each chunk in progress, in the state directory and never on Ozone's volume. It
-records the file's old length, the place of a copy, and the new bytes' checksum. So after a
-crash the recovery can tell which of the two the medium has, and restore one of them.
+The journal has one file for each chunk in progress, in the state directory and not on Ozone's
+volume. The file has the old length of the block file, the name of the quarantined bytes, and the
+checksum of the new bytes. After a crash, the recovery therefore knows whether the new bytes are
+complete, and can restore the old bytes.
 """
 
 import json
@@ -63,8 +64,8 @@ def _check_version(version: object) -> None:
 
 
 def decode_entry(data: bytes, name: str) -> RepairJournalEntry:
-    """Return the entry in a file. Raise RefusedError if it is invalid: no action is taken on a
-    guess.
+    """Return the entry in a file. Raise RefusedError if it is invalid; the recovery then does
+    nothing.
     """
     try:
         fields: dict[str, Any] = json.loads(data)

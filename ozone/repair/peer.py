@@ -1,9 +1,9 @@
 """A datanode of Ozone as a peer of one damaged replica.
 
-It is queried about the damaged blocks only: for its tree, which shows its own damage, and for their
-rows, which show what was written. Ozone's tree omits what its scanner does not read (chunks without
-checksums, last chunks of files that were synced and never closed); for these there is only a peer's
-row.
+The repair requests the peer's tree, which shows the peer's own damage, and its rows of the damaged
+blocks, which have the checksums of the written data. Ozone's tree omits data that its scanner does
+not read: chunks without checksums, and last chunks of files that were synced and never closed. For
+these chunks only the peer's row is used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ ALGORITHM: Final = Algorithm.CRC32C  # Ozone's
 
 
 class DamagedBlocksPeer(OzonePeer):
-    """A datanode and its data on the damaged blocks of one container."""
+    """A datanode, with its tree and rows of the damaged blocks of one container."""
 
     def __init__(
         self, datanode: Datanode, container_id: ContainerId, damaged: Mapping[BlockId, StoredBlock]
@@ -40,7 +40,7 @@ class DamagedBlocksPeer(OzonePeer):
     def block(
         self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
     ) -> BlockData:
-        """Return the row of a damaged block. Raise RefusedError if it has none."""
+        """Return the peer's row of a damaged block. Raise RefusedError if the peer has none."""
         self.tree(container_id, meter)
         block = self._known_rows.get(block_id)
         if block is None:
@@ -56,16 +56,17 @@ class DamagedBlocksPeer(OzonePeer):
         return self._datanode.read(self._container_id, block_id, piece)
 
     def reaches(self, block_id: BlockId, end: int) -> bool:
-        """Return True if its row of a block reaches this far; otherwise a request is useless."""
+        """Return True if the block is this long by the peer's row, so that a read can succeed."""
         block = self._known_rows.get(block_id)
         return block is not None and block.length_bytes >= end
 
     def is_silent_about(self, block_id: BlockId) -> bool:
-        """Return True if it did not give its row of a block, and does not lack the block either."""
+        """Return True if it is unknown whether the peer has a block: it returned neither a row nor
+        the error that the block does not exist."""
         return block_id in self._unknown_rows
 
     def _fetch_tree(self, container_id: ContainerId, meter: TransferCost | None) -> Tree:
-        """Return the tree of the damaged blocks, made of their rows and of its tree."""
+        """Return the peer's tree of the damaged blocks, from its rows and its Ozone tree."""
         ozone_tree, leaves = self._asked_tree(meter)
         wanted = [
             block_id
@@ -85,8 +86,8 @@ class DamagedBlocksPeer(OzonePeer):
     def _asked_rows(
         self, container_id: ContainerId, wanted: Sequence[BlockId]
     ) -> dict[BlockId, BlockData]:
-        """Return its rows of these blocks. Raise RefusedError if it has none to give, unless it
-        lacks the blocks.
+        """Return the peer's rows of these blocks. Raise RefusedError if the peer returns no row,
+        unless it reports that the blocks do not exist.
         """
         rows = {}
         refusals = {}
@@ -105,7 +106,7 @@ class DamagedBlocksPeer(OzonePeer):
         return rows
 
     def _asked_tree(self, meter: TransferCost | None) -> tuple[OzoneTree | None, Leaves]:
-        """Return its tree; None if it is unusable, so that only its rows count."""
+        """Return the peer's Ozone tree; None if it is not usable, so that only rows are used."""
         try:
             data = self._checksum_info(self._container_id, meter)
             tree = decode_tree(data, self._container_id)
@@ -122,8 +123,8 @@ class DamagedBlocksPeer(OzonePeer):
         return tree, decode_leaves(data, self._damaged.keys())
 
     def _may_have(self, tree: OzoneTree | None, block_id: BlockId, stored: StoredBlock) -> bool:
-        """Return True if a block may be requested: a missing one makes Ozone read the whole
-        container.
+        """Return True if a block may be requested. A request for a missing block makes Ozone scan
+        the complete container.
         """
         if tree is None or block_id in tree.live:
             return True

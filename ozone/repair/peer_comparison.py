@@ -1,8 +1,8 @@
 """Checks that no peer has data which a replica lacks, before the replica is marked closed.
 
-A write that failed half way leaves UNHEALTHY replicas that are whole by their own rows but not
-equal: some lack the last blocks, or the end of one. Ozone copies from CLOSED replicas and removes
-UNHEALTHY ones. So only a replica that lacks nothing may be marked closed.
+After an incomplete write, UNHEALTHY replicas may match their own rows but lack the last blocks, or
+the end of a block. Ozone copies from CLOSED replicas and deletes UNHEALTHY ones. Therefore only a
+replica that has all data of its peers may be marked closed.
 """
 
 from collections.abc import Collection, Mapping
@@ -38,7 +38,7 @@ def lengths_of(rows: ContainerRows, container_id: ContainerId) -> dict[BlockId, 
 
 
 def tombstones_of(paths: ContainerPaths) -> Collection[BlockId]:
-    """Return the blocks deleted here, by Ozone's tree; empty if it cannot be read."""
+    """Return the local replica's deleted blocks from Ozone's tree; empty if it cannot be read."""
     try:
         return decode_tree(read_small(paths.tree, TREE_BYTES_MAX), paths.container_id).tombstones
     except (DamagedData, OSError):
@@ -53,8 +53,9 @@ def check_not_behind(
     *,
     deleted: Collection[BlockId],
 ) -> None:
-    """Raise RefusedError if the peer has a block, or more of one, that is not here and was not
-    deleted here, or if that is in doubt. Raise UnavailableError if it does not answer.
+    """Raise RefusedError if the peer has a block, or a longer block, than the local replica, unless
+    the local replica has deleted the block. Raise RefusedError also if this is unknown, and
+    UnavailableError if the peer does not answer.
     """
     try:
         _check(peer_id, datanode, container_id, lengths_bytes, deleted)

@@ -1,9 +1,8 @@
 """Plans the writes of a repair and their sources, with the survey and plan of Suture's reconcile.
 
-Peers take part with their data on the damaged blocks. For each damaged chunk the plan chooses the
-peers whose tree equals our row; the others have a reason. Among these, chunks with checksums may
-still be assembled window by window. Rows are never planned: Ozone itself copies a block that only a
-peer has.
+For each damaged chunk, the plan lists the peers whose tree matches the local row. If there is none,
+the plan has a reason, and a chunk with checksums may still be assembled window by window. The plan
+never writes rows: Ozone copies a block that only a peer has.
 """
 
 from collections.abc import Mapping
@@ -28,8 +27,8 @@ NOT_ASKED: Final = "no peer could be asked"
 
 @dataclass(frozen=True, slots=True)
 class RepairTarget:
-    """A damaged chunk, as in our row. `wanted`: the plan's entry with its sources; None if no
-    peer is known to have it whole, for the reason `why`.
+    """A damaged chunk, as described by the local row. `wanted`: the plan's entry with its sources;
+    None if no peer is known to have the complete chunk, with the reason in `why`.
     """
 
     block_id: BlockId
@@ -39,7 +38,7 @@ class RepairTarget:
 
     @property
     def has_checksums(self) -> bool:
-        """True if bytes can be compared with the row at all."""
+        """True if the row has checksums for the chunk."""
         return self.chunk.checksum_type is not ChecksumType.NONE
 
 
@@ -53,17 +52,17 @@ class Proposal:
 
     @property
     def silent_peers(self) -> tuple[PeerId, ...]:
-        """The peers that could not be asked, so that their data is unknown."""
+        """The peers that did not answer, so that their data is unknown."""
         return tuple(tree.peer_id for tree in self.peers if not tree.is_known)
 
     @property
     def is_unknown(self) -> bool:
-        """True if no peer could be asked: then nothing is known of the data elsewhere."""
+        """True if no peer answered."""
         return len(self.silent_peers) == len(self.peers)
 
     @property
     def wanted_bytes(self) -> int:
-        """Bytes to fetch for chunks that a peer has whole."""
+        """Number of bytes to fetch for chunks that a peer has completely."""
         return sum(one.chunk.length_bytes for one in self.targets if one.wanted is not None)
 
 
@@ -73,7 +72,7 @@ def propose(
     peers: Mapping[PeerId, DamagedBlocksPeer],
     executor: Executor,
 ) -> Proposal:
-    """Query the peers and plan. A peer's error is part of the result."""
+    """Query the peers and return the plan, which includes the errors of peers."""
     mine = replica.tree.select(replica.blocks)
     asked = query_peers(peers, container_id, mine, executor)
     seen, views = [], []

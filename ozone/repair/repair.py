@@ -1,8 +1,8 @@
-"""A repair: read the replica, query the peers, write what is damaged, read it again.
+"""A repair: read the replica, query the peers, write the damaged chunks, and read again.
 
     volume that no datanode has open ─ read ─ propose ─ (a person agrees) ─ carry out ─ read
 
-The rows of the replica are the reference throughout, and are never written.
+The repair verifies all data against the rows of the replica, and never writes rows.
 """
 
 import os
@@ -61,7 +61,7 @@ class PeerAddress:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions:
     """The options of a repair. `is_stopped`: an operator confirms that the datanode is stopped,
-    where no lock can prove it.
+    because no lock can prove it.
     """
 
     data_dir: Path
@@ -95,9 +95,10 @@ class ChunkRepairOutcome:
 
 @contextmanager
 def repairing(wish: RepairOptions) -> Iterator["OzoneRepair"]:
-    """Open a volume to repair one of its replicas. Raise SutureError or OSError.
+    """Open a volume to repair one of its replicas. Raise SutureError or OSError if this is not
+    possible.
 
-    First complete an earlier repair, unless this one is a dry run.
+    First finish an interrupted repair of the volume, unless this is a dry run.
     """
     scrub = ScrubOptions(data_dirs=[wish.data_dir], state_dir=wish.state_dir)
     (volume,) = find_volumes(scrub)
@@ -110,7 +111,7 @@ def repairing(wish: RepairOptions) -> Iterator["OzoneRepair"]:
 
 
 class OzoneRepair:
-    """The repair of one replica. Made by `repairing`."""
+    """The repair of one replica. Created by `repairing`."""
 
     def __init__(
         self, wish: RepairOptions, volume: OzoneVolume, scratch: Path, stack: ExitStack
@@ -157,7 +158,7 @@ class OzoneRepair:
 
     @property
     def unfinished_count(self) -> int:
-        """Number of chunks that an earlier repair began and did not complete."""
+        """Number of chunks whose write an interrupted repair did not finish."""
         return len(self._installer.unfinished())
 
     @property
@@ -166,11 +167,11 @@ class OzoneRepair:
         return self._installer.remarks
 
     def check_stopped(self) -> None:
-        """Raise RefusedError while a datanode has the volume open, or OSError."""
+        """Raise RefusedError if a datanode has the volume open, or OSError if this is unknown."""
         check_stopped(self._databases)
 
     def recover(self) -> None:
-        """Complete an earlier repair, and remove its temporary files."""
+        """Finish an interrupted repair, and remove its temporary files."""
         self._installer.recover(self._wish.container_id)
         clean(self.paths)
 
@@ -197,9 +198,9 @@ class OzoneRepair:
     ) -> Iterator[ChunkRepairOutcome]:
         """Write the available chunks one by one; yield the outcome of each.
 
-        A failure of one block is its outcome. Raise SutureError if nothing more may be written: a
-        datanode was started, the volume fails, or nothing can be written any more. Nothing is read
-        or written if no peer could be asked.
+        If the write of a chunk fails, its outcome has the error. Raise SutureError if the repair
+        must stop: a datanode was started, the volume failed, or repeated writes failed. If no peer
+        has answered, nothing is read or written.
         """
         assert not proposal.is_unknown
         known = {tree.peer_id for tree in proposal.peers if tree.is_known}
@@ -227,7 +228,7 @@ class OzoneRepair:
     def _install(
         self, target: RepairTarget, got: GatheredChunk
     ) -> tuple[ChunkRepairOutcome, SutureError | None]:
-        """Write one chunk; return its outcome, and the error if it is a local one."""
+        """Write one chunk; return its outcome, and the error if a local operation failed."""
         if got.data is None:
             left = ChunkRepairOutcome(
                 target, WriteResult.LEFT, message=got.message, is_unknown=got.is_unknown
@@ -248,8 +249,8 @@ class OzoneRepair:
         return ChunkRepairOutcome(target, written, got.sources), None
 
     def mark_closed(self, after: InspectedReplica) -> None:
-        """Write CLOSED into the descriptor of a replica that is whole and lacks no peer's data.
-        Raise SutureError, also if one of the peers does not answer.
+        """Write CLOSED into the descriptor of a replica that is whole and has all data of its
+        peers. Raise SutureError if it is not, or if a peer does not answer.
         """
         if not after.is_whole:
             raise RefusedError(Code.INELIGIBLE, "cannot mark the replica closed: it is incomplete")
@@ -268,7 +269,8 @@ class OzoneRepair:
 
 
 def _descriptor(paths: ContainerPaths) -> OzoneDescriptor:
-    """Return the descriptor of a replica that may be repaired. Raise RefusedError or OSError."""
+    """Return the descriptor of a replica. Raise RefusedError if it may not be repaired, or
+    OSError."""
     try:
         descriptor = read_descriptor(paths)
     except FileNotFoundError as error:
@@ -295,7 +297,7 @@ def _descriptor(paths: ContainerPaths) -> OzoneDescriptor:
 
 
 def _check_may_write(paths: ContainerPaths) -> None:
-    """Raise RefusedError if new files would not belong to the datanode's user, or OSError."""
+    """Raise RefusedError if new files could not get the datanode's user as owner, or OSError."""
     owner = paths.root.stat().st_uid
     if os.geteuid() not in {0, owner}:
         raise RefusedError(

@@ -1,4 +1,4 @@
-"""Finds the parts of a replica that contradict its rows, by a scan like a scrub's."""
+"""Finds the parts of a replica that do not match its rows, by the same scan as a scrub."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,14 +24,14 @@ NOT_OF_BYTES: Final = frozenset(
         DamageFault.TRAILING_BYTES,
     }
 )
-"""Faults that no repair is for: Ozone makes its trees itself, and the rest costs no data."""
+"""Faults that a repair ignores: faults of Ozone's trees, and faults without loss of data."""
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedReplica:
-    """A replica after a whole read. `tree` is what the medium holds; `blocks` are the damaged ones,
-    as in the replica's own rows, and `chunks` their damaged chunks. `others` are faults that no
-    peer's bytes can repair.
+    """A replica after a complete read. `tree` describes the content of the medium. `blocks` are the
+    damaged blocks, from the replica's rows, and `chunks` their damaged chunks. `others` are faults
+    that data of peers cannot repair.
     """
 
     tree: Tree
@@ -44,7 +44,7 @@ class InspectedReplica:
 
     @property
     def is_whole(self) -> bool:
-        """True if every byte was read, judged and found right."""
+        """True if every byte was read and is correct."""
         return not (self.blocks or self.others or self.unjudged)
 
     @property
@@ -59,10 +59,10 @@ def read_replica(
     now_ms: Callable[[], int],
     progress: Callable[[int], None],
 ) -> InspectedReplica:
-    """Read a whole replica and return its damage. Raise SutureError.
+    """Read a complete replica and return its damage. Raise SutureError if it cannot be read.
 
-    Raise RefusedError if this host's memory or libraries are in doubt, because it would not write
-    correctly either.
+    Raise RefusedError if the host's memory or libraries seem to be faulty, because the host might
+    also write wrong data.
     """
     outcome = scan_replica(
         reader,
@@ -102,7 +102,7 @@ def read_replica(
 
 
 def _is_mended_with(finding: ScanFinding, blocks: Mapping[BlockId, StoredBlock]) -> bool:
-    """Return True if a finding disappears with the repair: a lost directory returns with its first
+    """Return True if the repair also removes a finding: it creates a lost directory with the first
     file.
     """
     return finding.fault is DamageFault.CHUNKS_DIRECTORY_MISSING and bool(blocks)
@@ -111,7 +111,7 @@ def _is_mended_with(finding: ScanFinding, blocks: Mapping[BlockId, StoredBlock])
 def _damaged(
     container_id: ContainerId, rows: ContainerRows, tree: Tree
 ) -> tuple[dict[BlockId, StoredBlock], dict[BlockId, tuple[ChunkInfo, ...]]]:
-    """Return the blocks, and their chunks, whose bytes contradict the rows."""
+    """Return the blocks and chunks whose bytes do not match the rows."""
     ids, counts = tree.block_ids.tolist(), tree.chunk_counts.tolist()
     whole_counts = dict(zip(ids, counts, strict=True))
     for block_id in tree.unhealthy_block_ids().tolist():

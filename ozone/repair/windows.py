@@ -1,8 +1,7 @@
-"""Assembles a chunk from the windows of several damaged ones, by its own row. Pure.
+"""Assembles a chunk from intact windows of several damaged replicas. Pure.
 
-If every replica of a chunk is damaged at a different place, no replica has the chunk, but together
-they may: the row has a checksum for each window of 16 KiB. A window that matches is right, whatever
-its source; others are not used.
+The row has a checksum for each window (16 KiB by default). If the replicas of a chunk are damaged
+in different windows, the chunk can be assembled from windows that match the row.
 """
 
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from merkle.replica import ChecksumType, ChunkInfo
 from merkle.second_checksum import witness_checksums
 
 Run = tuple[int, int]
-"""Bytes within a chunk: where they begin and where they end."""
+"""A range of bytes within a chunk: start and end."""
 
 
 def fits_twice(chunk: ChunkInfo, data: bytes | memoryview) -> bool:
-    """Return True if two implementations confirm that bytes are those of a row."""
+    """Return True if bytes match a row by two checksum implementations."""
     if not fits(chunk, data):
         return False
     if chunk.checksum_type is ChecksumType.NONE:
@@ -26,10 +25,10 @@ def fits_twice(chunk: ChunkInfo, data: bytes | memoryview) -> bool:
 
 
 class Assembly:
-    """A chunk that is being assembled."""
+    """A partly assembled chunk."""
 
     def __init__(self, chunk: ChunkInfo) -> None:
-        """`chunk` is as in the row; it has checksums."""
+        """`chunk` is the chunk in the row; it must have checksums."""
         assert chunk.checksum_type is not ChecksumType.NONE
         self._chunk = chunk
         self._width = checksum_width_bytes(chunk.checksum_type)
@@ -38,8 +37,8 @@ class Assembly:
         )
 
     def offer(self, start: int, data: bytes | memoryview) -> int:
-        """Use the matching windows of bytes that begin at a window; return how many bytes were
-        used.
+        """Use the windows that match the row, of bytes that begin at the start of a window. Return
+        the number of bytes used.
         """
         window_bytes = self._chunk.bytes_per_checksum
         first, remainder = divmod(start, window_bytes)

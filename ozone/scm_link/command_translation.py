@@ -7,7 +7,7 @@
     finalize_layout, close_pipeline              ──► nothing is left to do: answered EXECUTED
     reregister                                   ──► the heartbeat's own business
 
-No input is trusted: ids, counts and peers are checked as from any external source.
+Ids, counts and peers in a command are validated like any external input.
 """
 
 from collections.abc import Mapping
@@ -34,14 +34,14 @@ REFUSED: Final[Mapping[ScmCommandType, str]] = {
     ScmCommandType.CREATE_PIPELINE: "this datanode joins no pipeline of Ratis: it holds closed and "
     "erasure-coded containers",
 }
-"""Commands that this agent cannot carry out, with the text of the answer."""
+"""Commands that an agent does not support, with the text of the answer."""
 DONE: Final = frozenset({ScmCommandType.CLOSE_PIPELINE, ScmCommandType.FINALIZE_LAYOUT})
-"""Commands that need no action: it is in no pipeline, and has no layout of Ozone's to finalise."""
+"""Commands that need no action: an agent is in no pipeline and has no Ozone layout to finalise."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedCommand:
-    """A command for the agent's queues. `replica_index`: the replica it is about, 0 for any."""
+    """A command for the agent's queues. `replica_index`: the addressed replica; 0 = any."""
 
     command: scm_pb2.Command
     replica_index: int = 0
@@ -49,8 +49,8 @@ class TranslatedCommand:
 
 @dataclass(frozen=True, slots=True)
 class ImmediateAnswer:
-    """A command that is answered at once. `why` is the reason of a rejection, with its code; "" if
-    there is nothing to do.
+    """A command that is answered without being queued. `why` is the reason of a rejection, with its
+    code; "" if no action is needed.
     """
 
     order: ScmCommandType
@@ -62,14 +62,14 @@ class ImmediateAnswer:
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
-    """A command of a later Ozone, or an empty one."""
+    """A command of a later Ozone release, or an empty command."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reregister:
-    """Register again, with the manager that orders it."""
+    """Command to register again with the SCM that sent it."""
 
 
 Understood = TranslatedCommand | ImmediateAnswer | UnknownCommand | Reregister
@@ -80,7 +80,7 @@ class _MalformedCommand(ValueError):
 
 
 def translate_command(command: Any, now_ms: int) -> Understood:
-    """Return the meaning of a command. `now_ms`: wall clock, for comparison with its deadline."""
+    """Return the translation of a command. `now_ms`: wall clock, to compare with its deadline."""
     try:
         order = ScmCommandType(command.type)
     except ValueError:
@@ -146,7 +146,7 @@ def _fill(ours: scm_pb2.Command, order: ScmCommandType, part: Any) -> None:
 
 
 def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
-    """Set the target that gets the replica here, or the sources to fetch it from."""
+    """Set the target of a push, or the sources to fetch the replica from."""
     ours.container_id = _container(part)
     if part.HasField("target"):
         named = _endpoint(part.target, REPLICATION)
@@ -162,9 +162,9 @@ def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
 
 
 def _fill_reconstruction(ours: scm_pb2.ReconstructCommand, part: Any) -> None:
-    """Set the erasure code, the remaining shards, and the targets of the lost ones.
+    """Set the erasure code, the remaining shards, and the targets of the lost shards.
 
-    Whether they can be computed is decided when it is carried out.
+    The reconstruction itself checks whether enough shards remain.
     """
     ours.container_id = _container(part)
     count = len(part.sources) + len(part.targets)
@@ -230,7 +230,7 @@ def _datanode_id(peer: Any) -> str:
 
 
 def _named(part: Any) -> int:
-    """Return the container that a command names, 0 if it names no valid one."""
+    """Return the container id in a command; 0 if it has no valid id."""
     container_id = getattr(part, "container_id", 0)
     return container_id if 1 <= container_id <= ID_MAX else 0
 

@@ -5,8 +5,8 @@
        └──────────── "register again" ◄────────────────┘
 
 Pending reports wait in `agent.host.outbox` and are built from the facts at the time of sending.
-Each of several managers has its own worker: all receive the same reports, and only the one with the
-highest term has its commands carried out. Other commands are answered and logged.
+Each SCM has its own worker. All SCMs receive the same reports. The agent executes only commands of
+the SCM with the highest term; it answers and logs the commands of other SCMs.
 """
 
 import random
@@ -42,11 +42,11 @@ log = structlog.get_logger()
 
 
 class Calls(Protocol):
-    """The datanode's calls to the manager (`ozone.scm_link.protocol`)."""
+    """The datanode's calls to the SCM (`ozone.scm_link.protocol`)."""
 
     @property
     def local_host(self) -> str:
-        """The address of this host that the manager sees."""
+        """The local address of the connection, which the SCM sees."""
         ...
 
     def connect(self) -> None:
@@ -54,7 +54,7 @@ class Calls(Protocol):
         ...
 
     def get_version(self) -> Any:
-        """Return the names of cluster and manager."""
+        """Return the ids of cluster and SCM."""
         ...
 
     def register(self, message: Any) -> Any:
@@ -67,7 +67,7 @@ class Calls(Protocol):
 
 
 def cluster_of(version: Any) -> str:
-    """Return the cluster's name in an answer. Raise RefusedError if it has none."""
+    """Return the cluster id in an answer. Raise RefusedError if the answer has none."""
     for item in version.keys:
         if item.key == CLUSTER and item.value:
             return text_of(item.value)
@@ -75,7 +75,7 @@ def cluster_of(version: Any) -> str:
 
 
 def check_cluster(theirs: str, ours: str, *, address: str) -> None:
-    """Raise RefusedError for the manager of another cluster than the volumes were formatted for."""
+    """Raise RefusedError if the SCM's cluster is not the cluster of the volumes."""
     if theirs != ours:
         raise RefusedError(
             Code.WRONG_CLUSTER,
@@ -173,7 +173,7 @@ class OzoneHeartbeat:
         log.info("agent_registered", scm=self._address, cluster_id=theirs)
 
     def _why(self, error: int) -> str:
-        """Return the reason of a rejected registration in words."""
+        """Return the reason of a rejected registration as text."""
         if error != messages.NOT_PERMITTED:
             return f"error {error}"
         ours = self._me.layout_version
@@ -244,8 +244,8 @@ class OzoneHeartbeat:
                 yield told
 
     def _name_shard(self, report: container_pb2.ReplicaReport) -> None:
-        """Add the shard index to the report of a removed replica. The manager ignores a report of
-        an erasure-coded replica without an index, and would count on the replica for ever.
+        """Add the shard index to the report of a removed replica. The SCM ignores such a report
+        without an index, and would count the removed replica forever.
         """
         if report.state == container_pb2.DELETED:
             report.replica_index = self._indexes.get(report.container_id, 0)
@@ -253,7 +253,7 @@ class OzoneHeartbeat:
             self._indexes[report.container_id] = report.replica_index
 
     def _forget(self, told: Iterable[Any]) -> None:
-        """Forget removed shards that the manager has received."""
+        """Remove the indexes of removed shards whose report the SCM has received."""
         for changed in told:
             for one in changed.replicas:
                 if one.state == messages.State.DELETED:
@@ -344,7 +344,7 @@ class OzoneHeartbeat:
 def _status_of(
     meant: command_translation.TranslatedCommand | command_translation.ImmediateAnswer,
 ) -> scm_pb2.CommandStatus:
-    """Return the answer to a command, initially as carried out."""
+    """Return the status of a command, initially EXECUTED."""
     state = scm_pb2.CommandStatus.EXECUTED
     if isinstance(meant, command_translation.ImmediateAnswer):
         return scm_pb2.CommandStatus(

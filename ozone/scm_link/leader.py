@@ -26,7 +26,8 @@ ANY_USER: Final = ""
 
 
 class OzoneScmLink:
-    """A manager. Its protocol is for one thread: query the cluster id before the worker runs."""
+    """One SCM of Ozone. Its protocol is for one thread: query the cluster id before the worker
+    runs."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class OzoneScmLink:
         is_alone: bool,
     ) -> None:
         """`address`: ozone://host:port. `copies` creates the copier of a host's replicas.
-        `is_alone`: there is no other manager.
+        `is_alone`: no other SCM is configured.
         """
         self.address = address
         self._make_copies = copies
@@ -47,11 +48,12 @@ class OzoneScmLink:
         self._datanodes: dict[str, Datanode] = {}
 
     def cluster_id(self) -> str:
-        """Return the id of its cluster. Raise UnavailableError or RefusedError."""
+        """Return the SCM's cluster id. Raise UnavailableError or RefusedError."""
         return cluster_of(self._protocol.get_version())
 
     def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
-        """Return the worker of its heartbeat. Raise RefusedError."""
+        """Return the heartbeat worker. Raise RefusedError if Ozone could not address this
+        datanode."""
         self._copies = self._make_copies(led)
         return OzoneHeartbeat(
             self._protocol,
@@ -65,8 +67,8 @@ class OzoneScmLink:
         )
 
     def dial(self, datanode: NodeAddress, index: int) -> OzonePeer:
-        """Return a datanode of Ozone as the holder of the shard `index`, 0 = of a whole copy;
-        nothing is sent yet. Thread-safe.
+        """Return a client of an Ozone datanode with the shard `index`; 0 = a replicated container.
+        It connects on first use. Thread-safe.
         """
         key = f"{datanode.datanode_id}/{index}/{datanode.address}"
         dialled = self._datanodes.get(key)
@@ -80,7 +82,7 @@ class OzoneScmLink:
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
-        """Carry out a copy that it ordered. Raise SutureError. Thread-safe."""
+        """Execute a copy command of the SCM. Raise SutureError if the copy fails. Thread-safe."""
         assert self._copies is not None, "orders come by its worker"
         return self._copies.copy(command, stop, timeout_s)
 
@@ -94,7 +96,8 @@ class OzoneScmLink:
 
 
 def self_of(led: AgentServices) -> DatanodeInfo:
-    """Return this datanode's identity. Raise RefusedError if Ozone could not name it."""
+    """Return this datanode's identity. Raise RefusedError if Ozone does not accept its id or
+    address."""
     try:
         datanode_id = str(UUID(led.who.datanode_id))
     except ValueError as error:
@@ -117,7 +120,7 @@ def self_of(led: AgentServices) -> DatanodeInfo:
 
 
 def _host(config: AgentConfig, listens: str) -> str:
-    """Return the host name to announce; the manager replaces it by the address that it sees."""
+    """Return the host name to announce; the SCM replaces it by the address of the connection."""
     if config.node.advertise is not None:
         return config.node.advertise.rpartition(":")[0]
     return socket.gethostname() if listens in ANY_ADDRESS else listens

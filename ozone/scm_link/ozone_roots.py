@@ -1,4 +1,4 @@
-"""Computes the root in a report of a replica: of its CRC-32C tree, as Ozone folds it.
+"""Computes the root of a replica for reports to Ozone: the root of its CRC-32C tree.
 
 A CRC-32C tree without tombstones has its root in the report already. Others are folded here
 (`ozone.datanode_server.trees`), once for each tree that the store keeps.
@@ -21,14 +21,14 @@ log = structlog.get_logger()
 
 
 class RootCache:
-    """Roots of replicas, each folded once per tree. For one thread."""
+    """Roots of replicas, each computed once per tree. For one thread."""
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store
         self._folded: dict[int, tuple[int, int]] = {}  # container -> generation of the tree, root
 
     def root(self, report: container_pb2.ReplicaReport) -> int:
-        """Return the root of a reported replica; 0 if it has none that Ozone could compare."""
+        """Return the root of a reported replica in Ozone's form; 0 if there is none."""
         if not report.HasField("tree"):
             self._folded.pop(report.container_id, None)
             return NO_ROOT

@@ -1,7 +1,7 @@
 """A datanode's calls to one storage container manager: version, register, heartbeat.
 
-There is one connection, opened on demand and reopened after it was idle, because Hadoop's servers
-close idle ones. Calls are not retried; the heartbeat loop has its own pace. For one thread.
+There is one connection, opened on demand, and reopened after an idle time because Hadoop's servers
+close idle connections. Calls are not retried here; the heartbeat loop retries. For one thread.
 """
 
 import os
@@ -36,8 +36,8 @@ PORT_HINT: Final = "the port is that of ozone.scm.datanode.address: 9861, if not
 
 
 class DatanodeProtocol:
-    """A storage container manager. Each call raises UnavailableError, or RefusedError if a retry is
-    useless.
+    """A client of one storage container manager. A failed call raises UnavailableError, or
+    RefusedError if a retry would also fail.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class DatanodeProtocol:
 
     @property
     def local_host(self) -> str:
-        """The address of this host that the manager sees, "" while there is no connection."""
+        """The local address of the connection; "" without a connection."""
         return "" if self._connection is None else self._connection.local_host
 
     def connect(self) -> None:
@@ -84,7 +84,7 @@ class DatanodeProtocol:
             )
 
     def get_version(self) -> Any:
-        """Return its version, with the names of the cluster and of itself."""
+        """Return the SCM's version, with cluster id and SCM id."""
         return self._asked(DatanodeRequestType.GET_VERSION, REQUEST(get_version={}))
 
     def register(self, message: Any) -> Any:

@@ -2,8 +2,8 @@
 
     suture.v1 messages of the agent's observer ──► Ozone's, for a registration or a heartbeat
 
-A datanode without Ratis must not be chosen for Ratis pipelines. So its one metadata volume always
-reports no room, which the manager checks for those pipelines only. Pure.
+The SCM must not choose an agent for Ratis pipelines. Therefore an agent reports one metadata volume
+without free space, which the SCM checks only for Ratis pipelines. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ class DatanodeInfo:
 
 
 def details(me: DatanodeInfo, ip_address: str, state: NodeState) -> Any:
-    """Return the datanode's identity and the operational state that it remembers."""
+    """Return the datanode's identity and its stored operational state."""
     number = UUID(me.datanode_id).int
     uuid = {"most": _signed(number >> 64), "least": _signed(number & 2**64 - 1)}
     message = DETAILS(
@@ -93,19 +93,19 @@ def details(me: DatanodeInfo, ip_address: str, state: NodeState) -> Any:
 
 
 def extended_details(me: DatanodeInfo, told: Any) -> Any:
-    """Return the same with the facts that only a registration has."""
+    """Return the same as `details`, with the additional facts of a registration."""
     return EXTENDED_DETAILS(details=told, version=me.version, setup_time_ms=me.started_at_ms)
 
 
 def layout(me: DatanodeInfo) -> Any:
-    """Return the layout versions. Our volumes have none of Ozone's, so nothing is ever left to
-    finalise: both are the software's.
+    """Return the layout versions. Both are the version of the software, because an agent has no
+    Ozone layout to finalise.
     """
     return LAYOUT(metadata=me.layout_version, software=me.layout_version)
 
 
 def node_report(me: DatanodeInfo, volumes: Iterable[datanode_pb2.VolumeStatus]) -> Any:
-    """Return the state of the volumes; one that takes no new replicas reports no room."""
+    """Return the state of the volumes. A volume that accepts no new replicas has no free space."""
     report = NODE_REPORT()
     for volume in volumes:
         takes_new = volume.service in IN_SERVICE and not volume.failed
@@ -133,8 +133,8 @@ def node_report(me: DatanodeInfo, volumes: Iterable[datanode_pb2.VolumeStatus]) 
 
 
 def replica(me: DatanodeInfo, report: container_pb2.ReplicaReport, root: int) -> Any | None:
-    """Return the report of one replica; None while it is being reconstructed, which Ozone has no
-    state for. `root`: of its CRC-32C tree, 0 if there is none.
+    """Return the report of one replica; None during its reconstruction, because Ozone has no state
+    for this. `root` is the root of its CRC-32C tree; 0 = none.
     """
     state = container_pb2.ReplicaState.Name(report.state)
     if state not in State.__members__:
@@ -153,8 +153,8 @@ def replica(me: DatanodeInfo, report: container_pb2.ReplicaReport, root: int) ->
 
 
 def actions(told: Iterable[Any], container_bytes_max: int) -> Any | None:
-    """Return the request to close nearly full containers, or None: the manager allocates blocks in
-    an open container until a datanode requests its close.
+    """Return the request to close nearly full containers, or None if there are none. The SCM
+    allocates blocks in an open container until a datanode requests its close.
     """
     full_bytes = container_bytes_max * FULL_SHARE
     full = [one for one in told if one.state == State.OPEN and one.used >= full_bytes]
@@ -199,10 +199,11 @@ def _statuses(me: DatanodeInfo, statuses: Sequence[scm_pb2.CommandStatus]) -> It
 
 
 def _is_done(status: scm_pb2.CommandStatus) -> bool:
-    """Return True if a command reached its goal; for a reconcile, if the replica is whole.
+    """Return True if a command succeeded; for a reconcile, if the replica is whole.
 
-    Ozone's SCM reads the results of single delete transactions only in an EXECUTED status
-    (`DeletedBlockLogImpl.onMessage`), so one that failed does not make it drop the others.
+    A delete command counts as successful even if one of its transactions failed, because Ozone's
+    SCM reads the results of transactions only in an EXECUTED status
+    (`DeletedBlockLogImpl.onMessage`).
     """
     if status.HasField("delete_blocks") and status.delete_blocks.transactions:
         return True
@@ -216,7 +217,7 @@ def _is_done(status: scm_pb2.CommandStatus) -> bool:
 
 
 def _words(status: scm_pb2.CommandStatus) -> str:
-    """Return the message beside the state: the reason, or the peers that did not help."""
+    """Return the message of a status: the reason, or the peers that could not be used."""
     if status.state != scm_pb2.CommandStatus.EXECUTED:
         return f"{status.code}: {status.message}"
     if not status.HasField("reconcile") or status.reconcile.result in CONVERGED:
