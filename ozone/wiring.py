@@ -1,7 +1,8 @@
-"""Connects an agent to Ozone: the only module that the agent imports for it, if configured.
+"""Connects an agent to Ozone. It is the only module of this package that the agent imports.
 
-`agent.main` calls it if section `[ozone]` of the config or the addresses of `node.scm` require it,
-and passes protocol servers and leaders to the host. No other part of the agent knows Ozone.
+`agent.main` calls it if section `[ozone]` of the configuration exists or `node.scm` has `ozone://`
+addresses, and passes protocol servers and SCM links to the host. No other part of the agent depends
+on Ozone.
 """
 
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ def importer(host: HostServices | AgentServices) -> ArchiveImporter:
 
 
 def make_container_replicator(led: AgentServices) -> ContainerReplicator:
-    """Return the component that carries out the copies that Ozone's SCM orders."""
+    """Return the component that executes copy commands of Ozone's SCM."""
     is_packed = led.config.ozone.compress_copies
     threads = led.config.tasks.threads or THREADS_DEFAULT_MAX
     return ContainerReplicator(

@@ -85,8 +85,9 @@ class Installer:
         complete, otherwise restore the old bytes. Return the number of recovered chunks.
 
         If neither medium nor quarantine has the bytes, the journal entry is removed, and the next
-        read reports the damaged chunk. Raise the store's errors or RefusedError if an entry of
-        `container_id` cannot be finished now; entries of other containers are retried later.
+        read reports the damaged chunk. An entry whose bytes cannot be written is set aside, with a
+        remark. Raise UnavailableError if an entry of `container_id` (None = any container) must be
+        retried later; entries of other containers get a remark.
         """
         entries = self.unfinished()
         for entry in entries:

@@ -26,7 +26,7 @@ ANY_USER: Final = ""
 
 
 class OzoneScmLink:
-    """One SCM of Ozone. Its protocol is for one thread: query the cluster id before the worker
+    """An SCM of Ozone. Its protocol is for one thread: query the cluster id before the worker
     runs."""
 
     def __init__(

@@ -1,9 +1,9 @@
 """Compares Ozone's tree of a replica with its rows and bytes, and explains the differences.
 
-Ozone makes a tree twice: from the rows when a container closes, and from the bytes when its scanner
-has read them. On whole replicas the two differ where a block has no checksums, has no chunks, or
-ends in a chunk that only `last_chunk_info` has, because the scanner reads none of these. Such a
-difference is explained and is no damage; others are reported as unexplained. Pure.
+Ozone computes a tree from the rows when a container closes, and from the bytes when its scanner has
+read them. Ozone's scanner does not read blocks without checksums, blocks without chunks, and last
+chunks that are only in `last_chunk_info`. Therefore the two trees of an undamaged replica differ if
+it has such blocks. These differences are explained; others are reported as unexplained. Pure.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ class Agreement(StrEnum):
 
 
 class ChecksumDifferenceReason(StrEnum):
-    """The reason why Ozone's scanner has another checksum for a whole block, or none."""
+    """The reason why Ozone's scanner computes another checksum, or none, for an undamaged block."""
 
     NO_CHECKSUMS = "NO_CHECKSUMS"  # chunks of checksum type NONE
     NO_CHUNKS = "NO_CHUNKS"  # a padding block of a small erasure-coded key
@@ -50,11 +50,11 @@ UNREADABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of a comparison. `reasons`: blocks explained by each; `damaged_count`: blocks that
-    differ by the damage found now. `unexplained` names some of the `unexplained_count` blocks.
-    `is_recorded`: the database has the tree's root, too. `settled_root`: the root of a tree of the
-    rows, whoever made Ozone's, if that is equal or explained. `read_root`: the same with what was
-    read instead, which differs if bytes are damaged.
+    """The result of a comparison. `reasons` has the number of blocks by reason, `damaged_count` the
+    number of blocks that differ because of the damage that the scrub found. `unexplained` has some
+    of the `unexplained_count` other blocks. `is_recorded`: the database has the tree's root, too.
+    `settled_root` is the root computed from the rows, if Ozone's tree is equal or explained.
+    `read_root` is the root computed from the data that was read, which differs if data is damaged.
     """
 
     agreement: Agreement
@@ -69,7 +69,7 @@ class Comparison:
 
 
 class TreeComparisonBuilder:
-    """The checksums that a replica's rows allow in Ozone's tree, collected while rows are read."""
+    """Collects, while rows are read, the checksums that each block may have in Ozone's tree."""
 
     def __init__(self) -> None:
         self._ids: list[U64s] = []
@@ -78,7 +78,7 @@ class TreeComparisonBuilder:
         self._left_out: set[BlockId] = set()
 
     def leave_out(self, block_id: BlockId) -> None:
-        """Exclude a block whose row cannot be read, which is reported elsewhere."""
+        """Exclude a block whose row cannot be read; the scan reports the block."""
         self._left_out.add(block_id)
 
     def add(self, stored: StoredBlock) -> None:
@@ -90,12 +90,12 @@ class TreeComparisonBuilder:
             self._unstable[block_id] = (folds, _reason(stored))
 
     def add_stable(self, block_ids: U64s, checksums: U64s) -> None:
-        """Add blocks with the same checksum whoever makes the tree."""
+        """Add blocks that have the same checksum in every tree of Ozone."""
         self._ids.append(block_ids)
         self._written.append(checksums)
 
     def _differing(self, tree: OzoneTree) -> list[tuple[BlockId, int | None, int | None]]:
-        """Return the blocks that differ between tree and rows: id, theirs, ours."""
+        """Return the blocks that differ: id, checksum in Ozone's tree, checksum from the rows."""
         ids: U64s = joined(self._ids, np.uint64)
         written: U64s = joined(self._written, np.uint64)
         live = np.fromiter(tree.live, np.uint64, len(tree.live))
@@ -111,7 +111,8 @@ class TreeComparisonBuilder:
         ]
 
     def _read(self, ids: U64s, written: U64s, scanned: Tree) -> U64s:
-        """Return the checksums of blocks as read or, where there are none, those of the rows."""
+        """Return the checksums of blocks from the data that was read or, if not read, from the
+        rows."""
         silent = [key for key, (_, reason) in self._unstable.items() if reason in UNREADABLE]
         is_silent = np.isin(ids, np.array(silent, dtype=np.uint64))
         is_read = np.isin(ids, scanned.block_ids) & ~is_silent

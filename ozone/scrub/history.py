@@ -1,9 +1,9 @@
 """The stored results of scrubs of one volume, in a separate directory, never on the volume.
 
-There is one SQLite file per volume: each container's results and findings, the cursor of an
+There is one SQLite file per volume, with each container's results and findings, the cursor of an
 unfinished read, unreadable records, and the start of the round. Findings and cursors have the
-agent's format. A history that is damaged or of another version is rejected: remove it, and
-everything is read again.
+agent's format. A damaged history, or one of another version, is rejected. An operator must delete
+it; the next scrub then reads all containers again.
 """
 
 import json
@@ -48,7 +48,8 @@ CREATE TABLE IF NOT EXISTS rounds(begun_at_ms INTEGER PRIMARY KEY, ended_at_ms I
 
 
 def _error_of(error: Exception, message: str) -> SutureError:
-    """Return the error to raise: only a file that is not a valid history should be removed."""
+    """Return the error to raise. It suggests to delete the file only if the file is no valid
+    history."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & PRIMARY
     if code == sqlite3.SQLITE_FULL:
         hint = "free space at --state-dir: what it remembers is kept"
@@ -65,7 +66,8 @@ class History:
     """The history of one volume. One owner at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the history. Raise RefusedError."""
+        """Open or create the history. Raise RefusedError if the file is no valid history or not
+        accessible."""
         self._path = path
         with self._told():
             self._base = sqlite3.connect(
@@ -112,7 +114,7 @@ class History:
     def put(self, result: ContainerResult, *, is_whole: bool) -> None:
         """Store a container's result durably, replacing the earlier one.
 
-        With `is_whole` the read is complete: its cursor and unreadable record are removed.
+        `is_whole`: the read is complete, so its cursor and unreadable record are removed.
         """
         facts, number = json.dumps(_facts(result)), result.container_id
         rows = [(number, at, encode_finding(item)) for at, item in enumerate(result.findings)]
@@ -240,7 +242,7 @@ class History:
         return now_ms
 
     def end_round(self, now_ms: int) -> None:
-        """Record the end of the round: everything was read."""
+        """Record that all containers were read in this round."""
         with self._change() as base:
             base.execute("UPDATE rounds SET ended_at_ms=? WHERE ended_at_ms IS NULL", (now_ms,))
 

@@ -48,10 +48,9 @@ class HistoryCounts:
         self._known: dict[ContainerId, tuple[int, _EntryCounts]] = {}
 
     def count(self, path: Path, refused: Collection[ContainerResult] = ()) -> _EntryCounts:
-        """Count the results of a volume, with `refused` containers as they are now.
+        """Count the results of a volume; `refused` are the currently refused containers.
 
-        Uses its own connection, beside the worker's. Thread-safe: the last caller's results are
-        kept.
+        It opens its own connection to the history. Thread-safe.
         """
         known: dict[ContainerId, tuple[int, _EntryCounts]] = {}
         with closing(History(path)) as history:
@@ -77,7 +76,7 @@ def _counted(result: ContainerResult) -> _EntryCounts:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredVolume:
-    """A volume of the service, as shown."""
+    """A volume of the service, for the pages."""
 
     volume: OzoneVolume
     worker: VolumeScanWorker
@@ -98,8 +97,8 @@ class MonitoredVolume:
 
 @dataclass(frozen=True, slots=True)
 class PendingVolume:
-    """A directory without a readable volume when the service started; once there is one, it is
-    watched.
+    """A directory that had no readable volume when the service started. Once it has a volume, the
+    volume is scrubbed.
     """
 
     place: Path
@@ -113,13 +112,13 @@ class PendingVolume:
         return str(self.place)
 
     def last_error(self) -> str:
-        """Return the last reason why it is not read."""
+        """Return the last reason why the volume cannot be read."""
         return self.loop.status().last_error or self.why
 
 
 @dataclass(frozen=True, slots=True)
 class _Scrape:
-    """The volumes of the service at one moment, and what is known of each by its path."""
+    """The volumes of the service at one moment, with status and counts by path."""
 
     volumes: Sequence[MonitoredVolume | PendingVolume]
     statuses: Mapping[str, RoundStatus]

@@ -1,11 +1,13 @@
-"""The verdicts on what is found in each place of a volume.
+"""Verdicts on unexpected files and directories of an Ozone volume.
 
-A place is a name that Ozone gives to a file or directory. The database has rows about it, or none:
-`RULES` has the verdict of each combination. docs/OZONE_REFERENCE.md shows it, and
-tests/integration/ozone/test_ozone_places.py tries each cell.
+A place is a path that Ozone gives to a file or directory of a container. `RULES` has the verdict
+for each place, kind of object, and whether the database has rows of the container or block.
+docs/OZONE_REFERENCE.md shows this table, and tests/integration/ozone/test_ozone_places.py tests
+each cell.
 
-Ozone follows symbolic links, so a link to the right kind of file is read like the file. The
-exception is a block file: Ozone never makes it a link, and a repair would write through it.
+Ozone follows symbolic links, so a link to the expected kind of file is read like the file. A link
+in place of a block file is doubtful, because Ozone never creates such a link, and a repair would
+write through it.
 """
 
 import errno
@@ -22,7 +24,7 @@ from suture.runtime.file_kinds import NOTHING, kind_at
 
 
 class PathRole(StrEnum):
-    """A name that Ozone gives. Its rows are those of the container, or of the block."""
+    """A place. Its rows are the rows of the container or, for a block file, of the block."""
 
     CONTAINER = "container directory"
     DESCRIPTOR = "`<id>.container`"
@@ -32,7 +34,7 @@ class PathRole(StrEnum):
 
 
 class FileKind(StrEnum):
-    """The kind of file found in a place."""
+    """The kind of object at a place."""
 
     NOTHING = "nothing"
     EMPTY = "directory without any file"  # distinguished for containers only
@@ -43,7 +45,7 @@ class FileKind(StrEnum):
 
 
 class PathVerdict(StrEnum):
-    """The verdict on a container for what is found in a place."""
+    """The verdict on a container because of the object at a place."""
 
     SILENT = "-"  # nothing is reported
     READ = "read"  # its contents are read, and its bytes have the verdict
@@ -57,7 +59,7 @@ class PathVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PathRule:
-    """A verdict, and the fault of its finding if it has one."""
+    """A verdict, and the fault of the finding, if any."""
 
     ruling: PathVerdict
     fault: DamageFault | None = None
@@ -125,7 +127,7 @@ RULES: Final[Mapping[PathRole, Mapping[FileKind, tuple[PathRule, PathRule]]]] = 
         FileKind.OTHER: (_noted(DamageFault.FOREIGN_FILE), _NO_FILE),
     },
 }
-"""By place and kind: the rule without rows, the rule with rows."""
+"""The rules by place and kind of object: (without rows, with rows)."""
 
 _DIRECTORIES: Final = frozenset({PathRole.CONTAINER, PathRole.CHUNKS})
 _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -133,14 +135,14 @@ _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The content found in a place, with a description."""
+    """The kind of object at a place, with a description."""
 
     kind: FileKind
     words: str
 
 
 def inspect_path(place: PathRole, path: Path, dir_fd: int | None = None) -> Found:
-    """Return what is in a place. Raise OSError."""
+    """Return the kind of object at a place. Raise OSError if it cannot be accessed."""
     words = kind_at(path, dir_fd)
     if words == NOTHING:
         return Found(FileKind.NOTHING, words)
@@ -174,5 +176,5 @@ def is_empty(directory: Path) -> bool:
 
 
 def rule_of(place: PathRole, kind: FileKind, *, has_rows: bool) -> PathRule:
-    """Return the rule for what is in a place."""
+    """Return the rule for the object at a place."""
     return RULES[place][kind][has_rows]

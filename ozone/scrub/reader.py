@@ -1,9 +1,10 @@
 """A replica of Ozone as the scanner reads it (`scanner.ports.ReplicaReader`).
 
-The rows come from a view of the database that may be minutes old. A mismatch is looked up again: at
-once in a view that is at most a minute older than the look, and after the walk, for all findings,
-in one not older than the last look (`settled`). A block is no finding if its row is gone by then,
-Ozone was told to delete it, or its container has left its place.
+The rows come from a view of the database that may be minutes old. After a mismatch, the row is read
+again from a view that is at most a minute older than the read of the data. At the end of the scan,
+the rows of all findings are read from a view that is not older than the last read of data
+(`settled`). A finding is dropped if the row no longer exists, if Ozone has a pending delete of the
+block, or if the container is no longer at its path.
 """
 
 import contextlib
@@ -53,11 +54,11 @@ LENGTHS_MAX: Final = 4 * ROWS_PER_BATCH  # rows are read a batch ahead of the fi
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 RowsSince = Callable[[float], ContainerRows]
-"""The rows of a container as they were at this monotonic moment or later."""
+"""Returns the rows of a container from a view that is not older than a monotonic time."""
 
 
 def identity_of(paths: ContainerPaths) -> int:
-    """Return a number that stays the same while a replica is in its place. Raise OSError."""
+    """Return a number that identifies a replica while it is at its path. Raise OSError."""
     here, chunks = paths.root.stat(), 0
     with contextlib.suppress(OSError):  # lost, or an error: its reader reports that
         chunks = paths.chunks.stat().st_ino
@@ -65,7 +66,7 @@ def identity_of(paths: ContainerPaths) -> int:
 
 
 class _EndedError(Exception):
-    """Raised when the read is ended from outside. Never leaves this module."""
+    """Raised if the caller ends the read. It is caught in this module."""
 
 
 def _is_of_row(finding: ScanFinding) -> bool:
@@ -74,8 +75,8 @@ def _is_of_row(finding: ScanFinding) -> bool:
 
 
 class _CommittedFile(BlockFile):
-    """A block file up to its committed length: later bytes may be from a client that died between
-    writing and committing, and Ozone keeps them.
+    """A block file up to its committed length. Later bytes may come from a client that failed
+    between write and commit; Ozone keeps them.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class _CommittedFile(BlockFile):
 
 
 class OzoneReader:
-    """Reads one replica. Close it: it keeps the chunks directory open."""
+    """Reads one replica. It keeps the chunks directory open until `close`."""
 
     def __init__(
         self,
@@ -115,10 +116,11 @@ class OzoneReader:
         pieces: ReadSplitting | None = None,
         insists: bool = False,
     ) -> None:
-        """Begin to read the replica with this identity, with rows as of `began_at_s`; `insists`: a
+        """Start to read the replica with this identity, with rows as of `began_at_s`. `insists`: a
         file that cannot be accessed is a fault (scanner.unreadable_verdict).
 
-        Raise RefusedError(CONTAINER_NOT_FOUND), UnavailableError or BlockFailed.
+        Raise RefusedError(CONTAINER_NOT_FOUND) if the replica is no longer there, UnavailableError
+        or BlockFailed if it cannot be read.
         """
         self._paths = paths
         self._identity = identity
@@ -167,7 +169,8 @@ class OzoneReader:
         )
 
     def _read_tree(self) -> None:
-        """Read Ozone's tree; again if it is damaged, because Ozone may just have replaced it."""
+        """Read Ozone's tree. If it is damaged, read it again, because Ozone may have replaced
+        it."""
         path = self._paths.tree
         for is_last in (False, True):
             try:
@@ -198,10 +201,10 @@ class OzoneReader:
     # rows
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield the blocks by ascending id, each as a row of ours (`merkle.blockrow`).
+        """Yield the blocks by ascending id, each as a row in Suture's form (`merkle.blockrow`).
 
-        A damaged row is yielded unchanged. A block that cannot be judged is left out, and named in
-        `skipped`.
+        A damaged row is yielded unchanged. A block in an unsupported format is omitted, and listed
+        in `skipped`.
         """
         ledger, skipped, skipped_count = TreeComparisonBuilder(), dict[BlockId, str](), 0
         for batch in self.rows.batches():
@@ -236,7 +239,8 @@ class OzoneReader:
         self.ledger, self.skipped, self.skipped_count = ledger, skipped, skipped_count
 
     def _simple(self, batch: RowBatch) -> SimpleRows:
-        """Parse the simple rows of a batch; a block with a last chunk elsewhere is not simple."""
+        """Parse the simple rows of a batch. A block with a chunk in `last_chunk_info` is not
+        simple."""
         rows = [
             row if tail is None and row is not None else b""
             for row, tail in zip(batch.rows, batch.tails, strict=True)
@@ -249,8 +253,8 @@ class OzoneReader:
         self._lengths_bytes.update(zip(block_ids, lengths_bytes, strict=True))
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's row after the last look at its bytes or, until `settled`, up to a
-        minute before; None if it is gone, or being deleted.
+        """Return the block's row, which may be up to a minute older than the last read of its data
+        until `settled` is called; None if the block is deleted or has a pending delete.
         """
         if not self.is_current():
             return None
@@ -305,7 +309,7 @@ class OzoneReader:
         )
 
     def _committed_bytes(self, block_id: BlockId) -> int:
-        """Return the block's length; look it up if it was not read recently."""
+        """Return the block's committed length, from a recent row or from the database."""
         known = self._lengths_bytes.get(block_id)
         if known is None:
             block = self.block(block_id)
@@ -313,7 +317,7 @@ class OzoneReader:
         return known
 
     def block(self, block_id: BlockId) -> BlockData | None:
-        """Return a block from the rows at the start of the read; None if none can be read."""
+        """Return a block from the rows at the start of the read; None if its row cannot be read."""
         row, tail = self.rows.pair(block_id)
         with contextlib.suppress(DamagedData, UnsupportedFormat):
             if row is not None or tail is not None:
@@ -321,7 +325,7 @@ class OzoneReader:
         return None
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Read a small block and one byte more, to detect a longer file."""
+        """Read a small block, and one byte more to detect a longer file."""
         name, fd = f"{block_id}{SUFFIX}", self._checked_directory()
         if not is_cut(self._pieces, length_bytes):
             view = read_at_once(name, fd, self._buffers.first, length_bytes)
@@ -397,7 +401,8 @@ class OzoneReader:
             self.links[block_id] = os.path.realpath(path)
 
     def _descriptor_faults(self) -> list[StructureFault]:
-        """Judge the descriptor; again if it is damaged, because Ozone may just have replaced it."""
+        """Check the descriptor. If it is damaged, read it again, because Ozone may have replaced
+        it."""
         fault = self._descriptor_fault()
         if fault is not None:
             fault = self._descriptor_fault()
@@ -421,9 +426,9 @@ class OzoneReader:
         return None
 
     def _expected_blocks(self, files: U64s) -> U64s:
-        """Return the blocks that are live in Ozone's tree and have a file: they must have rows.
-        Ozone does not sync its tree, so a block with neither file nor row may have been deleted
-        shortly before a power failure. That is no fault; the comparison of the trees shows it.
+        """Return the blocks that are live in Ozone's tree and have a file, and therefore must have
+        a row. Ozone does not sync its tree, so a live block with neither file nor row may have been
+        deleted shortly before a power failure. The comparison of the trees reports such a block.
         """
         live = [] if self._tree is None else sorted(self._tree.live)
         known = np.array(live, dtype=np.uint64)
@@ -431,8 +436,8 @@ class OzoneReader:
         return np.setdiff1d(np.intersect1d(known, files, True), skipped, True)
 
     def _unreadable(self, path: Path, error: OSError) -> str:
-        """Return the message for an unreadable file; raise the error again if the file is not at
-        fault.
+        """Return the message for an unreadable file. Raise the error again if it is not a fault of
+        the file.
         """
         known = persistent_error(error) if self._insists else error
         if read_failure(known) is Verdict.TRANSIENT:
@@ -440,7 +445,7 @@ class OzoneReader:
         return f"{path.name}: read failed with {name_of(error)}"
 
     def is_current(self) -> bool:
-        """Return True if the replica is still in its place."""
+        """Return True if the replica is still at its path."""
         try:
             return identity_of(self._paths) == self._identity
         except OSError:
@@ -449,9 +454,9 @@ class OzoneReader:
     # when the walk is over
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool]) -> ScanOutcome:
-        """Return the outcome as of the last look: without blocks deleted meanwhile, and naming
-        files that are in each other's place. `spend` accounts for a read and returns whether to
-        continue. Raise UnavailableError.
+        """Return the final outcome: without findings about blocks that were deleted during the
+        scan, and with findings about exchanged files. `spend` accounts for a read and returns True
+        to continue. Raise UnavailableError if the rows cannot be read.
         """
         self._rows_age_s = 0.0
         outcome = self._standing(outcome)
@@ -465,8 +470,8 @@ class OzoneReader:
         return replace(outcome, findings=tuple(explained(outcome.findings, theirs)))
 
     def _standing(self, outcome: ScanOutcome) -> ScanOutcome:
-        """Leave out the findings of blocks that are gone. If a row changed, or if these findings
-        displaced others, mark the outcome CHANGED: the container must be read again.
+        """Remove the findings of deleted blocks. If a row changed, or if the removed findings
+        displaced others, mark the outcome CHANGED, so that the container is read again.
         """
         asked, gone = {item.block_id for item in outcome.findings if _is_of_row(item)}, set()
         if not asked or not self.is_current():
@@ -488,9 +493,7 @@ class OzoneReader:
     def _misplaced(
         self, block_ids: Sequence[BlockId], spend: Callable[[int], bool]
     ) -> Mapping[BlockId, BlockId]:
-        """Return, for damaged blocks, the block whose file is in their place, if it is
-        another's.
-        """
+        """Return, for each damaged block with the file of another block, that other block."""
 
         def read(block_id: BlockId, offset: int, length_bytes: int) -> memoryview:
             name, fd = f"{block_id}{SUFFIX}", self._directory_fd

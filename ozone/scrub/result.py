@@ -10,7 +10,7 @@ from ozone.scrub.comparison import Agreement, Comparison
 from scanner.finding import DamageFault, ScanFinding, Verdict
 
 UNSETTLED: Final = frozenset({Verdict.SUSPECT_HOST, Verdict.TRANSIENT, Verdict.CHANGED})
-"""Verdicts that are neither damage nor harmless."""
+"""Verdicts that are neither damage nor harmless, so that the container is doubtful."""
 
 
 class ScrubStatus(StrEnum):
@@ -28,10 +28,11 @@ class ScrubStatus(StrEnum):
 class ContainerResult:
     """The result of one container.
 
-    `findings` are damage first, bounded; `finding_count` is their total. `skipped` names blocks
-    that cannot be judged, with the reason, some of `skipped_count`. `unknown_row_count`: keys of
-    the database that no block has; `lost_rows`: why it seems to lack some. `why`: the reason of
-    MISSING, NOT_READ and SKIPPED. `is_verified`: the descriptor has a checksum.
+    `findings` lists damage first and is bounded; `finding_count` is the total number. `skipped` has
+    some of the `skipped_count` blocks without a verdict, with the reason. `unknown_row_count` is
+    the number of database keys that belong to no block. `lost_rows` is the reason why rows seem to
+    be lost. `why` is the reason of MISSING, NOT_READ and SKIPPED. `is_verified`: the descriptor has
+    a checksum.
     """
 
     container_id: ContainerId
@@ -71,24 +72,24 @@ class ContainerResult:
 
     @property
     def is_leftover(self) -> bool:
-        """True for a directory without any file, as a delete leaves it."""
+        """True for a directory without files, which a delete of Ozone leaves behind."""
         return self.is_open and not self.state
 
     @property
     def lacks_tree(self) -> bool:
-        """True if it was read, and Ozone has made no tree of it."""
+        """True if the container was read and has no tree of Ozone."""
         faults = {finding.fault for finding in self.findings}
         return bool(self.read_at_ms) and DamageFault.TREE_MISSING in faults
 
     @property
     def settled_root(self) -> int | None:
-        """The root of the present data, whoever made Ozone's tree; None if unknown."""
+        """The root computed from rows and data, independent of Ozone's tree; None if unknown."""
         if self.standing is ScrubStatus.WHOLE:
             return self.comparison.settled_root
         return self.comparison.read_root if self.standing is ScrubStatus.DAMAGED else None
 
     def doubts(self) -> tuple[str, ...]:
-        """Return what needs attention although no byte is known to be damaged."""
+        """Return the facts that make an undamaged container doubtful."""
         said = []
         if not self.is_verified:
             said.append("the descriptor has no checksum, which Ozone always writes")

@@ -1,8 +1,8 @@
 """A scrub: reads every closed container of the given volumes once.
 
-Volumes are read in parallel, one thread each, so that a scrub takes as long as the slowest. A
-failed or absent volume does not stop the others. An interrupted scrub is resumed: a round ends only
-when everything was read. No other scrub may use the same state directory meanwhile.
+Each volume has a thread, so that a scrub takes as long as the slowest volume. If a volume fails or
+is absent, the others are still read. A round ends when all containers were read; an interrupted
+scrub resumes its round. A lock on the state directory prevents a second scrub at the same time.
 """
 
 import fcntl
@@ -67,7 +67,7 @@ class OzoneTools:
         pieces: ReadSplitting | None,
         insists: bool,
     ) -> OzoneReader:
-        """Begin to read a replica."""
+        """Start to read a replica."""
         return self.store.open_reader(base, buffers=buffers, pieces=pieces, insists=insists)
 
 
@@ -81,9 +81,9 @@ class ScrubOptions:
     container_ids: frozenset[ContainerId] = frozenset()
     """The containers to scrub; empty for all."""
     restart: bool = False
-    """Begin a new round even if a round is unfinished."""
+    """Start a new round even if a round is unfinished."""
     bytes_per_s_max: int = 0
-    """0 = limited only by other users of the disk."""
+    """Maximum rate per volume; 0 = limited only by other users of the disk."""
 
 
 def _is_not_told(_volume: OzoneVolume | Path, _error: Exception) -> None:
@@ -105,7 +105,7 @@ class ScrubListener:
 
 
 def default_state_dir() -> Path:
-    """Return the state directory of a scrub: the system's place for root, else the user's."""
+    """Return the default state directory: the system's for root, otherwise the user's."""
     if os.geteuid() == 0:
         return ROOT_STATE
     try:
@@ -122,8 +122,8 @@ def default_state_dir() -> Path:
 def find_volumes(
     wish: ScrubOptions, absent: Callable[[Path, Exception], None] = _is_not_told
 ) -> list[OzoneVolume]:
-    """Return the volumes to read, and report directories without one. Raise RefusedError for an
-    invalid path, or the error of the only one, also as OSError.
+    """Return the volumes to read, and report directories without a volume. Raise RefusedError for
+    an invalid path. If only one directory is given, raise its error.
     """
     library()
     volumes: list[OzoneVolume] = []
@@ -144,7 +144,7 @@ def check_place(
     path: Path, volume: OzoneVolume, others: Sequence[OzoneVolume], state_dir: Path
 ) -> None:
     """Raise RefusedError for a volume that is given twice, that is of another cluster or datanode
-    than `others`, or that has our state on it.
+    than `others`, or that contains the state directory.
     """
     for other in others:
         for what, ours, theirs in (
@@ -170,7 +170,7 @@ def check_place(
 
 
 def database_of(volume: OzoneVolume, others: Sequence[Path]) -> Path:
-    """Return the path of the volume's RocksDB: below one of `others`, or beside its containers."""
+    """Return the path of the volume's RocksDB: below one of `others`, or on the volume."""
     for other in others:
         for top in (other / "db", other / HDDS, other):
             path = top / volume.cluster_id / volume.storage_id / DATABASE
@@ -181,8 +181,8 @@ def database_of(volume: OzoneVolume, others: Sequence[Path]) -> Path:
 
 @contextmanager
 def state(state_dir: Path) -> Iterator[Path]:
-    """Lock the state directory; yield a place for views of databases. Raise RefusedError or
-    OSError.
+    """Lock the state directory; yield a scratch directory for views of databases. Raise
+    RefusedError if another process holds the lock, or OSError.
     """
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -203,8 +203,8 @@ def state(state_dir: Path) -> Iterator[Path]:
 
 
 def scrub(wish: ScrubOptions, watched: ScrubListener, clock: Clock | None = None) -> None:
-    """Read the volumes and report every container. Report a volume that is absent or cannot be
-    read; if only one was given, raise its error. Raise SutureError or OSError.
+    """Read the volumes and report every container, and each volume that is absent or cannot be
+    read. If only one volume was given, raise its error.
     """
     clock = clock or SystemClock()
     volumes = find_volumes(wish, watched.absent)
@@ -229,7 +229,7 @@ def scrub(wish: ScrubOptions, watched: ScrubListener, clock: Clock | None = None
 
 
 def _in_turns(watched: ScrubListener) -> ScrubListener:
-    """Return the callbacks made safe for several threads."""
+    """Return callbacks that run one at a time, for use by several threads."""
     lock = threading.Lock()
 
     def one_at_a_time(tell: Callable[..., None]) -> Callable[..., None]:

@@ -3,8 +3,8 @@
 volume ─► OzoneStore ─► the agent's own VolumeScanWorker in a Loop    one thread a volume
                              schedule, pace, resumption, breaker: as on volumes of ours
 
-A directory without a readable volume, because its disk is not mounted or fails, does not keep
-others from being read. It is reported, checked again regularly, and read once it can be.
+If a directory has no readable volume, because its disk is not mounted or fails, the other volumes
+are still read. The directory is reported, checked regularly, and read once it has a volume.
 """
 
 import threading
@@ -59,7 +59,7 @@ class ScrubServiceOptions:
 
 
 def check_promise(volume: OzoneVolume, used_bytes: int, wish: ScrubServiceOptions) -> None:
-    """Raise RefusedError if the allowed rate cannot meet the scan interval."""
+    """Raise RefusedError if the allowed rate is too low for the scan interval."""
     promise = Feasibility(
         volume=str(volume.hdds),
         used_bytes=used_bytes,
@@ -87,7 +87,8 @@ class _Begun:
 
 
 class _VolumeWaiter:
-    """The worker of a directory without a volume; once there is one, the volume's scan."""
+    """The worker of a directory without a volume. Once the directory has one, it runs the volume's
+    scan."""
 
     def __init__(self, place: Path, found: Callable[[], _Begun]) -> None:
         self._found = found
@@ -97,11 +98,12 @@ class _VolumeWaiter:
 
     @property
     def is_over(self) -> bool:
-        """True if there is a volume now."""
+        """True if the directory now has a volume."""
         return self._scan is not None
 
     def step(self) -> Step:
-        """Check for the volume, or read it. Raise SutureError or OSError while it is absent."""
+        """Check for the volume, or run its scan. Raise SutureError or OSError while it is
+        absent."""
         if self._scan is None:
             begun = self._found()
             self._scan = begun.scan
@@ -125,7 +127,7 @@ class _ScrubLoops:
         self._histories: list[History] = []
 
     def add(self, volume: OzoneVolume) -> None:
-        """Read a volume; if that cannot begin now, report it and try again later. Raise
+        """Start the scan of a volume. If this fails, report the error and retry later. Raise
         RefusedError if the scan interval cannot be met.
         """
         pulse = ProgressMarker(self._clock)

@@ -1,7 +1,8 @@
 """A volume of Ozone as a store of replicas that may be scanned, and never changed.
 
-It implements the store for `agent.scan.container_scan`, so schedule, pace, resumption and judgement
-are the agent's own. The results of scans go into the history, which is elsewhere.
+It implements the store for `agent.scan.container_scan`, so that the agent's code does scheduling,
+rate control, resumption and verdicts. The results of scans are stored in the history, outside the
+volume.
 """
 
 import time
@@ -60,7 +61,8 @@ class ContainerOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class VolumeListing:
-    """The contents of a volume. `refused`: containers with an unusable descriptor, and why."""
+    """The contents of a volume. `refused`: containers without a usable descriptor, with the
+    reason."""
 
     replicas: tuple[ContainerOnDisk, ...]
     refused: tuple[ContainerResult, ...]
@@ -80,11 +82,11 @@ class _Doubts:
         self.history.put_doubt(self.container_id, incremented(had, self.clock.now_ms(), why))
 
     def are_over(self) -> bool:
-        """Return True if a failure is now to be reported as UNREADABLE."""
+        """Return True if the next scan must report a read failure as UNREADABLE."""
         return is_over(self.history.doubt(self.container_id), self.clock.now_ms())
 
     def are_noted(self) -> bool:
-        """Return True if any scan since the last whole one had a read failure."""
+        """Return True if a scan since the last complete scan had a read failure."""
         return self.history.doubt(self.container_id) is not None
 
 
@@ -96,7 +98,7 @@ class OzoneStore:
     def __init__(
         self, volume: OzoneVolume, history: History, scratch: Path, clock: Clock, *, database: Path
     ) -> None:
-        """`scratch` is a directory of ours; `database` is the volume's RocksDB of schema V3."""
+        """`scratch` is a directory of Suture; `database` is the volume's RocksDB of schema V3."""
         self.volume = volume
         self.history = history
         self._scratch = scratch
@@ -112,8 +114,8 @@ class OzoneStore:
     # contents
 
     def listing(self) -> VolumeListing:
-        """Read every container's descriptor. Raise VolumeFailed if the volume is gone, or
-        OSError.
+        """Read every container's descriptor. Raise VolumeFailed if the volume is no longer at its
+        path, or OSError.
         """
         replicas: list[ContainerOnDisk] = []
         failed: dict[ContainerId, Exception] = {}
@@ -140,9 +142,10 @@ class OzoneStore:
         return VolumeListing(tuple(replicas), tuple(refused))
 
     def forget_gone(self, listing: VolumeListing) -> None:
-        """Remove containers that have left the volume, but none because the volume is gone.
+        """Remove the results of containers that are no longer on the volume.
 
-        Raise RefusedError, VolumeFailed or OSError.
+        Raise RefusedError, VolumeFailed or OSError, without removing results, if the volume is no
+        longer at its path.
         """
         here = {replica.paths.container_id for replica in listing.replicas}
         here |= {result.container_id for result in listing.refused}
@@ -185,8 +188,8 @@ class OzoneStore:
 
     def _held_bytes(self, paths: ContainerPaths, seen: tuple[int, ...]) -> int:
         """Return the size of a container's block files. The schedule calls this every minute for up
-        to millions of files. So they are examined once, and again after the descriptor changed
-        (before that it may have been written to) or a file came or went.
+        to millions of files, so the result is cached until the descriptor or the chunks directory
+        changes.
         """
         status = paths.chunks.stat()
         version = (*seen, status.st_ino, status.st_mtime_ns)
@@ -241,8 +244,8 @@ class OzoneStore:
         self.refused = refused
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
-        """Return the base of a scan. Raise RefusedError for a container that may not be scanned, or
-        OSError.
+        """Return the container as the base of a scan. Raise RefusedError if it may not be scanned,
+        or OSError.
         """
         self.unkept = None
         try:
@@ -278,7 +281,8 @@ class OzoneStore:
         return ScanBase(generation, facts, _Doubts(self.history, container_id, self._clock))
 
     def generation(self, container_id: ContainerId) -> int:
-        """Return a value that changes when another replica takes its place; -1 if there is none."""
+        """Return a value that changes if the replica is replaced by another; -1 if there is
+        none."""
         try:
             return identity_of(self.volume.paths(container_id))
         except OSError:
@@ -303,7 +307,8 @@ class OzoneStore:
         pieces: ReadSplitting | None,
         insists: bool = False,
     ) -> OzoneReader:
-        """Begin to read the replica of `base`. Raise SutureError or OSError."""
+        """Start to read the replica of `base`. Raise SutureError or OSError if it cannot be
+        read."""
         replica, container_id = self._begun, base.facts.container_id
         assert replica is not None
         assert replica.paths.container_id == container_id
@@ -333,7 +338,8 @@ class OzoneStore:
         return self._reading
 
     def _is_new(self, replica: ContainerOnDisk) -> bool:
-        """Return True if the container may have come, or closed, after the oldest usable view."""
+        """Return True if the container may have been created or closed after the oldest usable
+        view."""
         try:
             changed_s = replica.paths.descriptor.stat().st_mtime
         except OSError:  # possibly just lost: the reader reports that
@@ -341,12 +347,12 @@ class OzoneStore:
         return (changed_s + 2 * VIEW_AGE_S) * 1000 > self._clock.now_ms()
 
     def log_verdict(self, base: ScanBase, outcome: ScanOutcome, *, why: str) -> None:
-        """Do nothing: Ozone's volumes have no verification log; `ozone.scrub.history` is the
-        record.
+        """Do nothing. Ozone's volumes have no verification log; `ozone.scrub.history` stores the
+        results.
         """
 
     def commit_scan(self, base: ScanBase, outcome: ScanOutcome) -> ScanCommit:
-        """Store a scan's results in the history, if the replica is still in its place."""
+        """Store a scan's results in the history, if the replica is still at its path."""
         assert self._reading is not None
         facts, container_id = base.facts, base.facts.container_id
         committed = self.generation(container_id) == base.generation
@@ -378,7 +384,7 @@ class OzoneStore:
     def _result(
         self, facts: ReplicaFacts, reader: OzoneReader, outcome: ScanOutcome
     ) -> ContainerResult:
-        """Return the result of a whole read of a container."""
+        """Return the result of a complete read of a container."""
         now_ms = self._clock.now_ms()
         links = [
             ScanFinding(
@@ -428,8 +434,8 @@ class OzoneStore:
         )
 
     def _added(self, result: ContainerResult) -> ContainerResult:
-        """Return a container's result after an unfinished read: its findings are added, and the
-        earlier results for unread blocks stay.
+        """Return a container's result after an unfinished read: the new findings, and the earlier
+        findings about unread blocks.
         """
         known = self.history.result(result.container_id) or replace(
             result, read_at_ms=0, findings=(), comparison=Comparison(Agreement.NO_TREE)

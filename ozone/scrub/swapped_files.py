@@ -1,10 +1,9 @@
-"""Finds damaged blocks whose file is another block's: put back in the wrong place, or mixed up by a
-file system.
+"""Finds damaged blocks whose path has the file of another block, for instance after a restore.
 
-A chunk's checksums cover the chunk as divided for its own block, so a file in the wrong place looks
-damaged in each chunk. If its length is that of other damaged blocks, their checksums are searched
-in it: each chunk is read once for all candidates, and reading stops at the first window that
-matches none. Pure: the caller supplies the bytes.
+All chunks of such a block look damaged. If the length of the file is that of other damaged blocks,
+the file is verified against the checksums of these blocks. Each chunk is read once for all
+candidates, and reading stops at the first window that matches no candidate. Pure: the caller
+supplies the bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,14 +31,14 @@ Place: TypeAlias = tuple[int, int, int, ChecksumType, int]
 
 @dataclass(frozen=True, slots=True)
 class MisplacedFile:
-    """A damaged block, and the length of the file in its place."""
+    """A damaged block, and the length of the file at its path."""
 
     block: BlockData
     file_bytes: int
 
 
 def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[BlockId, BlockId]:
-    """Return, by block, whose file is in its place, if it is another's. Raise OSError."""
+    """Return, for each block with the file of another block, that other block. Raise OSError."""
     tried = list(islice(damaged.values(), TRIED_MAX))
     forms: dict[int, dict[tuple[Place, ...], list[BlockData]]] = {}
     for item in tried:
@@ -60,7 +59,7 @@ def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[Bloc
 
 
 def _form(block: BlockData) -> tuple[Place, ...]:
-    """Return how a block is divided into chunks and windows, as far as checksums are tried."""
+    """Return the chunks and windows of a block, up to the length that is verified."""
     return tuple(
         (index, chunk.offset, chunk.length_bytes, chunk.checksum_type, chunk.bytes_per_checksum)
         for index, chunk in enumerate(block.chunks)
@@ -71,7 +70,7 @@ def _form(block: BlockData) -> tuple[Place, ...]:
 def _owners(
     form: Sequence[Place], others: Sequence[BlockData], at: BlockId, read: Read
 ) -> Sequence[BlockData]:
-    """Return those of the blocks with this form whose checksums match the file at this block."""
+    """Return the blocks of the same form whose checksums match the file at this block's path."""
     index, offset, length_bytes, kind, window_bytes = form[0]
     first = (index, offset, min(window_bytes, length_bytes), kind, window_bytes)
     for index, offset, length_bytes, kind, window_bytes in (first, *form):
@@ -86,7 +85,7 @@ def _owners(
 def explained(
     findings: Sequence[ScanFinding], theirs: Mapping[BlockId, BlockId]
 ) -> Iterator[ScanFinding]:
-    """Yield the findings; for a block with another's file in its place, add that."""
+    """Yield the findings; a finding about a block with another block's file names that block."""
     for item in findings:
         if item.fault in OF_BYTES and item.block_id in theirs:
             whose = f"the file in its place has the bytes of block {theirs[item.block_id]}"

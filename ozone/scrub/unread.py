@@ -18,8 +18,8 @@ from suture.errors import UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class RowsBeside:
-    """Containers that have rows in the volume's database but were not read; `unknown`: why the
-    database cannot be read.
+    """Containers that have rows in the volume's database and no readable directory. `unknown` is
+    the reason if the database cannot be read.
     """
 
     held: frozenset[ContainerId] = frozenset()
@@ -29,7 +29,7 @@ class RowsBeside:
 def rows_beside(
     volume: OzoneVolume, database: ContainerDatabase, here: Set[ContainerId]
 ) -> RowsBeside:
-    """Return the rows in a volume's database of containers that are not `here`."""
+    """Return the containers with rows in a volume's database that are not in `here`."""
     if not database.path.is_dir():
         return RowsBeside()
     try:
@@ -50,8 +50,8 @@ def unread(
     why: Exception | None,
     now_ms: int,
 ) -> ContainerResult | None:
-    """Return the result of a container without a usable descriptor, or None. `why`: the error of
-    the descriptor; None if nothing has the container's name.
+    """Return the result of a container without a usable descriptor; None if there is nothing to
+    report. `why` is the error of the descriptor; None if the container's directory does not exist.
     """
     try:
         rule, said = _judged(volume, container_id, rows, why)

@@ -23,7 +23,7 @@ from suture.wire.security.tls import Security
 
 
 class ArchivePeer:
-    """A datanode at its REPLICATION port. Every call raises SutureError."""
+    """A datanode at its REPLICATION port. Every failed call raises SutureError."""
 
     def __init__(self, address: str, security: Security) -> None:
         self.address = address
@@ -40,7 +40,7 @@ class ArchivePeer:
     def push(
         self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
     ) -> None:
-        """Push an archive made by `sent_parts`; cancel when `must_end` returns True."""
+        """Push an archive from `sent_parts`; cancel the call when `must_end` returns True."""
         try:
             upload(self._upload, parts, timeout_s=timeout_s, must_end=must_end)
         except SutureError as error:
@@ -49,7 +49,7 @@ class ArchivePeer:
     def pull(
         self, container_id: ContainerId, compression: Compression, *, timeout_s: float
     ) -> Iterator[bytes]:
-        """Begin to fetch an archive, and return its bytes as they arrive."""
+        """Start to fetch an archive, and return an iterator over its bytes."""
         wish = WISH(container_id=container_id, offset=0, compression=compression)
         answers = stream(self._download, wish.SerializeToString(), timeout_s=timeout_s)
 
@@ -73,8 +73,8 @@ class ArchivePeer:
 def sent_parts(
     container_id: ContainerId, data: Iterator[bytes], compression: Compression, size_bytes: int
 ) -> Iterator[bytes]:
-    """Yield the messages of an archive. `size_bytes` is the container's, so that its target can
-    choose a volume with room for it.
+    """Yield the messages of an archive. `size_bytes` is the size of the container, by which the
+    target chooses a volume.
     """
     for part in gathered(data):
         if part.size_bytes or not part.position:

@@ -2,8 +2,8 @@
 
     container.yaml ─ <id>.tree ─ db/<table>.data ... ─ chunks/<block>.block ...
 
-Ozone writes them in this order. The input is not trusted: data that was not announced is not
-stored, and an announcement has a size limit.
+Ozone writes the files in this order. The input is not trusted: data that the rows do not describe
+is not stored, and all sizes are limited.
 """
 
 import tarfile
@@ -40,7 +40,7 @@ class ArchiveEntry:
     pieces: Iterator[memoryview]
 
     def data(self, bytes_max: int) -> bytes:
-        """Return the whole file. Raise RefusedError if it is larger than `bytes_max`."""
+        """Return the content of the file. Raise RefusedError if it is larger than `bytes_max`."""
         if self.size_bytes > bytes_max:
             raise malformed(f"{self.name} has {self.size_bytes} bytes, at most {bytes_max}")
         return b"".join(self.pieces)
@@ -52,7 +52,7 @@ def malformed(what: str) -> RefusedError:
 
 
 def entries(data: Iterator[bytes], compression: Compression) -> Iterator[ArchiveEntry]:
-    """Yield the files of an archive. Raise RefusedError."""
+    """Yield the files of an archive. Raise RefusedError if the archive is invalid."""
     source = _Source(_unpacked(data, compression))
     source.allow(HEADER_BYTES_MAX)
     with (
@@ -107,7 +107,7 @@ def _entry(
 
 
 class _Source:
-    """The input of tarfile: bytes as they arrive, and never more than currently allowed."""
+    """The input of tarfile: the arriving bytes, up to the currently allowed number."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
@@ -117,7 +117,7 @@ class _Source:
 
     @property
     def has_ended(self) -> bool:
-        """True if the bytes read end as an archive does."""
+        """True if the last bytes that were read are the end of an archive."""
         return self._last == END
 
     def allow(self, size_bytes: int) -> None:

@@ -1,9 +1,10 @@
-"""Limits concurrent imports of archives: Ozone sends more containers at once than can be stored.
+"""Limits concurrent imports of archives, because Ozone sends more containers than can be stored at
+once.
 
-A rejected push is lost for Ozone's storage container manager until its command expires, by default
-after twelve minutes. A waiting push costs its sender one of ten streams, and us a sleeping thread,
-whose slot other calls use meanwhile. So an import that sends next to nothing is ended, because it
-holds its turn.
+If a push is rejected, Ozone's storage container manager repeats it only after its command expires,
+by default after twelve minutes. Therefore a push waits for its turn. While it waits, it uses one of
+the sender's ten streams and a sleeping thread of the agent, whose slot is given to other calls. An
+import that receives nearly no data is ended, because it would block others.
 """
 
 import time
@@ -42,9 +43,10 @@ class ImportAdmission:
 
     @contextmanager
     def turn(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
-        """Wait for a turn, and hold it during the body. The caller has a slot.
+        """Wait for a turn, and hold it during the body. The caller must hold a worker slot.
 
-        Raise UnavailableError: BUSY if none came in time, CANCELLED if it is no longer wanted.
+        Raise UnavailableError: BUSY if the wait was too long, CANCELLED if `is_wanted` returns
+        False.
         """
         try:
             self._free.get_nowait()
@@ -72,7 +74,7 @@ class ImportAdmission:
                 )
 
     def _is_free(self) -> bool:
-        """Return True if a turn came within a moment; the caller then has it."""
+        """Return True if the caller received a turn within `POLL_S`."""
         try:
             self._free.get(timeout=POLL_S)
         except Empty:
@@ -83,7 +85,7 @@ class ImportAdmission:
 def in_time(pieces: Iterator[bytes], monotonic_s: Callable[[], float]) -> Iterator[bytes]:
     """Yield the bytes of an archive. Raise UnavailableError if they arrive too slowly.
 
-    Only the time spent waiting for the sender counts, and it may pause for WAIT_S_MAX.
+    Only the time spent waiting for the sender counts. The sender may pause for `WAIT_S_MAX`.
     """
     left_s = WAIT_S_MAX
     while True:

@@ -6,8 +6,8 @@
     chunks/         ─► each chunk checked against its row while it is written
     end             ─► every chunk came ─► synced, in place, reported
 
-Ozone's own datanode serves an import before it has verified it. Here a chunk that does not match
-its row, or that is missing, ends the import, and nothing of it becomes visible.
+An Ozone datanode serves an import before it has verified the data. An agent ends the import if a
+chunk is missing or does not match its row, and publishes no part of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -77,9 +77,10 @@ class ArchiveImporter:
         *,
         replica_index: int = 0,
     ) -> ReplicaFacts:
-        """Receive one container; of an erasure-coded one the shard of this index, 0 for any.
+        """Receive one container; for an erasure-coded container only the given replica index, 0 =
+        any.
 
-        Raise SutureError, with nothing of it left.
+        Raise SutureError after removing all received data.
         """
         head = _Head(container_id, replica_index)
         with Scratch() as scratch:
@@ -132,7 +133,8 @@ class _Head:
         return None
 
     def announced(self, rows: ContainerRows, now_ms: int) -> ImportSpec:
-        """Return what is to arrive, by descriptor and rows. Raise RefusedError."""
+        """Return the announced replica from descriptor and rows. Raise RefusedError if they are
+        invalid."""
         descriptor = self._descriptor
         if descriptor is None:
             raise malformed(f"there is no {DESCRIPTOR}")
@@ -241,7 +243,7 @@ class _Reception:
                 raise malformed(f"block {block_id} is in its tree, and has no row")
 
     def take_block(self, entry: ArchiveEntry) -> None:
-        """Store the file of a block; ignore one without a row, or that was deleted."""
+        """Store the file of a block; ignore the file of a deleted block or without a row."""
         folder, _, name = entry.name.rpartition("/")
         number = number_of(name.removesuffix(BLOCK_SUFFIX))
         if folder != CHUNKS or not name.endswith(BLOCK_SUFFIX) or number is None:
@@ -273,7 +275,7 @@ class _Reception:
             )
 
     def judged(self, algorithm: Algorithm) -> ImportVerdict:
-        """Return the received data once all of it has arrived. Raise RefusedError."""
+        """Return the received replica. Raise RefusedError if data is missing."""
         for block_id in sorted(self._awaited)[:1]:
             raise malformed(
                 f"{len(self._awaited)} blocks have no file, the first is block {block_id}"

@@ -41,7 +41,8 @@ def parse_upload(data: bytes) -> Any:
 
 
 def parse_wish(data: bytes) -> Any:
-    """Return the requested container. Raise RefusedError(MALFORMED_REQUEST)."""
+    """Return the requested container. Raise RefusedError(MALFORMED_REQUEST) if `data` is
+    invalid."""
     return _parsed(WISH, "CopyContainerRequestProto", data)
 
 

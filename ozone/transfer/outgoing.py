@@ -2,9 +2,10 @@
 
     container.yaml ─ <id>.tree ─ db/<table>.data ... ─ chunks/<block>.block ... ─ end
 
-Ozone serves an import before it has verified it, so every chunk is checked against its row as it is
-sent: a mismatch ends the stream, and the receiver keeps nothing. The sender holds a share of the
-container's lease, so that no chunk is written meanwhile. A replica that lost rows is not sent.
+An Ozone datanode serves an import before it has verified the data. Therefore the sender verifies
+every chunk against its row. After a mismatch it ends the stream, and the receiver keeps nothing.
+The sender holds a shared lease of the container, so that no chunk is written during the export. A
+replica with lost rows is not sent.
 """
 
 import struct
@@ -53,7 +54,7 @@ class ArchiveExport:
     container_id: ContainerId
 
     def check(self) -> ReplicaFacts:
-        """Return the facts of a replica that may be sent. Raise RefusedError."""
+        """Return the facts of a replica. Raise RefusedError if it must not be sent."""
         facts = self.store.replica(self.container_id)
         if facts.state not in TREE_STATES:
             raise RefusedError(
@@ -63,7 +64,8 @@ class ArchiveExport:
         return facts
 
     def stream(self, compression: Compression) -> Iterator[bytes]:
-        """Yield the bytes of the archive. Raise SutureError, also in the middle."""
+        """Yield the bytes of the archive. Raise SutureError if the replica cannot be sent
+        completely."""
         check_compression(compression)
         facts = self.check()
         if compression is Compression.ZSTD:
@@ -89,8 +91,8 @@ class ArchiveExport:
         yield bytes(2 * tarfile.BLOCKSIZE)
 
     def _check_rows(self) -> None:
-        """Raise RefusedError for a replica with bytes without a row: an archive has no place for
-        them.
+        """Raise RefusedError for a replica with bytes that no row describes, which an archive
+        cannot contain.
         """
         for block_id, size_bytes in self.store.view(self.container_id).blocks_without_row().items():
             if size_bytes > 0:

@@ -21,8 +21,8 @@ class ArchivePart:
     is_last: bool
 
     def encoded(self, about: bytes, number: int) -> bytes:
-        """Return a message: the fields `about` it as encoded protobuf, and the bytes as its field
-        of this number. This copies them once; protobuf would copy them three times.
+        """Return a message: the encoded fields `about`, and the bytes as the field with the given
+        number. This copies the bytes once; protobuf would copy them three times.
         """
         return b"".join([about, field_tag(number), varint(self.size_bytes), *self.pieces])
 
@@ -44,7 +44,7 @@ def gathered(data: Iterable[bytes]) -> Iterator[ArchivePart]:
 
 
 def joined(container_id: ContainerId, parts: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the bytes of a container's parts. Raise RefusedError if one is not the next."""
+    """Yield the bytes of a container's parts. Raise RefusedError if a part is not the next one."""
     position = 0
     for part in parts:
         if part.container_id != container_id or part.offset != position:

@@ -3,9 +3,9 @@
     replicate, with a target    ─► share of the lease ─ archive, checked on its way out ─► upload
     replicate, with sources     ─► one after the other, in any order: download ─► as any arrival
 
-A command runs in the agent's task pool. It ends if it is stopped, at its deadline, or after too
-long without progress; the other side keeps nothing then. A stream that breaks on this side is
-cancelled, never ended, because Ozone would take that for the end of the archive.
+A command runs in the agent's task pool. If it is stopped, reaches its deadline or makes no progress
+for too long, the copy fails and the target keeps nothing. If the sender fails, it cancels the
+stream instead of closing it, because Ozone treats a closed stream as a complete archive.
 """
 
 import random
@@ -39,8 +39,8 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerReplicator:
-    """The dependencies of every copy of this datanode. `executor` has a thread for each fetch;
-    `ask_scan` requests a scan of a replica, with the reason.
+    """Executes copy commands. `executor` has a thread for each fetch; `ask_scan` requests a scan of
+    a replica, with the reason.
     """
 
     store: ReplicaStore
@@ -121,7 +121,7 @@ class ContainerReplicator:
         stop: Stop,
         timeout_s: float,
     ) -> scm_pb2.ReplicateOutcome:
-        """Fetch a container from the first source that provides it whole."""
+        """Fetch a container from the first source that sends it completely."""
         if not 1 <= len(addresses) <= SOURCES_MAX:
             raise codec.malformed(
                 "replicate.sources", f"are {len(addresses)}, possible are 1..{SOURCES_MAX}"
@@ -195,7 +195,7 @@ class _Watch:
         return self._watch.has_stalled()
 
     def reason(self, address: str) -> SutureError | None:
-        """Return why a transfer was ended; None if not by this watch."""
+        """Return the reason why this watch ended the transfer; None if it did not."""
         if not self._watch.stalled:
             return None
         return UnavailableError(
@@ -216,8 +216,8 @@ class _OutgoingArchive:
         self.sent_bytes = 0
 
     def parts(self) -> Iterator[bytes]:
-        """Yield the parts. If one cannot be made the stream stays open until the call is cancelled,
-        because ending it would mean that the archive is complete.
+        """Yield the parts. If a part cannot be read, keep the stream open until the call is
+        cancelled, because the end of the stream would mean that the archive is complete.
         """
         try:
             for part in self._parts:
@@ -253,7 +253,7 @@ class _IncomingArchive:
 
 
 def _has_ended(future: "Future[ReplicaFacts]") -> bool:
-    """Return True if the work ends within a moment."""
+    """Return True if the work ends within a short timeout."""
     ended: SimpleQueue[None] = SimpleQueue()
     future.add_done_callback(lambda _: ended.put(None))
     try:

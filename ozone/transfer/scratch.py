@@ -1,8 +1,8 @@
 """A temporary directory for the tables of one archive.
 
-It is in memory while the tables are small, as nearly always: RocksDB syncs a dozen times while it
-opens a database and ingests a table, and temporary data need not be durable. Tables that outgrow it
-are moved to disk. The next process removes what a killed one left in either place.
+The directory is in memory while the tables are small, because RocksDB syncs a dozen times when it
+opens a database and ingests a table, and temporary data need not be durable. Larger tables are
+moved to disk. The next process removes the directories of a killed process in memory and on disk.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ YOUNG_S: Final = 60.0  # a newly created directory may not be locked yet
 
 @contextmanager
 def scratch_errors() -> Iterator[None]:
-    """Convert errors: neither the archive, nor its peer, nor a volume is at fault."""
+    """Convert errors of the scratch directory to UnavailableError."""
     try:
         yield
     except OSError as error:
@@ -37,8 +37,8 @@ def scratch_errors() -> Iterator[None]:
 
 
 class Scratch:
-    """Belongs to one thread. `path` may change with each `reserve`; everything is removed at the
-    end.
+    """A scratch directory, for one thread. `path` may change with each `reserve`. The directory is
+    removed at the end.
     """
 
     def __init__(self, memory: Path = MEMORY) -> None:
@@ -58,8 +58,8 @@ class Scratch:
         self._ends.close()
 
     def reserve(self, size_bytes: int) -> Path:
-        """Return the directory for a file of this size; existing files are in it, too. Raise
-        UnavailableError if they cannot be moved.
+        """Return the directory for a file of this size, with the existing files. Raise
+        UnavailableError if the files cannot be moved.
         """
         self._reserved_bytes += size_bytes
         if self._is_in_memory and self._reserved_bytes > MEMORY_BYTES_MAX:
@@ -81,7 +81,7 @@ class Scratch:
 
 
 def clear_abandoned(memory: Path = MEMORY) -> None:
-    """Remove the directories of killed processes; those in use are locked."""
+    """Remove the directories of killed processes, which are not locked."""
     places = [memory]
     with suppress(OSError):  # there is no place for it on a disk
         places.append(Path(tempfile.gettempdir()))

@@ -1,7 +1,8 @@
 """`IntraDatanodeProtocolService`: transfers whole containers between Ozone's datanodes.
 
-The parts of an archive must be consecutive. An error is a gRPC status with its text: Ozone's sender
-treats any as a failure, and the storage container manager chooses another source.
+The parts of an archive must be consecutive. An error is returned as a gRPC status with a text.
+Ozone's sender treats every status as a failure, and the storage container manager chooses another
+source.
 """
 
 import time
@@ -78,7 +79,7 @@ class ReplicationService(grpc.GenericRpcHandler):
         return self._handlers.get(details.method)
 
     def download(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Send one container; it does not change meanwhile."""
+        """Send one container, which does not change during the call."""
         with StatusTranslator(context, SERVICE):
             wish = parse_wish(request)
             container_id = codec.parse_container_id(wish.container_id, "containerID")
@@ -93,7 +94,7 @@ class ReplicationService(grpc.GenericRpcHandler):
                 raise
 
     def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Receive one container; it is served before the answer."""
+        """Receive one container, and serve it before the answer is sent."""
         with StatusTranslator(context, SERVICE):
             parts = _Parts(requests)
             result = Code.CONTAINER_INTERNAL_ERROR.value
@@ -118,7 +119,7 @@ class ReplicationService(grpc.GenericRpcHandler):
         return UPLOADED
 
     def _log_refusal(self, container_id: ContainerId, error: SutureError) -> None:
-        """Log why a container is not taken, once: Ozone's manager orders its copy again."""
+        """Log the refusal of a container once, because Ozone's SCM orders its copy again."""
         if not isinstance(error, RefusedError) or self._refused.get(container_id) is error.code:
             return
         if len(self._refused) >= REFUSALS_KEPT_MAX:

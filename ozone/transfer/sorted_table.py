@@ -1,8 +1,8 @@
 """Checks the unpacked sizes of an untrusted RocksDB table's blocks before the library reads it.
 
-A block may state that it unpacks to 4 GiB, and the library trusts that: it allocates as much, fills
-it from a few kilobytes if they say so, and ends the process if the allocation fails. Index and
-properties are unpacked here, within the same limit, to find the other blocks as the library will.
+A block states its unpacked size, up to 4 GiB, and the library trusts this number. It allocates the
+memory, and ends the process if the allocation fails. This module unpacks index and properties,
+within the same limit, to find all blocks that the library will read.
 
     blocks │ properties │ index │ metaindex: names and handles │ footer: handles, format, magic
     a block: content, its compression (1 byte), checksum (4); packed content begins with its size
@@ -44,8 +44,8 @@ class Handle(NamedTuple):
 
 
 def check_blocks(path: Path, block_bytes_max: int) -> None:
-    """Raise DamagedData unless all blocks of a table are in its file, consecutive, and unpack to at
-    most `block_bytes_max` each, or if that cannot be determined. Raise OSError.
+    """Raise DamagedData if the blocks of a table are not consecutive in its file, if one unpacks to
+    more than `block_bytes_max`, or if this cannot be determined. Raise OSError.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:

@@ -1,7 +1,7 @@
 """The rows of an archive: Ozone's tables as RocksDB exports them (`db/*.data`).
 
-Each is one sorted table file, or an empty one if there are no rows. They are ingested into an empty
-database, and read there like a volume's (`ozone.disk.rows`).
+Each table is one sorted table file, or an empty file if it has no rows. The files are ingested into
+an empty database, and its rows are read like a volume's (`ozone.disk.rows`).
 """
 
 import re
@@ -87,9 +87,7 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
 
 
 def _check_blocks(name: str, path: Path) -> None:
-    """Raise RefusedError for a table with a block that states more than any row needs, because the
-    library trusts it.
-    """
+    """Raise RefusedError if the stated size of a block in a table is larger than any valid block."""
     try:
         with scratch_errors():
             check_blocks(path, BLOCK_BYTES_MAX)
@@ -102,7 +100,7 @@ class _Tables(DatabaseView):
     """The tables of an archive; their expansion is limited."""
 
     def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield batches as a view does. Raise RefusedError if a table has more than it states."""
+        """Yield batches like a view. Raise RefusedError if a table has more data than it states."""
         size_bytes = 0
         for keys, values in super().batches(family, prefix):
             size_bytes += sum(map(len, keys)) + sum(map(len, values))
