@@ -87,7 +87,7 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
 
 
 def _check_blocks(name: str, path: Path) -> None:
-    """Raise RefusedError if a block in a table states a size that is larger than any valid block."""
+    """Raise RefusedError if a block in a table states a larger size than any valid block."""
     try:
         with scratch_errors():
             check_blocks(path, BLOCK_BYTES_MAX)
