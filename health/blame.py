@@ -1,8 +1,8 @@
 """Finds volumes, nodes, racks or software versions that lost more votes than chance explains. A
 vote is lost if the majority of a container's replicas has another root.
 
-    votes of each volume ─► two versions that disagree ─► suspects, one after the other ─► each
-                            (nobody knows who is right)   again, given all the others
+The steps: find pairs of versions that disagree and remove their votes; name the suspects one after
+the other; check each suspect again, given all others.
 
 Only votes count that a replica could have lost (rows of `votes/`). Suspects are named one after the
 other, so that the losses of a bad volume do not count against its node. The expected losses of a
@@ -140,8 +140,8 @@ def _worst(units: Units, named: Sequence[_Group]) -> _Group | None:
 
 
 def _confirmed(units: Units, named: Sequence[_Group]) -> list[_Group]:
-    """Return the suspects that still stand out, given all others: the first were compared with some
-    that were named later.
+    """Return the suspects that still have too many losses, given all other suspects. The first
+    suspects were compared with members that were named later.
     """
     kept = list(named)
     while True:
@@ -175,7 +175,7 @@ def _told(units: Units, group: _Group, others: Sequence[_Group]) -> Suspect:
 
 
 class _Trial:
-    """The evidence about all members, given that some are named."""
+    """The evidence about all members, if the given members are already named."""
 
     def __init__(self, units: Units, named: Sequence[_Group]) -> None:
         self._units = units
@@ -186,7 +186,7 @@ class _Trial:
 
     def evidence(self, name: str) -> _Evidence:
         """Return the evidence about each member of a level, from its units in the innermost named
-        group that contains it whole. Other units are already explained.
+        group that contains all of the member. Named groups explain the losses of other units.
         """
         units, level = self._units, self._units.levels[name]
         place = level.of_unit * self._cells + self._cell
@@ -223,7 +223,7 @@ class _Trial:
         return found
 
     def is_bad_throughout(self, group: _Group) -> bool:
-        """Return True if the better half of a group's parts also does badly."""
+        """Return True if the better half of a group's parts also loses too many votes."""
         if group.level not in PARTS_OF:
             return True
         units = self._units
@@ -279,8 +279,8 @@ class _Trial:
 
 
 def _cells(units: Units, named: Sequence[_Group]) -> tuple[Ints, int]:
-    """Return the innermost named group of each unit, and the number of cells; the first cell has
-    the units in no group.
+    """Return the cell of each unit, and the number of cells. A cell is the set of units with the
+    same innermost named group; the first cell has the units in no group.
     """
     cell = np.zeros(len(units.exposed), dtype=np.int64)
     size = np.full(len(cell), np.inf)
@@ -294,8 +294,8 @@ def _cells(units: Units, named: Sequence[_Group]) -> tuple[Ints, int]:
 
 
 def _measured_spread(lost: Floats, expected: Floats) -> float:
-    """Return the spread of rates, from the lower half of the members with enough expected losses:
-    suspects are in the upper half.
+    """Return the spread of rates, measured on the lower half of the members with enough expected
+    losses. Suspects are in the upper half.
     """
     is_told = expected >= EXPECTED_MIN
     if is_told.sum() < SPREAD_MEMBERS_MIN:
@@ -311,10 +311,11 @@ def _measured_spread(lost: Floats, expected: Floats) -> float:
 
 
 def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
-    """Return pairs of versions of which one is to blame, and the votes that this explains.
+    """Return pairs of versions of which one is probably wrong, and the votes that this explains.
 
-    The pair is named if a version loses alone against the other but not among its own kind, because
-    random damage appears in any company. It is unknown which of the two is wrong.
+    A pair is named if replicas of one version lose when all others have the other version, but not
+    among replicas of their own version. Random damage causes losses in both cases. It is unknown
+    which of the two versions is wrong.
     """
     duels = units.duels
     versions = units.levels["version"]
@@ -365,7 +366,7 @@ def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
 
 
 def _is_throughout(lost: Floats, exposed: Floats) -> bool:
-    """Return True if the better half of some parts loses at least a fraction of its share."""
+    """Return True if the better half of a group's parts loses at least a fraction of its share."""
     there = np.flatnonzero(exposed)
     order = there[np.argsort(lost[there] / exposed[there], kind="stable")]
     half = np.cumsum(exposed[order]) <= exposed.sum() / 2
@@ -377,8 +378,8 @@ def _is_throughout(lost: Floats, exposed: Floats) -> bool:
 
 
 def tail_log10(lost: Floats, expected: Floats, shape: Floats) -> Floats:
-    """Return a bound on log10 of the chance of so many losses or more, with the rate drawn from a
-    gamma distribution of this shape. It is Chernoff's bound: close, and never too small.
+    """Return an upper bound on log10 of the probability of at least this many losses, with the rate
+    drawn from a gamma distribution of this shape (Chernoff's bound).
     """
     more = np.maximum(lost, expected)
     nats = (more + shape) * np.log((more + shape) / (expected + shape))

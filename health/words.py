@@ -247,8 +247,8 @@ ELIGIBILITY: Final = (
     "NOT_ENOUGH_REACHABLE_REPLICAS",
     "RECONCILE_PENDING",
 )
-"""Eligibility for a reconcile: Ozone's result codes in Ozone's order, then two of ours: no
-reachable peer, and a reconcile that is already running."""
+"""Eligibility for a reconcile: Ozone's result codes in Ozone's order, then two of Suture's codes:
+no reachable peer, and a reconcile that is already running."""
 
 ROLES: Final = ("VULNERABLE", "UNHEALTHY", "STALE", "MATCHING", "MISMATCHED")
 """The role of a replica in its container; the first that applies."""

@@ -75,8 +75,8 @@ class HasRoot(Protocol):
 
 
 class DifferenceKind(StrEnum):
-    """The kind of a difference, which determines the action. Only the first four are
-    repaired here.
+    """The kind of a difference, which determines the action. Only the first four kinds change the
+    local replica.
     """
 
     MISSING_BLOCK = "MISSING_BLOCK"  # create the block; each of its chunks is a difference, too

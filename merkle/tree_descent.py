@@ -1,9 +1,10 @@
 """Descends from differing roots to the differing chunks, without a peer's whole tree.
 
-    ROOT     one summary               compare; differ? go down
-    RANGES   one checksum a range      I name the ranges, the peer folds its blocks in each
-    BLOCKS   one row a block           of the ranges that differ
-    CHUNKS   the chunks of a block     of the blocks that differ
+    level    the peer returns          for
+    ROOT     the summary               the tree; the descent ends if the summaries are equal
+    RANGES   one checksum per range    all ranges that the caller defines
+    BLOCKS   one row per block         the ranges that differ
+    CHUNKS   the chunks                the blocks that differ
 
 Both sides compute the checksums of the same ranges of block ids, so that replicas with different
 blocks can be compared. The traffic depends on the damage: for ten damaged blocks among half a

@@ -5,10 +5,10 @@ minutes, the cause is probably a controller, a cable, memory, a faulty library o
 agent. Marking all of them UNHEALTHY would cause a repair storm. The breaker trips in these cases
 within `window_s`:
 
-    one disagreement of the two checksum libraries                     -> hold
-    `suspects_max` reads that this host got wrong and the medium right -> hold
-    `damaged_max` damaged replicas on two or more volumes, and they
-      are at least half of the replicas that were scanned              -> hold
+    - the two checksum libraries disagreed once;
+    - `suspects_max` reads were wrong and correct when repeated;
+    - `damaged_max` replicas on two or more volumes look damaged, and they are at least half of the
+      scanned replicas.
 
 While the breaker is tripped, the agent marks no replica UNHEALTHY. It continues to scan, to log,
 and to commit the results of undamaged replicas. The breaker resets when the window no longer

@@ -4,11 +4,11 @@ A checksum mismatch may be caused by memory, a bus, a library or the medium. Onl
 medium is corruption. Therefore the chunk is read again, past the page cache and into another
 buffer, and verified by an independent implementation (`merkle.second_checksum`):
 
-    the re-read verifies                      -> SUSPECT_HOST  this host lied, the medium did not
-    the two libraries disagree on it          -> SUSPECT_HOST  one of them lies
-    three reads in a row are wrong alike      -> CORRUPT       two witnesses, one answer
-    every read gives something else           -> SUSPECT_HOST  undecided; for hours: UNREADABLE
-    the device refuses twice                  -> UNREADABLE
+    a repeated read is correct                        SUSPECT_HOST  the first read was wrong
+    the implementations compute different values      SUSPECT_HOST  one of them is faulty
+    three reads in a row have the same wrong data     CORRUPT       both implementations agree
+    repeated reads return different data              SUSPECT_HOST  UNREADABLE if it recurs for long
+    the device returns an error twice                 UNREADABLE
 
 Google ("Cores that don't count", HotOS 2021) and CERN ("Data integrity", 2007) found hosts that
 compute wrong checksums of correct bytes. A scrubber must not rely on a single computation.

@@ -1,9 +1,12 @@
 """Classifies the damage of a chunk by its bytes.
 
-    one bit per wrong window      the two CRCs name it, without the good bytes
-    zero sectors                  to the chunk's end: torn; otherwise: zeroed
-    what was here before          all of it: stale; from a sector on: torn
-    what belongs elsewhere        its window checksums are those of another place: misdirected
+    content of the wrong windows                             class
+    one flipped bit in each, by the CRCs                     SINGLE_BIT
+    zero sectors, up to the chunk's end                      TORN_512 or TORN_4096
+    other zero sectors                                       ZEROED
+    earlier data of this position                            STALE
+    earlier data from a sector on, up to the chunk's end     TORN_512 or TORN_4096
+    window checksums are those of another chunk              MISDIRECTED
 
 The correct bytes are rarely known. If they are known, a torn write is found whatever its data is.
 The class changes no verdict. It shows an operator whether to suspect memory, a cable, a

@@ -95,7 +95,7 @@ class ReplicaReader(Protocol):
         ...
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's current row; None if the block is gone."""
+        """Return the block's current row; None if the block was deleted."""
         ...
 
     def tombstones(self) -> Mapping[BlockId, int]:

@@ -1,8 +1,8 @@
 """Reads a complete replica, verifies its data, and returns a tree and findings.
 
-    row (the witness written with the data) ─┐
-                                             ├─ equal: a healthy leaf
-    bytes on the medium ── window checksums ─┘  not equal: `chunk_verdict`, then a damaged leaf
+The window checksums of the bytes on the medium are compared with the row that was written with the
+data. If they are equal, the chunk has a healthy leaf. Otherwise `scanner.chunk_verdict` decides,
+and a corrupt chunk has a damaged leaf.
 
 The tree describes the content of the medium. A damaged chunk has the leaf of its damaged bytes and
 is not healthy. A missing chunk has no leaf. A block without a file or a row is absent. The scan

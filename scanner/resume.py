@@ -1,7 +1,7 @@
 """The mark of an unfinished scan: a position in a replica, small enough to keep on disk.
 
-    blocks by id, chunks by offset
-    ├── read, clean ──┼── doubt ──┼── read, clean ──┤ mark ├── not read yet ──►
+A scan reads blocks by ascending id and chunks by ascending offset. Everything before the mark was
+read. A chunk before the mark is in doubt if the scan found a possible fault in it.
 
 A resumed scan does not read data before the mark again, except chunks in doubt. It judges damage
 again, so that every finding is based on reads of this process. A mark is valid for one generation

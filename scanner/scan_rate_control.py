@@ -1,10 +1,11 @@
 """Controls the rate of a scan: as fast as the idle disk allows, as slow as the interval allows.
 
-    needed by the schedule ─► lowest rate ┐
-    readChunk p99 beside the scan         ├─ AIMD ─► bytes/s ─► delay after a read
-    readChunk p99 in its pauses           │
-    pressure that is not the scan's own ──┤
-    what its own reads reach ─► ceiling ──┘
+The result is a delay after each read of the scan. The inputs are:
+
+    rate that the schedule requires                        the minimum rate
+    p99 of clients' reads during the scan and its pauses   increase or decrease
+    I/O pressure of other tasks (PSI)                      increase or decrease
+    speed of the scan's own reads                          the maximum rate
 
 The rate increases slowly and decreases fast, as in AIMD (Chiu and Jain 1989), but in proportion to
 the rate, because disks differ by a factor of a hundred. The rate doubles until clients are first

@@ -1,7 +1,8 @@
 """Schedules the reads of replicas, so that every byte is read again within the scan interval.
 
-    last read L ─┬─ rest ─┬─ slot ────────── due ─────────────┬─ deadline L + interval
-                 └ 0.12 of the interval      rate rises with  ┘  the time that is left
+After a read at time L, a replica is not read again for 0.12 of the interval. It is due at its next
+slot after that, and its deadline is L + interval. The required rate rises as the deadline of due
+replicas approaches.
 
 A replica has one slot in each period, which is 0.8 of the interval. The position of the slot in the
 period is a hash of the container's and the datanode's id. Therefore the load of a host is even,

@@ -22,7 +22,7 @@ from spark_verify.storage import Storage
 RUNS: Final = "runs"
 
 SCHEMA: Final = "_schema.json"
-"""Readers of a table skip this file because of its name."""
+"""Name of the file with a table's columns. Readers of Parquet skip it, because it begins with _."""
 
 RUN_ID: Final = {
     "name": "run_id",

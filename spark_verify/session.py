@@ -299,7 +299,8 @@ def reason_of(error: Exception, said: str) -> str:
 
 
 def _options(row_count: int, master: str) -> dict[str, str]:
-    """Return the options of a session that is started here; `master` is "" for this machine."""
+    """Return the options of a session that this process starts; `master` is "" for a local
+    session."""
     java = QUICK_START if row_count < SMALL_ROWS else THROUGHPUT
     if SMALL_ROWS <= row_count < LARGE_ROWS:
         java += " -XX:TieredStopAtLevel=1"

@@ -1,6 +1,7 @@
 """A client of Ozone's datanodes.
 
-    one channel ── a stream for each conversation ── requests ahead of their answers, in order
+The client has one gRPC channel, and a stream for each conversation (a series of requests). It sends
+several requests before it reads their answers, which arrive in order.
 
 After each failed request, Ozone scans the complete container. Therefore the client does not send a
 request that will fail, and does not repeat a failed request. It does not trust answers: it matches

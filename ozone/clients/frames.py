@@ -1,9 +1,9 @@
 """Encodes and decodes Hadoop's RPC: connection header, calls, answers. Pure.
 
-connection  "hrpc", version 9, service class 0, how who asks is proven; then the context
-frame       be32 length, then messages, each behind its length as a varint
-call        RequestHeader, MethodHeader, the protocol's own request
-answer      AnswerHeader, then the protocol's own answer, if there was no error
+connection  "hrpc", version 9, service class 0, authentication method; then the context
+frame       be32 length, then messages, each preceded by its length as a varint
+call        RequestHeader, MethodHeader, the request of the protocol
+answer      AnswerHeader, then the answer of the protocol if there was no error
 """
 
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ class Method:
 
 
 def parse_answer(frame: bytes) -> Answer:
-    """Return the contents of a frame without its length. Raise DamagedData."""
+    """Return the contents of a frame without its length. Raise DamagedData if it is invalid."""
     end, at = _length(frame, 0)
     try:
         header = ANSWER_HEADER.FromString(frame[at : at + end])
@@ -150,7 +150,7 @@ def varint(number: int) -> bytes:
 
 
 def _length(frame: bytes, at: int) -> tuple[int, int]:
-    """Return a varint and its end. Raise DamagedData."""
+    """Return a varint and the offset after it. Raise DamagedData if it is invalid."""
     number = 0
     for place in range(_VARINT_BYTES_MAX):
         if at + place >= len(frame):

@@ -141,7 +141,7 @@ def root_of(replica: Any) -> int | None:
 
 
 def node_row(datanode: str, node: Any, usage: Any, instant: ExportContext) -> Row:
-    """Return the row of a node; `usage` is how full it is. Raise UnsupportedValue."""
+    """Return the row of a node. Raise UnsupportedValue if one of its values is unknown."""
     health = HEALTHS.get(node.states[0] if node.states else 0)
     op_state = NODE_STATES.get(node.op_states[0] if node.op_states else 0)
     if health is None or op_state is None:

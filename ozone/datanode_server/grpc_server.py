@@ -36,7 +36,8 @@ class OzoneGrpcServer:
     def __init__(
         self, inside: HostServices, listen: str, handlers: Sequence[grpc.GenericRpcHandler] = ()
     ) -> None:
-        """Bind `listen`, host:port; port 0: any free one. Raise RefusedError(INVALID_CONFIG).
+        """Bind `listen` (host:port; port 0 = any free port). Raise RefusedError(INVALID_CONFIG) if
+        this fails.
 
         `handlers` are other services of Ozone at the same address: their calls are limited like all
         others (suture.wire.server.blocked_calls).

@@ -25,7 +25,7 @@ BODIES: Final = {
 
 
 def parse_request(data: bytes) -> Any:
-    """Return the request in `data`. Raise RefusedError(MALFORMED_REQUEST)."""
+    """Return the request in `data`. Raise RefusedError(MALFORMED_REQUEST) if it is invalid."""
     try:
         return REQUEST.FromString(data)
     except DecodeError as error:

@@ -54,9 +54,9 @@ def parse_span(offset: int, length_bytes: int, where: str) -> tuple[int, int]:
 
 
 def parse_written_chunk(message: Any, block_id: BlockId, where: str) -> ChunkInfo:
-    """Return a chunk that a client writes; the store verifies its checksums.
+    """Return a chunk that a client writes. The store verifies its checksums.
 
-    Raise RefusedError.
+    Raise RefusedError if the description of the chunk is invalid.
     """
     kind = message.checksum_data.type
     if message.checksum_data.HasField("type") and kind not in set(ChecksumType):

@@ -1,4 +1,4 @@
-"""Maps our errors to Ozone's result codes. Pure."""
+"""Maps Suture's errors to Ozone's result codes. Pure."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """A replica's tree in Ozone's form: CRC-32C, bit for bit (ADR 0032).
 
-    the store's tree is crc32c   ── it is the answer
-    it is xxh3_64                ── its rows, folded again; of damaged chunks, the bytes
+If the store's tree is a crc32c tree, it is used unchanged. If it is an xxh3_64 tree, the leaves are
+computed from the rows, and for damaged chunks from the bytes on disk.
 
 An XXH3 tree does not have the CRC-32C of deleted blocks. If it has tombstones, its conversion to
 Ozone's form has no tombstones and no root. Ozone treats a tree without a root as missing.

@@ -19,7 +19,7 @@ DELETED_BLOCKS: Final[Any] = disk_pb2.DeletedBlocks
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """Return the message in `data`. Raise DamagedData."""
+    """Return the message in `data`. Raise DamagedData if it is invalid."""
     try:
         return kind.FromString(data)
     except message.DecodeError as error:

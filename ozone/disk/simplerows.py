@@ -231,7 +231,7 @@ class _Columns:
 
 
 def _encoded(columns: _Columns, is_simple: Flags) -> SimpleRows:
-    """Encode the simple rows in our form."""
+    """Encode the simple rows in Suture's form."""
     rows = np.empty(len(is_simple), dtype=object)
     leaves = np.zeros(len(is_simple), dtype=np.uint64)
     for count, places in _alike(is_simple, columns.counts):

@@ -1,6 +1,7 @@
 """Writes a chunk to a volume of Ozone; after a crash it has the old or the new bytes.
 
-    old bytes to quarantine ─ journal ─ pwrite ─ fdatasync ─ read back past the cache ─ journal off
+The steps: copy the old bytes to quarantine, write a journal entry, pwrite, fdatasync, read the
+bytes back past the page cache, remove the journal entry.
 
 The procedure is the same as in `agent.store.operations.overwrite`; the journal and the replaced
 bytes are in the state directory. Files keep owner and mode, and new files get those of other files
@@ -342,7 +343,7 @@ def _remove_new(chunks: Path) -> None:
 
 
 def clean(paths: ContainerPaths) -> None:
-    """Remove our temporary files from a replica. Raise the store's errors."""
+    """Remove Suture's temporary files from a replica. Raise the store's errors."""
     if paths.chunks.is_dir():
         _remove_new(paths.chunks)
     with disk_errors(paths.root):

@@ -1,8 +1,7 @@
 """A repair: read the replica, query the peers, write the damaged chunks, and read again.
 
-    volume that no datanode has open ─ read ─ propose ─ (a person agrees) ─ carry out ─ read
-
-The repair verifies all data against the rows of the replica, and never writes rows.
+The datanode of the volume must be stopped. An operator confirms the plan before the writes. The
+repair verifies all data against the rows of the replica, and never writes rows.
 """
 
 import os

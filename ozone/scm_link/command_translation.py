@@ -3,9 +3,9 @@
     close, delete, delete_blocks, reconcile,     ──► suture.v1 commands, for the agent's queues
     replicate, reconstruct, refresh,
     set_operational_state
-    create_pipeline                              ──► refused with words, answered FAILED
-    finalize_layout, close_pipeline              ──► nothing is left to do: answered EXECUTED
-    reregister                                   ──► the heartbeat's own business
+    create_pipeline                              ──► refused with a reason, answered FAILED
+    finalize_layout, close_pipeline              ──► no action needed, answered EXECUTED
+    reregister                                   ──► handled by the heartbeat worker
 
 Ids, counts and peers in a command are validated like any external input.
 """

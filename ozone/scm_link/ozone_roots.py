@@ -1,7 +1,7 @@
 """Computes the root of a replica for reports to Ozone: the root of its CRC-32C tree.
 
-A CRC-32C tree without tombstones has its root in the report already. Others are folded here
-(`ozone.datanode_server.trees`), once for each tree that the store keeps.
+A CRC-32C tree without tombstones has its root in the report already. Other roots are computed by
+`ozone.datanode_server.trees`, once for each tree that the store keeps.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """A datanode's calls to one storage container manager: version, register, heartbeat.
 
 There is one connection, opened on demand, and reopened after an idle time because Hadoop's servers
-close idle connections. Calls are not retried here; the heartbeat loop retries. For one thread.
+close idle connections. The heartbeat loop retries failed calls. For one thread.
 """
 
 import os

@@ -289,7 +289,7 @@ class OzoneReader:
     # bytes
 
     def open_block(self, block_id: BlockId) -> BlockFile:
-        """Open the block's file, or the target of a link in its place; raise FileNotFoundError if
+        """Open the block's file, or the target of a link at its path. Raise FileNotFoundError if
         there is none.
         """
         directory_fd, name = self._checked_directory(), f"{block_id}{SUFFIX}"

@@ -1,7 +1,7 @@
 """The continuous scrub: reads every byte of every closed container within the scan interval.
 
-volume ─► OzoneStore ─► the agent's own VolumeScanWorker in a Loop    one thread a volume
-                             schedule, pace, resumption, breaker: as on volumes of ours
+Each volume has a thread with an `OzoneStore` and the agent's `VolumeScanWorker`. Schedule, rate
+control, resumption and breaker are therefore the same as on Suture's volumes.
 
 If a directory has no readable volume, because its disk is not mounted or fails, the other volumes
 are still read. The directory is reported, checked regularly, and read once it has a volume.
@@ -160,7 +160,8 @@ class _ScrubLoops:
         return self._begun(volume, pulse)
 
     def _begun(self, volume: OzoneVolume, pulse: ProgressMarker) -> "_Begun":
-        """Open the parts needed to read a volume. Raise SutureError or OSError."""
+        """Open everything that is needed to read a volume. Raise SutureError or OSError if this
+        fails."""
         scrub = self._wish.scrub
         path = scrub.state_dir / f"{volume.storage_id}.sqlite"
         scratch = self._scratch / volume.storage_id

@@ -1,10 +1,12 @@
 """Imports a container from another datanode of Ozone: verified while it arrives, then served.
 
-    container.yaml  ─► what it is; its checksum
-    <id>.tree       ─► which blocks were deleted; it folds
-    db/             ─► rows, kept as ours; what was to be deleted is deleted
-    chunks/         ─► each chunk checked against its row while it is written
-    end             ─► every chunk came ─► synced, in place, reported
+The files of an archive, and their processing:
+
+    container.yaml  the facts of the replica; its checksum is verified
+    <id>.tree       the deleted blocks; its folds are verified
+    db/             the rows, stored in Suture's form; blocks with a pending delete are deleted
+    chunks/         each chunk is verified against its row while it is written
+    end             if no chunk is missing, the replica is synced, published and reported
 
 An Ozone datanode serves an import before it has verified the data. An agent ends the import if a
 chunk is missing or does not match its row, and publishes no part of it.

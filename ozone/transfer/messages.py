@@ -36,7 +36,8 @@ UPLOADED: Final = archive_pb2.Uploaded().SerializeToString()
 
 
 def parse_upload(data: bytes) -> Any:
-    """Return the part of an archive in `data`. Raise RefusedError(MALFORMED_REQUEST)."""
+    """Return the part of an archive in `data`. Raise RefusedError(MALFORMED_REQUEST) if it is
+    invalid."""
     return _parsed(UPLOADING, "SendContainerRequest", data)
 
 
@@ -54,7 +55,8 @@ def parse_part(data: bytes) -> Any:
 
 
 def parse_compression(number: int) -> Compression:
-    """Return the compression of an archive; none if it is not given. Raise RefusedError."""
+    """Return the compression of an archive; none if not given. Raise RefusedError if it is
+    unknown."""
     try:
         return Compression(number or Compression.NO_COMPRESSION)
     except ValueError as error:

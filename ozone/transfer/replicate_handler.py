@@ -1,7 +1,7 @@
 """Carries out copies of containers that Ozone's storage container manager orders, as Ozone does.
 
-    replicate, with a target    ─► share of the lease ─ archive, checked on its way out ─► upload
-    replicate, with sources     ─► one after the other, in any order: download ─► as any arrival
+    replicate, with a target    take a shared lease, and upload the archive, verifying each chunk
+    replicate, with sources     try the sources in any order; import the first complete download
 
 A command runs in the agent's task pool. If it is stopped, reaches its deadline or makes no progress
 for too long, the copy fails and the target keeps nothing. If the sender fails, it cancels the
@@ -59,7 +59,7 @@ class ContainerReplicator:
     ) -> scm_pb2.ReplicateOutcome:
         """Push a replica to the target of a command, or fetch it from one of its sources.
 
-        Raise SutureError.
+        Raise SutureError if the copy fails.
         """
         container_id = codec.parse_container_id(command.container_id)
         begun_s = self.monotonic_s()

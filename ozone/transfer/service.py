@@ -141,7 +141,8 @@ def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Parts:
-    """The parts of one archive; the first identifies it. Raise RefusedError."""
+    """The parts of one archive; the first part identifies it. Raise RefusedError if a part is
+    invalid."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
         self._requests = arriving(requests)
