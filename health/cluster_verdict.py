@@ -17,7 +17,7 @@ from health.words import HealthState
 
 REASONS_IN_LINE: Final = 3
 NAMES_SHOWN_MAX: Final = 3
-NAME_CHARACTERS: Final = 8  # of a datanode's id: enough to tell it from others
+NAME_CHARACTERS: Final = 8  # of a datanode's id, enough to distinguish datanodes
 LACKING: Final = "without blocks that keys need"
 RECOVER: Final = "suture scm recover"
 _REPORT: Final = "suture scm report"
@@ -78,14 +78,14 @@ class ClusterFacts:
     conditions: Mapping[str, int] = field(default_factory=dict)  # by `Health`, but for HEALTHY
     closed_count: int = 0
     stray_count: int = 0  # on datanodes but not in the state, and not forgotten by an operator
-    uncounted_count: int = 0  # not counted since they changed
+    uncounted_count: int = 0  # changed containers that were not counted again
     unlooked_count: int = 0  # waiting for the replication manager
     node_count: int = 0
     heard_count: int = 0
     silent: Sequence[str] = ()  # ids of silent datanodes whose replicas count
     unreported_count: int = 0  # datanodes that have not reported all replicas since the start
     failed_volume_count: int = 0
-    safe_mode: str = ""  # why decisions are suspended; empty: they are not
+    safe_mode: str = ""  # reason of safe mode; empty = no safe mode
     refused: Sequence[str] = ()  # lines about invalid parts of datanodes' reports
     troubles: Sequence[str] = ()  # of the control plane itself
 

@@ -46,7 +46,7 @@ from merkle.tree_descent import BlockRange
 
 Indexes: TypeAlias = npt.NDArray[np.int64]
 ABSENT: Final = -1
-ALIKE_MIN: Final = 8  # chunks of a block: below, comparing one by one is as fast
+ALIKE_MIN: Final = 8  # with fewer chunks, comparing one by one is as fast
 
 
 class SummaryComparison(StrEnum):
@@ -54,7 +54,7 @@ class SummaryComparison(StrEnum):
 
     EQUAL = "EQUAL"
     DIFFERENT = "DIFFERENT"
-    TOMBSTONES_DIFFER = "TOMBSTONES_DIFFER"  # equal roots, but one still has what the other deleted
+    TOMBSTONES_DIFFER = "TOMBSTONES_DIFFER"  # equal roots, different deleted blocks
     NOT_COMPARABLE = "NOT_COMPARABLE"  # different fold algorithms: nothing is known
 
 
@@ -81,13 +81,13 @@ class DifferenceKind(StrEnum):
 
     MISSING_BLOCK = "MISSING_BLOCK"  # create the block; each of its chunks is a difference, too
     MISSING_CHUNK = "MISSING_CHUNK"  # fetch the chunk
-    CORRUPT_CHUNK = "CORRUPT_CHUNK"  # mine is unhealthy, the peer's is healthy: fetch the chunk
-    ADOPT_TOMBSTONE = "ADOPT_TOMBSTONE"  # the peer deleted it: so do I, once confirmed
-    PEER_ADOPTS = "PEER_ADOPTS"  # my tombstone stands: the peer adopts it in its own diff
+    CORRUPT_CHUNK = "CORRUPT_CHUNK"  # unhealthy here, healthy at the peer: fetch the chunk
+    ADOPT_TOMBSTONE = "ADOPT_TOMBSTONE"  # the peer deleted the block; delete it once confirmed
+    PEER_ADOPTS = "PEER_ADOPTS"  # nothing to do: the peer adopts the local tombstone
     PEER_UNHEALTHY = "PEER_UNHEALTHY"  # nothing to fetch: the peer's chunk is damaged
     BOTH_UNHEALTHY = "BOTH_UNHEALTHY"  # nothing to fetch: mine needs another source
     IRRECONCILABLE = "IRRECONCILABLE"  # two healthy versions: an operator decides
-    ONLY_MINE = "ONLY_MINE"  # nothing to do: the peer finds it in its own diff
+    ONLY_MINE = "ONLY_MINE"  # nothing to do: the peer's diff has the difference
 
 
 REPAIRED_KINDS: Final = frozenset(

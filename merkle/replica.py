@@ -25,7 +25,7 @@ CHUNK_BYTES_MAX: Final = 32 * 1024**2  # one chunk is one read buffer and one RP
 CHUNK_BYTES_DEFAULT: Final = 4 * 1024**2
 CHUNKS_PER_BLOCK_MAX: Final = 65_535
 WINDOW_BYTES_DEFAULT: Final = 16 * 1024
-WINDOW_BYTES_MIN: Final = 512  # below it the checksums outweigh the data
+WINDOW_BYTES_MIN: Final = 512  # smaller windows have more checksums than data
 WINDOW_BYTES_MAX: Final = CHUNK_BYTES_MAX
 
 assert CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX <= BLOCK_BYTES_MAX <= CONTAINER_BYTES_MAX

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-DEPTH_MAX: Final = 8  # ours have one level, Ozone's two
+DEPTH_MAX: Final = 8  # Suture's descriptors have one level, Ozone's two
 
 
 class PlainLoader(yaml.SafeLoader):

@@ -15,12 +15,12 @@ class Verdict(StrEnum):
     """The judgement on a chunk or a replica, which determines the consequences."""
 
     OK = "OK"
-    CORRUPT = "CORRUPT"  # the medium is wrong repeatedly, by two witnesses: repair
-    SUSPECT_HOST = "SUSPECT_HOST"  # memory or a library is wrong, not the medium: no repair
+    CORRUPT = "CORRUPT"  # repeated reads are wrong, by two implementations: repair
+    SUSPECT_HOST = "SUSPECT_HOST"  # memory or a library is faulty, not the medium: no repair
     CHANGED = "CHANGED"  # written during the read: scan again, do not repair
-    GONE = "GONE"  # deleted during the read: forget it
-    UNREADABLE = "UNREADABLE"  # EIO: the volume is suspect; the bytes are not served
-    TRANSIENT = "TRANSIENT"  # EMFILE, ENOMEM, EINTR: says nothing about the data
+    GONE = "GONE"  # deleted during the read: ignore it
+    UNREADABLE = "UNREADABLE"  # a device error such as EIO: the volume is suspect
+    TRANSIENT = "TRANSIENT"  # EMFILE, ENOMEM, EINTR: not a fault of the data
     CONTRADICTORY = "CONTRADICTORY"  # intact rows disagree: an operator decides
 
 
@@ -32,7 +32,7 @@ class DamageFault(StrEnum):
     CHUNK_MISSING = "CHUNK_MISSING"  # the file ends before the chunk
     CHUNK_UNREADABLE = "CHUNK_UNREADABLE"  # the device answered with an error instead of bytes
     BLOCK_FILE_MISSING = "BLOCK_FILE_MISSING"
-    BLOCK_FILE_LINK = "BLOCK_FILE_LINK"  # a symbolic link in its place points to the bytes
+    BLOCK_FILE_LINK = "BLOCK_FILE_LINK"  # a symbolic link instead of the block file
     BLOCK_ROW_MISSING = "BLOCK_ROW_MISSING"  # a block file without a metadata row
     BLOCK_ROW_DAMAGED = "BLOCK_ROW_DAMAGED"
     TRAILING_BYTES = "TRAILING_BYTES"  # bytes after the last chunk that no checksum covers
@@ -43,8 +43,8 @@ class DamageFault(StrEnum):
     TREE_MISSING = "TREE_MISSING"
     TREE_STALE = "TREE_STALE"  # older than the generation in the index
     CHUNKS_DIRECTORY_MISSING = "CHUNKS_DIRECTORY_MISSING"
-    PEER_CONTRADICTS = "PEER_CONTRADICTS"  # a peer's own row differs for the same bytes
-    UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # a peer deleted the block, without a known order
+    PEER_CONTRADICTS = "PEER_CONTRADICTS"  # a peer's intact row differs for the same bytes
+    UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # a peer's delete that nothing confirms
 
 
 NO_BLOCK: Final = BlockId(-1)
@@ -74,7 +74,7 @@ class Forensic(StrEnum):
     TORN_512 = "TORN_512"  # wrong from a sector to the end
     TORN_4096 = "TORN_4096"  # wrong from a page to the end
     TRUNCATED = "TRUNCATED"  # the file ends too early
-    MISDIRECTED = "MISDIRECTED"  # the data of another place in this replica
+    MISDIRECTED = "MISDIRECTED"  # data of another chunk of this replica
     STALE = "STALE"  # the data before the last write: a lost write
 
 

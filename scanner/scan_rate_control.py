@@ -27,29 +27,29 @@ from math import sqrt
 from typing import Final
 
 MIB: Final = 1024**2
-BURST_S: Final = 0.1  # of budget that an idle scan may save: a client waits that long
-ADJUST_S: Final = 1.0  # between two decisions
-CYCLE_S: Final = 5.0  # while clients read, in each cycle ...
-PAUSE_S: Final = 1.0  # ... the scan pauses this long, to measure them without it
-SETTLE_S: Final = 2.0  # after a decrease, when earlier measurements no longer apply
-CALM_S: Final = 10.0  # without client or pressure, until the disk counts as idle
-KEPT_S: Final = 30.0  # validity of a latency beside the scan
-KEPT_WITHOUT_S: Final = 180.0  # of one without it: they are fewer, and independent of our rate
-ACTIVE_S: Final = 2.0  # without a read, after which a scan counts as inactive
+BURST_S: Final = 0.1  # of reads that an idle scan may save up
+ADJUST_S: Final = 1.0  # between two adjustments
+CYCLE_S: Final = 5.0  # length of a cycle of scan and pause while clients read
+PAUSE_S: Final = 1.0  # length of the pause, to measure clients' latency without a scan
+SETTLE_S: Final = 2.0  # after a decrease; measurements in this time are ignored
+CALM_S: Final = 10.0  # without reads of clients or pressure, until the disk counts as idle
+KEPT_S: Final = 30.0  # validity of a latency measured during the scan
+KEPT_WITHOUT_S: Final = 180.0  # validity of a latency measured in a pause; there are fewer
+ACTIVE_S: Final = 2.0  # without a read, until a scan counts as inactive
 PIECE_BYTES: Final = 512 * 1024  # of one read while clients read: a hard disk seeks as long as it
 # reads this much, and an arriving client waits for no more
-SAMPLES_MIN: Final = 50  # with fewer reads the 99th percentile is random
+SAMPLES_MIN: Final = 50  # minimum number of reads for a 99th percentile
 SAMPLES_MAX: Final = 4_000
-UNBOUNDED: Final = 2.0**40  # bytes a second, before anything was measured
-RATIO_MAX: Final = 1.1  # of the p99 beside the scan to the one without: below the promised 1.2
-DEVIATIONS: Final = 2.0  # standard deviations of the number of slow reads: fewer are chance
+UNBOUNDED: Final = 2.0**40  # bytes per second, without a measurement
+RATIO_MAX: Final = 1.1  # p99 during the scan / p99 in its pauses; below the documented 1.2
+DEVIATIONS: Final = 2.0  # standard deviations that the number of slow reads must exceed
 NOISE_S: Final = 0.0005  # a smaller difference is noise
-PRESSURE_MAX: Final = 0.2  # share of time in which other tasks waited for a disk
+PRESSURE_MAX: Final = 0.2  # maximum share of time in which other tasks wait for a disk
 DECREASE: Final = 0.5
-INCREASE: Final = 1.05  # per decision: half a minute makes up for one decrease
-CAREFUL: Final = 0.8  # of the rate that was too high ...
-CAREFUL_INCREASE: Final = 1.003  # ... per decision: some minutes until that rate is tried again
-REACH: Final = 1.5  # of an automatic ceiling to the speed of the reads
+INCREASE: Final = 1.05  # per adjustment; about 15 of them make up for one decrease
+CAREFUL: Final = 0.8  # above this share of the rate that was too high, the increase is slow
+CAREFUL_INCREASE: Final = 1.003  # per adjustment near that rate, which is reached after minutes
+REACH: Final = 1.5  # automatic ceiling / speed of the scan's reads
 
 
 class Latencies:

@@ -25,10 +25,10 @@ import numpy.typing as npt
 from merkle.checksum import Algorithm, U64s, leaf_checksum
 from merkle.replica import ContainerId
 
-PERIOD_SHARE: Final = 0.8  # of the interval: the rest is for days when the disk is busy
-REST_SHARE: Final = 0.15  # of the period: a slot this soon after a read is skipped
-MARGIN_SHARE: Final = 0.02  # of the interval: work planned for the last moment would be late
-HEADROOM: Final = 1.05  # a rate that is just sufficient would not be
+PERIOD_SHARE: Final = 0.8  # of the interval; the rest is a reserve for a busy disk
+REST_SHARE: Final = 0.15  # of the period; a slot so soon after a read is skipped
+MARGIN_SHARE: Final = 0.02  # of the interval; reads are planned to end this much earlier
+HEADROOM: Final = 1.05  # factor for a rate that meets the interval in practice
 DAY_S: Final = 86_400
 MINUTES_OF_DAY: Final = 1_440
 CHECKSUMS: Final = 2**64
@@ -39,7 +39,7 @@ assert PERIOD_SHARE * (1 + REST_SHARE) + MARGIN_SHARE < 1, "a slot lies before t
 class Urgency(IntEnum):
     """Priority classes of reads. A replica that was just imported counts as never read."""
 
-    LAST_COPY = 0  # no other copy is healthy, and it was not read since that is known
+    LAST_COPY = 0  # no other replica is healthy, and this one was not read since
     NEVER_READ = 1
     IN_DOUBT = 2  # its volume became suspect after the last read
     ROUTINE = 3

@@ -137,7 +137,7 @@ class OzonePeer:
             for _, found in list(page):
                 if isinstance(found, BlockData):
                     yield self._kept(found)  # its chunks are likely to be read soon
-                elif found.code is not Code.NO_SUCH_BLOCK:  # deleted since it was listed
+                elif found.code is not Code.NO_SUCH_BLOCK:  # deleted after the listing
                     raise found
 
     def block(

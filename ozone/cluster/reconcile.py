@@ -31,7 +31,7 @@ EXPIRED_SINCE: Final = "it expired while others were ordered: verify a fresh sna
 class RowOutcome(StrEnum):
     """The outcome of one row of the plan."""
 
-    SHOWN = "SHOWN"  # it would be ordered
+    SHOWN = "SHOWN"  # not sent, because of the dry run
     ORDERED = "ORDERED"  # the SCM has told the datanodes
     REFUSED = "REFUSED"  # the SCM gives the reason
     NOT_KNOWN = "NOT_KNOWN"  # sent, but no answer came

@@ -35,7 +35,7 @@ class DamagedBlocksPeer(OzonePeer):
         self._damaged = damaged
         self._known_rows: dict[BlockId, BlockData] = {}
         self._unknown_rows: frozenset[BlockId] = frozenset()
-        self.remark = ""  # why it takes part without its tree
+        self.remark = ""  # the reason why the tree is not used
 
     def block(
         self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None

@@ -87,7 +87,7 @@ def _check(
     while not more and (asked := list(islice(common, ASKED_MAX))):
         for block_id, block in datanode.blocks(container_id, asked):
             if isinstance(block, RefusedError):
-                if block.code is not Code.NO_SUCH_BLOCK:  # deleted since it was listed
+                if block.code is not Code.NO_SUCH_BLOCK:  # deleted after the listing
                     raise block
             elif block.length_bytes > lengths_bytes[block_id]:
                 more.add(block_id)

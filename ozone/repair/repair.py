@@ -77,8 +77,8 @@ class WriteResult(StrEnum):
 
     REPAIRED = "REPAIRED"
     ASSEMBLED = "ASSEMBLED"  # of windows from several replicas
-    WHOLE_NOW = "WHOLE_NOW"  # it was correct by then
-    LEFT = "LEFT"  # unchanged: no source has it, or it could not be written
+    WHOLE_NOW = "WHOLE_NOW"  # the chunk was already correct
+    LEFT = "LEFT"  # unchanged: no source has the data, or the write failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ChunkRepairOutcome:
     written: WriteResult
     sources: tuple[str, ...] = ()
     message: str = ""
-    is_unknown: bool = False  # LEFT, and a peer that could not be read may have it
+    is_unknown: bool = False  # LEFT, and a peer that was not read may have the data
 
 
 @contextmanager

@@ -25,7 +25,7 @@ REPLICATION: Final = b"REPLICATION"  # where datanodes send each other container
 PEERS_MAX: Final = 64
 HOST_BYTES_MAX: Final = 255
 PORT_MAX: Final = 65_535
-INDEX_MAX: Final = 2**32 - 1  # on our wire; more than any shard has
+INDEX_MAX: Final = 2**32 - 1  # in Suture's protocol; larger than any replica index
 INT64_END: Final = 2**63
 NEVER_REACHED: Final = (
     ID_MAX  # as a commit id: Ozone closes for good only by force, otherwise QUASI_CLOSED

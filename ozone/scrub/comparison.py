@@ -28,9 +28,9 @@ class Agreement(StrEnum):
     """The relation of Ozone's tree of a replica to the scrub's result."""
 
     EQUAL = "EQUAL"  # the tree is the fold of the rows
-    EXPLAINED = "EXPLAINED"  # it is what Ozone's scanner makes of the same rows
-    DAMAGE = "DAMAGE"  # it shows the damage that the scrub found
-    UNEXPLAINED = "UNEXPLAINED"  # some block is neither
+    EXPLAINED = "EXPLAINED"  # Ozone's scanner computes this tree from the same data
+    DAMAGE = "DAMAGE"  # the damage that the scrub found explains the differences
+    UNEXPLAINED = "UNEXPLAINED"  # some differing block has no explanation
     NO_TREE = "NO_TREE"  # there is no readable tree
 
 

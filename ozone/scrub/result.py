@@ -16,10 +16,10 @@ UNSETTLED: Final = frozenset({Verdict.SUSPECT_HOST, Verdict.TRANSIENT, Verdict.C
 class ScrubStatus(StrEnum):
     """The one-word result of a container."""
 
-    WHOLE = "WHOLE"  # every byte was read and is as written
+    WHOLE = "WHOLE"  # every byte was read and is correct
     DAMAGED = "DAMAGED"
-    DOUBTFUL = "DOUBTFUL"  # nothing is damaged, but an operator should look
-    MISSING = "MISSING"  # the database has its rows, but its directory or all files are gone
+    DOUBTFUL = "DOUBTFUL"  # no damage, but an operator should check the container
+    MISSING = "MISSING"  # the database has rows, but the directory or all files are missing
     NOT_READ = "NOT_READ"  # rejected, or without a verdict: `why` has the reason
     SKIPPED = "SKIPPED"  # being written: Ozone has not closed it
 
