@@ -1,7 +1,7 @@
 """The client of a cluster: `from suture import Client`; docs/CLIENT.md has examples.
 
-Only the names of `__all__` are for other programs. The packages below are the library that the
-programs of Suture share; importing one of them does not load the client.
+Other programs may use only the names in `__all__`. The subpackages are the library that Suture's
+own programs share. Importing a subpackage does not load the client.
 """
 
 from importlib import import_module

@@ -1,23 +1,25 @@
 """All errors that functions raise on purpose, classified by what the caller must do.
 
     SutureError
-    ├─ UnavailableError  try again later; conditions may change   -> UNAVAILABLE and its kin
-    ├─ RefusedError      do not retry unchanged; invalid request  -> INVALID_ARGUMENT and its kin
+    ├─ UnavailableError  retry later; conditions may change       -> UNAVAILABLE and similar
+    ├─ RefusedError      do not retry unchanged; invalid request  -> INVALID_ARGUMENT and similar
     │  ├─ KeyNotFound    there is no such key
-    │  ├─ KeyExists      it was to be stored without `replace`
-    │  ├─ KeyLost        a container of it was given up
-    │  └─ KeyReplaced    while it was read: discard what was read
-    └─ VolumeFailed      stop touching this volume                -> INTERNAL
-       └─ BlockFailed    leave this block's files alone, go on with the others
+    │  ├─ KeyExists      the key exists, and the put had no `replace`
+    │  ├─ KeyLost        an operator marked a container of the key as lost
+    │  └─ KeyReplaced    the key was replaced during a read: discard what was read
+    └─ VolumeFailed      stop using this volume                   -> INTERNAL
+       └─ BlockFailed    leave this block's files alone, continue with other blocks
 
-Corruption is not an error here but a value, `scanner.finding.ScanFinding`, because finding it is
-the agent's job. A broken invariant is an `assert`: the task fails with a trace and is counted.
+Corruption is not an error but a value, `scanner.finding.ScanFinding`, because finding corruption is
+the agent's job. A broken invariant is an `assert`: the task fails with a stack trace and is
+counted.
 
-`code` is stable: the wire's `ErrorInfo.reason`, the CLI's JSON, a metric's label. Messages are
-lower case, name the facts with units, and have no full stop; `hint` tells an operator what to do.
+`code` is stable. It appears as the wire's `ErrorInfo.reason`, in the CLI's JSON, and as a label of
+metrics. Messages are lower case, name the facts with units, and have no full stop; `hint` tells an
+operator what to do.
 
-In the client, an argument that can never be valid raises ValueError or TypeError before any
-request, and a local file that cannot be read raises OSError.
+The client raises ValueError or TypeError before any request if an argument can never be valid. It
+raises OSError if a local file cannot be read.
 """
 
 from collections.abc import Iterator
@@ -107,8 +109,8 @@ class VolumeFailed(SutureError):
 
 
 class BlockFailed(VolumeFailed):
-    """The files of one block fail because of a bad sector, or other objects in their place. The
-    volume is suspect but not failed, so work on other blocks continues."""
+    """The files of one block fail because of a bad sector, or because other objects are at their
+    paths. The volume is suspect but not failed, so work on other blocks continues."""
 
 
 def size_text(count_bytes: float) -> str:
@@ -122,8 +124,9 @@ def size_text(count_bytes: float) -> str:
 
 
 def missing_extra(error: ModuleNotFoundError, who: str, *, extra: str = "") -> RefusedError:
-    """Return the refusal for `who` lacking a package of an extra; raise any other error again.
-    `extra` names the extra if several bring the package."""
+    """If `error` reports a missing optional package, return the refusal that names `who` needs it
+    and the extra that installs it. Otherwise raise `error` again. `extra` names the extra if
+    several extras contain the package."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         raise error
@@ -140,11 +143,11 @@ class KeyNotFound(RefusedError):
 
 
 class KeyExists(RefusedError):
-    """The key is there, and was not to be replaced."""
+    """The key exists, and the put had no `replace`."""
 
 
 class KeyLost(RefusedError):
-    """A container that holds some of the key was given up."""
+    """An operator marked a container with data of the key as lost."""
 
 
 class KeyReplaced(RefusedError):
@@ -161,7 +164,8 @@ KINDS: Final[dict[Code, type[RefusedError]]] = {
 
 @contextmanager
 def by_kind() -> Iterator[None]:
-    """Convert errors of the body to those that callers distinguish."""
+    """Convert errors of the body to the subclasses that callers distinguish, such as
+    KeyNotFound."""
     try:
         yield
     except SutureError as error:

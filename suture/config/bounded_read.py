@@ -1,4 +1,4 @@
-"""Reading of files that an operator wrote or names on the command line, up to a bound."""
+"""Bounded reads of files that an operator wrote or named on the command line."""
 
 import errno
 import os
@@ -12,8 +12,8 @@ PIECE_BYTES: Final = 256 * 1024
 
 
 def read_up_to(stream: Any, count: int) -> bytes:
-    """Return the content of a stream, at most `count` bytes. Read in pieces, because a single call
-    would allocate memory for `count`, which may be a thousand times the content."""
+    """Return the content of a stream, at most `count` bytes. The function reads in pieces, because
+    a single read would allocate `count` bytes even for a short stream."""
     found = bytearray()
     while piece := stream.read(min(PIECE_BYTES, count - len(found))):
         found += piece
@@ -33,15 +33,16 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a UTF-8 file without the byte order mark of some editors.
+    """Return the text of a UTF-8 file without the byte order mark that some editors add.
 
-    Raise UnicodeDecodeError.
+    Raise UnicodeDecodeError if the file is not valid UTF-8.
     """
     return content.decode("utf-8-sig")
 
 
 def read_file_bounded(path: Path, *, bytes_max: int) -> bytes:
-    """Return the content of a file. Raise OSError; EFBIG for a file of more than `bytes_max`."""
+    """Return the content of a file. Raise OSError if it cannot be read, with EFBIG if it is longer
+    than `bytes_max`."""
     with path.open("rb") as file:
         content = read_up_to(file, bytes_max + 1)
     if len(content) > bytes_max:

@@ -47,7 +47,8 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_bytes_per_s(text: str) -> int:
-    """Return the bytes per second that `20MiB/s` means. Raise ValueError."""
+    """Return the bytes per second that `20MiB/s` means. Raise ValueError if the text is no such
+    rate."""
     size, slash, unit = text.partition("/")
     if not slash or unit.strip() != "s":
         raise ValueError(f"invalid rate {text!r}: expected a form like 20MiB/s")
@@ -58,7 +59,8 @@ def parse_bytes_per_s(text: str) -> int:
 
 
 def parse_duration_s(text: str) -> float:
-    """Return the seconds that `7d` or `1d12h` means. Raise ValueError."""
+    """Return the seconds that `7d` or `1d12h` means. Raise ValueError if the text is no such
+    time."""
     from decimal import Decimal
 
     total_ms, at = Decimal(0), 0
@@ -74,8 +76,8 @@ def parse_duration_s(text: str) -> float:
 
 
 def parse_typed_duration_s(text: str) -> float:
-    """Return the seconds of a time on a command line, where `m` is minutes and a bare number is
-    seconds. Raise ValueError."""
+    """Return the seconds of a time on a command line. `m` means minutes, and a bare number means
+    seconds. Raise ValueError if the text is no such time."""
     if _BARE.fullmatch(text):
         return float(text)
     return parse_duration_s(_MINUTES.sub("min", text))
@@ -101,7 +103,8 @@ def duration_text(duration_s: float) -> str:
 
 
 def format_duration(duration_s: float) -> str:
-    """Return a time in its two largest units; the smaller one only where it matters."""
+    """Return a time in the largest unit that fits and the next smaller one, such as `9 d 2 h`. Omit
+    the smaller one if it is zero."""
     whole_s = round(duration_s)
     for (unit, unit_s), (minor, minor_s) in (
         (("d", 86_400), ("h", 3600)),
@@ -122,7 +125,7 @@ class OptionUnit:
     parse: Callable[[str], float]
 
     def __call__(self, value: object) -> object:
-        """Return `value` in this unit. Raise ValueError for a text in another."""
+        """Return `value` in this unit. Raise ValueError if `value` is a text in another unit."""
         if isinstance(value, bool):
             raise ValueError(f"invalid value {value}: expected a number of {self.name}")  # noqa: TRY004 - pydantic's
         return self.parse(value) if isinstance(value, str) else value

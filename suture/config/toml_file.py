@@ -1,10 +1,11 @@
 """TOML loading: a file with its drop-ins, and the line of every value.
 
-    agent.toml ─► conf.d/10-disks.toml ─► conf.d/20-site.toml      the later one wins, key by key
+The loader reads `agent.toml`, then the files of `conf.d/` by name. A key in a later file overrides
+the same key in an earlier one.
 
-Python's TOML parser returns values without places. A statement of TOML ends where the text since
-the last statement parses, so each is parsed alone to find its line. The values are those of the
-whole file.
+Python's TOML parser reports no line numbers. The loader therefore adds lines until the text since
+the previous statement parses: that is one statement. It records the statement's first line. The
+values come from a parse of the whole file.
 """
 
 import os
@@ -38,21 +39,22 @@ class SourceLocation:
 
 @dataclass(slots=True)
 class ParsedConfig:
-    """Merged content of all files; `places` has every written key and table."""
+    """Merged content of all files. `places` maps each key and table in the files to its file and
+    line."""
 
     paths: list[Path] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[Key, SourceLocation] = field(default_factory=dict)
 
     def place_of(self, key: Key) -> SourceLocation | None:
-        """Return where `key`, or else the table that would hold it, was written."""
+        """Return the file and line of `key`, or else of the nearest table that would contain it."""
         for length in range(len(key), 0, -1):
             if key[:length] in self.places:
                 return self.places[key[:length]]
         return None
 
     def located(self, *keys: Key) -> str:
-        """Return a text with the options' names and places."""
+        """Return a text with each option's name and its file and line, or `(default)`."""
         texts = []
         for key in keys:
             place = self.places.get(key)
@@ -61,14 +63,14 @@ class ParsedConfig:
 
 
 def read(path: Path) -> ParsedConfig:
-    """Read `path` and its drop-ins. Raise RefusedError(INVALID_CONFIG) naming file and line."""
+    """Read `path` and its drop-ins. Raise RefusedError(INVALID_CONFIG) if a file is invalid; the
+    error names the file and the line."""
     return read_each([path, *drop_ins(path)])
 
 
 def read_each(paths: Sequence[Path]) -> ParsedConfig:
-    """Read these files; later files override earlier ones. Raise RefusedError naming file and
-    line.
-    """
+    """Read these files; later files override earlier ones. Raise RefusedError(INVALID_CONFIG) if a
+    file cannot be read or parsed; the error names the file."""
     written = ParsedConfig()
     for each in paths:
         text = _text(each)
@@ -105,7 +107,7 @@ def places(text: str) -> Iterator[tuple[Key, int]]:
         try:
             found = tomllib.loads(statement)
         except tomllib.TOMLDecodeError:
-            continue  # a value of several lines ends further down
+            continue  # a value of several lines: the statement continues
         if statement.lstrip().startswith("["):
             table = _only_path(found)
             yield table, begins

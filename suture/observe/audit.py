@@ -2,10 +2,10 @@
 
     {"event": "audit", "at": "...", "action": "DeleteReplicas", "result": "OK", "who": "ann", ...}
 
-It goes to a file of its own, or to stderr beside the process log, whatever the log level. A full
-file is rotated and the oldest removed: audit.jsonl, audit.jsonl.1, ...; it may also be rotated from
-outside, by renaming it. Only refusals may be dropped, because callers without permission must not
-be able to push relevant entries out of the files.
+The audit log goes to its own file, or to stderr beside the process log, whatever the log level.
+When the file is full it is rotated (audit.jsonl, audit.jsonl.1, ...) and the oldest file is
+removed. An external tool may also rotate the file by renaming it. Only refusals may be dropped.
+Otherwise callers without permission could push relevant entries out of the files.
 """
 
 import json
@@ -90,7 +90,7 @@ class _Handler(RotatingFileHandler):
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Log what could not be written, and continue."""
+        """Log an entry that could not be written, and continue."""
         log.error("audit_write_failed", path=self.baseFilename, line=record.getMessage())
 
     def _is_renamed(self) -> bool:

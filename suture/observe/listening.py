@@ -17,8 +17,8 @@ def announce_listening(
 ) -> None:
     """Write one line of JSON to stdout: event `listening`, the bound addresses, and `facts`.
 
-    A write that fails (full disk, closed pipe) is logged, and stdout becomes /dev/null: the server
-    already answers calls, and must not end because of a message.
+    If the write fails (full disk, closed pipe), the function logs the error and points stdout at
+    /dev/null. The server is already serving and must not end because of a message.
     """
     line = versioned({"event": "listening", "address": address, "web": web, **facts})
     try:

@@ -1,7 +1,7 @@
 """Logging of all processes: one JSON object per line on stderr, which journald collects.
 
-Uncaught exceptions of any thread, and messages of libraries, are logged the same way. Only a crash
-of the interpreter itself is not. The events are in `suture.observe.events`.
+Uncaught exceptions of any thread and messages of libraries are logged in the same form. Only a
+crash of the interpreter itself is not logged. The events are in `suture.observe.events`.
 """
 
 import errno
@@ -38,10 +38,10 @@ LEVELS: Final = {
 
 
 class RateLimitProcessor:
-    """Rate limit per event; the next line of the event reports how many were dropped.
+    """Rate limit per event; the next line of the event reports how many lines were dropped.
 
-    A failing disk logs an error in each of a million reads, and a journal that overflows is
-    useless. Threads may race for the end of the allowance, which then is exceeded by one.
+    A failing disk may log an error in each of a million reads, and would flood the journal. If
+    threads race at the limit, one line more may be logged.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -66,9 +66,9 @@ class RateLimitProcessor:
 
 
 class _StderrSink:
-    """Stderr at the time of logging. A line that fails is counted, and the next line that succeeds
-    reports the count, because a full disk, or a reader that has gone, must not end the call or the
-    worker that logs. Threads may race for the count, which is approximate."""
+    """Stderr at the time of logging. If a line cannot be written (full disk, closed pipe), the sink
+    counts it and returns, so that the logging call or worker continues. The next line that succeeds
+    reports the count. The count is approximate, because threads may race for it."""
 
     def __init__(self) -> None:
         self._lost_count = 0
@@ -144,7 +144,7 @@ def _died(
     *,
     where: str = "",
 ) -> None:
-    """Log an uncaught exception. A Ctrl-C, or an exit, is no defect."""
+    """Log an uncaught exception. Ctrl-C and an exit are not logged."""
     if issubclass(kind, KeyboardInterrupt | SystemExit):
         return
     structlog.get_logger().error(

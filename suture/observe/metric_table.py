@@ -1,7 +1,7 @@
 """Tables of Prometheus metrics: name, type, help text, labels, and how a scrape reads the values.
 
-A scrape passes the figures of one moment to every table. A table has items, such as volumes or the
-words of an enumeration, and each of its metrics has one sample for each item.
+At each scrape, every table receives the same figures of one moment. A table has items, such as
+volumes or the words of an enumeration. Each metric of the table has one sample per item.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +52,8 @@ class MetricTable:
 
 
 class TableCollector(Collector):
-    """Reads the figures at each scrape, and from them the metrics of every table."""
+    """Collector that reads the figures at each scrape and makes the metrics of every table from
+    them."""
 
     def __init__(
         self,
@@ -70,23 +71,23 @@ class TableCollector(Collector):
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """Return the text of a scrape."""
+    """Return the metrics in Prometheus' text format."""
     return generate_latest(registry)
 
 
 def alone(figures: object) -> LabelledItems:
-    """Return all figures as the one item, without labels."""
+    """Return the figures themselves as the only item, without labels."""
     return [((), figures)]
 
 
 def named(name: str, items: Callable[[Any], Iterable[Any]]) -> Callable[[Any], LabelledItems]:
-    """Return how to read items whose label is their attribute `name`."""
+    """Return a function that reads the items; the label of an item is its attribute `name`."""
     return lambda figures: [((getattr(item, name),), item) for item in items(figures)]
 
 
 def counted(counts: Callable[[Any], Mapping[Any, Any]]) -> Callable[[Any], LabelledItems]:
-    """Return how to read the values of a mapping. A key is a word, or a tuple of one for each
-    label."""
+    """Return a function that reads the values of a mapping. A key is one label value, or a tuple
+    with one value per label."""
     return lambda figures: [
         (key if isinstance(key, tuple) else (key,), value)
         for key, value in sorted(counts(figures).items())

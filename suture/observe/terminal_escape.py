@@ -1,8 +1,8 @@
 """Text from a disk or the wire in a form that is safe to show on a terminal.
 
-A name may hold control sequences that move the cursor, change the title or paste; characters that
-reverse the reading order; and line ends that forge a line of the agent. All of them are shown as
-codes, and none takes effect. Letters of every script stay as they are.
+A name may contain control sequences that move the cursor, change the title or paste text. It may
+contain characters that reverse the reading order, and line ends that forge a log line. All of these
+are printed as codes, so they have no effect. Letters of every script are unchanged.
 """
 
 import unicodedata
@@ -15,15 +15,15 @@ ID_SHOWN: Final = 8  # characters of a UUID, that is, 32 bits
 
 
 def short_id(datanode_id: str) -> str:
-    """Return a prefix of a datanode's id that identifies it; commands accept it. An address, where
-    a datanode was queried by address, stays whole."""
+    """Return a prefix of a datanode's id that identifies the datanode; commands accept the prefix.
+    An address, shown if a datanode was queried by address, is not shortened."""
     return datanode_id if ":" in datanode_id else datanode_id[:ID_SHOWN]
 
 
 def printable(text: str) -> str:
-    """Return `text` with each character that is no visible one written as its code, `\\x1b`.
+    """Return `text` with each invisible or control character written as its code, such as `\x1b`.
 
-    A backslash stays: what is shown is to be read, not to be parsed.
+    A backslash is not escaped, because the result is for people and is not parsed.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -1,7 +1,7 @@
 """Renders the pages of agents and of the control plane from their templates.
 
-Jinja2 escapes every value that a template shows, and invisible characters are written as their
-codes at the same place. So a name that a datanode chose can be shown and cannot do harm.
+Jinja2 escapes every value that a template shows. The same code also replaces invisible characters
+by their codes. So a name that a datanode chose cannot do harm on a page.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,8 @@ def age(at_ms: int, now_ms: int) -> str:
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """Return how long ago something was; "-" if it cannot be, because there is nothing."""
+    """Return how long ago an instant was; "never" for 0, and "-" for a negative number, which means
+    that there is nothing to date."""
     if at_ms < 0:
         return "-"
     return f"{age(at_ms, now_ms)} ago" if at_ms else "never"

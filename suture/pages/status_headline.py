@@ -1,8 +1,8 @@
 """The headline of the status: whether the data is healthy, and what is unknown.
 
-`suture status`, its JSON and the page of an agent show `headline`. Reasons of the control plane
-against a healthy cluster (`health.cluster_verdict`) come first, then the reports of datanodes.
-"Nothing is damaged" appears only if every datanode answered and nothing contradicts it.
+`suture status`, its JSON and an agent's page show `headline`. The control plane's reasons against a
+healthy cluster (`health.cluster_verdict`) come first, then the reports of datanodes. The headline
+says "Nothing is damaged" only if every datanode answered and no report contradicts it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,8 +24,8 @@ Told = tuple[pb.StatusResponse, pb.ScrubStatusResponse]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataStatus:
-    """Facts for the headline. `oldest_at_ms` is 0 if a replica was never verified, -1 if there are
-    none; `pass_ends_at_ms` is 0 if unknown."""
+    """Facts for the headline. `oldest_at_ms` is 0 if some replica was never verified, and -1 if
+    there are no replicas. `pass_ends_at_ms` is 0 if unknown."""
 
     asked_count: int
     silent: tuple[str, ...] = ()  # ids of datanodes that did not answer
@@ -45,7 +45,7 @@ class DataStatus:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The line, and whether nothing needs attention."""
+    """The headline, and whether nothing needs attention."""
 
     text: str
     is_well: bool
@@ -58,7 +58,7 @@ def answer_of(
     silent: Sequence[str] = (),
     reasons: Sequence[str] = (),
 ) -> DataStatus:
-    """Return the answers of the datanodes combined with the other facts."""
+    """Return the combined answers of the datanodes together with the other facts."""
     volumes = [volume for status, _ in told for volume in status.volumes if volume.data_bytes]
     oldest = min(volumes, key=lambda volume: volume.oldest_scan_at_ms, default=None)
     scans = [volume for _, scrub in told for volume in scrub.volumes if volume.state != "off"]
@@ -91,8 +91,8 @@ def unreachable_nodes(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) 
 
 
 def volume_word(service: str, *, failed: bool, in_doubt: bool = False) -> str:
-    """Return the word for a volume's state, a failure first. `service` is the use that its datanode
-    reports; "" for an agent that does not report one."""
+    """Return the word for a volume's state; a failure takes precedence. `service` is the use that
+    its datanode reports, or "" for an agent that does not report it."""
     if failed or in_doubt:
         return "failed" if failed else "in doubt"
     return "good" if service in {"", IN_SERVICE} else service.lower().replace("_", "-")
@@ -128,7 +128,7 @@ def _troubles(answer: DataStatus) -> Iterator[str]:
 
 
 def _verified(answer: DataStatus, now_ms: int, *, has_doubts: bool) -> Iterator[str]:
-    """Yield what the answering datanodes have verified and found, and what is still due."""
+    """Yield what the answering datanodes have verified and found, and which scans are due."""
     where = " of those that were heard" if answer.silent else ""
     if answer.data_bytes:
         share = percent(answer.in_time_bytes, answer.data_bytes)

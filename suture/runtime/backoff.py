@@ -1,9 +1,9 @@
-"""Pauses between retries: doubled after each failure, up to a longest one."""
+"""Pauses between retries: each failure doubles the pause, up to a maximum."""
 
 import random
 from typing import Final
 
-FACTOR_MAX: Final = 64  # the longest pause, if none is given: a minute after one of a second
+FACTOR_MAX: Final = 64  # default maximum pause, in multiples of the first one
 DOUBLINGS_MAX: Final = 32  # beyond every longest pause; a float stays finite
 
 
@@ -18,10 +18,10 @@ def backoff_s(failures: int, *, first_s: float, longest_s: float | None = None) 
 
 
 def jittered_backoff_s(failures: int, *, first_s: float, longest_s: float) -> float:
-    """Return a random pause from `first_s` to twice the plain one, at most `longest_s`.
+    """Return a random pause from `first_s` to twice `backoff_s`, at most `longest_s`.
 
-    Many callers whose server restarts do not call back in the same moment ("Exponential Backoff And
-    Jitter", AWS Architecture Blog, 2015).
+    The randomness prevents many callers from calling a restarted server at the same moment
+    ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
     """
     top_s = backoff_s(failures + 1, first_s=first_s, longest_s=longest_s)
     return random.uniform(first_s, max(first_s, top_s))  # noqa: S311 - jitter, not a secret

@@ -1,12 +1,11 @@
-"""Threads of gRPC calls: many may wait for their callers, few work at once.
+"""Threads of gRPC calls: many calls may wait for their callers, and few calls work at once.
 
-A call has a thread from its first byte on, whatever its caller does. So there is one for every
-admitted call, and a call with a complete request takes one of a few slots while it works; it
-returns the slot while it waits for its caller. A waiting thread costs about ten kilobytes, and is
-started when it is first needed.
+Each admitted call has a thread from its first byte on. A call whose request is complete takes one
+of a few slots while it works. It returns the slot while it waits for its caller. A waiting thread
+costs about ten kilobytes and is started when it is first needed.
 
-gRPC only needs to know when a call's future has ended. `ThreadPoolExecutor` makes a full future,
-which costs 27 Python calls per gRPC call, as against five here.
+gRPC only needs to know when the future of a call has ended. `ThreadPoolExecutor` makes a complete
+future, which costs 27 Python calls per gRPC call; `CallCompletion` costs five.
 """
 
 import time
@@ -27,8 +26,8 @@ _Work = tuple["CallCompletion", Callable[..., object], tuple[Any, ...]]
 class CallCompletion:
     """The end of a call: the part of a future that `grpc.server` uses.
 
-    The threads that add a callback and that end the call may race: both run the listed callbacks,
-    and each callback is removed before it runs once.
+    The thread that adds a callback and the thread that ends the call may race. Both run the listed
+    callbacks. Each callback is removed from the list before it runs, so it runs once.
     """
 
     __slots__ = ("_callbacks", "_has_come")
@@ -44,7 +43,7 @@ class CallCompletion:
             self.come()
 
     def come(self) -> None:
-        """Run the waiting callbacks."""
+        """Mark the call as ended and run the callbacks."""
         self._has_come = True
         while self._callbacks:
             try:
@@ -64,12 +63,12 @@ class CallThreadPool(Executor):
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Let `slot_count` of at most `call_count_max` calls work at once."""
+        """Allow `call_count_max` calls at once, of which `slot_count` may work."""
         self._thread_count_max = max(slot_count, call_count_max)
         self._threads: list[Thread] = []
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._idle: SimpleQueue[None] = SimpleQueue()  # an entry per idle thread
-        self._lacking = 0  # amount of work that waits without an idle thread
+        self._lacking = 0  # number of queued work items for which no thread was idle
         self._starting = Lock()
         self._is_shut = False
         self._free: SimpleQueue[None] = SimpleQueue()  # a Semaphore is ten times slower
@@ -77,10 +76,10 @@ class CallThreadPool(Executor):
             self._free.put(None)
         self._monotonic_s = monotonic_s
         self._tickets = count()
-        self._waiting: dict[int, float] = {}  # start time by ticket; oldest first
+        self._waiting: dict[int, float] = {}  # start of the wait, by ticket; oldest first
 
     def submit(self, fn: Callable[..., object], /, *args: Any, **kwargs: Any) -> Any:
-        """Run `fn` in a thread; return its `Ending`.
+        """Run `fn` in a thread; return its `CallCompletion`.
 
         Raise RuntimeError after `shutdown`, as executors do.
         """
@@ -96,7 +95,7 @@ class CallThreadPool(Executor):
         return ending
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; end the threads when their queued or running calls are done."""
+        """Accept no more calls; end the threads when their queued or running calls are done."""
         with self._starting:
             self._is_shut = True
             threads = list(self._threads)
@@ -118,8 +117,8 @@ class CallThreadPool(Executor):
                 dropped[0].come()
 
     def _start_one(self) -> None:
-        """Start a thread for work without an idle thread. At the limit of threads, or if the host
-        has none left, the work waits for the next thread that becomes free."""
+        """Start a thread for queued work if no thread is idle. If the limit of threads is reached,
+        or the host has no more threads, the work waits for the next idle thread."""
         with self._starting:
             if self._is_shut:
                 return
@@ -153,7 +152,7 @@ class CallThreadPool(Executor):
                 call(*arguments)
             except BaseException as error:  # noqa: BLE001 - gRPC answers for its calls: this is its own
                 structlog.get_logger().error("rpc_thread_failed", exc_info=error)
-            self._become_idle()  # before the caller sees the end, and calls again
+            self._become_idle()  # before the caller learns that the call has ended, and calls again
             ending.come()
             del work, ending, call, arguments  # an idle thread keeps no reference to its last call
 
@@ -186,7 +185,7 @@ class CallThreadPool(Executor):
 
     @property
     def trouble(self) -> str:
-        """Reason why calls get no answers now; "" while they find slots."""
+        """The reason why calls get no slot now; "" if they get one in time."""
         begun_s = next(iter(list(self._waiting.values())), None)
         late_s = 0.0 if begun_s is None else self._monotonic_s() - begun_s
         if late_s < LATE_S:

@@ -1,7 +1,7 @@
-"""Clocks, which the rest of the agent receives as arguments.
+"""Clocks, which are passed to the rest of the code as arguments.
 
-Two clocks are never mixed. Wall time names instants that leave the process (findings, reports); it
-may jump. Monotonic time measures waits, ages and deadlines inside the process.
+The two clocks are never mixed. Wall time dates facts that leave the process (findings, reports),
+and may jump. Monotonic time measures waits, ages and deadlines inside the process.
 """
 
 import time

@@ -1,9 +1,10 @@
-"""Durable replacement, creation and removal of files: a crash leaves the old or the new one.
+"""Durable replacement, creation and removal of files: a crash leaves the old or the new file.
 
-    temporary file in the same directory ─ write ─ fsync ─ rename ─ fsync of the directory
+A replacement has five steps: create a temporary file in the same directory, write, fsync, rename,
+and fsync the directory. Without the last step a power cut may undo the rename; litestream and
+Garage omit that step.
 
-The only module that replaces files. A rename without the last step may be undone by a power cut
-(litestream's and Garage's persisters omit it). It also classifies every `OSError` as a full disk, a
+This is the only module that replaces files. It also classifies every `OSError` as a full disk, a
 busy host or a failing volume.
 """
 
@@ -51,8 +52,8 @@ def is_out_of_space(error: Exception) -> bool:
 
 
 def raise_shortage(error: BaseException, path: Path) -> None:
-    """Raise `UnavailableError(BUSY)` if `error` is a shortage; the caller attributes other errors
-    to the disk."""
+    """Raise `UnavailableError(BUSY)` if `error` is a shortage of the host; otherwise return, and
+    the caller attributes the error to the disk."""
     if is_shortage(error):
         raise _busy(error, path) from error
 
@@ -64,7 +65,7 @@ def _busy(error: BaseException, path: Path) -> UnavailableError:
 
 
 def error_of(error: OSError, path: Path) -> SutureError:
-    """Return the store's error for `error` on `path`: wait for space, retry, or fence."""
+    """Return the store's error for `error` on `path`: no space, a busy host, or a failed volume."""
     if is_shortage(error):
         return _busy(error, path)
     name = errno.errorcode.get(error.errno or 0, "unknown")
@@ -87,7 +88,8 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def block_errors(path: Path) -> Iterator[None]:
-    """Do the same for the files of one block; errors of these files alone become `BlockFailed`."""
+    """Convert every `OSError` of the body as `disk_errors` does, but raise `BlockFailed` instead of
+    `VolumeFailed`. For files of one block."""
     try:
         yield
     except OSError as error:
@@ -98,7 +100,7 @@ def block_errors(path: Path) -> Iterator[None]:
 
 
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all of `data` at `offset`; short writes are continued."""
+    """Write all of `data` at `offset`, repeating short writes."""
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, offset)
@@ -109,8 +111,7 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
 def open_file(path: Path) -> int:
     """Open a file of the store for reading; return its descriptor. Raise OSError.
 
-    An object other than a regular file, such as a link or a pipe put in its place, is
-    FileNotFoundError, and its target is not read.
+    Raise FileNotFoundError if the path is not a regular file. A symbolic link is not followed.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -125,7 +126,7 @@ def open_file(path: Path) -> int:
 
 
 class TooLarge(OSError):
-    """A file claims an impossible size; nothing of it is read."""
+    """A file claims an impossible size; none of it is read."""
 
 
 def read_file(
@@ -135,10 +136,11 @@ def read_file(
     expected_bytes: Callable[[bytes], int] | None = None,
     read: Callable[[Path, int, int], bytes] | None = None,
 ) -> bytes:
-    """Return the content of a file of the store; see `open_file`.
+    """Return the content of a file of the store. The file is opened as in `open_file`.
 
-    `expected_bytes` returns the required length from the first HEAD_BYTES. `read` replaces the read
-    through the page cache. Raise OSError; `TooLarge` before more than the limit is in memory.
+    `expected_bytes` returns the required length, given the first HEAD_BYTES. `read` replaces the
+    read through the page cache. Raise OSError, or `TooLarge` before more bytes than the limit are
+    in memory.
     """
     fd = open_file(path)
     try:
@@ -157,8 +159,8 @@ def read_file(
 
 
 def read_head(path: Path, bytes_max: int) -> bytes:
-    """Return the first bytes, at most `bytes_max`, of a small file, so that a huge file in its
-    place costs no memory. Raise OSError; see `open_file`."""
+    """Return the first bytes of a file, at most `bytes_max`. If a huge file has replaced a small
+    one, the read still costs little memory. Raise OSError; see `open_file`."""
     fd = open_file(path)
     try:
         return os.pread(fd, bytes_max, 0)
@@ -185,7 +187,7 @@ def open_new(path: Path, flags: int = 0, *, refused: Collection[int] = ()) -> in
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Fsync a directory, which makes the names in it durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -194,7 +196,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Make a file, or the names in a directory, durable."""
+    """Fsync a file or a directory, which makes its content or its names durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -205,7 +207,8 @@ def sync_path(path: Path) -> None:
 def sync_file_system(fd: int) -> None:
     """Make everything written to the file system of `fd` durable, including names (syncfs(2)).
 
-    For many files at once: a journal commit for each of 100,000 would take an hour. Raise OSError.
+    Use it for many files at once: a fsync for each of 100,000 files would take an hour. Raise
+    OSError.
     """
     library = ctypes.CDLL(None, use_errno=True)
     if library.syncfs(fd) != 0:
@@ -232,8 +235,8 @@ def allocate(fd: int, size_bytes: int) -> bool:
 
 
 def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
-    """Return whole pages of a file to the file system, after which they read as zeros; return
-    whether it did: some cannot, and a full one may need room for it. Raise OSError."""
+    """Return whole pages of a file to the file system (hole punching); they then read as zeros.
+    Return False if the file system cannot do so, or is too full to do so. Raise OSError."""
     try:
         return length_bytes == 0 or _fallocate(fd, PUNCH_HOLE, offset, length_bytes)
     except OSError as error:
@@ -245,8 +248,8 @@ def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
 def begin_writing(fd: int) -> None:
     """Start writing a file to the disk without waiting (sync_file_range(2)).
 
-    Best effort: if many files are synced one after the other, the first sync finds the others in
-    progress. It makes nothing durable.
+    Best effort, and nothing becomes durable. A caller that starts many files and then syncs them
+    one after the other overlaps their writes.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), SYNC_FILE_WRITE)
@@ -267,8 +270,8 @@ def _fallocate(fd: int, mode: int, offset: int, length_bytes: int) -> bool:
 def make_directories(path: Path, *, below: Path) -> None:
     """Create `path` and its missing parents below `below`, each durable in its parent.
 
-    An existing directory is synced, too: its creator may not have synced its name yet, or may have
-    been killed before, and a power cut would take everything in it.
+    An existing directory is synced in its parent, too. Its creator may have been killed before it
+    synced the name, and a power cut would then remove the directory with its contents.
     """
     chain = []
     while path != below:
@@ -284,8 +287,8 @@ def make_directories(path: Path, *, below: Path) -> None:
 class StagedFile:
     """New file content that is durable under a temporary name and not yet visible.
 
-    Exactly one of `publish` and `discard` ends it. Both may be called again without effect, because
-    a transaction that publishes may run twice.
+    Call either `publish` or `discard`. A second call of the same method has no effect, because a
+    transaction that publishes may run twice.
     """
 
     path: Path
@@ -300,7 +303,7 @@ class StagedFile:
             sync_directory(self.path.parent)
 
     def discard(self) -> None:
-        """Drop the content; the old one stays."""
+        """Delete the new content; the old file remains."""
         if not self.ended:
             self.ended = True
             with suppress(OSError):  # the next stage of the same file overwrites it
@@ -308,7 +311,8 @@ class StagedFile:
 
 
 def stage(path: Path, data: bytes) -> StagedFile:
-    """Write `data` durably next to `path`. Raise OSError; then nothing remains."""
+    """Write `data` durably to a temporary file next to `path`. Raise OSError; the temporary file is
+    then removed."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     staged = StagedFile(path, temporary)
     try:
@@ -325,8 +329,8 @@ def stage(path: Path, data: bytes) -> StagedFile:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace the content of `path`, or create it: afterwards it is durable, or unchanged. Raise
-    the store's errors; `BlockFailed` if only this file fails."""
+    """Replace the content of `path`, or create it. Afterwards the new content is durable, or the
+    old file is unchanged. Raise the store's errors; `BlockFailed` if only this file fails."""
     with block_errors(path):
         staged = stage(path, data)
         try:

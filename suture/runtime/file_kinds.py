@@ -1,4 +1,4 @@
-"""Descriptions of objects that occupy the place of a file or a directory."""
+"""Descriptions of objects found where a file or a directory was expected."""
 
 import errno
 import os
@@ -19,7 +19,8 @@ _WORDS: Final = {
 
 
 def kind_at(path: str | Path, dir_fd: int | None = None) -> str:
-    """Return the kind of object at `path` itself, as "a directory" or "nothing". Raise OSError."""
+    """Return the kind of the object at `path`, such as "a directory" or "nothing"; a link is not
+    followed. Raise OSError."""
     try:
         mode = os.lstat(path, dir_fd=dir_fd).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -28,7 +29,7 @@ def kind_at(path: str | Path, dir_fd: int | None = None) -> str:
 
 
 def no_file(path: str | Path, dir_fd: int | None = None) -> FileNotFoundError:
-    """Return the error for an object in the place of a regular file."""
+    """Return the error for an object that is found where a regular file was expected."""
     try:
         words = kind_at(path, dir_fd)
     except OSError:
@@ -37,7 +38,7 @@ def no_file(path: str | Path, dir_fd: int | None = None) -> FileNotFoundError:
 
 
 def absence(path: Path, error: OSError) -> str:
-    """Return a text that a file is missing, and what is in its place."""
+    """Return a text that says that a file is missing, and which object is at its path instead."""
     if isinstance(error, FileNotFoundError) and error.strerror != os.strerror(errno.ENOENT):
         return f"{path.name}: {error.strerror}"
     return f"{path.name} does not exist"

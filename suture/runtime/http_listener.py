@@ -1,9 +1,11 @@
 """Read-only HTTP listener: metrics, health, and a status page.
 
-Threads are bounded, and so is the time of a connection, however slow its client is: it has one
-request and `REQUEST_S` in total, or `SLOW_S` when others wait. A page is returned only if the
-request names this host by an address or one of its own names. Otherwise a browser would show the
-page to the script of a site whose name resolves to this host.
+The number of threads is limited, and so is the time of a connection. A connection has one request
+and `REQUEST_S` seconds in total, or `SLOW_S` if other connections wait.
+
+A page is returned only if the request's Host header is an address or one of the names of this host.
+Otherwise a web site could let its name resolve to this host, and its script could read the page in
+a browser.
 """
 
 import ipaddress
@@ -114,7 +116,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *arguments: Any) -> None:
         self._free = threading.BoundedSemaphore(CONNECTION_COUNT_MAX)
-        self._open: dict[Any, float] = {}  # start time by socket; oldest first
+        self._open: dict[Any, float] = {}  # start time of each connection by socket; oldest first
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -201,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _words(query: str) -> dict[str, str]:
-    """Return the parameters of a query; none if it is invalid."""
+    """Return the parameters of a query string; an empty dictionary if it is invalid."""
     try:
         found = parse_qs(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
     except ValueError:
@@ -210,7 +212,7 @@ def _words(query: str) -> dict[str, str]:
 
 
 def _framing(headers: Message) -> str:
-    """Return what is wrong with a request that has a body; no request here has one."""
+    """Return the fault of a request that has a body; no valid request to this listener has one."""
     if headers.get_all("Transfer-Encoding") or any(
         value.strip() != "0" for value in headers.get_all("Content-Length", [])
     ):

@@ -10,12 +10,12 @@ from pathlib import Path
 def lock_file_in_memory(name: Path) -> Iterator[None]:
     """Make LMDB keep its table of readers in memory while it opens an environment in the body.
 
-    LMDB writes to that table through a map of its lock file `name`, which may not exist. If a file
-    system copies on write (btrfs), or the file is new, each such write needs space, and on a full
-    disk SIGBUS ends the process. No other process reads a table in memory: the caller keeps other
-    writers out, and readers in other processes need a protection of their own.
+    LMDB maps its lock file `name` and writes to the table of readers through the map. On a file
+    system that copies on write (btrfs), or in a new file, each such write needs disk space. If the
+    disk is full, the kernel ends the process with SIGBUS.
 
-    Raise OSError.
+    Other processes cannot read a table in memory. The caller therefore must exclude other writers,
+    and must protect readers in other processes in another way. Raise OSError.
     """
     fd = os.memfd_create(name.name, os.MFD_CLOEXEC)
     try:

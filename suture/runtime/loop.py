@@ -1,15 +1,17 @@
-"""The loop around a worker: sleeping, errors, stopping, and status.
+"""The loop around a worker: it sleeps, handles errors, stops, and reports a status.
 
-A worker does one unit of work per `step` and returns when to continue. The loop does the rest, so
-that no worker dies unnoticed: an exception is counted, kept as `last_error`, logged and followed by
-a growing pause, and the loop goes on. Loops are the only places with `except Exception`
+A worker does one unit of work per `step`. The result of `step` tells the loop when to call it
+again:
+
+    Busy         at once
+    RetryAfter   after `delay_s`, or when the worker is woken
+    Backoff      after `delay_s`, even if the worker is woken
+    Idle         when the worker is woken, at the latest after `idle_s`
+    NoMoreWork   never
+
+If `step` raises an exception, the loop counts it, stores it as `last_error`, logs it, pauses, and
+continues. The pause grows with each failure. Loops are the only places with `except Exception`
 (docs/ARCHITECTURE.md).
-
-    step() -> Busy        again at once
-              Throttled   again after `delay_s`, or when woken
-              Resting     again after `delay_s`, even if woken
-              Idle        again when woken, at the latest after `idle_s`
-              Done        never again
 """
 
 import threading
@@ -95,7 +97,8 @@ ENDED: Final = frozenset({WorkerState.DONE, WorkerState.STOPPED})
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """Status of a loop for operators. `quiet_s` is the time since its last progress."""
+    """Status of a loop for operators. `quiet_s` is the number of seconds since its last
+    progress."""
 
     name: str
     state: WorkerState
@@ -105,7 +108,7 @@ class WorkerStatus:
     quiet_s: float
 
     def is_stalled(self, quiet_max_s: float) -> bool:
-        """Return whether it should make progress and does not."""
+        """Return whether the loop should make progress and makes none."""
         if self.state is WorkerState.DEAD:
             return True
         return self.state not in {*ENDED, WorkerState.CREATED} and self.quiet_s > quiet_max_s
@@ -128,15 +131,15 @@ class ProgressMarker:
 
 
 class WakeEvent:
-    """Ends a worker's wait. It is made before the worker and its loop, and given to both and to all
-    producers of work."""
+    """Wakes a worker that waits. It is created before the worker and passed to the worker, to its
+    loop, and to each component that submits work."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._is_rung = False
 
     def ring(self) -> None:
-        """End the current wait, or the next one, because there is work."""
+        """End the current wait. If the worker is not waiting, its next wait ends at once."""
         if self._is_rung:
             return  # the waiting thread will see it; a burst rings thousands of times
         with self._condition:
@@ -144,7 +147,7 @@ class WakeEvent:
             self._condition.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a ring; return whether there was one, and clear it."""
+        """Wait until `ring` is called; return whether it was called. Reset the event."""
         with self._condition:
             rung = self._condition.wait_for(lambda: self._is_rung, timeout=timeout_s)
             self._is_rung = False
@@ -182,7 +185,7 @@ class WorkerLoop:
         self._thread.start()
 
     def wake(self) -> None:
-        """End the worker's wait, because there is work."""
+        """Wake the worker, because there is work."""
         self._bell.ring()
 
     def request_stop(self) -> None:
@@ -212,9 +215,10 @@ class WorkerLoop:
         )
 
     def run_step(self) -> float | None:
-        """Do one step; return the seconds to wait before the next, None when there is none.
+        """Run one step; return the seconds to wait before the next step, or None after the last
+        one.
 
-        Public so that tests can drive a worker through its loop without a thread.
+        The method is public so that tests can drive a worker through its loop without a thread.
         """
         self._state = WorkerState.WORKING
         self._is_resting = False  # a failed worker may be woken again
@@ -252,7 +256,7 @@ class WorkerLoop:
             error=self._last_error,
             error_count=self._error_count,
             retry_in_s=delay_s,
-            exc_info=error if self._errors_in_a_row == 1 else None,  # one trace per row of errors
+            exc_info=error if self._errors_in_a_row == 1 else None,  # once per run of errors
         )
         return delay_s
 
@@ -280,7 +284,7 @@ class WorkerLoop:
 
 
 class WorkerLoops:
-    """All loops of the process, which are started, watched and stopped together."""
+    """All loops of the process. They are started, monitored and stopped together."""
 
     def __init__(self, loops: Iterable[WorkerLoop] = ()) -> None:
         self._loops = list(loops)
@@ -295,8 +299,8 @@ class WorkerLoops:
             loop.start()
 
     def stop(self, deadline_s: float, clock: Clock | None = None) -> tuple[str, ...]:
-        """Ask all to stop and wait until `deadline_s` from now; return the names of those still
-        running."""
+        """Ask all loops to stop and wait at most `deadline_s`; return the names of the loops that
+        still run."""
         clock = clock or SystemClock()
         for loop in self._loops:
             loop.request_stop()
@@ -312,5 +316,5 @@ class WorkerLoops:
         return tuple(loop.status() for loop in self._loops)
 
     def stalled(self, quiet_max_s: float) -> tuple[str, ...]:
-        """Return the names of stalled loops, which keep the watchdog from being fed."""
+        """Return the names of stalled loops. While there are any, the watchdog is not fed."""
         return tuple(status.name for status in self.status() if status.is_stalled(quiet_max_s))

@@ -4,8 +4,8 @@ import ipaddress
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether host:port is loopback, by number or as localhost. Other names are never
-    resolved."""
+    """Return whether host:port is on loopback: a loopback address, or `localhost`. Other names are
+    not resolved."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -1,10 +1,13 @@
 """Memory settings and limits of this process.
 
-Iterating over 100,000 replicas takes tens of megabytes for a moment, in any thread: glibc keeps
-them per thread, and every page of a mapped index that was read stays mapped. Data transfers are the
-opposite: with glibc's defaults, each message of a megabyte is new memory from the kernel, page by
-page, and is freed at once, which took half of the processor time of a gRPC stream (`make bench
-NAME=replicate`). Other C libraries may lack these calls; then nothing is changed.
+- An iteration over 100,000 replicas takes tens of megabytes for a moment. glibc keeps freed memory
+  per thread, and each page of a mapped index that was read remains mapped. `trim_heap` and
+  `let_go_of_pages` return this memory.
+- With glibc's defaults, each message of a megabyte in a data transfer gets new memory from the
+  kernel, page by page. That took half of the CPU time of a gRPC stream (`make bench
+  NAME=replicate`). `share_heaps` makes glibc reuse the memory.
+
+If another C library lacks these calls, the functions do nothing.
 """
 
 import ctypes
@@ -45,16 +48,18 @@ def share_heaps() -> None:
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system, after work on all replicas or on a whole one."""
+    """Return freed memory to the system. Call it after work on all replicas or on one whole
+    replica."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def let_go_of_pages(file: Path) -> None:
-    """Unmap the resident pages of a shared file mapping; they stay in the page cache, and return
-    when read.
+    """Unmap the resident pages of a shared file mapping. The pages remain in the page cache and are
+    mapped again when they are read.
 
-    The caller must keep the file mapped meanwhile, because its addresses might be reused otherwise.
+    The caller must keep the file mapped during the call, because its addresses might otherwise be
+    reused.
     """
     with suppress(OSError, AttributeError):
         madvise = ctypes.CDLL(None).madvise
@@ -91,7 +96,8 @@ def limit_bytes(root: Path = Path("/")) -> int:
 
 
 def in_flight_bytes(configured: int, memory_bytes: int) -> int:
-    """Return the in-flight limit: as configured, or half of the memory beside the process's own."""
+    """Return the limit on bytes in flight: the configured limit, or half of the memory that the
+    process itself does not need."""
     return configured or max((memory_bytes - OWN_BYTES) // 2, IN_FLIGHT_BYTES_MIN)
 
 
@@ -104,16 +110,16 @@ def _kilobytes(file: Path, name: str) -> int:
 
 
 def _limit(file: Path) -> int:
-    """Return the limit in a file; 0 if it has none. A group without a limit has "max" or a huge
-    number."""
+    """Return the limit in a control group's file; 0 if it sets none. Without a limit, the file has
+    "max" or a huge number."""
     with suppress(OSError, ValueError):
         return int(file.read_text())
     return 0
 
 
 class MemoryBudget:
-    """Bytes that may be in flight at once. Among waiting owners the one that has least is next; of
-    several such owners, the one whose last turn was first."""
+    """Limit on the bytes in flight. If several owners wait, the owner with the fewest bytes in
+    flight is served first. Among equal owners, the one whose last turn is oldest is first."""
 
     def __init__(
         self, total_bytes: int, *, monotonic_s: Callable[[], float] = time.monotonic
@@ -148,9 +154,11 @@ class MemoryBudget:
         stop: Callable[[], bool] = lambda: False,
         while_short: Callable[[], object] = lambda: None,
     ) -> Iterator[None]:
-        """Reserve the bytes for the body, at most the whole budget. `while_short` is called from
-        time to time while it waits. Raise `UnavailableError(BUSY)` after `timeout_s`, or when
-        `stop` returns True."""
+        """Reserve the bytes during the body; a request for more than the whole budget reserves all
+        of it. While the request waits, `while_short` is called from time to time.
+
+        Raise `UnavailableError(BUSY)` after `timeout_s`, or when `stop` returns True.
+        """
         size_bytes = min(size_bytes, self.total_bytes)
         ticket = object()
         ends_at_s = self._monotonic_s() + timeout_s
@@ -186,7 +194,7 @@ class MemoryBudget:
                 self._choose()
 
     def _choose(self) -> None:
-        """Choose the next ticket; of one owner the one that has waited longest."""
+        """Return the ticket to serve next; of one owner, the ticket that has waited longest."""
         first = {owner: ticket for ticket, owner in reversed(self._waiting.items())}
         last_turn = {owner: self._last_turn.get(owner, 0) for owner in first}
         chosen = min(first, key=lambda owner: (self._used_by[owner], last_turn[owner]), default="")

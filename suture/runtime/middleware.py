@@ -1,7 +1,8 @@
-"""Methods of a gRPC server with layers around each call, combined once and not per call.
+"""Layers around the methods of a gRPC server, combined once per method and not per call.
 
-gRPC's own interceptors are called for each call to find its handler: six Python calls for one
-interceptor, always with the same result. Here they are ordinary gRPC handlers.
+gRPC calls its own interceptors at each call to find the handler. That costs six Python calls for
+one interceptor, always with the same result. A layer in this module is an ordinary gRPC handler
+that calls the next one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +12,16 @@ import grpc
 
 
 class Middleware(Protocol):
-    """A wrapper around methods."""
+    """A layer around the methods of a server."""
 
     def wrap(self, method: str, handler: Any) -> Any:
-        """Return the handler of a method, by its path, wrapped in this layer."""
+        """Return the handler of a method, wrapped in this layer. `method` is the path of the
+        method."""
         ...
 
 
 class MiddlewareStack(grpc.GenericRpcHandler):
-    """All methods of a server, each in its layers, the first outermost.
+    """All methods of a server, each wrapped in the server's layers; the first layer is outermost.
 
     Pass it to `grpc.server` as its only handler, and to generated code (`add_..._to_server`) in
     place of the server.
@@ -33,9 +35,10 @@ class MiddlewareStack(grpc.GenericRpcHandler):
         others: Sequence[grpc.GenericRpcHandler] = (),
         refusal: Callable[[Any], Any] | None = None,
     ) -> None:
-        """`at_each_call` is called before a call gets a thread, even if it gets none. `refusal`
-        returns the handler that refuses a call, by its headers, or None. `others` have methods that
-        were not generated; their handler for a path never changes."""
+        """`at_each_call` is called before a call gets a thread, even if the call never gets one.
+        `refusal` receives a call's headers and returns the handler that refuses the call, or None.
+        `others` provides methods that are not from generated code; its handler for a path never
+        changes."""
         self._layers = tuple(reversed(layers))
         self._at_each_call = at_each_call
         self._refusal = refusal
@@ -51,7 +54,7 @@ class MiddlewareStack(grpc.GenericRpcHandler):
         """Do nothing, because generated code adds the same methods both ways."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return the handler in its layers; None if there is no such method."""
+        """Return the handler wrapped in its layers; None if there is no such method."""
         self._at_each_call()
         if self._refusal is not None:
             refusing = self._refusal(handler_call_details.invocation_metadata)

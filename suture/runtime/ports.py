@@ -1,4 +1,4 @@
-"""Protocols of the runtime, for modules that may not own threads or locks."""
+"""Protocols of the runtime, for modules that may not create threads or locks themselves."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,15 +13,15 @@ class Leases(Protocol):
     def hold(
         self, container_id: ContainerId, timeout_s: float = ...
     ) -> AbstractContextManager[None]:
-        """Hold the container's lease; raise UnavailableError(BUSY) after `timeout_s`."""
+        """Hold the container's lease during the body. Raise UnavailableError(BUSY) after
+        `timeout_s`."""
         ...
 
     def share(
         self, container_id: ContainerId, timeout_s: float = ...
     ) -> AbstractContextManager[None]:
-        """Prevent changes of the container's chunks; raise UnavailableError(BUSY) after
-        `timeout_s`.
-        """
+        """Prevent changes of the container's chunks during the body. Raise UnavailableError(BUSY)
+        after `timeout_s`."""
         ...
 
     def is_shared(self, container_id: ContainerId) -> bool:
@@ -30,10 +30,10 @@ class Leases(Protocol):
 
 
 class Future(Protocol):
-    """The result of work that an executor does."""
+    """The future result of a function that an executor runs."""
 
     def result(self) -> Any:  # the return value of the work
-        """Wait for the result; raise what the work raised."""
+        """Wait for the result. Raise the exception of the function if it raised one."""
         ...
 
     def cancel(self) -> bool:

@@ -1,8 +1,8 @@
 """Notifications to the service manager, by sd_notify.
 
 The protocol of sd_notify(3) is one datagram of `KEY=VALUE` lines to the Unix socket that
-NOTIFY_SOCKET names; a leading `@` means the abstract name space. Without the variable there is no
-supervisor, and nothing is sent.
+NOTIFY_SOCKET names; a leading `@` means the abstract name space. Without NOTIFY_SOCKET there is no
+supervisor, and this module sends nothing.
 """
 
 import os
@@ -15,7 +15,7 @@ import structlog
 
 from suture.runtime.loop import NoMoreWork, RetryAfter, Step
 
-WATCHDOG_SHARE: Final = 0.4  # of the supervisor's limit, so that one datagram may be lost
+WATCHDOG_SHARE: Final = 0.4  # fraction of the supervisor's limit, so that one datagram may be lost
 STATUS_TEXT_MAX: Final = 200
 
 log = structlog.get_logger()
@@ -76,7 +76,8 @@ class SystemdNotifier:
 class WatchdogWorker:
     """Feeds the supervisor's watchdog, but only while every loop shows progress.
 
-    A scanner that hangs in the kernel then costs a restart, instead of weeks without a scan.
+    If a scanner hangs in the kernel, the supervisor therefore restarts the agent. Without the
+    watchdog, the scanner could hang for weeks.
     """
 
     def __init__(self, supervisor: SystemdNotifier, stalled: Callable[[], tuple[str, ...]]) -> None:

@@ -1,10 +1,10 @@
-"""The request to stop, or to reload: set by a signal or a thread, awaited by the main thread.
+"""The request to stop or to reload, which a signal or a thread sets and the main thread awaits.
 
-A `threading.Event` is not suitable. CPython runs a signal's handler between two bytecodes of the
-main thread, so a signal after the last of them and before the thread sleeps on a lock wakes no
+A `threading.Event` is not suitable, for two reasons. CPython runs a signal's handler between two
+bytecodes of the main thread, so a signal just before the thread sleeps on a lock does not wake the
 thread. And a handler that calls `Event.set` while the main thread is inside `Event.wait` deadlocks
-on its own lock. Here the interpreter's C handler writes to a pipe (the "self-pipe trick", D. J.
-Bernstein; `signal.set_wakeup_fd`), which loses nothing.
+on the event's own lock. In this module, the interpreter's C handler writes to a pipe instead, and
+no signal is lost (the "self-pipe trick", D. J. Bernstein; `signal.set_wakeup_fd`).
 """
 
 import contextlib
@@ -36,10 +36,10 @@ class StopRequest:
         self._poll.register(self._reading, select.POLLIN)
 
     def on_signals(self, *, force_after: int = 2) -> None:
-        """Let SIGTERM and SIGINT set it; the `force_after`-th one ends the process at once. SIGHUP
-        requests a reload.
+        """Let SIGTERM and SIGINT set the request; the `force_after`-th such signal ends the process
+        at once. SIGHUP requests a reload.
 
-        Call it from the main thread. A signal that the parent process ignored stays ignored, as
+        Call it from the main thread. A signal that the parent process ignored remains ignored, as
         nohup needs.
         """
         seen = 0
@@ -71,20 +71,20 @@ class StopRequest:
         return self._is_set
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for a stop request, or for `timeout_s`; return whether it came. Only one thread may
-        wait."""
+        """Wait for a stop request, or for `timeout_s`; return whether a stop was requested. Only
+        one thread may wait."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._is_set:
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 break
             if self._poll.poll(None if left_s is None else left_s * 1000):
-                os.read(self._reading, DRAIN_BYTES)  # perhaps from another signal
+                os.read(self._reading, DRAIN_BYTES)  # the byte may be from another signal
         return self._is_set
 
     def wait_or_reload(self) -> bool:
-        """Wait for a stop or a reload. Return True for a stop, False once per wake-up for a
-        reload."""
+        """Wait for a stop or a reload. Return True for a stop, False for a reload; several reload
+        requests before one wake-up count once."""
         while not self._is_set:
             if self._is_reload_wanted:
                 self._is_reload_wanted = False

@@ -1,10 +1,10 @@
-"""OpenTelemetry spans if the process is started under it; otherwise nothing, at no cost.
+"""OpenTelemetry spans, if the process runs under `opentelemetry-instrument`.
 
     opentelemetry-instrument suture-agent --config ...
 
-That program loads OpenTelemetry, which is configured by its own variables (OTEL_*). If it is not
-loaded, no part of it is imported here. A call carries its span (`traceparent`), so that a reconcile
-is one trace across all of its datanodes.
+The OTEL_* variables configure OpenTelemetry. Without `opentelemetry-instrument`, this module
+imports no part of OpenTelemetry and costs nothing. Each call carries its span in the header
+`traceparent`, so a reconcile is one trace across all of its datanodes.
 """
 
 import sys
@@ -33,7 +33,7 @@ def span(name: str, **facts: str | int) -> AbstractContextManager[object]:
 
 
 def carried() -> Carried | None:
-    """Return the headers that identify a call's span to the callee; None without a span."""
+    """Return the headers that identify a call's span to the called process; None without a span."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import propagate
@@ -44,13 +44,14 @@ def carried() -> Carried | None:
 
 
 class TracingMiddleware:
-    """A layer (`suture.runtime.middleware`) that puts a span around each call answered here.
+    """A layer (`suture.runtime.middleware`) that puts a span around each call that this server
+    handles.
 
-    OpenTelemetry is loaded before the first call, or not at all.
+    OpenTelemetry must be loaded before the first call; a later load has no effect.
     """
 
     def wrap(self, method: str, handler: Any) -> _Handler:
-        """Return the handler, in a span of the caller's trace."""
+        """Return a handler that runs the given one in a span of the caller's trace."""
         if "opentelemetry.trace" not in sys.modules:
             return handler
         if handler.response_streaming:

@@ -1,7 +1,8 @@
-"""The process-wide mask of the modes of new files.
+"""The process-wide umask, which limits the modes of new files.
 
-A daemon started by hand inherits the shell's umask. With 0, every user could change its
-directories, and the next start refuses such a volume; with 0777, it cannot use its own files.
+A daemon started by hand inherits the shell's umask. With umask 0, every user could change the
+daemon's directories, and the next start rejects such a volume. With 0777, the daemon cannot use its
+own files.
 """
 
 import os
