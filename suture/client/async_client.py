@@ -1,8 +1,8 @@
-"""The asyncio client: calls wait in threads of the client's own, never in the event loop's.
+"""The asyncio client. Its calls run in threads of the client, never in the event loop's thread.
 
-A cancelled task ends at once. Its read does not continue: the call to the datanode ends with the
-current piece. A store or download stops at the next piece and has either completed or left nothing;
-if it was at its end, `info` shows whether the key exists.
+A cancelled task ends at once. A read stops: the call to the datanode ends with the current piece. A
+store or download stops before its next piece, and has either completed or left nothing behind. If
+the cancellation came at the end of a store, `info` shows whether the key exists.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from suture.errors import Code, UnavailableError
 
 T = TypeVar("T")
 
-CALLS_MAX: Final = 16  # that wait at the same time; others queue
+CALLS_MAX: Final = 16  # calls that wait at the same time; others queue
 
 
 class ClientOptions(TypedDict, total=False):
@@ -32,9 +32,10 @@ class ClientOptions(TypedDict, total=False):
 
 
 class AsyncClient:
-    """A cluster, through its control plane. Use as an async context manager, in one event loop.
+    """Client of a cluster for asyncio. Use as an async context manager, in one event loop.
 
-    Methods are those of `suture.Client`; where that one yields, use `async for` here.
+    The methods are those of `suture.Client`. Where a method of `suture.Client` yields, use `async
+    for`.
     """
 
     def __init__(self, scm: str, **options: Unpack[ClientOptions]) -> None:
@@ -56,14 +57,15 @@ class AsyncClient:
     async def put(
         self, key: str, content: Content, *, replace: bool = False, replication: str = ""
     ) -> PutResult:
-        """Store `content` under `key`, durably. Raise KeyExists."""
+        """Store `content` under `key`, durably. Raise KeyExists if the key exists and `replace` is
+        False."""
         (stored,) = await self.put_many({key: content}, replace=replace, replication=replication)
         return stored
 
     async def put_many(
         self, contents: Mapping[str, Content], *, replace: bool = False, replication: str = ""
     ) -> tuple[PutResult, ...]:
-        """Store many keys, some at a time; return them in the given order."""
+        """Store many keys, several at the same time; return the results in the given order."""
 
         def put(progress: Progress) -> tuple[PutResult, ...]:
             return self._client.put_many(
@@ -80,14 +82,14 @@ class AsyncClient:
     async def stream(
         self, key: str, *, start: int = 0, stop: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the same in pieces of at most a few MiB."""
+        """Yield the contents of `key` as `get` returns them, in pieces of at most a few MiB."""
         opened = await self._run(lambda: self._client.stream(key, start=start, stop=stop))
         async with aclosing(self._each(opened)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def download(self, key: str, path: str | os.PathLike[str]) -> None:
-        """Write the contents of `key` to a file, which is then complete, or unchanged."""
+        """Write the contents of `key` to a file. Afterwards the file is complete, or unchanged."""
 
         def download(progress: Progress) -> None:
             self._client.download(key, path, progress=progress)
@@ -102,11 +104,11 @@ class AsyncClient:
                     yield info
 
     async def info(self, key: str) -> KeyInfo:
-        """Return the facts of a key. Raise KeyNotFound."""
+        """Return size, time and state of a key. Raise KeyNotFound if there is no such key."""
         return await self._run(lambda: self._client.info(key))
 
     async def delete(self, key: str) -> None:
-        """Delete a key. Raise KeyNotFound."""
+        """Delete a key. Raise KeyNotFound if there is no such key."""
         await self._run(lambda: self._client.delete(key))
 
     async def _each(self, source: Generator[T, None, None]) -> AsyncGenerator[T, None]:
@@ -117,10 +119,11 @@ class AsyncClient:
                 yield taken[0]
         finally:
             with suppress(RuntimeError):  # the client was closed, which ended every call
-                self._pool.submit(steps.close)  # runs after the current step, without being awaited
+                self._pool.submit(steps.close)  # runs after the current step and is not awaited
 
     async def _stoppable(self, work: Callable[[Progress], T]) -> T:
-        """Run work with a progress callback; it stops there when the task is cancelled."""
+        """Run `work` with a progress callback. When the task is cancelled, the callback raises an
+        exception, which stops the work."""
         cancelled = Event()
 
         def note_progress(_: int) -> None:
@@ -143,7 +146,7 @@ class AsyncClient:
 
 
 class _Steps(Generic[T]):
-    """An iterator that one thread advances and another may close meanwhile."""
+    """An iterator that one thread advances and that another thread may close at the same time."""
 
     def __init__(self, source: Generator[T, None, None]) -> None:
         self._source = source

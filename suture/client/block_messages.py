@@ -1,4 +1,6 @@
-"""Messages that carry blocks to a datanode: many small blocks in one, large ones chunk by chunk."""
+"""Messages that carry blocks to a datanode: many small blocks per message, large blocks chunk by
+chunk.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -8,7 +10,7 @@ from suture.client.file_pieces import FilePart, chunks_of, describe
 from suture.wire.mapping import new_blocks_message
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
-RUN_BYTES_MAX: Final = 32 * 1024**2  # blocks acknowledged together
+RUN_BYTES_MAX: Final = 32 * 1024**2  # bytes of blocks that are acknowledged together
 MESSAGE_BYTES_MAX: Final = 1024**2  # small blocks in one message
 MESSAGE_BLOCKS_MAX: Final = 256
 
@@ -16,7 +18,8 @@ Placed = tuple[FilePart, scm_pb2.BlockAllocation]
 
 
 def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
-    """Return blocks in runs of one container each, of at most `RUN_BYTES_MAX`."""
+    """Return blocks in runs; a run has blocks of one container, at most `RUN_BYTES_MAX` bytes
+    together."""
     runs: list[list[Placed]] = []
     run_bytes = 0
     for piece, allocation in placed:
@@ -32,8 +35,8 @@ def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
 
 
 def messages_of(run: Sequence[Placed]) -> Iterator[tuple[bytes, int]]:
-    """Yield the messages of a run with the number of file bytes in each: small blocks many in one,
-    others chunk by chunk."""
+    """Yield the messages of a run, each with the number of file bytes in it. A message has many
+    small blocks, or one chunk of a large block."""
     blocks: list[datanode_pb2.NewBlock] = []
     data: list[bytes] = []
     data_bytes = 0

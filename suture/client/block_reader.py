@@ -1,20 +1,17 @@
-"""Read a block from any of its replicas, chunk by chunk.
+"""Reader of a block that may use any of its replicas, chunk by chunk.
 
-    chunk at 0       at 4 MiB        at 8 MiB
-    dn1  good ->     damaged
-    dn2              good ->         damaged
-    dn3                              good ->
+One replica sends chunk after chunk, ahead of the reader, until a chunk fails. The reader then tries
+each other replica once for that chunk. The first replica that returns the chunk continues from
+there. The reader yields only verified bytes.
 
-One replica sends chunk after chunk, ahead of the reader, until a chunk fails. For that chunk each
-other replica is tried once, and the first that answers continues from there. Only verified bytes
-are yielded. A replica with a fault is not excluded from later chunks, only tried later. A replica
-that does not answer is dropped for the block after a few attempts, so that a dead host does not
-cost one deadline per chunk.
+A replica with a fault is asked later for the following chunks, but not excluded. A replica that
+does not answer is dropped for this block after a few attempts, so that a dead host does not cost
+one deadline per chunk.
 
-A replica that takes longer for a small block than nearly all others is replaced by another, and
-tried again only after all of them. This is the hedged request of Dean and Barroso ("The tail at
-scale", CACM 2013), except that the first request is cancelled: waiting for both would cost every
-read a thread's time, not only the late reads.
+If the transfer of a small block takes longer than nearly all others, the reader cancels it and asks
+another replica. It asks the slow replica again only after all others. This is the hedged request of
+Dean and Barroso ("The tail at scale", CACM 2013), except that the first request is cancelled. To
+wait for both would cost every read a thread's time, not only the late reads.
 """
 
 from collections.abc import Iterator
@@ -29,12 +26,12 @@ from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.wire.clients.response_checks import SMALL_BYTES_MAX
 from suture.wire.mapping.blockpieces import Data
 
-SILENT_COUNT_MAX: Final = 3  # unanswered calls in a row; each is three attempts already
+SILENT_COUNT_MAX: Final = 3  # consecutive unanswered calls; each is three attempts already
 ABSENT: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BLOCK_NOT_COMMITTED})
 
 
 class BlockSource(Protocol):
-    """The methods of a datanode that reading needs; `suture.wire.clients.peer.Peer` has them."""
+    """The methods of a datanode that the reader needs; `suture.wire.clients.peer.Peer` has them."""
 
     def parts_from(
         self,
@@ -46,28 +43,28 @@ class BlockSource(Protocol):
         *,
         patience_s: float | None = None,
     ) -> Iterator[tuple[int, Data]]:
-        """Yield verified parts with their places, from the chunk that holds the byte at `offset`
-        on. No part extends beyond `end`, where the block should end. Wait for each message no
-        longer than `patience_s`."""
+        """Yield verified parts with their offsets, from the chunk that contains the byte at
+        `offset`. No part extends beyond `end`, the expected end of the block. Wait for each message
+        at most `patience_s`."""
         ...
 
 
 @dataclass(slots=True)
 class ReplicaSource:
-    """A datanode that should have a replica, and its conduct in this block."""
+    """A datanode that should have a replica, and its faults while this block is read."""
 
     datanode_id: str
     source: BlockSource
     fault_count: int = 0
     silent_count: int = 0
-    is_late: bool = False  # dropped because others are faster
-    refusal: str = ""  # why it has nothing of the block; it is not asked again
+    is_late: bool = False  # dropped because it is much slower than others
+    refusal: str = ""  # why it cannot return the block; it is not asked again
 
 
 @dataclass(slots=True)
 class ReplicaBlockReader:
-    """A single pass over a block of the file `key`. `faults` describes each datanode's faults, by
-    its id."""
+    """A single pass over a block of the file `key`. `faults` maps the id of each failed datanode to
+    a description of its fault."""
 
     container_id: ContainerId
     block_id: BlockId
@@ -80,7 +77,7 @@ class ReplicaBlockReader:
 
     def begin(self) -> None:
         """Start the transfer from the first replica before `read` is called. Errors are raised by
-        `read`."""
+        `read`, not by this method."""
         with suppress(SutureError):
             holder = self._next({}, 0)
             self._begun = holder, self._asked(holder, 0)
@@ -93,7 +90,7 @@ class ReplicaBlockReader:
         """
         at = start
         end = self.length_bytes if stop is None else stop
-        said: dict[str, str] = {}  # why the chunk at `at` fails, by datanode asked
+        said: dict[str, str] = {}  # datanode asked -> why it did not return the chunk at `at`
         while at < end:
             holder = self._next(said, at)
             patience_s = self._patience_s(said, at)
@@ -109,7 +106,7 @@ class ReplicaBlockReader:
                 waited_s = perf_counter() - begun_s
                 is_silent = isinstance(
                     error, UnavailableError
-                )  # damage counts even if it comes late
+                )  # damage counts even if it is reported late
                 if is_silent and patience_s is not None and waited_s >= patience_s:
                     self.conduct.hedged(holder.datanode_id, waited_s)
                     holder.is_late = True
@@ -118,8 +115,8 @@ class ReplicaBlockReader:
                 said[holder.datanode_id] = str(error)
 
     def _patience_s(self, said: dict[str, str], at: int) -> float | None:
-        """Return how long to wait for the first replica. Return None for no limit, as for a large
-        block, which is sent while it is read."""
+        """Return how long to wait for the first replica, in seconds. Return None for no limit; a
+        large block has none, because it is sent while it is read."""
         if self.length_bytes > SMALL_BYTES_MAX or at or said:
             return None
         if len(self.holders) < 2:
@@ -130,8 +127,8 @@ class ReplicaBlockReader:
         return self.conduct.patience_s()
 
     def _next(self, said: dict[str, str], at: int) -> ReplicaSource:
-        """Return the replica to ask next for the chunk at `at`. Raise UnavailableError if all were
-        asked."""
+        """Return the replica to ask next for the chunk at `at`. Raise UnavailableError if all
+        replicas were asked."""
         if not said and self.holders:
             first = self.holders[0]
             if not first.is_late and not first.fault_count:
@@ -153,7 +150,7 @@ class ReplicaBlockReader:
     def _parts(
         self, holder: ReplicaSource, at: int, patience_s: float | None = None
     ) -> Iterator[Data]:
-        """Yield the block of this replica from the byte at `at` on."""
+        """Yield this replica's data of the block from the byte at `at` on."""
         if holder.silent_count >= SILENT_COUNT_MAX:
             raise RefusedError(
                 Code.INELIGIBLE, "did not answer, and is not asked again for this block"
@@ -192,7 +189,7 @@ class ReplicaBlockReader:
         )
 
     def _note(self, holder: ReplicaSource, error: SutureError) -> None:
-        """Record a holder's fault, so that healthy holders are asked before it."""
+        """Record a replica's fault, so that replicas without faults are asked first."""
         holder.fault_count += 1
         self.faults[holder.datanode_id] = str(error)
         if isinstance(error, UnavailableError):

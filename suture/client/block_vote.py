@@ -1,4 +1,4 @@
-"""The deciding row of each block of a container, chosen from the rows of its replicas."""
+"""Choice of one block record per block of a container, from the records of its replicas."""
 
 from dataclasses import dataclass, field
 
@@ -11,9 +11,10 @@ from suture.errors import RefusedError
 
 @dataclass(slots=True)
 class BlockVote:
-    """The blocks of one container, from the rows of several replicas.
+    """The blocks of one container, from the block records of several replicas.
 
-    Of two rows of a block the row with more commits counts, because a replica may have missed some.
+    Of two records of a block, the one with the higher commit id counts, because a replica may have
+    missed commits.
     """
 
     container_id: int
@@ -22,7 +23,7 @@ class BlockVote:
     _lengths: dict[int, dict[int, int]] = field(default_factory=dict)  # of groups, by index
 
     def add(self, block: BlockData, index: int) -> None:
-        """Add a row of the replica with this index; 0 = a whole copy."""
+        """Add a block record of the replica with this index; index 0 is a whole copy."""
         block_id = block.block_id
         known = self.shown.get(block_id, block)
         self.shown[block_id] = max(known, block, key=lambda one: (one.bcsid, one.length_bytes))
@@ -33,7 +34,7 @@ class BlockVote:
             of_index[index] = max(of_index.get(index, 0), length_bytes)
 
     def scheme(self) -> Scheme | None:
-        """Return the erasure code that the blocks name; None if no block names one."""
+        """Return the erasure code that the block records name; None if no record names one."""
         for block in self.shown.values():
             text = dict(block.metadata).get(SCHEME, "")
             try:
@@ -44,15 +45,15 @@ class BlockVote:
         return None
 
     def length_bytes(self, block_id: int, scheme: Scheme | None, *, is_coded: bool) -> int:
-        """Return a block's length in file bytes; for a block group, that of all its shards
-        together."""
+        """Return a block's length in bytes of the file. For a block group, this covers all its
+        shards together."""
         if not is_coded:
             return sum(chunk.length_bytes for chunk in self.shown[block_id].chunks)
         told = self._lengths.get(block_id, {0: 0}).values()
         return max(told) if scheme is None else longest_of_enough(scheme, told)
 
     def part(self, block_id: int, length_bytes: int) -> PartBlock | None:
-        """Return a block as a part of a file; None if it does not name its file."""
+        """Return the block as a part of a file; None if the block's metadata names no file."""
         block = self.shown[block_id]
         return part_of(
             dict(block.metadata),

@@ -1,4 +1,6 @@
-"""Stores and fetches keys, each call to its end. `async_client` has the same for asyncio."""
+"""Synchronous client that stores and reads keys; `async_client` has the same methods for
+asyncio.
+"""
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -28,7 +30,8 @@ Progress: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """A stored key. It `is_lost` if a container with some of its blocks was given up."""
+    """A stored key. `is_lost` is True if an operator marked a container with some of its blocks as
+    lost."""
 
     key: str
     size_bytes: int
@@ -38,7 +41,8 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """A key that was just stored: durable on at least `replicas_min` datanodes."""
+    """A key that was just stored. Each of its blocks is durable on at least `replicas_min`
+    datanodes."""
 
     key: str
     size_bytes: int
@@ -46,10 +50,10 @@ class PutResult:
 
 
 class Client:
-    """A cluster, through its control plane. Use as a context manager. Thread-safe.
+    """Client of a cluster; it connects to the control plane. Use as a context manager. Thread-safe.
 
-    All methods raise the errors of `suture.errors`. Every byte that is read is verified; if one
-    replica is damaged, another one is read.
+    All methods raise the errors of `suture.errors`. The client verifies every byte that it reads.
+    If one replica is damaged, it reads another one.
     """
 
     def __init__(
@@ -61,10 +65,11 @@ class Client:
         tls_ca: str | os.PathLike[str] | None = None,
         allow_plaintext: bool = False,
     ) -> None:
-        """`scm`: host:port of the control plane. The three PEM files go together, and are reloaded
-        when they change; without them only this machine is called, unless `allow_plaintext`.
+        """`scm` is host:port of the control plane. The three PEM files must be given together, and
+        are reloaded when they change. Without them the client calls only addresses of this machine,
+        unless `allow_plaintext` is True.
 
-        Does not connect yet. Raise RefusedError(INVALID_CONFIG) naming an invalid file.
+        The constructor does not connect. Raise RefusedError(INVALID_CONFIG) if a file is invalid.
         """
         named = {"certificate": tls_certificate, "key": tls_key, "ca": tls_ca}
         files = files_of(
@@ -82,8 +87,7 @@ class Client:
 
     def close(self) -> None:
         """Close every connection. Running calls of other threads and later calls fail with
-        UnavailableError; a key that was being stored is complete or absent.
-        """
+        UnavailableError. A put that is interrupted has stored its key completely or not at all."""
         self._cluster.close()
 
     def put(
@@ -95,7 +99,8 @@ class Client:
         replication: str = "",
         progress: Progress = lambda _: None,
     ) -> PutResult:
-        """Store `content` under `key`, and return when it is durable. Raise KeyExists.
+        """Store `content` under `key`, and return when it is durable. Raise KeyExists if the key
+        exists and `replace` is False.
 
         See `put_many`.
         """
@@ -112,13 +117,14 @@ class Client:
         replication: str = "",
         progress: Progress = lambda _: None,
     ) -> "tuple[PutResult, ...]":
-        """Store many keys, some at a time; return them in the given order.
+        """Store many keys, several at the same time; return the results in the given order.
 
         `replication` names an erasure code, such as rs-6-3-1024k; by default each replica is a
-        whole copy. The first failure stops the rest, and keys already stored stay. A restart of the
-        control plane is waited out, up to two minutes. `progress` receives, from several threads,
-        the number of bytes sent, and a negative number when they are sent again; an exception in it
-        stops the call.
+        whole copy. After the first failure no more keys are stored; keys that are already stored
+        remain. If the control plane restarts, the call waits up to two minutes.
+
+        `progress` is called by several threads with the number of bytes sent. The number is
+        negative if bytes have to be sent again. An exception in `progress` stops the call.
         """
         scheme = parse_scheme(replication) if replication else None
         with Spool() as spool, self._asked():
@@ -132,15 +138,16 @@ class Client:
     def get(self, key: str, *, start: int = 0, stop: int | None = None) -> bytes:
         """Return the contents of `key`, or its bytes from `start` to before `stop`.
 
-        As with slices, positions beyond the end are ignored. Blocks outside of the range are not
-        read.
+        As with slices, positions beyond the end are ignored. The client reads only the blocks in
+        the range.
         """
         return b"".join(self.stream(key, start=start, stop=stop))
 
     def stream(self, key: str, *, start: int = 0, stop: int | None = None) -> Pieces:
-        """Yield the same in pieces of at most a few MiB; the datanodes send a little ahead.
+        """Yield the contents of `key` as `get` returns them, in pieces of at most a few MiB. The
+        datanodes send a little ahead.
 
-        Raise KeyNotFound here, before the first piece is taken.
+        Raise KeyNotFound when the method is called, before the first piece is taken.
         """
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"invalid range of bytes: {start} to {stop}")
@@ -149,9 +156,9 @@ class Client:
     def download(
         self, key: str, path: str | os.PathLike[str], *, progress: Progress = lambda _: None
     ) -> None:
-        """Write the contents of `key` to a file, which is then complete and durable, or unchanged.
-        `progress` receives the number of bytes written; an exception in it stops the call.
-        """
+        """Write the contents of `key` to a file. Afterwards the file is complete and durable, or
+        unchanged. `progress` receives the number of bytes written; an exception in it stops the
+        call."""
 
         def pieces() -> Iterator[bytes]:
             for piece in self.stream(key):
@@ -161,12 +168,13 @@ class Client:
         write_whole(Path(path), pieces())
 
     def list(self, prefix: str = "") -> Iterator[KeyInfo]:
-        """Yield the keys that begin with `prefix`, by name; fetches up to a thousand at a time."""
+        """Yield the keys that begin with `prefix`, by name. One request returns up to a thousand
+        keys."""
         for page in self.pages(prefix):
             yield from page
 
     def pages(self, prefix: str = "") -> Generator[tuple[KeyInfo, ...], None, None]:
-        """Yield the same page by page."""
+        """Yield the keys that begin with `prefix`, page by page."""
         if fault := key_fault(prefix, is_beginning=True):
             raise ValueError(f"invalid prefix {prefix!r}: it {fault}")
         with self._asked():
@@ -174,14 +182,15 @@ class Client:
                 yield tuple(_info(key) for key in page)
 
     def info(self, key: str) -> KeyInfo:
-        """Return the facts of a key. Raise KeyNotFound."""
+        """Return size, time and state of a key. Raise KeyNotFound if there is no such key."""
         return _info(self._found(key).key)
 
     def delete(self, key: str) -> None:
-        """Delete a key; datanodes delete its blocks in the background. Raise KeyNotFound.
+        """Delete a key; datanodes delete its blocks in the background. Raise KeyNotFound if there
+        is no such key.
 
-        A restart of the control plane is waited out, up to two minutes. A key that another client
-        stores under this name meanwhile stays.
+        If the control plane restarts, the call waits up to two minutes. A key that another client
+        stores under this name in the meantime is not deleted.
         """
         with self._asked():
             (deletion,) = delete_keys(self._cluster.scm, [_checked(key)])
@@ -190,9 +199,8 @@ class Client:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Convert errors of the body to those that callers distinguish; if the client was closed,
-        to that error.
-        """
+        """Convert errors of the body to the subclasses that callers distinguish. If the client was
+        closed, raise the error for a closed client."""
         try:
             with by_kind():
                 yield
@@ -233,7 +241,7 @@ def _info(key: scm_pb2.KeyInfo) -> KeyInfo:
 
 
 def _source(key: str, content: Content, spool: Spool) -> SourceFile:
-    """Return a source that can be read more than once; a copy, if needed, is in `spool`."""
+    """Return a source that can be read more than once. Content that cannot is copied to `spool`."""
     _checked(key)
     if isinstance(content, bytes | bytearray | memoryview):
         data = bytes(content)

@@ -1,7 +1,7 @@
 """The client: stores files under keys, and reads them back from any replica.
 
-Reads trust no datanode: every window of every chunk is verified, and a chunk that is bad in one
-replica is read from another.
+The client trusts no datanode. It verifies every window of every chunk, and reads a chunk that is
+bad in one replica from another replica.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 LANES_DEFAULT: Final = 4  # parallel writer sessions, each with its own container
 NOWHERE: Final = scm_pb2.ContainerReplicas()
-AHEAD_BYTES: Final = 1024**2  # left of a block when the next is requested: more fills caches
+AHEAD_BYTES: Final = 1024**2  # bytes left of a block when the next is requested: more fills caches
 
 
 class ClusterClient:
-    """Stores and fetches keys through one SCM. Use it as a context manager. Thread-safe."""
+    """Stores and reads keys through one SCM. Use it as a context manager. Thread-safe."""
 
     def __init__(self, scm_address: str, *, security: Security = LOOPBACK_ONLY) -> None:
         self.security = security
@@ -60,9 +60,10 @@ class ClusterClient:
         self.close()
 
     def close(self) -> None:
-        """End the kept sessions, close every connection and open no new ones. Operations in other
-        threads end soon, each with its own error; `is_closed` explains why. The control plane is
-        closed first, so that no thread reports datanodes that fail because of this."""
+        """End the kept sessions, close every connection, and open no new ones. Operations in other
+        threads fail soon, each with its own error; `is_closed` explains why. The connection to the
+        control plane is closed first. Otherwise threads would report their datanodes to it as
+        failed."""
         with self._lock:
             was_closed, self.is_closed = self.is_closed, True
         if not was_closed:
@@ -85,19 +86,20 @@ class ClusterClient:
         progress: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
     ) -> tuple[list[StoredFile], list[int]]:
-        """Store every source; return the stored files and the containers that hold them.
+        """Store every source; return the stored files and the containers that have their blocks.
 
-        With a `scheme` the files are erasure-coded, otherwise each replica is a whole copy.
+        With a `scheme` the files are erasure-coded; otherwise each replica is a whole copy. `close`
+        asks the SCM to close those containers. `progress` is called by several threads with the
+        bytes sent to all replicas.
 
-        `progress` receives the bytes sent to all replicas, from several threads. `close` asks the
-        SCM to close those containers. The first failure stops the rest and is raised, with
-        `stored_files` among its facts; keys committed before it stay stored. A control plane that
-        restarts, or is in safe mode, is awaited for up to two minutes; `waits` receives the reason,
-        from several threads. If it stays away after everything is stored, that is an error only
-        with `close`.
+        The first failure stops the call and is raised, with `stored_files` among its facts; keys
+        that were already committed remain stored. If the control plane restarts or is in safe mode,
+        the call waits up to two minutes, and `waits` receives the reason, from several threads. If
+        the control plane does not return after everything is stored, that is an error only with
+        `close`.
 
-        Small files that several threads store at the same time travel together. The sessions of a
-        put that succeeds are kept for the next one, until the client is closed.
+        Small files that several threads store at the same time are stored in one batch. After a
+        successful put, its sessions are kept for the next put until the client is closed.
         """
         if len(sources) == 1 and scheme is None and not close and is_small(sources[0]):
             try:
@@ -138,7 +140,8 @@ class ClusterClient:
         *,
         replace: bool,
     ) -> None:
-        """Let every session store its share. Stop all when one fails, and on Ctrl-C."""
+        """Let every session store its share. Stop all sessions when one of them fails, and on
+        Ctrl-C."""
         with ThreadPoolExecutor(len(sessions) or 1, thread_name_prefix="put") as pool:
             futures = [
                 pool.submit(put_share, session, share, replace, stored)
@@ -152,11 +155,11 @@ class ClusterClient:
                     session.stopped = True
 
     def find(self, key: str) -> scm_pb2.LookupKeyResponse:
-        """Return the location and length of `key`."""
+        """Return the location and length of `key`. Raise RefusedError if there is no such key."""
         return self.scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
 
     def get(self, key: str, *, datanode_id: str | None = None) -> Iterator[Data]:
-        """Yield the bytes of `key`, every window verified; see `read`."""
+        """Yield the verified bytes of `key`; see `read`."""
         return self.read(self.find(key), datanode_id=datanode_id)
 
     def read(
@@ -167,16 +170,16 @@ class ClusterClient:
         start: int = 0,
         stop: int | None = None,
     ) -> Iterator[Data]:
-        """Yield the verified bytes of a key that was found, from `start` to before `stop`; read
-        only blocks in that range.
+        """Yield the verified bytes of a key from `start` to before `stop`. `answer` is the result
+        of `find`. The client reads only the blocks in that range.
 
-        With `datanode_id`, or a prefix of it, read that replica only. Otherwise read each chunk
-        from any replica that has it healthy. Only verified bytes are yielded. Obstacles to reading
-        an erasure-coded key as it was written are added to `degraded`.
+        With `datanode_id`, or a prefix of it, read only the replica on that datanode. Otherwise
+        read each chunk from any replica in which it is intact. If an erasure-coded key must be read
+        degraded, the obstacles are added to `degraded`.
 
-        Containers may move while a large key is read: when bytes become unavailable, look the key
-        up again and continue there. Raise RefusedError(KEY_REPLACED) if it has other blocks by
-        then, so that two versions are never mixed.
+        Containers may move while a large key is read. When bytes become unavailable, the client
+        looks the key up again and continues at the same position. Raise RefusedError(KEY_REPLACED)
+        if the key then has other blocks, so that two versions are never mixed.
         """
         at, looked_up_at = start, -1
         while True:
@@ -195,7 +198,7 @@ class ClusterClient:
         self, answer: scm_pb2.LookupKeyResponse, error: UnavailableError
     ) -> scm_pb2.LookupKeyResponse:
         """Return the present location of a key. Raise `error`, the cause of the lookup, if the
-        location is unchanged or unknown."""
+        location is unchanged or cannot be looked up."""
         key = answer.key.key
         try:
             now = self.find(key)
@@ -260,7 +263,8 @@ class ClusterClient:
         located: Mapping[int, scm_pb2.ContainerReplicas],
         datanode_id: str | None,
     ) -> ReplicaBlockReader | None:
-        """Return a reader for the next block whose transfer has started."""
+        """Return a reader for the next block, with its transfer started; None for an erasure-coded
+        block."""
         found = located.get(location.block_id.container_id, NOWHERE)
         if found.scheme:
             return None
@@ -269,7 +273,7 @@ class ClusterClient:
         return reader
 
     def peer(self, datanode: NodeAddress) -> Peer:
-        """Return the connection to a datanode, made on first use."""
+        """Return the connection to a datanode; it is created on first use."""
         key = datanode.datanode_id, datanode.address
         known = self._peers.get(key)
         if known is not None:
@@ -290,9 +294,10 @@ class ClusterClient:
         found: scm_pb2.ContainerReplicas,
         datanode_id: str | None,
     ) -> ReplicaBlockReader:
-        """Return a reader for one block; replicas that did best in earlier blocks are asked first.
+        """Return a reader for one block. It asks the replicas first that failed least in earlier
+        blocks.
 
-        Raise RefusedError if none of its replicas is on `datanode_id`.
+        Raise RefusedError if there are replicas, but none of them is on `datanode_id`.
         """
         block_id = location.block_id
         spread = rotate_replicas(found.replicas, found.equal_count, block_id.local_id)
@@ -341,7 +346,7 @@ class ClusterClient:
                 self.degraded.setdefault(f"shard {index}", "no datanode gives it")
 
     def _executor(self) -> ThreadPoolExecutor:
-        """Return the threads that fetch cells, made on first use."""
+        """Return the threads that fetch cells; they are created on first use."""
         with self._lock:
             if self.is_closed:
                 raise ChannelClosed
@@ -357,15 +362,16 @@ class ClusterClient:
 
 
 def containers_of(stored: Sequence[StoredFile]) -> list[int]:
-    """Return the containers that hold these files, in order."""
+    """Return the ids of the containers that have blocks of these files, in order."""
     return sorted({b.block_id.container_id for item in stored for b in item.blocks})
 
 
 def rotate_replicas(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:
-    """Return replicas in the order to ask for a block; the first `equal_count` take turns at being
-    first.
+    """Return replicas in the order to ask for a block. The first `equal_count` replicas take turns
+    at being first.
 
-    The block's id decides, so that all clients ask the same replica, which has the block in memory.
+    The block's id determines the order. All clients therefore ask the same replica, whose page
+    cache contains the block.
     """
     if equal_count < 2:
         return list(replicas)
@@ -377,8 +383,8 @@ def rotate_replicas(replicas: Sequence[T], equal_count: int, block_id: int) -> l
 def _ended(
     futures: "Sequence[Future[None]]", sessions: Sequence[WriterSession]
 ) -> "set[Future[None]]":
-    """Wait for all, or until one has failed; return those that have ended. Meanwhile the sessions
-    are renewed at the control plane."""
+    """Wait until all have ended, or one has failed; return those that have ended. During the wait,
+    renew the sessions at the control plane."""
     while True:
         patience_s = min((session.state.renew_s for session in sessions), default=None)
         done, pending = wait(futures, patience_s, FIRST_EXCEPTION)

@@ -1,9 +1,10 @@
-"""Container contents reported by datanodes, for a control plane restored from an old backup.
+"""Contents of a container as its datanodes report them, for a control plane restored from an old
+backup.
 
-    container ──each replica: its blocks, tombstones──► blocks that can be read, parts of files
-                                                       └──► blocks with nothing but tombstones
+Each replica reports its blocks and its tombstones. From them the module derives the blocks that can
+be read, as parts of files, and the blocks of which only tombstones remain.
 
-A datanode that does not answer is named, and nothing is concluded from its silence.
+The result names each datanode that does not answer. Nothing is concluded from a missing answer.
 """
 
 from collections.abc import Callable
@@ -24,10 +25,10 @@ class DiscoveredContainer:
 
     container_id: int
     scheme: str = ""
-    parts: list[PartBlock] = field(default_factory=list)  # blocks that can be read
+    parts: list[PartBlock] = field(default_factory=list)  # readable blocks
     nameless: list[int] = field(default_factory=list)  # readable blocks of unknown files
-    deleted: list[int] = field(default_factory=list)  # only their tombstones are left
-    torn: list[int] = field(default_factory=list)  # with too few shards
+    deleted: list[int] = field(default_factory=list)  # only tombstones of these blocks remain
+    torn: list[int] = field(default_factory=list)  # blocks with too few shards
     silent: dict[str, str] = field(default_factory=dict)  # datanode -> error
     last_local_id: int = 0
 

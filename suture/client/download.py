@@ -1,4 +1,4 @@
-"""Downloads of a file: complete under its name, or absent."""
+"""Downloads of a file: the complete file appears under its name, or no file."""
 
 import os
 import stat
@@ -13,11 +13,12 @@ from suture.wire.mapping.blockpieces import Data
 
 
 def write_whole(path: Path, pieces: Iterable[Data]) -> None:
-    """Write `pieces` to a durable temporary file, and rename it: the file appears complete or not
-    at all.
+    """Write `pieces` to a durable temporary file and rename it. The file appears complete or not at
+    all.
 
-    A device or a pipe is written to and never replaced. A link stays, and its target is replaced;
-    an existing file keeps its mode. Raise RefusedError(IO_EXCEPTION) if it cannot be written.
+    If the target is a device or a pipe, the pieces are written into it, and it is not replaced. If
+    it is a link, the link stays and its target is replaced. An existing file keeps its mode. Raise
+    RefusedError(IO_EXCEPTION) if it cannot be written.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     try:

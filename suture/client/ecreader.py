@@ -1,7 +1,8 @@
-"""Read block groups: intact data cells, and the others computed from the remaining cells.
+"""Reader of block groups: it reads the intact data cells and computes the others.
 
-Every cell is verified, and computed cells must match the stripe checksum that the writer recorded,
-if there is one. Obstacles are reported, because a group that is read degraded needs repair.
+The reader verifies every cell. Computed cells must match the stripe checksum that the writer
+recorded, if there is one. The reader reports each obstacle, because a group that must be read
+degraded needs repair.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ READ_STATES: Final = TREE_STATES | {ReplicaState.OPEN, ReplicaState.CLOSING}
 
 
 class GroupReader:
-    """Reads the groups of one container. `account.replaced` describes the obstacles."""
+    """Reads the groups of one container. `account.replaced` maps datanodes to the obstacles."""
 
     def __init__(
         self,
@@ -49,8 +50,8 @@ class GroupReader:
     def read(
         self, block_id: BlockId, length_bytes: int, start: int = 0, stop: int | None = None
     ) -> Iterator[Data]:
-        """Yield a group's data from `start` to before `stop`; read only the stripes in that range.
-        Raise UnavailableError if the data cannot be read."""
+        """Yield a group's data from `start` to before `stop`, reading only the stripes in that
+        range. Raise UnavailableError if the data cannot be read."""
         agreed = resolve_group(self._scheme, block_id, self._sources.block(block_id))
         where = f"block group {block_id} of container {self._sources.container_id}"
         if isinstance(agreed, OrphanGroup):

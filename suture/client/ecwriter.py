@@ -1,10 +1,12 @@
-"""Write files as block groups: each stripe to all shards at once, with its parity.
+"""Writer of block groups: each stripe goes to all shards at once, with its parity.
 
-    file ──► pieces, one group each ──► stripes ──► cells, one to each shard ──► commits ──► keys
-                                          in one stream each, the commit at its end
+The writer divides a file into groups and each group into stripes. It sends the cells of a stripe to
+their shards, in one stream per shard. The end of each stream carries the commit. The keys are
+committed last.
 
-If a shard fails, the group is written again elsewhere, as in Ozone, because a group with fewer
-shards than its code requires would start out degraded. What was written of it is an orphan.
+If a shard fails, the writer writes the whole group again to another container, as Ozone does. A
+group with fewer shards than its code requires would start degraded. The cells that were already
+written become orphans.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -64,7 +66,7 @@ class EcWriterSession(WriterSession):
         return [[one] for one in placed]
 
     def _write_run(self, run: Sequence[Placed]) -> int:
-        """Write one group in a stream to each shard; return the number of shards."""
+        """Write one group in one stream to each shard; return the number of shards."""
         [(piece, allocation)] = run
         container_id = ContainerId(allocation.block_id.container_id)
         if len(allocation.replicas) != self._code.shard_count:
@@ -87,7 +89,8 @@ class EcWriterSession(WriterSession):
     def _stream_group(
         self, piece: FilePart, allocation: scm_pb2.BlockAllocation, shards: "_Shards"
     ) -> None:
-        """Write the group in one stream to each shard. Raise TooFewWritableReplicas."""
+        """Write the group in one stream to each shard. Raise TooFewWritableReplicas if a shard
+        fails."""
         opens = {
             index: self._stream(replica)
             for index, replica in enumerate(allocation.replicas, start=1)
@@ -136,8 +139,8 @@ class EcWriterSession(WriterSession):
         )
 
     def _is_keeper(self, index: int) -> bool:
-        """Return whether a shard stores stripe checksums: the first and the parity shards, as in
-        Ozone."""
+        """Return whether a shard stores stripe checksums. As in Ozone, the first shard and the
+        parity shards do."""
         return index == 1 or self._code.is_parity(index)
 
 
@@ -186,7 +189,7 @@ class _Shards:
         )
 
     def _each(self, method: str, requests: Mapping[int, object]) -> None:
-        """Call all datanodes at once. Raise TooFewWritableReplicas when a call fails."""
+        """Call all datanodes at once. Raise TooFewWritableReplicas if a call fails."""
 
         def call(indexes: Collection[int]) -> dict[int, SutureError]:
             return failures_of({i: (getattr(self._stubs[i], method), requests[i]) for i in indexes})
@@ -194,7 +197,8 @@ class _Shards:
         self.check(call_until_accepted(call, list(requests), self._check_stopped))
 
     def check(self, failures: Mapping[int, SutureError]) -> None:
-        """Record which shards failed, and why. Raise TooFewWritableReplicas if any did."""
+        """Record the failed shards with their errors. Raise TooFewWritableReplicas if there are
+        any."""
         reasons = []
         for index, error in failures.items():
             self._failed[self._container_id, self._names[index]] = str(error)
@@ -204,7 +208,8 @@ class _Shards:
 
 
 class _Streams:
-    """Streams to some shards of a group. Leaving the context early ends them all."""
+    """Streams to some shards of a group. If the context is left early, all streams are
+    cancelled."""
 
     def __init__(self, opens: Mapping[int, Open], message_count: int) -> None:
         self._lanes = {
@@ -219,7 +224,7 @@ class _Streams:
 
     def __exit__(self, *_: object) -> None:
         for lane in self._lanes.values():
-            lane.cancel()  # no effect on a lane that has ended
+            lane.cancel()  # no effect on a stream that has ended
 
     def write(
         self,
@@ -227,7 +232,7 @@ class _Streams:
         chunks: Mapping[int, ChunkInfo],
         cells: Mapping[int, bytes],
     ) -> None:
-        """Send the cells of one stripe when there is room for them."""
+        """Send the cells of one stripe; wait until there is room for them."""
         for index, lane in self._lanes.items():
             if index in chunks:
                 block = new_blocks_message.new_block_message(
@@ -236,7 +241,7 @@ class _Streams:
                 lane.send(new_blocks_message.encode([block], [cells[index]]))
 
     def commit(self, block_id: container_pb2.BlockId, blocks: Mapping[int, BlockData]) -> None:
-        """Commit the group; `failures` returns whether the commit succeeded."""
+        """Send the commit of the group; `failures` returns whether it succeeded."""
         for index, lane in self._lanes.items():
             metadata = blocks[index].metadata
             last = new_blocks_message.new_block_message(
@@ -246,6 +251,7 @@ class _Streams:
             lane.send(None)
 
     def failures(self) -> dict[int, SutureError]:
-        """Wait until the whole group is durable; return the shards where it is not, and why."""
+        """Wait until the whole group is durable; return the shards on which the commit failed, with
+        their errors."""
         answers = {index: lane.failure() for index, lane in self._lanes.items()}
         return {index: error for index, error in answers.items() if error is not None}

@@ -1,7 +1,7 @@
-"""Fan-out of one stream of messages to several datanodes; each message is made once.
+"""Fan-out of one stream of messages to several datanodes; each message is encoded once.
 
 Each datanode has a lane, a queue of a few messages. The slowest datanode sets the pace. A datanode
-that fails or takes nothing for too long is dropped, and the others go on.
+that fails, or accepts nothing for too long, is dropped, and the others continue.
 """
 
 import random
@@ -32,7 +32,8 @@ class ReplicaStream:
     """The stream to one datanode."""
 
     def __init__(self, open_call: Open, *, message_timeout_s: float, message_count: int) -> None:
-        """Begin the call; `message_timeout_s` applies to each message, and to the answer."""
+        """Begin the call. `message_timeout_s` limits the wait for room for each message, and for
+        the answer."""
         self._timeout_s = message_timeout_s
         self._waiting: Queue[bytes | None] = Queue(WAITING_MAX)
         self._has_ended = False
@@ -41,8 +42,8 @@ class ReplicaStream:
         self._answer.add_done_callback(self._end)
 
     def send(self, message: bytes | None) -> None:
-        """Queue a message, or with None the end, when there is room for it. Drop it if the lane has
-        ended or takes nothing; `failure` returns the reason."""
+        """Queue a message, or None for the end, when there is room. If the lane has ended, drop the
+        message. If there is no room in time, cancel the call; `failure` returns the reason."""
         if self._has_ended:
             return
         try:
@@ -51,7 +52,7 @@ class ReplicaStream:
             self._answer.cancel()
 
     def failure(self) -> SutureError | None:
-        """Wait for the answer; return why there is none, or None for success."""
+        """Wait for the answer. Return None for success, or the error."""
         try:
             self._answer.result(timeout=self._timeout_s)
         except grpc.RpcError as error:
@@ -62,7 +63,7 @@ class ReplicaStream:
         return None
 
     def cancel(self) -> None:
-        """Cancel the call, whatever was sent."""
+        """Cancel the call."""
         self._answer.cancel()
 
     def _end(self, _answer: object) -> None:
@@ -71,16 +72,16 @@ class ReplicaStream:
         with suppress(Empty):
             while True:
                 self._waiting.get_nowait()
-        with suppress(Full):  # a message came meanwhile, and wakes that thread instead
+        with suppress(Full):  # a message was queued in between, and wakes that thread instead
             self._waiting.put_nowait(None)
 
 
 def broadcast(
     messages: Iterator[bytes], lanes: Mapping[str, ReplicaStream]
 ) -> dict[str, SutureError]:
-    """Send all messages on all lanes; return those that failed, and why.
+    """Send all messages on all lanes; return the names of the lanes that failed, with their errors.
 
-    What `messages` raises ends all calls.
+    If `messages` raises an exception, cancel all calls and raise it.
     """
     try:
         for message in messages:
@@ -101,11 +102,11 @@ def call_until_accepted(
     names: Collection[Name],
     check: Callable[[], None],
 ) -> dict[Name, SutureError]:
-    """Call all at once; return those that failed, and why.
+    """Call all datanodes in parallel; return the failed datanodes with their errors.
 
-    A busy datanode does not count as failed. It is called again after growing pauses, for
-    `BUSY_PATIENCE_S`, so a call must be repeatable. Raise what `check` raises before a call is
-    repeated.
+    A busy datanode does not count as failed. It is called again with growing pauses for up to
+    `BUSY_PATIENCE_S`, so calls must be idempotent. `check` is called before each retry; an
+    exception that it raises is passed on.
     """
     failed = dict(call(names))
     deadline_s = time.monotonic() + BUSY_PATIENCE_S

@@ -1,4 +1,6 @@
-"""Pieces of a file to store, one per block or block group, and the chunks of each."""
+"""Pieces of a file to store, and the chunks of each piece. A piece becomes one block or block
+group.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to store under its key. If `data` is set it is the content, and `path` is only a
+    """A file to store under its key. If `data` is set, it is the content, and `path` is only a
     name."""
 
     key: str

@@ -23,8 +23,8 @@ class FileSpan:
 def spans_of(
     blocks: Iterable[scm_pb2.BlockLocation], start: int = 0, stop: int | None = None
 ) -> list[FileSpan]:
-    """Return the spans, in block order, that hold the bytes of a file from `start` to before
-    `stop`, or to its end. Omit blocks outside the range."""
+    """Return the spans, in block order, that contain the bytes of a file from `start` to before
+    `stop`; without `stop`, to the file's end. Blocks outside the range are omitted."""
     spans: list[FileSpan] = []
     at = 0  # offset of the block in the file
     for location in blocks:

@@ -1,7 +1,8 @@
 """Key names: validation, listing and deletion.
 
-which key is it? ──► delete that one ──no answer──► again, as long as a restart takes
-                                                    not found: the attempt before deleted it
+A delete first asks the SCM which version of each key exists, and then deletes exactly these
+versions. If the control plane does not answer, the client repeats the delete for as long as a
+restart takes. A repeated delete that finds no such key means that the previous attempt deleted it.
 """
 
 import unicodedata
@@ -34,8 +35,8 @@ def key_fault(text: str, *, is_beginning: bool = False) -> str:
 
 
 def checked_key(text: str, where: str = "KEY", *, is_beginning: bool = False) -> str:
-    """Return a valid key or key prefix. Raise RefusedError, naming `where` it was given, if it is
-    invalid."""
+    """Return a valid key or key prefix. Raise RefusedError if it is invalid; the error names
+    `where` it was given."""
     fault = key_fault(text, is_beginning=is_beginning)
     if fault:
         shown = text[:SHOWN_CHARS].encode("unicode_escape").decode()  # it may not be printable
@@ -46,8 +47,8 @@ def checked_key(text: str, where: str = "KEY", *, is_beginning: bool = False) ->
 def key_pages(
     scm: ScmClient, prefix: str, container_ids: frozenset[int] = frozenset()
 ) -> Iterator[list[scm_pb2.KeyInfo]]:
-    """Yield the keys that begin with `prefix`, one page per request to the control plane; with
-    `container_ids`, only those with a block in one of these."""
+    """Yield the keys that begin with `prefix`, one page per request to the control plane. With
+    `container_ids`, yield only keys with a block in one of these containers."""
     start_after = ""
     while True:
         page = scm.list_keys(
@@ -73,9 +74,9 @@ def delete_keys(
 ) -> Sequence[scm_pb2.KeyDeletion]:
     """Delete keys; return the result of each, in the order given: OK, or KEY_NOT_FOUND.
 
-    A control plane that stops answering after it has listed the keys is being restarted: repeat the
-    request for up to two minutes, reporting to `waits`. Only the listed versions are deleted. A
-    file stored under the name since then stays, because for its writer the delete came first.
+    If the control plane stops answering after it has listed the keys, it is being restarted. The
+    request is then repeated for up to two minutes, and each error is reported to `waits`. Only the
+    listed versions are deleted. A file that is stored under the same name in the meantime is kept.
     """
     names = list(dict.fromkeys(names))
     shown = scm.show_deletions(scm_pb2.DeleteKeysRequest(keys=names, dry_run=True)).deletions

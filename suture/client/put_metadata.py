@@ -1,11 +1,14 @@
-"""Notes in a block about the file that it is a part of, and files reassembled from such blocks.
+"""Metadata of a block that names its file, and files reassembled from such blocks.
 
-A writer gives each block, beside the key and the number of the part, a note of the put:
+A writer stores three facts with each block: the key, the number of the part, and a note about the
+put:
 
-    put = ID PARTS BYTES AT_MS      of the put, how many parts the file has, its size, its time
+    put = ID PARTS BYTES AT_MS
 
-With it datanodes alone suffice to find a file, and two puts of one key are not mixed. Blocks of
-older writers have no such note; files made of them are marked (`Found.is_certain`). Pure.
+ID identifies the put, PARTS is the number of the file's parts, BYTES its size, AT_MS the time of
+the put. With this metadata, files can be found from the datanodes alone, and two puts of one key
+are not mixed. Blocks of older writers have no note; files made of them are marked
+(`DiscoveredPut.is_certain`). The module is pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,12 +34,12 @@ class PutMetadata:
     at_ms: int
 
     def encoded(self) -> str:
-        """Return the value under `PUT`."""
+        """Return the text to store under the metadata key `PUT`."""
         return f"{self.put_id} {self.part_count} {self.size_bytes} {self.at_ms}"
 
 
 def decoded(text: str) -> PutMetadata | None:
-    """Return the note; None if the text is not one that a writer stores."""
+    """Return the note that `text` encodes; None if no writer stores such a text."""
     put_id, *numbers = text.split(" ")
     values = [number for number in map(_number, numbers) if number is not None]
     if not put_id or len(numbers) != len(PutMetadata.__slots__) - 1 or len(values) != len(numbers):
@@ -58,8 +61,8 @@ def metadata_of(
 
 @dataclass(frozen=True, slots=True)
 class PartBlock:
-    """A readable block and its notes. `length_bytes` is in file bytes; for a block group, of all
-    its shards together."""
+    """A readable block and its metadata. `length_bytes` counts bytes of the file. For a block group
+    it covers all shards together."""
 
     container_id: int
     local_id: int
@@ -73,7 +76,7 @@ class PartBlock:
 def part_of(
     metadata: Mapping[str, str], *, container_id: int, local_id: int, bcsid: int, length_bytes: int
 ) -> PartBlock | None:
-    """Return the block as a part of a file; None if it does not name its file."""
+    """Return the block as a part of a file; None if the block's metadata names no file."""
     key, part = metadata.get(KEY, ""), _number(metadata.get(PART, ""))
     if not key or part is None:
         return None
@@ -85,8 +88,8 @@ def part_of(
 class DiscoveredPut:
     """A put of a key, reassembled from its blocks in the order of its parts.
 
-    `is_whole` means that all parts are there. `is_certain` means that a note confirms it; without a
-    note the last parts may be missing, or belong to another put.
+    `is_whole` means that no part is missing. `is_certain` means that a note confirms this. Without
+    a note the last parts may be missing, or may belong to another put.
     """
 
     key: str
@@ -97,17 +100,19 @@ class DiscoveredPut:
 
     @property
     def size_bytes(self) -> int:
-        """Total bytes of the parts that are there."""
+        """Total bytes of the parts that were found."""
         return sum(block.length_bytes for block in self.blocks)
 
     @property
     def last_local_id(self) -> int:
-        """The highest block id. It orders puts of one key by time, because block ids only grow."""
+        """The highest block id of the put. It orders puts of one key by time, because block ids
+        only grow."""
         return max(block.local_id for block in self.blocks)
 
 
 def files_of(blocks: Iterable[PartBlock]) -> list[DiscoveredPut]:
-    """Assemble blocks to files, one per put of each key, sorted by key, older puts first."""
+    """Assemble blocks to files: one file per put of each key. Sort by key, then older puts
+    first."""
 
     def put_of(block: PartBlock) -> tuple[str, str]:
         return block.key, "" if block.note is None else block.note.put_id
@@ -122,7 +127,7 @@ def files_of(blocks: Iterable[PartBlock]) -> list[DiscoveredPut]:
 def _file(key: str, blocks: list[PartBlock]) -> DiscoveredPut:
     newest: dict[int, PartBlock] = {}
     for block in sorted(blocks, key=lambda one: one.local_id):
-        newest[block.part] = block  # if a part was written again elsewhere, the later one
+        newest[block.part] = block  # if a part was written twice, the later block counts
     parts = tuple(newest[part] for part in sorted(newest))
     is_gapless = [part.part for part in parts] == list(range(len(parts)))
     note = parts[0].note
@@ -133,7 +138,7 @@ def _file(key: str, blocks: list[PartBlock]) -> DiscoveredPut:
         return DiscoveredPut(key, parts, is_whole and is_said, is_certain=True, at_ms=note.at_ms)
     lengths = [part.length_bytes for part in parts]
     is_even = len(set(lengths[:-1])) <= 1 and lengths[-1] <= lengths[0]
-    is_single = len(blocks) == len(parts)  # otherwise they may be of several puts
+    is_single = len(blocks) == len(parts)  # otherwise the blocks may belong to several puts
     return DiscoveredPut(key, parts, is_gapless and is_even and is_single, is_certain=False)
 
 

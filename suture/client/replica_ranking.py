@@ -1,9 +1,10 @@
-"""Conduct of datanodes as seen by one client: slow or failed ones are asked after the others.
+"""Response times and faults of datanodes, as one client sees them; the client asks slow or failed
+datanodes last.
 
-Each datanode has a moving average of its response times; one far above the others' is slow.
-Slowness and failures are forgotten after a while, because a datanode that is not asked may have
-recovered (the replica selection of C3, Suresh et al., NSDI 2015, without its queue lengths, which
-our datanodes do not send).
+Each datanode has a moving average of its response times. A datanode is slow if its average is far
+above those of the others. Slowness and failures are forgotten after a while, because a datanode
+that is not asked may have recovered. This is the replica selection of C3 (Suresh et al., NSDI 2015)
+without its queue lengths, which our datanodes do not send.
 """
 
 import statistics
@@ -12,11 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-WEIGHT: Final = 0.1  # of the last answer in the mean
-SLOW_RATIO: Final = 3.0  # of the median of all means
+WEIGHT: Final = 0.1  # weight of the last answer in the mean
+SLOW_RATIO: Final = 3.0  # multiple of the median of all means that counts as slow
 SLOW_S_MIN: Final = 0.1  # above that median: smaller differences are noise on a busy host
-SLOW_FOR_S: Final = 10.0  # then a slow datanode is tried again
-FAULTY_FOR_S: Final = 60.0  # then a failure is forgotten
+SLOW_FOR_S: Final = 10.0  # after that, a slow datanode is tried again
+FAULTY_FOR_S: Final = 60.0  # after that, a failure is forgotten
 ANSWERS_KEPT: Final = 256  # of all datanodes: they give the usual response time
 ANSWERS_MIN: Final = 32  # before that no request is hedged
 PATIENT_WITH: Final = 0.95  # quantile of the answers
@@ -38,7 +39,7 @@ class DatanodeStats:
         self._faults: dict[str, tuple[int, float]] = {}  # number of blocks, and time of the last
 
     def answered(self, datanode_id: str, duration_s: float) -> None:
-        """Record the time until the first data of a block arrived."""
+        """Record the time until the first data of a block arrived from a datanode."""
         now_s = self._monotonic_s()
         mean_s, noted_s = self._means.get(datanode_id, (duration_s, now_s))
         if now_s - noted_s > SLOW_FOR_S:
@@ -59,8 +60,8 @@ class DatanodeStats:
         self.answered(datanode_id, waited_s)
 
     def patience_s(self) -> float | None:
-        """Return how long to wait before another datanode is asked. Return None for no limit, if
-        nothing is known yet, or too many requests were hedged recently."""
+        """Return how long to wait before another datanode is asked, in seconds. Return None for no
+        limit, if nothing is known yet, or if too many requests were hedged recently."""
         if not self._usual_s or self._hedges_left < 1:
             return None
         return max(self._usual_s, PATIENCE_S_MIN)
@@ -70,8 +71,8 @@ class DatanodeStats:
         self._faults[datanode_id] = (self.fault_count(datanode_id) + 1, self._monotonic_s())
 
     def is_unremarkable(self) -> bool:
-        """Return whether no datanode failed or has a mean that could be slow, so that all ranks are
-        equal."""
+        """Return whether all ranks are equal: no datanode failed, and no mean is high enough to be
+        slow."""
         if self._faults:
             return False
         for mean_s, _ in list(self._means.values()):  # noqa: SIM110 - each read asks; see ADR 0041

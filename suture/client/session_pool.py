@@ -1,8 +1,8 @@
-"""Writer sessions of one client, kept between puts, and the shares of files that each one stores.
+"""Writer sessions of one client, kept between puts, and the division of files among sessions.
 
-A kept session saves a small put the calls that create a container and end a session. The SCM closes
-its container if no put continues in it for `session_idle_ms`, and gives it to another client if
-there is no room for one more, so a kept session blocks nobody.
+A kept session saves a small put the calls that create a container and end a session. A kept session
+does not block other clients. If no put uses its container for `session_idle_ms`, the SCM closes the
+container. If there is no room for another container, the SCM gives it to another client.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ END_TIMEOUT_S: Final = 2.0  # of a client that closes: the SCM ends its sessions
 
 
 class SessionPool:
-    """Lends sessions, each to one put at a time. Thread-safe."""
+    """Pool of sessions; each session serves one put at a time. Thread-safe."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class SessionPool:
         self._stream = stream
         self._kept: list[tuple[str, SessionState]] = []  # with their schemes
         self._is_closed = False
-        self._lock = Lock()  # of the fields above
+        self._lock = Lock()  # protects the fields above
 
     def lend(
         self, scheme: Scheme | None, progress: Callable[[int], None], waits: Waits
     ) -> WriterSession:
-        """Return a session for one put; a kept one, if there is one for the scheme."""
+        """Return a session for one put: a kept one of the same scheme, if there is one."""
         state = self._taken("" if scheme is None else str(scheme))
         if scheme is None:
             return WriterSession(self._scm, self._dial, self._stream, progress, waits, state=state)
@@ -65,7 +65,7 @@ class SessionPool:
         )
 
     def keep(self, session: WriterSession) -> None:
-        """Take back a session after a put that succeeded; end it if enough are kept."""
+        """Take back a session after a put that succeeded. End the session if enough are kept."""
         with self._lock:
             if len(self._kept) < SESSIONS_KEPT_MAX and not self._is_closed:
                 self._kept.append((session.scheme, session.state))
@@ -73,7 +73,7 @@ class SessionPool:
         end_session(session, close=False)
 
     def close(self) -> None:
-        """End the kept sessions, and keep no more."""
+        """End the kept sessions, and keep no more sessions."""
         with self._lock:
             self._is_closed = True
             kept, self._kept = self._kept, []
@@ -86,7 +86,8 @@ class SessionPool:
                 answer.result()
 
     def _taken(self, scheme: str) -> SessionState | None:
-        """Take out the state of the session that was used last, because its container is open."""
+        """Remove and return the state of the session that was used last, because its container is
+        still open."""
         with self._lock:
             for at in reversed(range(len(self._kept))):
                 if self._kept[at][0] == scheme:
@@ -95,7 +96,7 @@ class SessionPool:
 
 
 def end_session(session: WriterSession, *, close: bool) -> None:
-    """End a session; one that the SCM does not end now expires there."""
+    """End a session. If the SCM cannot end it now, the session expires there."""
     with suppress(SutureError):
         session.finish(close=close)
 
@@ -120,8 +121,8 @@ def put_share(
 
 
 def batches(share: Sequence[SourceFile], block_bytes: int) -> Iterator[list[SourceFile]]:
-    """Yield the files in order, in batches whose blocks are allocated at once; a file with more
-    blocks than that is a batch of its own."""
+    """Yield the files in order, in batches whose blocks are allocated together. A file with more
+    blocks than the limit is a batch of its own."""
     return in_groups(
         share,
         lambda source: piece_count(source, block_bytes),

@@ -1,11 +1,12 @@
-"""Small puts of many threads, stored together.
+"""Small puts of many threads, stored together in batches (the group commit of databases).
 
-    put ──► queue ──► a thread takes all that wait ──► one put of a session ──► each put's result
+A put waits in a queue. If no batch is being written, one thread takes the waiting puts and stores
+them as one put of a session. A put that is alone is stored at once. Puts that arrive during a batch
+go into the next batch. Each put then gets its own result.
 
-This is the group commit of databases: a put that is alone is stored at once, and what arrives while
-a batch is written travels together in the next one. After a batch the threads that it stored for
-get a moment to put their next files; otherwise two halves of them would take turns. An error of one
-key fails its own put only.
+After a batch, the next one waits a moment for the threads whose files were just stored. Otherwise
+the threads would split into two halves that take turns. If a batch fails because of one key, only
+the put of that key fails.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,23 +22,23 @@ from suture.client.writer import LOOK_S, StoredFile, Waits, WriterSession
 from suture.errors import SutureError, UnavailableError
 from suture.wire.clients.channel import ChannelClosed
 
-GATHER_S: Final = 0.002  # a tenth of a batch: the threads it stored for put their next file
-SMALL_BYTES_MAX: Final = MESSAGE_BYTES_MAX  # a longer file would hold up the others of its batch
+GATHER_S: Final = 0.002  # a tenth of a batch's time, for the threads whose files were just stored
+SMALL_BYTES_MAX: Final = MESSAGE_BYTES_MAX  # a longer file would delay the others of its batch
 
 
 @dataclass(eq=False, slots=True)
 class _Put:
-    """A put that waits, or is under way."""
+    """A put that waits in the queue or is being stored."""
 
     source: SourceFile
     replace: bool
     progress: Callable[[int], None]
     waits: Waits
     stored: "Future[StoredFile]" = field(default_factory=Future)
-    session: WriterSession | None = None  # that stores it
+    session: WriterSession | None = None  # the session that stores it
     is_reported: bool = True  # the session calls `progress`
-    is_alone: bool = False  # its batch was refused
-    is_abandoned: bool = False  # nobody waits for it any more
+    is_alone: bool = False  # its batch failed, so it is retried alone
+    is_abandoned: bool = False  # its caller no longer waits for it
 
 
 class SmallPuts:
@@ -47,9 +48,9 @@ class SmallPuts:
         self._pool = pool
         self._waiting: list[_Put] = []
         self._under_way: list[_Put] = []  # one batch: two would be smaller, at the same cost each
-        self._thread: ThreadPoolExecutor | None = None  # made on first use
+        self._thread: ThreadPoolExecutor | None = None  # created on first use
         self._is_closed = False
-        self._lock = Condition()  # of the fields above
+        self._lock = Condition()  # protects the fields above
 
     def put(
         self,
@@ -69,7 +70,7 @@ class SmallPuts:
             raise
 
     def close(self) -> None:
-        """Fail the puts that wait, and stop those under way before their next step."""
+        """Fail the puts that wait, and stop those that are being stored before their next step."""
         with self._lock:
             self._is_closed = True
             waiting, self._waiting = self._waiting, []
@@ -89,7 +90,7 @@ class SmallPuts:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin the next batch, unless one is under way."""
+        """Begin the next batch, unless a batch is being stored."""
         with self._lock:
             if self._under_way or not self._waiting:
                 return
@@ -101,7 +102,7 @@ class SmallPuts:
         done.add_done_callback(self._settle)
 
     def _settle(self, done: "Future[list[StoredFile]]") -> None:
-        """Publish the result of each put; if the batch was refused, its puts follow one by one."""
+        """Publish the result of each put. If the batch failed, store its puts one by one."""
         error = done.exception()
         with self._lock:
             batch = self._under_way
@@ -127,7 +128,7 @@ class SmallPuts:
         self._begin()
 
     def _awaited(self, put: _Put) -> StoredFile:
-        """Wait for the result; meanwhile the session is renewed at the control plane."""
+        """Wait for the result, and renew the session at the control plane during the wait."""
         while True:
             session = put.session
             if wait([put.stored], LOOK_S if session is None else session.state.renew_s).done:
@@ -140,7 +141,8 @@ class SmallPuts:
         return stored
 
     def _abandon(self, put: _Put) -> None:
-        """Note that nobody waits for a put; stop a batch that nobody waits for."""
+        """Record that the caller of a put no longer waits; stop a batch if no caller waits for any
+        of its puts."""
         with self._lock:
             put.is_abandoned = True
             if put in self._waiting:
@@ -167,13 +169,13 @@ class SmallPuts:
 
 
 def is_small(source: SourceFile) -> bool:
-    """Return True if a file may travel with others in a batch."""
+    """Return True if a file is small enough to be stored in a batch."""
     return source.size_bytes <= SMALL_BYTES_MAX
 
 
 def _first_batch(waiting: Sequence[_Put]) -> list[_Put]:
-    """Return the first put, and those after it that can be committed with it: one of each key, and
-    no more than one stream to a datanode carries."""
+    """Return the first put and those after it that can be committed with it. A batch has at most
+    one put of each key, and at most as many bytes as one stream to a datanode carries."""
     if waiting[0].is_alone:
         return [waiting[0]]
     batch: dict[str, _Put] = {}
@@ -199,11 +201,11 @@ def _report(batch: Sequence[_Put], error: SutureError) -> None:
 
 
 def _ignore(_sent_bytes: int) -> None:
-    """Take the progress of a batch: each of its puts reports its own bytes at the end."""
+    """Ignore the progress of a batch, because each of its puts reports its own bytes at the end."""
 
 
 def _error_of(put: _Put, error: BaseException, count: int) -> BaseException:
-    """Return the error of one put of a batch that failed, for its own thread to raise."""
+    """Return the error of one put of a failed batch, for the thread of that put to raise."""
     if count == 1 or not isinstance(error, UnavailableError):
         return error
     message = f"cannot store {put.source.key}, sent with {count - 1} others: {error}"

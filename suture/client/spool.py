@@ -1,8 +1,8 @@
 """Sources whose length is unknown until they are read to the end.
 
-A put must know a file's length before it asks for blocks. A pipe has no length. File systems that
-generate files on read report none or a wrong one: /proc and many FUSE and network file systems
-report 0, /sys one page. Such content is copied first.
+A put must know a file's length before it requests blocks. A pipe has no length. File systems that
+generate files on read report no length or a wrong one: /proc and many FUSE and network file systems
+report 0, and /sys reports one page. Such content is copied first.
 """
 
 import os
@@ -14,9 +14,9 @@ from typing import IO, BinaryIO, Final, Self
 
 from suture.client.file_pieces import SourceFile
 
-IN_MEMORY_BYTES_MAX: Final = 4 * 1024**2  # of one spool; longer content goes to files
+IN_MEMORY_BYTES_MAX: Final = 4 * 1024**2  # per spool in memory; longer content goes to files
 COPY_BYTES: Final = 1024**2
-SIZE_READS_MAX: Final = 3  # attempts with a file that grows or shrinks meanwhile
+SIZE_READS_MAX: Final = 3  # attempts to copy a file that grows or shrinks during the copy
 
 
 class Spool:
@@ -39,7 +39,8 @@ class Spool:
             self._directory.cleanup()
 
     def file(self, key: str, path: Path) -> SourceFile:
-        """Return the file at `path` as a source, copied if its size is unreliable.
+        """Return the file at `path` as a source; the file is copied if its reported size is
+        unreliable.
 
         Raise OSError if it cannot be read.
         """
@@ -52,7 +53,7 @@ class Spool:
     def stream(self, key: str, file: IO[bytes]) -> SourceFile:
         """Copy `file` from its position to its end; return the copy as a source.
 
-        Raise TypeError if it was opened for text, OSError if it cannot be read or copied.
+        Raise TypeError if `file` was opened as text, OSError if it cannot be read or copied.
         """
         head: list[bytes] = []  # a pipe may return less than requested
         left_bytes = self._memory_left_bytes + 1
@@ -78,7 +79,8 @@ class Spool:
 
 
 def _true_size_bytes(file: BinaryIO) -> int | None:
-    """Return the size of a regular file if its last byte is where its size says; else None."""
+    """Return the size of a regular file if a byte can be read at the last position, and none after
+    it; otherwise None."""
     descriptor = file.fileno()
     for _ in range(SIZE_READS_MAX):
         facts = os.fstat(descriptor)

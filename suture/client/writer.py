@@ -1,13 +1,19 @@
-"""Write files as blocks to all replicas at once, acknowledged when durable.
+"""Writer of files: each file becomes blocks, and each block goes to all its replicas at once.
 
-    files ──► pieces, one block each ──► runs of blocks of one container ──► keys committed
-                                         each one stream to every replica at once
+A put has four steps:
+
+1. Divide each file into pieces of one block each.
+2. Group consecutive blocks of one container into runs.
+3. Write each run in one stream per replica; a replica acknowledges a block when it is durable.
+4. Commit the keys at the SCM.
 
 A writer session has its own containers, so commits reach every replica in the order of their commit
-ids (BCSID). A session outlives a put (`SessionState`): the next put continues in its container. A
-replica that fails is left behind: the write goes on while a majority remains, the SCM is notified,
-and reconcile catches the replica up later. A busy datanode does not count as failed; it is called
-again.
+ids (BCSID). A session may continue after a put (`SessionState`): the next put continues in the same
+container.
+
+If a replica fails, the writer goes on without it while a majority of the replicas remains. It
+reports the failure to the SCM, and a reconcile later copies the missing blocks. A busy datanode
+does not count as failed; the writer calls it again.
 """
 
 import random
@@ -38,10 +44,10 @@ from suture.wire.mapping.errors import error_from
 from suture.wire.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
 
 WRITE_TIMEOUT_S: Final = 60.0
-LOOK_S: Final = 0.1  # until the control plane has given one
+LOOK_S: Final = 0.1  # renewal interval until the control plane has given one
 ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
-PAUSE_S: Final = 0.1  # before the second attempt; twice as long before the third
-ALLOCATION_BLOCKS_MAX: Final = 4_096  # requested at once: other clients wait meanwhile
+PAUSE_S: Final = 0.1  # pause before the second attempt; twice as long before the third
+ALLOCATION_BLOCKS_MAX: Final = 4_096  # blocks per request: other clients wait during it
 assert ALLOCATION_BLOCKS_MAX <= SIZES_MAX
 
 Waits = Callable[[SutureError], None]  # receives why a writer waits for the control plane
@@ -62,25 +68,26 @@ class StoredFile:
 
 
 class TooFewWritableReplicas(Exception):
-    """Too few replicas of this container still take writes; try another container."""
+    """Fewer than a majority of the replicas of this container accept writes; try another
+    container."""
 
 
 @dataclass(slots=True)
 class SessionState:
-    """Facts of a session that outlive a put. Only one put at a time uses them."""
+    """State of a session that continues after a put. Only one put at a time uses it."""
 
     client_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     put_count: int = 0
     renew_s: float = LOOK_S
-    has_blocks: bool = False  # the SCM has promised some, so it knows the session
+    has_blocks: bool = False  # the SCM has allocated blocks, so it knows the session
     failed: dict[tuple[int, str], str] = field(default_factory=dict)
     """(container, datanode) -> why, of replicas that were left behind."""
     created: set[tuple[int, str]] = field(default_factory=set)
     """(container, datanode) of the replicas that exist."""
 
     def forget_except(self, container_ids: Collection[int]) -> None:
-        """Forget other containers: the SCM knows their failures with the keys of the put, and
-        promises no block on such a replica again."""
+        """Forget all other containers. The commit of the put reported their failed replicas to the
+        SCM, so the SCM does not allocate blocks on these replicas again."""
         self.failed = {at: why for at, why in self.failed.items() if at[0] in container_ids}
         self.created = {at for at in self.created if at[0] in container_ids}
 
@@ -103,9 +110,10 @@ class WriterSession:
         state: SessionState | None = None,
     ) -> None:
         """Begin a session, or continue the one with this `state`. `wrote` receives the bytes sent
-        to all replicas, negative when they have to be sent again. `waits` receives the control
-        plane's errors while it starts. `stream` opens a stream of block writes to a datanode."""
-        self.stopped = False  # set by the client: the session ends before its next chunk
+        to all replicas; the number is negative if bytes have to be sent again. `waits` receives the
+        control plane's errors while the control plane starts. `stream` opens a stream of block
+        writes to a datanode."""
+        self.stopped = False  # the client sets it: the session ends before its next chunk
         self.state = state or SessionState()
         self._scm = scm
         self._dial = dial
@@ -113,10 +121,11 @@ class WriterSession:
         self._waits = waits
         self._stream = stream
         self._told_bytes = 0
-        self._was_heard = False  # the control plane answered before; silence now means a restart
+        self._was_heard = False  # the control plane has answered, so no answer means a restart
 
     def put(self, sources: Sequence[SourceFile], *, replace: bool) -> list[StoredFile]:
-        """Store `sources` and commit their keys in one step: all of them, or raise an error."""
+        """Store `sources` and commit all their keys in one step. Raise an error if one of them
+        fails."""
         self.state.put_count += 1
         put_id, at_ms = f"{self.state.client_id}-{self.state.put_count}", SystemClock().now_ms()
         new = () if replace else tuple(source.key for source in sources)
@@ -141,9 +150,10 @@ class WriterSession:
         return stored
 
     def finish(self, *, close: bool, is_patient: bool = False) -> None:
-        """End the session; with `close`, its containers are closed now. With `is_patient`, wait for
-        a control plane that is being restarted. Otherwise do nothing if it has never answered,
-        because it then has no known session to end."""
+        """End the session. With `close`, the SCM closes the session's containers now. With
+        `is_patient`, wait for a control plane that is being restarted. Do nothing if the control
+        plane has never answered and the call is not patient, because it then does not know the
+        session."""
         if not (self._was_heard or self.state.has_blocks or is_patient):
             return
         request = scm_pb2.EndWriteSessionRequest(client_id=self.state.client_id, close=close)
@@ -152,8 +162,8 @@ class WriterSession:
     def _place(
         self, sources: Sequence[SourceFile], put_id: str, at_ms: int, new_keys: Sequence[str]
     ) -> list[Placed]:
-        """Divide files into blocks with allocations; into smaller blocks where containers are
-        smaller."""
+        """Divide files into blocks and allocate the blocks. Use smaller blocks if the containers
+        are smaller."""
         while True:
             pieces = [
                 with_other(piece, note=PutMetadata(put_id, len(parts), source.size_bytes, at_ms))
@@ -170,8 +180,8 @@ class WriterSession:
                 return list(zip(pieces, blocks, strict=True))
 
     def _has_smaller_blocks(self, refused: RefusedError) -> bool:
-        """Reduce the block size to what the control plane's containers allow, if its error states
-        it."""
+        """Reduce the block size to the container size that the control plane's error states. Return
+        False if the error states none."""
         told = refused.facts.get("block_bytes_max", "")
         bytes_max = int(told) if told.isdecimal() else 0
         if not 0 < bytes_max < self.block_bytes:
@@ -182,8 +192,8 @@ class WriterSession:
     def _allocate(
         self, sizes: list[int], new_keys: Sequence[str] = ()
     ) -> list[scm_pb2.BlockAllocation]:
-        """Allocate blocks, in several calls if there are many. A new key that exists already is
-        refused before any byte is sent."""
+        """Allocate blocks, in several calls if there are many. If a new key already exists, the SCM
+        refuses the first call, before any byte is sent."""
         blocks: list[scm_pb2.BlockAllocation] = []
         for start in range(0, len(sizes), ALLOCATION_BLOCKS_MAX):
             request = scm_pb2.AllocateBlocksRequest(
@@ -203,7 +213,8 @@ class WriterSession:
 
     def renew(self) -> None:
         """Renew the session every `state.renew_s`; otherwise the control plane closes its
-        containers as abandoned. A control plane that does not answer has not closed them either."""
+        containers as abandoned. Errors are ignored: a control plane that does not answer does not
+        close the containers either."""
         if not self.state.has_blocks:
             return
         with suppress(SutureError):
@@ -224,8 +235,8 @@ class WriterSession:
         self._ask(lambda: self._scm.commit_key(request))
 
     def _ask(self, work: Callable[[], T], *, must_end: Callable[[], bool] | None = None) -> T:
-        """Call the control plane; wait while it starts or is busy, and, if it has answered before,
-        while it is away. `work` may run twice."""
+        """Call the control plane. Wait while it starts or is busy. If it has answered before, also
+        wait while it does not answer. `work` may run twice."""
         codes = {Code.SAFE_MODE, Code.BUSY} | ({Code.UNAVAILABLE} if self._was_heard else set())
         ends = must_end or (lambda: self.stopped)
         answer = retry_while(work, codes=codes, must_end=ends, waits=self._waits)
@@ -258,12 +269,13 @@ class WriterSession:
         return found
 
     def _runs(self, placed: Sequence[Placed]) -> list[list[Placed]]:
-        """Return the blocks in runs that are written together, completely or not at all."""
+        """Return the blocks in runs. The blocks of a run are written together, completely or not at
+        all."""
         return runs_of(placed)
 
     def _write_run(self, run: Sequence[Placed]) -> int:
-        """Write blocks of one container in one stream to each remaining replica; return how many
-        hold them durably."""
+        """Write blocks of one container in one stream to each remaining replica. Return how many
+        replicas have stored them durably."""
         allocation = run[0][1]
         stubs = self._living(allocation)
         before_bytes = self._told_bytes
@@ -280,7 +292,7 @@ class WriterSession:
     def _spread(
         self, run: Sequence[Placed], datanode_ids: Collection[str]
     ) -> dict[str, SutureError]:
-        """Write blocks to some replicas; return those that failed, and why."""
+        """Write blocks to some replicas; return the datanodes that failed, with their errors."""
         replicas = {replica.datanode_id: replica for replica in run[0][1].replicas}
         pieces = [piece for piece, _ in run]
         lanes = {
@@ -299,7 +311,7 @@ class WriterSession:
         stubs: dict[str, datanode_pb2_grpc.DatanodeStub],
         failed: Mapping[str, SutureError],
     ) -> None:
-        """Record which replicas failed, and why, and drop them from `stubs`."""
+        """Record the failed replicas with their errors, and remove them from `stubs`."""
         for datanode_id, error in failed.items():
             self.state.failed[allocation.block_id.container_id, datanode_id] = str(error)
             del stubs[datanode_id]
@@ -320,7 +332,8 @@ class WriterSession:
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
-        """Subtract the progress reported in the body if it has to be written again."""
+        """Subtract the progress reported in the body if the body raises TooFewWritableReplicas,
+        because the data has to be written again."""
         before_bytes = self._told_bytes
         try:
             yield
@@ -333,20 +346,22 @@ class WriterSession:
             self._tell(before_bytes - self._told_bytes)
 
     def _check_majority(self, allocation: scm_pb2.BlockAllocation, living: int) -> None:
-        """Raise TooFewWritableReplicas unless most replicas of a container still take writes."""
+        """Raise TooFewWritableReplicas unless a majority of a container's replicas still accepts
+        writes."""
         container_id = allocation.block_id.container_id
         if living < len(allocation.replicas) // 2 + 1:
             reasons = [why for (c, _), why in self.state.failed.items() if c == container_id]
             raise TooFewWritableReplicas("; ".join(reasons) or "no replica takes writes")
 
     def _tell_failed(self) -> None:
-        """Report failed datanodes to the SCM at once, so that it allocates elsewhere."""
+        """Report failed datanodes to the SCM at once, so that it allocates on other datanodes."""
         self._commit([], replace=False)
 
     def _living(
         self, allocation: scm_pb2.BlockAllocation
     ) -> dict[str, datanode_pb2_grpc.DatanodeStub]:
-        """Return the stubs of the replicas not left behind; each has the container."""
+        """Return the stubs of the replicas that have not failed; create the container on them if
+        needed."""
         container_id = allocation.block_id.container_id
         stubs = {
             replica.datanode_id: self._dial(replica)
@@ -371,7 +386,7 @@ class WriterSession:
         method: str,
         request: object,
     ) -> None:
-        """Call every stub at once; drop those that fail from `stubs`."""
+        """Call every stub at once; remove the stubs of failed calls from `stubs`."""
 
         def call(datanode_ids: Collection[str]) -> dict[str, SutureError]:
             return failures_of({d: (getattr(stubs[d], method), request) for d in datanode_ids})
@@ -381,7 +396,8 @@ class WriterSession:
 
 
 def failures_of(calls: Mapping[Name, tuple[Any, object]]) -> dict[Name, SutureError]:
-    """Call all methods at once, each with its request; return those that failed, and why."""
+    """Call all methods at once, each with its request; return the failed calls with their
+    errors."""
     futures = {
         name: start_call(method, request, timeout_s=WRITE_TIMEOUT_S)
         for name, (method, request) in calls.items()

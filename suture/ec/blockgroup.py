@@ -1,10 +1,12 @@
 """Agreement of a block's shards on the length and contents of their block group.
 
-Every shard's block carries the group's length in its metadata under Ozone's name. A shard may lack
-the block or know a shorter group, because its datanode was cut off during the write, the shard is
-an old copy, or its disk lost a write. A client's write is acknowledged only after all shards have
-acknowledged it. So the group is as long as `data_count` shards have in full: a shorter length would
-drop stored data because of one bad shard, and a longer one cannot be computed.
+The block of each shard carries the group's length in its metadata under Ozone's name. A shard may
+lack the block or report a shorter group. Its datanode may have been cut off during the write, the
+shard may be an old copy, or its disk may have lost a write.
+
+A client's write is acknowledged only after all shards have acknowledged it. Therefore the length of
+the group is the longest length that `data_count` shards have in full. With a shorter length, one
+bad shard would cause the loss of stored data. A longer group cannot be computed.
 """
 
 import base64
@@ -21,7 +23,7 @@ from suture.ec.scheme import Scheme
 from suture.errors import SutureError
 
 GROUP_LENGTH_KEY: Final = "blockGroupLen"  # Ozone's
-STRIPE_CHECKSUMS_KEY: Final = "stripeChecksum"  # Ozone's key; the value is a fold, see below
+STRIPE_CHECKSUMS_KEY: Final = "stripeChecksum"  # Ozone's key, with a CRC32C as value
 OZONE_NOTES: Final = "ozone.stripe_checksum"  # prefix of the keys with Ozone's own records
 PAIR_CHARS_MAX: Final = 4_096  # of one value of a block's metadata
 STRIPES_PER_PAIR: Final = PAIR_CHARS_MAX // 4 * 3 // 4
@@ -32,9 +34,9 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class RebuildableGroup:
-    """A block group that can be rebuilt: its length, and the shards that have it.
+    """A block group that can be rebuilt: its length, and the shards that have its cells.
 
-    `notes` are Ozone's records of its stripes, for the shards that store them.
+    `notes` are Ozone's records of the group's stripes, for the shards that store them.
     """
 
     block_id: BlockId
@@ -50,7 +52,7 @@ class RebuildableGroup:
 
 @dataclass(frozen=True, slots=True)
 class OrphanGroup:
-    """A block group that cannot be rebuilt from the sources, and why."""
+    """A block group that cannot be rebuilt from the sources, and the reason."""
 
     block_id: BlockId
     reason: str
@@ -59,11 +61,14 @@ class OrphanGroup:
 def resolve_group(
     scheme: Scheme, block_id: BlockId, known: Mapping[int, BlockData | None]
 ) -> RebuildableGroup | OrphanGroup:
-    """Return the group that `known` describes; `known` is the block in each source's index.
+    """Return the group of which the sources have shards. `known` maps each source's index to its
+    block.
 
-    The length is the longest that enough sources report. A source that knows a shorter group, or
-    whose chunks do not match the cells of that length, is left out. Ozone takes the shortest length
-    of any source: nothing beyond it was acknowledged, unless that source lost it.
+    The length is the longest that at least `data_count` sources report. A source is left out if it
+    reports a shorter group, or if its chunks do not match the cells of that length.
+
+    Ozone uses the shortest length that any source reports. Data beyond that length was not
+    acknowledged, unless the source lost it.
     """
     there = {index: block for index, block in known.items() if block is not None}
     lengths = {index: group_length_bytes(block) for index, block in there.items()}
@@ -88,9 +93,9 @@ def resolve_group(
 
 
 def has_group(group: BlockGroup, index: int, block: BlockData, length_bytes: int) -> bool:
-    """Return whether a shard that knows a group of `length_bytes` has its cells of this group, that
-    is, knows this group or whole stripes at its start. Parity of a partial stripe is no parity of a
-    whole one."""
+    """Return whether a shard that reports a group of `length_bytes` has its cells of this group.
+    That is so if the lengths are equal, or if this group consists of whole stripes at the start of
+    the longer one. The parity of a partial stripe differs from that of the whole stripe."""
     is_part = (
         length_bytes > group.length_bytes and not group.length_bytes % group.scheme.stripe_bytes
     )
@@ -99,7 +104,8 @@ def has_group(group: BlockGroup, index: int, block: BlockData, length_bytes: int
 
 
 def follows_cells(group: BlockGroup, index: int, block: BlockData) -> bool:
-    """Return whether a shard's chunks match the cells of the group, at least up to its length."""
+    """Return whether a shard's chunks match the group's cells. Chunks beyond the group's end are
+    ignored."""
     cell_bytes = group.scheme.cell_bytes
     expected = [
         (stripe * cell_bytes, group.cell_bytes(stripe, index))
@@ -111,14 +117,15 @@ def follows_cells(group: BlockGroup, index: int, block: BlockData) -> bool:
 
 
 def group_length_bytes(block: BlockData) -> int | None:
-    """Return the group's length in the block's metadata; None if it has none."""
+    """Return the group's length from the block's metadata; None if the metadata has no valid
+    length."""
     text = dict(block.metadata).get(GROUP_LENGTH_KEY, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def longest_of_enough(scheme: Scheme, lengths_bytes: Collection[int]) -> int:
-    """Return the longest length that enough shards report, by lengths alone; of too few shards, the
-    longest."""
+    """Return the longest length that at least `data_count` shards have, judged by their lengths
+    alone. If there are fewer shards, return the longest length."""
     ordered = sorted(lengths_bytes, reverse=True)
     return ordered[scheme.data_count - 1 if len(ordered) >= scheme.data_count else 0]
 
@@ -135,9 +142,9 @@ def group_metadata(metadata: Iterable[tuple[str, str]], group: BlockGroup) -> Me
 
 
 def stripe_checksum(chunks: Sequence[ChunkInfo]) -> int:
-    """Return the CRC32C of the window checksums of a stripe's cells, in the order of their index.
+    """Return the CRC32C of the window checksums of a stripe's cells, in the order of their indexes.
 
-    Ozone stores the window checksums themselves; the fold verifies a stripe just as well, in 4
+    Ozone stores the window checksums themselves. Their CRC32C verifies a stripe just as well, in 4
     bytes. Cells that the group does not have are left out.
     """
     return crc32c(b"".join(chunk.window_checksums for chunk in chunks))
@@ -146,9 +153,10 @@ def stripe_checksum(chunks: Sequence[ChunkInfo]) -> int:
 def is_stripe_checksum(
     agreed: RebuildableGroup, stripe: int, chunks: Mapping[int, ChunkInfo]
 ) -> bool:
-    """Return whether a stripe's chunks are those its writer recorded.
+    """Return whether a stripe's chunks match the checksum that the writer recorded.
 
-    Return True as well if that is unknown, because there is no record or a chunk is missing.
+    Return True as well if that is unknown, because there is no recorded checksum or a chunk is
+    missing.
     """
     expected = agreed.group.indexes(stripe)
     if not agreed.stripe_checksums or any(index not in chunks for index in expected):
@@ -158,10 +166,11 @@ def is_stripe_checksum(
 
 
 def stripe_metadata(checksums: Sequence[int]) -> Metadata:
-    """Return stripe checksums as metadata; none when there are more stripes than the metadata has
-    room for.
+    """Return stripe checksums as metadata. Return an empty tuple if the metadata has no room for
+    all of them.
 
-    Each is base64 of 4 bytes, big-endian, several to a pair: `stripeChecksum.0`, `.1`, ...
+    Each checksum is the base64 of 4 bytes, big-endian. Each pair `stripeChecksum.0`, `.1`, ...
+    contains several checksums.
     """
     if len(checksums) > STRIPES_WITH_CHECKSUM_MAX:
         return ()
@@ -179,10 +188,10 @@ def stripe_metadata(checksums: Sequence[int]) -> Metadata:
 
 
 def stripe_checksums_of(blocks: Iterable[BlockData], group: BlockGroup) -> tuple[int, ...]:
-    """Return the stripe checksums that the shards carry; none unless all shards that have them
-    agree.
+    """Return the stripe checksums in the shards' metadata. Return none unless all shards that have
+    checksums agree.
 
-    The shard of index 1 and the parity shards store them, as in Ozone.
+    As in Ozone, the shard of index 1 and the parity shards store the checksums.
     """
     found = {checksums for block in blocks if (checksums := _stripe_checksums(block))}
     if len(found) != 1:

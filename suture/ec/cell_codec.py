@@ -1,10 +1,10 @@
 """Codec of cells: computes any shards of a stripe from any `data_count` others.
 
-    parity   = Cauchy rows x data cells
-    lost     = wanted rows x inverse(rows of the present cells) x those cells
+    parity cells = Cauchy rows x data cells
+    lost cells   = rows of the lost cells x inverse(rows of the present cells) x present cells
 
-A short cell, in the last stripe, counts as padded with zeros; the caller cuts computed cells to the
-length that the geometry gives.
+A short cell, in the last stripe, is padded with zeros. The caller cuts computed cells to the length
+that the geometry gives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ PATTERNS_KEPT_MAX: Final = 256  # a reconstruction needs one or few; RS(10,4) ha
 def encode(scheme: Scheme, data_cells: Sequence[Cell]) -> list[Octets]:
     """Return the parity cells of one stripe, each as long as the longest data cell.
 
-    `data_cells` has one per data shard, empty if the group ends before it.
+    `data_cells` has one cell per data shard. The cell is empty if the group ends before it.
     """
     if len(data_cells) != scheme.data_count:
         raise RefusedError(
@@ -42,10 +42,11 @@ def encode(scheme: Scheme, data_cells: Sequence[Cell]) -> list[Octets]:
 def rebuild(
     scheme: Scheme, cells: Mapping[int, Cell], wanted: Sequence[int], length_bytes: int
 ) -> dict[int, Octets]:
-    """Return the wanted cells of a stripe, `length_bytes` each, by replica index.
+    """Return the wanted cells of a stripe by replica index, each `length_bytes` long.
 
-    `cells` holds cells of one stripe by replica index; only the first `data_count` are used, and a
-    shorter one counts as padded with zeros. Raise RefusedError when there are fewer.
+    `cells` maps replica indexes to cells of the stripe. Only the first `data_count` cells are used;
+    shorter ones are padded with zeros. Raise RefusedError if there are fewer than `data_count`
+    cells.
     """
     sources = sources_for(scheme, cells)
     inputs = [padded(cells[index], length_bytes) for index in sources]
@@ -59,12 +60,12 @@ def rebuild(
 def rebuild_checked(
     scheme: Scheme, cells: Mapping[int, Cell], wanted: Sequence[int], length_bytes: int
 ) -> dict[int, Octets]:
-    """Return the result of `rebuild` after a reverse check: a used cell is computed from the
-    rebuilt cells and the others, and compared.
+    """Return the result of `rebuild` after a reverse check. The check computes one of the used
+    cells from the rebuilt cells and the other used cells, and compares it.
 
-    The check runs in tiles that stay in the second-level cache, so it costs no memory traffic. It
+    The check runs in tiles that remain in the second-level cache, so it costs no memory traffic. It
     detects a processor, a memory module or a library that fails in one of the two directions. Raise
-    RefusedError(CHECKSUM_MISMATCH), which implies nothing about any medium.
+    RefusedError(CHECKSUM_MISMATCH) if the cells differ; that is no evidence against any disk.
     """
     sources, names = sources_for(scheme, cells), scheme.checked(wanted)
     fresh = next((index for index in names if index not in sources), None)
@@ -93,7 +94,8 @@ def rebuild_checked(
 
 
 def sources_for(scheme: Scheme, at_hand: Mapping[int, object]) -> tuple[int, ...]:
-    """Return the shards to use: the first `data_count` present ones. Raise RefusedError."""
+    """Return the indexes of the shards to use: the first `data_count` present ones. Raise
+    RefusedError if fewer are present."""
     indexes = scheme.checked(at_hand)
     if len(indexes) < scheme.data_count:
         raise RefusedError(
@@ -106,7 +108,7 @@ def sources_for(scheme: Scheme, at_hand: Mapping[int, object]) -> tuple[int, ...
 
 
 def padded(cell: Cell, length_bytes: int) -> Octets:
-    """Return the cell padded with zeros; without a copy if it has the length already."""
+    """Return the cell padded with zeros. A cell that already has the length is not copied."""
     octets = np.frombuffer(cell, np.uint8)
     if len(octets) == length_bytes:
         return octets

@@ -1,4 +1,6 @@
-"""Cells as chunks: described in their writer's style, and verified against its record."""
+"""Cells as chunks: their checksums have the type that the writer used, and are compared with the
+stripe checksum that the writer recorded.
+"""
 
 from collections.abc import Mapping
 
@@ -13,7 +15,7 @@ Style = tuple[ChecksumType, int]
 
 
 def style_of(agreed: RebuildableGroup, stripe: int) -> Style:
-    """Return the style of checksums that the writer gave the stripe's cells."""
+    """Return the checksum type and window size that the writer used for the stripe's cells."""
     for index in agreed.group.indexes(stripe):
         if index in agreed.shards:
             chunk = agreed.chunk(index, stripe)
@@ -23,7 +25,7 @@ def style_of(agreed: RebuildableGroup, stripe: int) -> Style:
 
 
 def described(offset: int, cell: Cell, style: Style) -> ChunkInfo:
-    """Return a cell's chunk with the checksums of its bytes."""
+    """Return a cell's chunk description with the checksums of its bytes."""
     checksum_type, window_bytes = style
     data = padded(cell, len(cell)).data
     sums = window_checksums(checksum_type, window_bytes, data)
@@ -31,8 +33,8 @@ def described(offset: int, cell: Cell, style: Style) -> ChunkInfo:
 
 
 def proof_of(agreed: RebuildableGroup, stripe: int) -> Proof | None:
-    """Return a check whether all cells of a stripe match their writer's record; None without a
-    record."""
+    """Return a function that checks all cells of a stripe against the checksum that the writer
+    recorded; None if the writer recorded none."""
     if not agreed.stripe_checksums:
         return None
     style = style_of(agreed, stripe)

@@ -1,13 +1,17 @@
 """Geometry of a block group: the shard, stripe and cell of each byte.
 
-              index 1   index 2   index 3   index 4   index 5        rs-3-2, 10 cells of data
+Each column of the table is one shard, and each row is one stripe. The group has scheme rs-3-2 and
+10 cells of data; `p` is a parity cell. In the last stripe, a parity cell is as long as the longest
+data cell.
+
+              index 1   index 2   index 3   index 4   index 5
     stripe 0  [ c0  ]   [ c1  ]   [ c2  ]   [ p   ]   [ p   ]
     stripe 1  [ c3  ]   [ c4  ]   [ c5  ]   [ p   ]   [ p   ]
     stripe 2  [ c6  ]   [ c7  ]   [ c8  ]   [ p   ]   [ p   ]
-    stripe 3  [c9]      (empty)   (empty)   [p ]      [p ]       as long as the longest data cell
+    stripe 3  [c9]      (empty)   (empty)   [p ]      [p ]
 
-A shard is a block: one column of the table, cell after cell, without holes; each cell is one chunk.
-Pure arithmetic with Ozone's rules.
+A datanode stores a shard as one block. Its chunks are the cells of the shard in order, without
+holes. The module is pure arithmetic with Ozone's rules.
 """
 
 from collections.abc import Iterator
@@ -55,27 +59,28 @@ class BlockGroup:
         return -(-self.length_bytes // self.scheme.stripe_bytes)
 
     def cell_bytes(self, stripe: int, index: int) -> int:
-        """Return the length of a cell; 0 if the group ends before it, or has no such stripe."""
+        """Return the length of a cell in bytes; 0 if the group ends before the cell, or has no such
+        stripe."""
         place = 0 if self.scheme.is_parity(index) else index - 1
         start = stripe * self.scheme.stripe_bytes + place * self.scheme.cell_bytes
         return max(0, min(self.scheme.cell_bytes, self.length_bytes - start))
 
     def cell_bytes_max(self, stripe: int) -> int:
-        """Return the length of a stripe's longest cell, with which the codec computes."""
+        """Return the length of a stripe's longest cell. The codec computes with this length."""
         return self.cell_bytes(stripe, 1)
 
     def shard_bytes(self, index: int) -> int:
-        """Return the length of a complete shard."""
+        """Return the length of a complete shard in bytes."""
         whole_stripes, rest_bytes = divmod(self.length_bytes, self.scheme.stripe_bytes)
         last = self.cell_bytes(whole_stripes, index) if rest_bytes else 0
         return whole_stripes * self.scheme.cell_bytes + last
 
     def indexes(self, stripe: int) -> tuple[int, ...]:
-        """Return the indexes that have a cell in a stripe."""
+        """Return the indexes of the shards that have a cell in a stripe."""
         return tuple(i for i in self.scheme.indexes if self.cell_bytes(stripe, i))
 
     def spans(self, offset: int, length_bytes: int) -> Iterator[CellSpan]:
-        """Yield the spans of a range of the group's data, in order."""
+        """Yield the cell ranges that contain a range of the group's data, in order."""
         at, end = offset, min(offset + length_bytes, self.length_bytes)
         while at < end:
             stripe, within_stripe = divmod(at, self.scheme.stripe_bytes)

@@ -1,9 +1,10 @@
 """Bindings to Intel's ISA-L for the arithmetic in GF(2^8) modulo x^8+x^4+x^3+x^2+1.
 
-Hadoop's Reed-Solomon is ISA-L's: its Java and native coders use this field and this Cauchy matrix,
-so a cell encoded there decodes here. `merkle.isal_library` locates the library. pyeclib's interface
-would put a header of 80 bytes in front of every cell, which costs a copy of each and three quarters
-of the speed.
+Hadoop's Java and native Reed-Solomon coders use the same field and the same Cauchy matrix as ISA-L.
+Therefore this module decodes cells that Hadoop encoded. `merkle.isal_library` locates the library.
+
+pyeclib is not used. Its interface puts a header of 80 bytes in front of every cell, which costs a
+copy of each cell and three quarters of the speed.
 """
 
 import ctypes
@@ -30,7 +31,7 @@ def cauchy_matrix(shard_count: int, data_count: int) -> Octets:
 
 
 def inverse(matrix: Octets) -> Octets | None:
-    """Return the inverse of a square matrix, None when it is singular."""
+    """Return the inverse of a square matrix; None if the matrix is singular."""
     source = np.array(matrix, np.uint8, order="C")  # a copy, because ISA-L works in place
     target = np.zeros_like(source)
     failed = _library().gf_invert_matrix(source.ctypes.data, target.ctypes.data, len(source))
@@ -55,7 +56,8 @@ def tables(matrix: Octets) -> Octets:
 def multiply(
     matrix_tables: Octets, inputs: Sequence[Octets], length_bytes: int, output_count: int
 ) -> list[Octets]:
-    """Return the matrix times the inputs, octet by octet. The GIL is released meanwhile.
+    """Return the product of the matrix and the inputs, octet by octet. The GIL is released during
+    the computation.
 
     Every input has `length_bytes` contiguous octets.
     """
@@ -67,7 +69,8 @@ def multiply(
 def multiply_into(
     matrix_tables: Octets, inputs: Sequence[Octets], outputs: Sequence[Octets]
 ) -> None:
-    """Write the matrix times the inputs into `outputs`; all are contiguous and of equal length."""
+    """Write the product of the matrix and the inputs into `outputs`. All arrays are contiguous and
+    of equal length."""
     assert {len(outputs[0])} == {len(item) for item in (*inputs, *outputs)}
     multiply_at(matrix_tables, addresses(inputs), addresses(outputs), 0, len(outputs[0]))
 

@@ -1,4 +1,4 @@
-"""Order and result of a reconstruction, as plain values."""
+"""The request for a reconstruction, and its result, as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class RebuildTask:
     targets: tuple[ShardLocation, ...]
 
     def check(self) -> None:
-        """Raise RefusedError if the order is invalid, whatever the sources hold."""
+        """Raise RefusedError if the task is invalid regardless of what the sources have."""
         sources = self.scheme.checked(shard.index for shard in self.sources)
         targets = self.scheme.checked(shard.index for shard in self.targets)
         if not targets or len(targets) != len(self.targets):
@@ -57,7 +57,7 @@ class RebuildTask:
 
 @dataclass(slots=True)
 class RebuildStats:
-    """Record of what a reconstruction did; used by the coordinating thread only."""
+    """Counts and facts of one reconstruction. Only the coordinating thread uses it."""
 
     read_bytes: int = 0
     written_bytes: int = 0
@@ -68,8 +68,8 @@ class RebuildStats:
 
 @dataclass(frozen=True, slots=True)
 class Reconstruction:
-    """Result of a reconstruction: `orphans` by block id and `replaced` by datanode id give the
-    reasons."""
+    """Result of a reconstruction. `orphans` maps each block that was left out to the reason.
+    `replaced` maps each datanode that failed to its fault."""
 
     container_id: ContainerId
     read_bytes: int

@@ -52,7 +52,7 @@ class Scheme:
 
     @property
     def shard_count(self) -> int:
-        """Number of shards of a group, data and parity."""
+        """Number of shards of a group, data and parity together."""
         return self.data_count + self.parity_count
 
     @property
@@ -70,8 +70,8 @@ class Scheme:
         return index > self.data_count
 
     def checked(self, indexes: Iterable[int]) -> tuple[int, ...]:
-        """Return distinct indexes in order. Raise RefusedError for an index that the scheme does
-        not have."""
+        """Return distinct indexes in order. Raise RefusedError if the scheme does not have an
+        index."""
         found = tuple(sorted(set(indexes)))
         for index in found:
             if index not in self.indexes:
@@ -96,7 +96,8 @@ OFFERED: Final = (RS_3_2, RS_6_3, RS_10_4, XOR_2_1)
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Return the scheme that `text` names; the default cell size is 1024k. Raise RefusedError."""
+    """Return the scheme that `text` names; the default cell size is 1024k. Raise RefusedError if
+    `text` names no supported scheme."""
     match = _NAME.fullmatch(text)
     if match is None:
         raise RefusedError(

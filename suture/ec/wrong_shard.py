@@ -1,10 +1,12 @@
-"""Search for the wrong shards of a stripe whose cells all read well and still do not fit.
+"""Search for the wrong shards of a stripe whose cells match their checksums but not each other.
 
-The writer's record of the stripe's checksum is the proof, if there is one: whatever set of shards
-is left out, the stripe computed from the others must match it. Without a record only redundancy
-decides: leaving out one set makes all others agree, and no other set of the same size does. That
-holds as long as twice the wrong shards plus the absent shards are at most the parity count. Beyond
-that, no shard is named.
+If the writer recorded the stripe's checksum, that checksum decides. The search leaves out a set of
+shards and computes their cells from the others; the result must match the recorded checksum.
+
+Without a recorded checksum, only redundancy decides. A set of shards is wrong if all other shards
+agree without it, and if no other set of the same size has this property. This is reliable while
+twice the number of wrong shards plus the number of absent shards is at most the parity count.
+Beyond that limit, the search names no shard.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +24,7 @@ Proof = Callable[[Mapping[int, Cell]], bool]
 
 @dataclass(frozen=True, slots=True)
 class StripeVerdict:
-    """Verdict on one stripe. `wrong` is empty if it fits, or if `is_sure` is False."""
+    """Verdict on one stripe. `wrong` is empty if the cells match, or if `is_sure` is False."""
 
     fits: bool
     wrong: tuple[int, ...] = ()
@@ -32,12 +34,14 @@ class StripeVerdict:
 def judge_stripe(
     group: BlockGroup, stripe: int, cells: Mapping[int, Cell], proof: Proof | None = None
 ) -> StripeVerdict:
-    """Judge a stripe by the cells present. Raise RefusedError if there are fewer than `data_count`.
+    """Judge a stripe by the cells present. Raise RefusedError if fewer than `data_count` are
+    present.
 
-    In a partial stripe, a shard without a cell there has an empty one, which counts as present.
+    In a partial stripe, a shard that has no cell in the stripe counts as present, with an empty
+    cell.
 
-    A stripe with only `data_count` cells present always fits, because nothing is left to compare
-    with but the recorded checksum, if `proof` has one.
+    If only `data_count` cells are present, they always match each other. Then only the recorded
+    checksum can prove them wrong, if `proof` has one.
     """
     if _fits(group, stripe, cells) and _is_recorded(group, stripe, cells, proof):
         return StripeVerdict(fits=True)
@@ -65,7 +69,7 @@ def _is_recorded(
 
 
 def _fits(group: BlockGroup, stripe: int, cells: Mapping[int, Cell]) -> bool:
-    """Return whether the first `data_count` cells reproduce all other present cells."""
+    """Return whether all other present cells can be recomputed from the first `data_count` ones."""
     length_bytes = group.cell_bytes_max(stripe)
     rest = sorted(cells)[group.scheme.data_count :]
     made = rebuild(group.scheme, cells, rest, length_bytes)

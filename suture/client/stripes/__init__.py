@@ -1,1 +1,1 @@
-"""Stripes of erasure-coded blocks: cells that are read from several shards, or computed."""
+"""Stripes of erasure-coded blocks: cells are read from several shards, or computed."""

@@ -1,7 +1,7 @@
-"""Reads of cells from one source: small cells many together, others one by one.
+"""Reads of cells from one source: many small cells in one call, large cells in one call each.
 
-A container may have a million small blocks, each with a small cell in each shard, and a call for
-each would cost more than the cell.
+A container may have a million small blocks, each with a small cell in each shard. A call for each
+small cell would cost more than the cell itself.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ CellKey = tuple[BlockId, int]
 
 @dataclass(slots=True)
 class CellAnswers:
-    """Answers of one source about cells. Cells in neither dictionary were not requested, because
-    the source did not answer about one before them."""
+    """Answers of one source about cells. A cell that is in neither dictionary was not requested,
+    because the source did not answer about an earlier cell."""
 
     cells: dict[CellKey, bytes] = field(default_factory=dict)
     errors: dict[CellKey, SutureError] = field(default_factory=dict)
@@ -28,9 +28,10 @@ class CellAnswers:
 def read_cells(
     peer: ReplicaPeer, container_id: ContainerId, asked: Sequence[tuple[BlockId, ChunkInfo]]
 ) -> CellAnswers:
-    """Return the cells, each as its source listed it, or the errors.
+    """Return each cell as its source listed it, or an error.
 
-    Cells missing in the common answer are requested one by one, which shows the error of each.
+    Cells missing in the answer to the common call are requested one by one. Those calls return the
+    error of each cell.
     """
     answers = CellAnswers()
     chunks = {(block_id, chunk.offset): chunk for block_id, chunk in asked}
@@ -43,7 +44,7 @@ def read_cells(
         except UnavailableError as error:
             answers.errors[next(iter(chunks))] = error
             return answers
-        except RefusedError:  # it does not accept this datanode as a peer
+        except RefusedError:  # the source does not accept this datanode as a peer
             answers.gives_several = False
         except SutureError:  # single requests show which cells are affected
             pass

@@ -1,10 +1,14 @@
 """Computation of lost shards' cells and blocks from the remaining shards.
 
-A stripe is proven three times: every cell read matches the checksums of its row; a cell that was
-read is reproduced from the computed ones; and all cells together fold to the stripe checksum that
-the writer recorded, if there is one. If only the last check fails, a source has wrong bytes that
-its own checksums confirm. Then the other cells are read, and the wrong shard is identified and left
-out, or the stripe is refused.
+A stripe is checked in three ways:
+
+1. Every cell that was read matches the checksums in its block record.
+2. A cell that was read is recomputed from the computed cells and compared.
+3. All cells together match the stripe checksum that the writer recorded, if there is one.
+
+If only check 3 fails, some source has wrong bytes with matching checksums. The rebuilder then reads
+the other cells of the stripe. It identifies the wrong shard and leaves it out. If it cannot
+identify that shard, it refuses to compute the stripe.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +29,7 @@ Made = dict[int, tuple[ChunkInfo, memoryview]]
 
 
 class CellRebuilder:
-    """Computes the cells of the shards `wanted`, by index, from those of others."""
+    """Computes the cells of the shards `wanted` (indexes) from the cells of other shards."""
 
     def __init__(self, sources: RebuildSources, wanted: Collection[int]) -> None:
         self._sources = sources
@@ -34,8 +38,8 @@ class CellRebuilder:
     def made(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]) -> Made:
         """Return the wanted cells of a stripe, without those that the group does not have.
 
-        A wanted cell that was read is used as it is, because another datanode has the same shard.
-        Raise RefusedError if the wrong ones among the others cannot be identified.
+        A wanted cell that was read is used unchanged, because another datanode has the same shard.
+        Raise RefusedError if cells are wrong and the wrong ones cannot be identified.
         """
         cells, made = self.complete(agreed, stripe, cells)
         style, offset = style_of(agreed, stripe), stripe * self._sources.scheme.cell_bytes
@@ -46,9 +50,10 @@ class CellRebuilder:
     def complete(
         self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]
     ) -> tuple[Mapping[int, bytes], Made]:
-        """Return the cells that were read, without those proven wrong, and the computed ones.
+        """Return two results: the cells that were read, without those proven wrong, and the
+        computed cells.
 
-        Raise RefusedError if the wrong ones cannot be identified.
+        Raise RefusedError if cells are wrong and the wrong ones cannot be identified.
         """
         made = self._computed(agreed, stripe, cells)
         if not _is_recorded(agreed, stripe, made):
@@ -66,8 +71,9 @@ class CellRebuilder:
         return cells, made
 
     def _computed(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, Cell]) -> Made:
-        """Compute the missing wanted cells; and, if a record can be checked, the cells that no
-        source has. Cells whose chunk is known from its row need not be computed for the check."""
+        """Compute the missing wanted cells. If the writer recorded a stripe checksum, also compute
+        the cells of shards that no source has. The check does not need other missing cells, because
+        their block records contain their checksums."""
         group, scheme = agreed.group, self._sources.scheme
         computed = set(self._wanted)
         if agreed.stripe_checksums:
@@ -82,7 +88,7 @@ class CellRebuilder:
 
 
 class BlockBuilder:
-    """A lost shard's block, which grows by its computed chunks."""
+    """The block of a lost shard. The caller appends the computed chunks."""
 
     def __init__(self, agreed: RebuildableGroup, index: int) -> None:
         self.chunks: list[ChunkInfo] = []
@@ -97,12 +103,12 @@ class BlockBuilder:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all of its chunks are present."""
+        """Return whether the block has all of its chunks."""
         end = self.chunks[-1].end if self.chunks else 0
         return end == self._shard_bytes
 
     def block(self) -> BlockData:
-        """Return the block to commit with its last chunk."""
+        """Return the block record to commit with the last chunk."""
         return BlockData(self._block_id, self._bcsid, tuple(self.chunks), self._metadata)
 
 
@@ -117,7 +123,8 @@ def stripes_of(agreed: RebuildableGroup, indexes: Collection[int]) -> list[int]:
 
 
 def _is_recorded(agreed: RebuildableGroup, stripe: int, made: Made) -> bool:
-    """Return whether all cells match the writer's record; True where it cannot be checked."""
+    """Return whether all cells match the stripe checksum that the writer recorded. Return True if
+    there is none, or if it cannot be checked."""
     chunks = {
         index: made[index][0] if index in made else agreed.chunk(index, stripe)
         for index in agreed.group.indexes(stripe)

@@ -1,10 +1,12 @@
 """The remaining shards as the sources of a reconstruction, read cell by cell.
 
-A cell that is damaged in one source is read, or computed, from others. A source with wrong cells is
-asked later from then on, but never dropped for that, because each of its cells may be the one that
-a stripe needs. Slow answers are not awaited as long as another source can answer: the first
-`data_count` cells are used. Two datanodes may have the same shard, each with cells that the other
-has lost. Small cells of consecutive stripes come together.
+A cell that is damaged in one source is read from another source, or computed. A source with wrong
+cells is asked after the other sources, but is not dropped, because a stripe may need one of its
+other cells.
+
+The reader does not wait for a slow answer while another source can answer. It uses the first
+`data_count` cells that arrive. Two datanodes may have the same shard, each with cells that the
+other has lost. Small cells of consecutive stripes are read in one call.
 """
 
 import heapq
@@ -31,37 +33,38 @@ from suture.wire.clients.message_groups import GROUP_BYTES_MAX, grouped
 from suture.wire.clients.replica_peer import BatchReplicaPeer, ChunkProver, ReplicaPeer
 from suture.wire.mapping import codec
 
-SILENT_COUNT_MAX: Final = 3  # unanswered calls in a row until a source is dropped
-SLOW_S: Final = 5.0  # then another source is asked beside one without an answer
+SILENT_COUNT_MAX: Final = 3  # consecutive unanswered calls until a source is dropped
+SLOW_S: Final = 5.0  # after that, the reader also asks another source
 AHEAD_BYTES_MAX: Final = 48 * 1024**2  # of cells requested ahead
 AHEAD_CALLS_MAX: Final = 8  # per source, each for a large cell or several small ones
-DEMERIT_SLOW: Final = 1  # added to the strikes when sources are ranked
+DEMERIT_SLOW: Final = 1  # weight of a slow answer, in faults
 
 Listed = tuple[BlockId, Mapping[int, BlockData | None]]
 
 
 @dataclass(slots=True)
 class RebuildSource:
-    """A shard that may be read, and its conduct."""
+    """A shard that may be read, and how reliably its datanode has answered."""
 
     shard: ShardLocation
     peer: ReplicaPeer
-    is_healthy: bool = True  # as reported by its datanode
-    gives_several: bool = True  # cells in one call
+    is_healthy: bool = True  # as its datanode reports
+    gives_several: bool = True  # it returns several cells in one call
     strike_count: int = 0
     slow_count: int = 0
     silent_count: int = 0
     dropped: SutureError | None = None
 
     def rank(self, length_bytes: int) -> tuple[object, ...]:
-        """Return the sort key of sources: well-behaved ones first, then the cheaper cell."""
+        """Return the sort key of sources: healthy ones first, then those with fewer faults, then
+        the shorter cell."""
         demerits = self.strike_count + DEMERIT_SLOW * self.slow_count
         return (not self.is_healthy, demerits, length_bytes, self.shard.index)
 
 
 @dataclass(slots=True)
 class PendingStripe:
-    """Cells of one stripe of a block, in flight and received."""
+    """One stripe of a block: the cells received, and the calls in flight."""
 
     agreed: RebuildableGroup
     stripe: int
@@ -102,10 +105,11 @@ class RebuildSources:
         *,
         states: frozenset[ReplicaState] = TREE_STATES,
     ) -> None:
-        """Ask every source for its replica. Raise if too few shards are left.
+        """Ask every source for its replica. Raise UnavailableError if fewer than `data_count`
+        shards remain.
 
-        A shard of index 0 takes the index of its replica. An UNHEALTHY replica is the last choice;
-        only its cells that verify are used.
+        A shard of index 0 takes the index of its replica. An UNHEALTHY replica is the last choice,
+        and only those of its cells that verify are used.
         """
         asked = [(shard, dial(shard)) for shard in shards]
         answers = [
@@ -123,7 +127,8 @@ class RebuildSources:
         self.require()
 
     def _admit(self, source: RebuildSource, report: Any, states: frozenset[ReplicaState]) -> None:
-        """Add a source whose replica is the expected shard, in one of `states`."""
+        """Add a source. Raise RefusedError unless its replica is the expected shard and in one of
+        `states`."""
         state = codec.parse_state(report.state, "answer.replica.state")
         [index] = self.scheme.checked([report.replica_index])
         if source.shard.index not in {0, index}:
@@ -143,7 +148,7 @@ class RebuildSources:
 
     @property
     def living(self) -> dict[int, RebuildSource]:
-        """The best available source, by index."""
+        """The best available source of each index."""
         return {
             index: next(one for one in sources if one.dropped is None)
             for index, sources in self._sources.items()
@@ -152,11 +157,11 @@ class RebuildSources:
 
     @property
     def _askable(self) -> list[RebuildSource]:
-        """All available sources, also several of one index."""
+        """All available sources; there may be several of one index."""
         return [one for many in self._sources.values() for one in many if one.dropped is None]
 
     def require(self) -> None:
-        """Raise UnavailableError if fewer sources are left than data shards."""
+        """Raise UnavailableError if fewer shards than `data_count` have an available source."""
         if len(self.living) < self.scheme.data_count:
             raise self._shortage(
                 f": {len(self.living)} of the {self.scheme.data_count} sources that {self.scheme} "
@@ -164,8 +169,8 @@ class RebuildSources:
             )
 
     def require_answers(self, orphans: Mapping[int, str]) -> None:
-        """Raise UnavailableError if a shard is silent, which may have these blocks of which the
-        others know too little."""
+        """Raise UnavailableError if a shard does not answer. That shard may have the blocks in
+        `orphans`, of which the other shards have too little."""
         silent = sorted((self._unreached | self._sources.keys()) - self.living.keys())
         if silent:
             block_id, why = next(iter(orphans.items()))
@@ -173,7 +178,7 @@ class RebuildSources:
             raise self._shortage(f", block {block_id}: {why}, and shard {named} does not answer")
 
     def _shortage(self, what: str) -> UnavailableError:
-        """Return the error for a container of which too much cannot be read."""
+        """Return the error for a container that cannot be rebuilt because too many sources fail."""
         reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
         listing = f"`suture scm containers {self.container_id}`"
         return UnavailableError(
@@ -186,10 +191,11 @@ class RebuildSources:
     # Lists of blocks.
 
     def blocks(self) -> Iterator[Listed]:
-        """Yield every block that any source knows, ascending, by index, from its best source.
+        """Yield every block that any source lists, in ascending order. Each item maps the index of
+        each shard to the block of its best source.
 
-        Lists are read page by page, so that half a million blocks of ten sources are never held at
-        once.
+        Lists are read page by page, so the lists of ten sources with half a million blocks are
+        never in memory at once.
         """
         streams = [self._blocks_of(source) for source in self._askable]
         merged = heapq.merge(*streams, key=lambda item: item[0])  # of equal ids, best source first
@@ -208,7 +214,8 @@ class RebuildSources:
             self._drop(source, error)
 
     def block(self, block_id: BlockId) -> dict[int, BlockData | None]:
-        """Return one block by index, from its best source; None where no source has it."""
+        """Return the versions of one block, by shard index, each from the best source that has it;
+        None for an index of which no source has the block."""
         known: dict[int, BlockData | None] = dict.fromkeys(self.living)
         for source, answer in self._answers(block_id):
             index = source.shard.index
@@ -222,7 +229,7 @@ class RebuildSources:
     def _answers(
         self, block_id: BlockId
     ) -> Iterator[tuple[RebuildSource, BlockData | SutureError]]:
-        """Ask all sources for a block at once; yield each answer."""
+        """Ask all sources for a block concurrently; yield each source with its answer or error."""
         asked = [
             (source, self._executor.submit(source.peer.block, self.container_id, block_id))
             for source in self._askable
@@ -234,8 +241,9 @@ class RebuildSources:
                 yield source, error
 
     def why_gone(self, block_id: BlockId) -> str:
-        """Return which sources have deleted a block since it was listed, if the others are too few
-        to compute it even with those that do not answer; "" if it may be read later."""
+        """Return a text that names the sources that no longer have a block, if the block can
+        therefore not be computed. Sources that do not answer count as having the block. Return ""
+        if the block may be read later."""
         lacking = {
             source.shard.datanode_id
             for source, answer in self._answers(block_id)
@@ -251,8 +259,8 @@ class RebuildSources:
         return f"{', '.join(sorted(lacking))} have it no longer"
 
     def doubt_who_lacks(self, block_id: BlockId) -> None:
-        """Ask the sources that do not know a block to prove it; a source whose tree has it then
-        scans its replica (`agent.services.proof_handlers`)."""
+        """Ask the sources that do not list a block for a proof of it. A source whose tree contains
+        the block then scans its replica (`agent.services.proof_handlers`)."""
         for index, block in self.block(block_id).items():
             for source in self._sources[index] if block is None else ():
                 if isinstance(source.peer, ChunkProver):
@@ -265,15 +273,16 @@ class RebuildSources:
     def stripes(
         self, agreed: RebuildableGroup, wanted: Iterable[int]
     ) -> Iterator[tuple[int, dict[int, bytes]]]:
-        """Yield the wanted stripes of a block with enough cells to compute all others."""
+        """Yield the wanted stripes of a block, each with enough cells to compute all others."""
         for reading in self.ahead((agreed, stripe) for stripe in wanted):
             yield reading.stripe, self.finish(reading)
 
     def ahead(
         self, wanted: Iterable[tuple[RebuildableGroup, int]], *, count: int = 0
     ) -> Iterator[PendingStripe]:
-        """Yield stripes, of any blocks, in their order, to be finished one after the other; some
-        are requested ahead. `count` cells of each are requested, as in `begin`."""
+        """Yield the given stripes, of any blocks, in order. The caller finishes them one after the
+        other. Some stripes are requested ahead. `count` cells of each stripe are requested, as in
+        `begin`."""
         under_way: deque[list[PendingStripe]] = deque()
         bytes_max = AHEAD_BYTES_MAX // (count or self.scheme.data_count)  # per source
         for together in grouped(wanted, self._room_for):
@@ -284,16 +293,17 @@ class RebuildSources:
             yield from under_way.popleft()
 
     def _room_for(self, wanted: tuple[RebuildableGroup, int]) -> int:
-        """Return the room that a stripe takes in one source's message. It is all of the room if a
-        source returns only single cells, because a call for each cell would wait in a thread of its
-        own."""
+        """Return how many bytes a stripe takes in one source's message. If a source returns only
+        single cells, return a full message: a call for each cell would wait in a thread of its own.
+        """
         is_alone = not all(source.gives_several for source in self._askable)
         return GROUP_BYTES_MAX if is_alone else _cell_bytes(wanted)
 
     def begin(self, agreed: RebuildableGroup, stripe: int, *, count: int = 0) -> PendingStripe:
-        """Request the needed number (or `count`) of cells of a stripe, best sources first.
+        """Request `data_count` cells of a stripe, or `count` if it is given, from the best sources
+        first.
 
-        A cell that the group does not have is empty, without a request.
+        A cell that the group does not have is empty and is not requested.
         """
         [reading] = self._begin_all([(agreed, stripe)], count)
         return reading
@@ -301,7 +311,7 @@ class RebuildSources:
     def _begin_all(
         self, stripes: Sequence[tuple[RebuildableGroup, int]], count: int
     ) -> list[PendingStripe]:
-        """Begin several stripes; a source that supports it returns its cells of all of them in one
+        """Begin several stripes. A source that supports it returns its cells of all of them in one
         call."""
         begun: list[PendingStripe] = []
         asked: defaultdict[str, list[tuple[RebuildSource, PendingStripe]]] = defaultdict(list)
@@ -323,7 +333,7 @@ class RebuildSources:
         return begun
 
     def finish(self, reading: PendingStripe) -> dict[int, bytes]:
-        """Return the verified cells; ask other sources instead of those that fail or are slow.
+        """Return the verified cells. If a source fails or is slow, ask another source.
 
         Raise UnavailableError if `wanted_count` cells cannot be read.
         """
@@ -345,7 +355,8 @@ class RebuildSources:
         return reading.cells
 
     def finish_all(self, reading: PendingStripe) -> dict[int, bytes]:
-        """Return all readable cells. Raise UnavailableError if they are fewer than `data_count`."""
+        """Return all readable cells. Raise UnavailableError if fewer than `data_count` can be
+        read."""
         reading.wanted_count = self.scheme.data_count
         while reading.pending:
             done, _ = wait(reading.pending, return_when=FIRST_COMPLETED)
@@ -412,8 +423,8 @@ class RebuildSources:
             self._shared.add(future)
 
     def _note_slow(self, reading: PendingStripe) -> bool:
-        """Ask another source beside each slow one, and ask the slow ones later from now on; return
-        whether there was another."""
+        """For each slow source, ask another source, and rank the slow one lower from now on. Return
+        whether there was another source."""
         asked_count = 0
         for future, source in list(reading.pending.items()):
             if not self._ask_another(reading):
@@ -430,8 +441,8 @@ class RebuildSources:
     def judged(
         self, agreed: RebuildableGroup, stripe: int, proof: Proof | None
     ) -> tuple[StripeVerdict, dict[int, bytes]]:
-        """Read all readable cells of a stripe and judge them; return the verdict, and the cells
-        except those proven wrong although they match their checksums."""
+        """Read all readable cells of a stripe and judge them. Return the verdict, and the cells
+        without those proven wrong. A cell can be wrong although it matches its checksums."""
         reading = self.begin(agreed, stripe, count=self.scheme.shard_count)
         cells = self.finish_all(reading)
         verdict = judge_stripe(agreed.group, stripe, cells, proof)
