@@ -11,15 +11,15 @@ EXAMPLE: Final = "Example"
 
 
 class HelpSections:
-    """Help that may end with the paragraphs "Exit codes:" and "Example:".
+    """Help text that may end with the paragraphs "Exit codes:" and "Example:".
 
-    Each of them is a heading and lines. A line of exit codes is `CODE: MEANING`.
+    Each of these paragraphs is a heading and lines. A line of exit codes is `CODE: MEANING`.
     """
 
     help: str | None
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the paragraphs before the sections."""
+        """Write the paragraphs that precede the sections."""
         del ctx
         text, _ = split_help(self.help or "")
         formatter.write_paragraph()
@@ -64,9 +64,9 @@ def write_exit_codes(formatter: Any, lines: Sequence[str]) -> None:
 
 
 def split_help(text: str) -> tuple[str, dict[str, list[str]]]:
-    """Return the paragraphs of a docstring, and the lines of each section by its heading.
+    """Return the paragraphs of a docstring, and a mapping of each section's heading to its lines.
 
-    A line that is indented further than the first one of its section continues the line before.
+    A line that is indented further than the first line of its section continues the previous line.
     """
     paragraphs: list[str] = []
     sections: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Credentials of commands: from options, the environment, or a file, in this order.
+"""Credentials of commands: from options, the environment, or a file, in this order of precedence.
 
     suture --tls-certificate ann.pem --tls-key ann.key --tls-ca ca.pem status
     SUTURE_TLS_CERTIFICATE=ann.pem SUTURE_TLS_KEY=ann.key SUTURE_TLS_CA=ca.pem suture status
@@ -8,7 +8,7 @@
         key = "~/ann.key"
         ca = "/etc/suture/tls/ca.pem"
 
-Without any of these, commands use plaintext, and only on this machine.
+Without credentials, commands use plaintext, and only on this machine.
 """
 
 import os
@@ -57,9 +57,8 @@ def is_secured() -> bool:
 
 
 def security() -> "Security":
-    """Return the security of calls. Raise RefusedError naming the fault of the settings or the
-    files.
-    """
+    """Return the security of calls. Raise RefusedError if the settings or the files are invalid;
+    the error names the fault."""
     from suture.wire.security.tls import files_of, load_security
 
     wanted = _effective()
@@ -75,7 +74,7 @@ def connect(scm: str) -> "ClusterClient":
 
 
 def _effective() -> CredentialOptions:
-    """Return the settings, completed from the file."""
+    """Return the settings. Those that are missing come from the file."""
     wanted = _wanted.get()
     if wanted.has_files():
         return wanted
@@ -91,8 +90,8 @@ def _effective() -> CredentialOptions:
 
 
 def _default_file() -> Path | None:
-    """Return the file of the user, or else of the host; None if there is no file that this user may
-    read, or no home directory."""
+    """Return the settings file of the user, or else of the host. Return None if this user may read
+    no such file."""
     home = _at_home(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
     candidates = (home / "suture" / "client.toml", SYSTEM_FILE)
     return next((path for path in candidates if _is_seen(path)), None)
@@ -107,7 +106,7 @@ def _at_home(path: str) -> Path:
 
 
 def _is_seen(path: Path) -> bool:
-    """Return whether the file exists; a file in a directory closed to this user counts as
+    """Return whether the file exists. A file in a directory that this user cannot search counts as
     missing."""
     try:
         return path.is_file()

@@ -1,4 +1,4 @@
-"""Queries to datanodes, one or all of them concurrently."""
+"""Queries to one datanode, or to all datanodes concurrently."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DatanodeReply(Generic[T]):
-    """A datanode, by id or by the dialled address, and its answer or the error."""
+    """A datanode, named by id or by the address that was called, and its answer or the error."""
 
     datanode: str
     value: T | None
@@ -37,9 +37,9 @@ class DatanodeReply(Generic[T]):
 
 
 def nodes_of(client: ClusterClient, datanode: str | None) -> list[tuple[str, str]]:
-    """Return (name, address) of one datanode or of all. Raise RefusedError for an unknown one.
+    """Return (name, address) of one datanode or of all. Raise RefusedError for an unknown datanode.
 
-    An address is dialled as given, because nothing else may be known without an SCM.
+    An address is used as given, because without an SCM nothing else may be known.
     """
     if datanode is not None and ":" in datanode:
         return [(datanode, datanode)]
@@ -51,7 +51,8 @@ def nodes_of(client: ClusterClient, datanode: str | None) -> list[tuple[str, str
 def query_all(
     client: ClusterClient, nodes: list[tuple[str, str]], question: Callable[[Peer], T]
 ) -> list[DatanodeReply[T]]:
-    """Query datanodes concurrently, a busy one again; an error counts as an answer."""
+    """Query datanodes concurrently; retry a busy datanode. An error is returned as the answer of
+    its datanode."""
 
     def ask(node: tuple[str, str]) -> DatanodeReply[T]:
         name, address = node

@@ -20,7 +20,7 @@ def print_messages(
     *,
     as_json: bool,
 ) -> None:
-    """Print messages with all their fields as a JSON list under `noun`, or `rows` as a table."""
+    """Print messages with all their fields: as a JSON list under `noun`, or `rows` as a table."""
     if as_json:
         print_json({noun: [facts(message) for message in messages]})
     else:
@@ -28,11 +28,11 @@ def print_messages(
 
 
 def facts(message: Message) -> dict[str, object]:
-    """Return a message as JSON.
+    """Return a message as JSON, with 64-bit numbers as numbers.
 
-    The JSON of protobuf has 64-bit numbers as strings, for readers whose numbers are floats. Sizes,
-    times and ids are far below 2^53; checksums are not, but are exact in every reader that keeps
-    integers, such as Python and jq.
+    Protobuf's own JSON writes 64-bit numbers as strings, for readers whose numbers are floats.
+    Sizes, times and ids are far below 2^53. Checksums are not, but readers that keep integers, such
+    as Python and jq, read them exactly.
     """
     document: dict[str, object] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True

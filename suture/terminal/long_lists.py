@@ -1,7 +1,8 @@
-"""Lists of any length, printed page by page: the first rows appear at once, and memory stays small.
+"""Lists of any length, printed page by page: the first rows appear at once, and memory use stays
+small.
 
-people    a table of the first page; rows of further pages follow in its columns
---json    the document of a short list, written piece by piece
+For people, the first page is a table, and the rows of further pages follow in its columns. With
+`--json`, the document has the same form as for a short list and is written piece by piece.
 """
 
 import json
@@ -21,9 +22,9 @@ Row = Sequence[object]
 
 
 def print_row_pages(columns: Sequence[str], pages: Iterable[Sequence[Row]]) -> None:
-    """Print rows; a column whose name ends in `#` is a number, aligned right.
+    """Print rows; a column whose name ends in `#` is a number and aligned right.
 
-    The columns of a page are at least as wide as those of the page before.
+    The columns of a page are at least as wide as those of the previous page.
     """
     widths = [len(column.rstrip("#")) for column in columns]
     marks = [column.endswith("#") for column in columns]
@@ -43,10 +44,10 @@ def print_row_pages(columns: Sequence[str], pages: Iterable[Sequence[Row]]) -> N
 
 
 def print_json_pages(name: str, pages: Iterable[Iterable[Any]]) -> None:
-    """Print `{"schema": 1, NAME: [...]}`, as `print_json` prints it at once.
+    """Print `{"schema": 1, NAME: [...]}`, in the form of `print_json`.
 
-    If a page cannot be fetched, the document ends with the key `error`, and the command with the
-    exit code of that error.
+    If a page cannot be fetched, the document ends with the key `error`, and the command exits with
+    the exit code of that error.
     """
     sys.stdout.write(f'{{\n  "schema": {JSON_SCHEMA},\n  {json.dumps(name)}: [')
     comma, end = "", "]\n}\n"

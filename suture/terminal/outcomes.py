@@ -1,4 +1,4 @@
-"""Outcomes of orders: the newest ones that the control plane keeps, read page by page."""
+"""Outcomes of commands: the newest ones that the control plane keeps, read page by page."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -13,7 +13,8 @@ Wanted = Callable[[scm_pb2.Outcome], bool]
 def newest_outcomes(
     client: ClusterClient, is_wanted: Wanted, *, count: int = KEPT_MAX
 ) -> list[scm_pb2.Outcome]:
-    """Return up to `count` of the selected outcomes, newest first. Raise SutureError."""
+    """Return up to `count` of the selected outcomes, newest first. Raise SutureError if a call
+    fails."""
     found: list[scm_pb2.Outcome] = []
     for page in _pages(client):
         found += filter(is_wanted, page)
@@ -23,12 +24,13 @@ def newest_outcomes(
 
 
 def outcomes_in(client: ClusterClient, container_id: int) -> list[scm_pb2.Outcome]:
-    """Return the outcomes of all orders about a container, newest first. Raise SutureError."""
+    """Return the outcomes of all commands about a container, newest first. Raise SutureError if a
+    call fails."""
     return newest_outcomes(client, lambda outcome: outcome.status.container_id == container_id)
 
 
 def _pages(client: ClusterClient) -> Iterator[list[scm_pb2.Outcome]]:
-    """Yield pages, newest first, until there are no older ones."""
+    """Yield pages of outcomes, newest first, until there are no older ones."""
     oldest_id = 0
     while True:
         request = scm_pb2.ListOutcomesRequest(count=KEPT_MAX, before_command_id=oldest_id)

@@ -1,7 +1,7 @@
 """Output of commands: tables and progress for people, one JSON document for machines.
 
-Results go to stdout, progress and errors to stderr. Text for people goes through
-`suture.observe.terminal_escape`, and is never parsed as markup, because names come from disks and
+Results go to stdout; progress and errors go to stderr. Text for people goes through
+`suture.observe.terminal_escape` and is never parsed as markup, because names come from disks and
 from the wire.
 """
 
@@ -48,8 +48,8 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table. If the terminal is too narrow, print it in parts, one below the other, each of
-    which begins with the columns that identify the rows."""
+    """Print a table. If the terminal is too narrow, print it in parts below each other. Each part
+    begins with the columns that identify the rows."""
     wide = people.options.update(width=TABLE_WIDTH_MAX)
     natural = people.measure(table, options=wide).maximum
     last = max((len(str(cell)) for cell in table.columns[-1].cells), default=0)
@@ -61,8 +61,8 @@ def print_table(table: Table) -> None:
 
 
 def parts_of(table: Table, width: int) -> list[Table]:
-    """Return the columns of a table in tables no wider than `width` if possible; each begins with
-    the columns that identify the rows."""
+    """Divide a table by columns into tables that are no wider than `width`, if possible. Each
+    begins with the columns that identify the rows."""
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     headers = [str(column.header) for column in table.columns]
     widths = [
@@ -94,12 +94,12 @@ def parts_of(table: Table, width: int) -> list[Table]:
 
 
 def print_line(text: str) -> None:
-    """Print one line; a line end within it is shown as its code."""
+    """Print one line; a line break in the text is printed as its code."""
     people.print(printable(text), soft_wrap=True)
 
 
 def say_lines(text: str) -> None:
-    """Print lines without text from elsewhere."""
+    """Print lines that contain no text from disks or the wire."""
     for line in text.split("\n"):
         print_line(line)
 
@@ -134,7 +134,7 @@ def fail_usage(message: str, hint: str, *, as_json: bool) -> None:
 
 
 def complain(text: str) -> None:
-    """Print one line with an error on stderr."""
+    """Print a one-line error on stderr."""
     aside.print(printable(text), style="bold red", soft_wrap=True)
 
 
@@ -182,7 +182,8 @@ def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
 
 
 def print_list(what: str, lines: Sequence[str]) -> None:
-    """Print the first lines under their number; --json has all. Print nothing if there are none."""
+    """Print the first lines under a heading with their total number; --json has all lines. Print
+    nothing if there are none."""
     if lines:
         print_line(f"{what}: {len(lines)}")
     for line in lines[:LINES_SHOWN_MAX]:
@@ -233,7 +234,7 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def checksum(value: int | None) -> str:
-    """Return a root or checksum in hex; absence is a dash, never zero."""
+    """Return a root or checksum in hex; a missing one is a dash, never zero."""
     return "-" if value is None else f"{value:016x}"
 
 

@@ -33,7 +33,7 @@ def fetch_container(client: ClusterClient, container_id: int) -> scm_pb2.Contain
 
 
 def selected(client: ClusterClient, given: list[str] | None) -> Callable[[str], bool]:
-    """Return a predicate for the named datanodes; it accepts all if none is named."""
+    """Return a predicate that accepts the named datanodes, or all datanodes if none is named."""
     if not given:
         return lambda _: True
     return frozenset(datanode_ids(client, given)).__contains__
@@ -42,9 +42,9 @@ def selected(client: ClusterClient, given: list[str] | None) -> Callable[[str], 
 def datanode_ids(
     client: ClusterClient, given: list[str], *, may_be_gone: bool = False
 ) -> list[str]:
-    """Return the datanodes named by id, prefix, address or rack, each once.
+    """Return the ids of the datanodes named by id, prefix, address or rack, each once.
 
-    With `may_be_gone`, accept an unknown id as well; the control plane then decides.
+    With `may_be_gone`, accept an unknown id as well; the control plane then decides about it.
     """
     nodes = known_nodes(client)
     found: list[str] = []
@@ -58,12 +58,14 @@ def datanode_ids(
 
 
 def datanode_id(client: ClusterClient, given: str) -> str:
-    """Return the only datanode with this address, id or id prefix. Raise RefusedError otherwise."""
+    """Return the id of the datanode with this address, id or id prefix. Raise RefusedError unless
+    exactly one matches."""
     return one_node(known_nodes(client), given).datanode_id
 
 
 def one_node(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> scm_pb2.NodeInfo:
-    """Return the only datanode with this address, id or id prefix. Raise RefusedError otherwise."""
+    """Return the datanode with this address, id or id prefix. Raise RefusedError unless exactly one
+    matches."""
     found = [node for node in nodes if given and given in {node.address, node.datanode_id}]
     found = found or [node for node in nodes if given and node.datanode_id.startswith(given)]
     if len(found) == 1:
@@ -108,7 +110,8 @@ def resolve_targets(
 
 
 def one_volume(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[scm_pb2.NodeInfo, str]:
-    """Return the named volume and its datanode. Raise RefusedError if none or several match."""
+    """Return the named volume and its datanode. Raise RefusedError unless exactly one volume
+    matches."""
     if not given.startswith("/") and VOLUME_SIGN in given:
         datanode_id, volume_id = _volume_at(nodes, given)
         return one_node(nodes, datanode_id), volume_id

@@ -1,6 +1,6 @@
-"""Streams stdout and stderr of a command: they accept any text, and are named in errors.
+"""The streams stdout and stderr of a command. They accept any text, and errors name them.
 
-This module is imported first, so it imports little.
+Commands import this module first, so it imports little.
 """
 
 import io
@@ -9,14 +9,15 @@ from typing import Any
 
 from suture.runtime.standard_streams import open_standard_streams
 
-STDOUT = "stdout"  # its name in errors
+STDOUT = "stdout"  # the stream's name in errors
 
 
 class Output(io.FileIO):
-    """stdout with its name in errors, because a full disk may be another one."""
+    """stdout, named in its errors: a full disk under stdout may be another disk than the
+    command's."""
 
     def write(self, data: Any) -> int:  # a buffer
-        """Write some of the data. Raise OSError of `stdout`."""
+        """Write some of the data. Raise an OSError that names `stdout`."""
         try:
             return super().write(data)
         except OSError as error:
@@ -27,7 +28,7 @@ class Output(io.FileIO):
 def open_outputs() -> None:
     """Make stdout and stderr accept any text.
 
-    A closed stream becomes /dev/null. A character that the terminal's encoding lacks is shown as
+    A closed stream becomes /dev/null. A character that the terminal's encoding lacks is printed as
     its code. stdout writes each text completely even under `PYTHONUNBUFFERED`, where Python's own
     stream would lose the end of a file.
     """

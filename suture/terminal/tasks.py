@@ -1,4 +1,4 @@
-"""Help by task: commands are listed under their tasks, each with a whole sentence."""
+"""Help by task: a group lists its commands under their tasks, each with a whole sentence."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -37,7 +37,7 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 
 
 def sections(group: str, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the commands of a group by task, including those without a task."""
+    """Return the commands of a group by task; commands without a task are included."""
     found = {
         task: [name for name in known if name in names]
         for task, known in TASKS.get(group, {}).items()

@@ -15,7 +15,7 @@ DAY_S: Final = 86_400
 def duration(
     *names: str, text: str, min_s: float = 0.0, shown: str | bool = True
 ) -> Any:  # a typer option
-    """Return an option that is a time; its value is in seconds. The last names are older ones;
+    """Return an option whose value is a time in seconds. The last names are deprecated aliases;
     `shown` is the default in readable form."""
 
     def parsed(given: object) -> float:

@@ -1,4 +1,4 @@
-"""The wait for what a datanode or the SCM refuses only for the moment."""
+"""Retries of requests that a datanode or the SCM refuses only temporarily."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
@@ -24,8 +24,8 @@ def until_free(
     codes: Collection[Code] = BUSY,
     timeout_s: float = PATIENCE_S,
 ) -> T:
-    """Return the answer of a datanode or of the SCM, asked again while it refuses with one of
-    `codes`; print once that it does."""
+    """Return the answer of a datanode or of the SCM. Retry while it refuses with one of `codes`;
+    print once that the command is waiting."""
     return retry_while(
         question,
         codes=codes,
@@ -38,8 +38,8 @@ def until_free(
 def until_decided(submit: Callable[[Any], T], request: Any) -> T:
     """Return the SCM's answer to a request about several containers, datanodes or rows of a plan.
 
-    Items that are refused only for the moment are submitted again, without the others. After
-    `PATIENCE_S` their last refusals are their decisions.
+    Items that the SCM refuses temporarily are submitted again, without the other items. After
+    `PATIENCE_S`, the last refusal of each such item is its decision.
     """
     answer: Any = None
     left: list[int] = []
@@ -52,7 +52,7 @@ def until_decided(submit: Callable[[Any], T], request: Any) -> T:
             for index, decision in zip(left, _decisions(part), strict=True):
                 _decisions(answer)[index].CopyFrom(decision)
         else:
-            answer = part  # a request that is carried out as a whole is refused as a whole
+            answer = part  # the SCM refuses a request that is carried out as a whole as a whole
         decisions = _decisions(answer)
         left = [index for index, one in enumerate(decisions) if one.code in TRANSIENT]
         if left:
@@ -73,7 +73,7 @@ def until_decided(submit: Callable[[Any], T], request: Any) -> T:
 
 
 class _TransientRefusal(UnavailableError):
-    """Some items are refused for the moment."""
+    """The SCM temporarily refuses some items."""
 
     def __init__(self, decisions: Sequence[Any], left: Sequence[int]) -> None:
         first = decisions[left[0]]
@@ -103,6 +103,7 @@ def _part(request: Any, indexes: Sequence[int]) -> Any:
 
 
 def _decisions(answer: Any) -> Sequence[Any]:
-    """Return the decisions in an answer, one per item; none if the request has no items."""
+    """Return the decisions in an answer, one per item; an empty list if the request has no
+    items."""
     decisions: Sequence[Any] = getattr(answer, "decisions", ())
     return decisions or getattr(answer, "containers", ())

@@ -1,1 +1,1 @@
-"""Outgoing calls: channels, datanodes as peers, the control plane."""
+"""Clients of the gRPC services: channels, datanodes as peers, the control plane."""

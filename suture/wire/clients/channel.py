@@ -1,7 +1,7 @@
-"""Channels and calls: one way to open a channel, to bound a call, and to retry it.
+"""Channels and calls: the common way to open a channel, to set a deadline, and to retry a call.
 
-Every call has a deadline. A call is retried only if it is idempotent, if the answer was "try again
-later", and before its deadline. Errors of calls are `SutureError`s.
+Every call has a deadline. A call is retried before its deadline if it is idempotent and the answer
+was "try again later". Errors of calls are `SutureError`s.
 """
 
 import time
@@ -30,7 +30,7 @@ PORT_MAX: Final = 65_535
 RETRY_WAIT_S: Final = 0.05
 UPLOAD_POLL_S: Final = 0.2
 RETRY_WAIT_S_MAX: Final = 1.0
-PATIENCE_S: Final = 120.0  # restart of a control plane: its start, and three slow heartbeats
+PATIENCE_S: Final = 120.0  # control plane restart: start, and three slow heartbeats
 
 _RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class ChannelClosed(UnavailableError):
-    """The connection was closed at our end; nothing is repeated over it."""
+    """This process closed the connection; no call over it is retried."""
 
     def __init__(self) -> None:
         super().__init__(Code.UNAVAILABLE, "the connection was closed")
@@ -50,9 +50,9 @@ Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
 def open_channel(
     address: str, security: Security = LOOPBACK_ONLY, *, header: Header | None = None
 ) -> grpc.Channel:
-    """Return a channel to `address`; it connects on first use and detects a dead peer.
+    """Return a channel to `address`. The channel connects on first use and detects a dead peer.
 
-    Every call over it carries `header`.
+    Every call over the channel carries `header`.
 
     Raise RefusedError(INVALID_CONFIG) if plaintext is not allowed, or the address is invalid.
     """
@@ -79,8 +79,7 @@ def open_channel(
 
 
 def check_address(address: str) -> None:
-    """Raise RefusedError for an address without a port, which gRPC would treat as port 443, or
-    without a host."""
+    """Raise RefusedError if an address has no host or no port; gRPC would use port 443."""
     host, _, port = address.rpartition(":")
     is_port = port.isdecimal() and int(port) <= PORT_MAX
     if is_port and host and not host.endswith(":") and "/" not in host:
@@ -99,10 +98,10 @@ def check_address(address: str) -> None:
 def call(
     method: Method, request: Any, *, timeout_s: float, party: str = ""
 ) -> Any:  # the method's answer
-    """Call a method with one answer. Raise SutureError.
+    """Call a method that returns one answer. Raise SutureError if the call fails.
 
-    An error made by gRPC itself, for instance for a refused connection, names the `party` that was
-    called.
+    `party` names the called process, for errors that gRPC itself makes, such as a refused
+    connection.
     """
     try:
         return method(request, timeout=timeout_s, metadata=carried())
@@ -120,9 +119,10 @@ def _error_of(failure: grpc.RpcError | ValueError, party: str) -> SutureError:
 
 
 def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
-    """Begin a call with a stream of answers, and return them; leaving early cancels it.
+    """Start a call that returns a stream of answers, and return the stream. To cancel the call,
+    leave the context early.
 
-    From now on the peer sends ahead as far as gRPC's window allows.
+    The peer starts sending at once, as far ahead as gRPC's window allows.
     """
     try:
         answers = method(request, timeout=timeout_s, metadata=carried())
@@ -141,9 +141,8 @@ def _messages(answers: Any) -> Iterator[Any]:
 
 
 def start_call(method: Method, request: Any, *, timeout_s: float) -> Any:  # the call's future
-    """Begin a call without waiting for its answer. Raise UnavailableError if the channel is
-    closed.
-    """
+    """Start a call without waiting for its answer. Raise UnavailableError if the channel is
+    closed."""
     try:
         return method.future(  # type: ignore[attr-defined]
             request, timeout=timeout_s, metadata=carried()
@@ -159,9 +158,10 @@ def upload(
     timeout_s: float,
     must_end: Callable[[], bool],
 ) -> Any:  # the method's answer
-    """Send a stream and return its answer; cancel it soon after `must_end` returns True.
+    """Send a stream of messages and return the answer. Cancel the call soon after `must_end`
+    returns True.
 
-    A thread of gRPC draws from `requests`. Raise SutureError.
+    A thread of gRPC iterates over `requests`. Raise SutureError if the call fails.
     """
     answer = start_call(method, requests, timeout_s=timeout_s)
     ended: SimpleQueue[None] = SimpleQueue()  # `result` would wake this thread at each message
@@ -191,8 +191,8 @@ def _has_come(queue: "SimpleQueue[None]", timeout_s: float) -> bool:
 def call_again(
     method: Method, request: Any, *, timeout_s: float, party: str = ""
 ) -> Any:  # the method's answer
-    """Call an idempotent method with one answer, with the retries of `retried`. Raise
-    SutureError."""
+    """Call an idempotent method that returns one answer, with the retries of `call_with_retry`.
+    Raise SutureError if the last attempt fails."""
     began_s = time.monotonic()
     try:
         return method(request, timeout=timeout_s, metadata=carried())
@@ -205,9 +205,10 @@ def call_again(
 
 
 def call_with_retry(work: Callable[[], T], *, timeout_s: float) -> T:
-    """Return the result of `work`; repeat it while the peer is unavailable.
+    """Return the result of `work`. Retry it a few times if the peer is unavailable, until
+    `timeout_s`.
 
-    `work` must be idempotent, which only the caller can know.
+    `work` must be idempotent.
     """
     began_s = time.monotonic()
     try:
@@ -217,7 +218,7 @@ def call_with_retry(work: Callable[[], T], *, timeout_s: float) -> T:
 
 
 def _repeated(error: SutureError, work: Callable[[], T], left_s: float) -> T:
-    """Return the result of repeating `work` after a failed first attempt."""
+    """Retry `work` after a failed first attempt and return its result."""
     if not _is_worth_repeating(error):
         raise error
     failures = [error]
@@ -246,10 +247,10 @@ def retry_while(
     timeout_s: float = PATIENCE_S,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
-    """Return the result of `work`; repeat it while it fails with one of `codes`.
+    """Return the result of `work`. Retry it while it fails with one of `codes`.
 
-    The pauses are those of `retried`, over the time of a restart. `waits` receives the first
-    failure. Raise the last failure after `timeout_s`, or soon after `must_end` returns True.
+    The pauses are those of `call_with_retry`. `waits` receives the first failure. Raise the last
+    failure after `timeout_s`, or soon after `must_end` returns True.
     """
     import tenacity
 
@@ -278,8 +279,8 @@ def _is_worth_repeating(error: BaseException) -> bool:
 
 
 def _may_end(error: BaseException, codes: Collection[Code]) -> bool:
-    """Return whether a call that failed with one of `codes` may succeed later over this
-    connection."""
+    """Return whether a failed call may succeed later over this connection: its code is in `codes`,
+    and the connection was not closed by this process."""
     return (
         isinstance(error, UnavailableError)
         and error.code in codes

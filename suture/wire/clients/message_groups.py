@@ -1,17 +1,17 @@
-"""Groups of items, each small enough for one call or one change."""
+"""Division of items into groups, each small enough for one call or one change."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-GROUP_BYTES_MAX: Final = 1024**2  # of chunks requested in one call of `ReadChunks`
+GROUP_BYTES_MAX: Final = 1024**2  # bytes of chunks requested in one call of `ReadChunks`
 GROUP_COUNT_MAX: Final = 64
 
 T = TypeVar("T")
 
 
 def grouped(items: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield items in order, in groups within the room of a message of `ReadChunks`."""
+    """Yield items in order, in groups that fit into one message of `ReadChunks`."""
     return in_groups(items, size_bytes, GROUP_BYTES_MAX, GROUP_COUNT_MAX)
 
 
@@ -21,8 +21,8 @@ def in_groups(
     weight_max: int,
     count_max: int = sys.maxsize,
 ) -> Iterator[list[T]]:
-    """Yield items in order, in groups up to the weight and the count; an item that is too heavy by
-    itself is a group."""
+    """Yield items in order, in groups with a maximum weight and count. An item that alone exceeds
+    the weight is a group."""
     group: list[T] = []
     total = 0
     for item in items:

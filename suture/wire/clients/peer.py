@@ -1,7 +1,7 @@
 """Client of a datanode, for its peers, clients and operators.
 
-Answers are not trusted: each goes through the codec, and chunk data is checked against the window
-checksums that came with it before it is returned.
+The client does not trust answers. The codec checks every answer, and chunk data is checked against
+the window checksums in the same answer before it is returned.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,13 +44,13 @@ from suture.wire.security.tls import LOOPBACK_ONLY, Security
 from suture.wire.v1 import container_pb2, datanode_pb2_grpc
 from suture.wire.v1 import datanode_pb2 as pb
 
-SAMPLE_TIMEOUT_S: Final = 7 * 86_400.0  # millions of chunks at the pace of scans
+SAMPLE_TIMEOUT_S: Final = 7 * 86_400.0  # for millions of chunks at the pace of scans
 SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
 READ_BLOCK_METHOD: Final = "/suture.v1.Datanode/ReadBlock"  # with a deserializer of its own
 IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"  # with a serializer of its own
 READ_BYTES_PER_S_MIN: Final = 1024**2  # a slower read of a block is cancelled
 WRITE_BLOCKS_METHOD: Final = "/suture.v1.Datanode/WriteBlocks"  # with a serializer of its own
-BLOCKS_MAX: Final = 1_000_000  # of one container, when all are listed
+BLOCKS_MAX: Final = 1_000_000  # blocks of one container, when all are listed
 
 T = TypeVar("T")
 
@@ -65,11 +65,12 @@ class PeerTimeouts:
 
 
 class NodeAddress(Protocol):
-    """A datanode with its address; several messages of the control plane implement it."""
+    """A datanode's id and address; several messages of the control plane have both."""
 
     @property
     def datanode_id(self) -> str:
-        """Its id; empty if unknown, for instance if an operator gives only an address."""
+        """Its id; empty if the id is unknown, for instance because an operator gave only an
+        address."""
         ...
 
     @property
@@ -87,14 +88,14 @@ class Endpoint(NamedTuple):
 
 @dataclass(slots=True)
 class TransferCost:
-    """Cost of calls in serialized bytes. Used by the calling thread only."""
+    """Number of bytes received in calls. Only the calling thread uses it."""
 
     tree_bytes: int = 0
     data_bytes: int = 0
 
 
 class Peer(ShardWriter):
-    """A datanode, dialled on first use. Thread-safe."""
+    """A datanode. The connection is opened on first use. Thread-safe."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class Peer(ShardWriter):
         timeouts: PeerTimeouts | None = None,
         security: Security = LOOPBACK_ONLY,
     ) -> None:
-        """With `datanode_id`, a different datanode at `address` refuses each call."""
+        """If `datanode_id` is given, a datanode with another id at `address` refuses each call."""
         self.address = address
         self._party = f"the datanode at {address}"
         self._timeouts = timeouts or PeerTimeouts()
@@ -143,7 +144,7 @@ class Peer(ShardWriter):
     def ranges(
         self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, U64s]:
-        """Return the summary, and the checksum of each range that begins at `starts`."""
+        """Return the summary, and the checksum of each range that begins at one of `starts`."""
         request = pb.GetContainerHashesRequest(
             container_id=container_id, level=pb.RANGES, range_starts=starts.tolist()
         )
@@ -155,7 +156,7 @@ class Peer(ShardWriter):
         ranges: Sequence[BlockRange] = (),
         meter: TransferCost | None = None,
     ) -> BlockRows:
-        """Return a row per block and tombstone in `ranges`; all rows without `ranges`."""
+        """Return a row per block and tombstone in `ranges`; without `ranges`, all rows."""
         request = pb.GetContainerHashesRequest(
             container_id=container_id,
             level=pb.BLOCKS,
@@ -166,8 +167,7 @@ class Peer(ShardWriter):
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, Tree]:
-        """Return the summary, and the tree of the named blocks; an empty selection returns no
-        blocks."""
+        """Return the summary, and the tree of the blocks `block_ids`, which must not be empty."""
         assert len(block_ids) > 0, "no ids would mean all blocks"
         request = pb.GetContainerHashesRequest(
             container_id=container_id, level=pb.CHUNKS, block_ids=block_ids.tolist()
@@ -192,7 +192,7 @@ class Peer(ShardWriter):
         read: Callable[[Iterator[pb.HashesPage]], T],
         meter: TransferCost | None,
     ) -> T:
-        """Return what `read` makes of the pages of an answer."""
+        """Request pages of a tree and return the result of `read`."""
 
         def ask() -> T:
             return read(self._pages(request, meter))
@@ -220,13 +220,14 @@ class Peer(ShardWriter):
         return block
 
     def blocks_of(self, container_id: ContainerId) -> list[BlockData]:
-        """Return the metadata of all blocks, by id."""
+        """Return the metadata of all blocks, in the order of their ids."""
         return list(self.each_block(container_id))
 
     def named_blocks(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> dict[BlockId, BlockData]:
-        """Return the metadata of those blocks that the peer sends in one message."""
+        """Return metadata for as many of the blocks `block_ids` as the peer returns in one call.
+        Blocks that the peer refuses are left out."""
         results = self._block_results(container_id, block_ids)
         return {block.block_id: block for block in results if isinstance(block, BlockData)}
 
@@ -254,7 +255,7 @@ class Peer(ShardWriter):
             yield block
 
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield the metadata of all blocks, by id, page by page."""
+        """Yield the metadata of all blocks, in the order of their ids, page by page."""
         start = count = last = 0
         while True:
             request = pb.ListBlocksRequest(container_id=container_id, start_local_id=start)
@@ -279,9 +280,9 @@ class Peer(ShardWriter):
         offset: int,
         meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, verified against the window checksums it came with.
+        """Return one chunk and its bytes, verified against the window checksums in the answer.
 
-        Raise RefusedError(CHECKSUM_MISMATCH) if they do not match. For a chunk of type NONE only
+        Raise RefusedError(CHECKSUM_MISMATCH) if they do not match. For a chunk of type NONE, only
         the length is checked.
         """
         key = _key(container_id, block_id)
@@ -296,8 +297,8 @@ class Peer(ShardWriter):
     def read_chunks(
         self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
     ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-        """Return the chunks, by block and offset, that the peer sends in one message and whose
-        bytes match the window checksums they came with."""
+        """Return as many of the chunks as the peer returns in one call, by block and offset. Their
+        bytes are verified against the window checksums in the answer."""
         request = pb.ReadChunksRequest(
             container_id=container_id,
             chunks=[pb.ChunkKey(local_id=block_id, offset=offset) for block_id, offset in keys],
@@ -308,8 +309,8 @@ class Peer(ShardWriter):
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
     ) -> list[bytes | SutureError]:
-        """Return the peer's keyed hash of each chunk (block, offset, nonce), which it reads for
-        this, or its error."""
+        """Return the peer's keyed hash of each (block, offset, nonce), or its error. The peer reads
+        the chunks to compute the hashes."""
         request = pb.ProveChunksRequest(
             container_id=container_id,
             chunks=[
@@ -330,7 +331,7 @@ class Peer(ShardWriter):
     def prove_replica(
         self, request: pb.ProveReplicaRequest, timeout_s: float
     ) -> tuple[TreeSummary, pb.ReplicaProof]:
-        """Return the peer's proof of a replica; the peer may read the whole replica for it."""
+        """Return the peer's proof of a replica. The peer may have to read the whole replica."""
         proof: pb.ReplicaProof | None = None
         for message in stream(self.stub.ProveReplica, request, timeout_s=timeout_s):
             if message.HasField("proof"):
@@ -348,12 +349,13 @@ class Peer(ShardWriter):
         *,
         patience_s: float | None = None,
     ) -> Iterator[tuple[int, Data]]:
-        """Yield the verified parts of a block, with their offsets, from the chunk that holds the
+        """Yield the verified parts of a block with their offsets, from the chunk that contains the
         byte at `offset` to the end.
 
-        The block should end at `end`, and no part extends beyond it. A short rest comes in one
-        message, which is awaited for at most `patience_s`. Otherwise the datanode starts sending
-        now, ahead of the reader. Raise as `read_chunk` does, when the first part is taken.
+        `end` is the expected end of the block, and no part extends beyond it. A short remainder is
+        requested as one message; the wait for it is at most `patience_s`. For a longer remainder,
+        the datanode starts sending at once, ahead of the reader. Errors are those of `read_chunk`,
+        raised when the first part is taken.
         """
         request = pb.ReadBlockRequest(block_id=_key(container_id, block_id), offset=offset)
         if end - offset <= SMALL_BYTES_MAX:
@@ -390,9 +392,9 @@ class Peer(ShardWriter):
     def import_container(
         self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
     ) -> pb.ImportContainerResponse:
-        """Push a replica as encoded `ImportPart`s; cancel it when `must_end` returns True.
+        """Push a replica as encoded `ImportPart`s. Cancel the call when `must_end` returns True.
 
-        Not retried here: the target keeps nothing of an interrupted import.
+        The call is not retried. The target deletes an interrupted import.
         """
         answer: pb.ImportContainerResponse = upload(
             self._import, parts, timeout_s=timeout_s, must_end=must_end
@@ -400,9 +402,9 @@ class Peer(ShardWriter):
         return answer
 
     def begin_blocks(self, messages: Iterator[bytes], timeout_s: float) -> Any:
-        """Begin to write new blocks, as encoded `NewBlocks`; return the call's future.
+        """Start a call that writes new blocks, as encoded `NewBlocks`; return the call's future.
 
-        A thread of gRPC draws from `messages` until the call ends.
+        A thread of gRPC iterates over `messages` until the call ends.
         """
         return start_call(self._write_blocks, messages, timeout_s=timeout_s)
 
@@ -433,7 +435,7 @@ class Peer(ShardWriter):
         return list(answer.entries)
 
     def changes(self, since_ms: int, *, count: int = 0) -> pb.ListChangesResponse:
-        """Return the newest changes on the datanode since a time."""
+        """Return the newest changes on the datanode since an instant."""
         request = pb.ListChangesRequest(since_ms=since_ms, count=count)
         answer: pb.ListChangesResponse = self._ask(self.stub.ListChanges, request)
         return answer
@@ -443,7 +445,7 @@ class Peer(ShardWriter):
     ) -> Iterator[pb.ScanProgress]:
         """Scan the whole replica now; the last message has the result.
 
-        With `queue`, only queue the scan. With `full_speed`, clients wait for the scan.
+        With `queue`, only queue the scan. With `full_speed`, the scan does not yield to clients.
         """
         request = pb.ScanContainerRequest(
             container_id=container_id, queue=queue, full_speed=full_speed
@@ -459,8 +461,8 @@ class Peer(ShardWriter):
         waits: Callable[[SutureError], None] = lambda _: None,
         timeout_s: float = PATIENCE_S,
     ) -> pb.ScanResult:
-        """Return the result of a scan of the replica; ask again while the datanode, or the
-        container, is busy. `waits` receives the first refusal."""
+        """Return the result of a scan of the replica. Retry while the datanode or the container is
+        busy. `waits` receives the first refusal."""
 
         def once() -> pb.ScanResult:
             for step in self.scan(container_id, full_speed=full_speed):
@@ -484,7 +486,7 @@ class Peer(ShardWriter):
         yield from stream(self.stub.SampleChunks, request, timeout_s=SAMPLE_TIMEOUT_S)
 
     def trust(self, request: pb.TrustReplicaRequest) -> pb.TrustReplicaResponse:
-        """Make the replica equal to a trusted one, or return what that would change."""
+        """Make the replica equal to a trusted one, or return the changes that this would make."""
         answer: pb.TrustReplicaResponse = call(
             self.stub.TrustReplica, request, timeout_s=SCAN_TIMEOUT_S
         )
@@ -506,7 +508,7 @@ class Peer(ShardWriter):
         return answer
 
     def control_volume(self, request: pb.ControlVolumeRequest) -> pb.ControlVolumeResponse:
-        """Change the service of a volume, or add one; return all volumes."""
+        """Set the mode of a volume, or add a volume; return all volumes."""
         answer: pb.ControlVolumeResponse = self._ask(self.stub.ControlVolume, request)
         return answer
 
@@ -532,7 +534,7 @@ def _metered(
 
 
 def _check_count(results: Sequence[object], asked: Sequence[object]) -> None:
-    """Raise RefusedError for an answer that does not have a result for each requested item."""
+    """Raise RefusedError unless an answer has one result for each requested item."""
     if len(results) != len(asked):
         raise codec.malformed("answer", f"has {len(results)} of {len(asked)} results")
 

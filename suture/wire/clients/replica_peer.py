@@ -1,7 +1,8 @@
-"""The methods of a datanode that its peers need, whatever protocol it speaks.
+"""The methods of a datanode that its peers need, independent of the datanode's protocol.
 
-Suture's datanodes (`suture.wire.clients.peer.Peer`) have all of them. Ozone's
-(`ozone.clients.peer.OzonePeer`) have no calls for several items. Each method raises SutureError.
+Suture's datanodes (`suture.wire.clients.peer.Peer`) have all of them. Ozone's datanodes
+(`ozone.clients.peer.OzonePeer`) have no calls for several items. Each method raises SutureError if
+the call fails.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from suture.wire.v1 import container_pb2
 
 
 class ReplicaPeer(Protocol):
-    """A datanode with a replica, or with a shard of one, that can be read."""
+    """A datanode with a readable replica, or with a readable shard of one."""
 
     @property
     def address(self) -> str:
@@ -34,7 +35,7 @@ class ReplicaPeer(Protocol):
     def ranges(
         self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, U64s]:
-        """Return the summary, and the checksum of each range that begins at `starts`."""
+        """Return the summary, and the checksum of each range that begins at one of `starts`."""
         ...
 
     def blocks(
@@ -43,13 +44,13 @@ class ReplicaPeer(Protocol):
         ranges: Sequence[BlockRange] = (),
         meter: TransferCost | None = None,
     ) -> BlockRows:
-        """Return a row per block and tombstone in `ranges`; all rows without `ranges`."""
+        """Return a row per block and tombstone in `ranges`; without `ranges`, all rows."""
         ...
 
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, Tree]:
-        """Return the summary, and the tree of the named blocks."""
+        """Return the summary, and the tree of the blocks `block_ids`."""
         ...
 
     def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
@@ -63,7 +64,8 @@ class ReplicaPeer(Protocol):
         ...
 
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield the metadata of all blocks, by id, however slowly the caller draws them."""
+        """Yield the metadata of all blocks in the order of their ids. The caller may take any
+        time."""
         ...
 
     def read_chunk(
@@ -73,7 +75,7 @@ class ReplicaPeer(Protocol):
         offset: int,
         meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, verified against the window checksums it came with."""
+        """Return one chunk and its bytes, verified against the window checksums in the answer."""
         ...
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
@@ -88,24 +90,24 @@ class BatchReplicaPeer(Protocol):
     def named_blocks(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> Mapping[BlockId, BlockData]:
-        """Return the metadata of the blocks that it can return in one call."""
+        """Return metadata for as many of the blocks `block_ids` as the peer can return in one
+        call."""
         ...
 
     def read_chunks(
         self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
     ) -> Mapping[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-        """Return the chunks that it can return in one call, by block and offset, with bytes
-        verified against the window checksums they came with."""
+        """Return as many of the chunks as the peer can return in one call, by block and offset.
+        Their bytes are verified against the window checksums in the answer."""
         ...
 
 
 class ShardPeer(ReplicaPeer, Protocol):
-    """A datanode to which a shard can be written, too."""
+    """A datanode that also accepts writes of a shard."""
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard, RECOVERING. Raise RefusedError if there is a replica of this
-        container.
-        """
+        """Create a shard in state RECOVERING. Raise RefusedError if the datanode has a replica of
+        this container."""
         ...
 
     def write_cell(
@@ -117,17 +119,17 @@ class ShardPeer(ReplicaPeer, Protocol):
         data: memoryview,
         commit: BlockData | None,
     ) -> None:
-        """Write a cell, and commit its block if it is then complete."""
+        """Write a cell; commit its block if the cell completes it."""
         ...
 
     def write_blocks(
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
-        """Write and commit complete small blocks of which nothing exists there."""
+        """Write and commit complete small blocks. The shard must have none of them."""
         ...
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard, which then counts as a replica; return its state."""
+        """Close a shard, which is a replica from then on; return its state."""
         ...
 
     def delete_shard(self, container_id: ContainerId) -> None:

@@ -1,8 +1,7 @@
 """Verification of received blocks before their use.
 
-Each function raises RefusedError(CHECKSUM_MISMATCH) for bytes that do not match the window
-checksums that came with them, and RefusedError(MALFORMED_REQUEST) for messages that do not match
-each other.
+Each function raises RefusedError(CHECKSUM_MISMATCH) if bytes do not match the window checksums in
+the same answer. It raises RefusedError(MALFORMED_REQUEST) if messages contradict each other.
 """
 
 from collections.abc import Collection, Iterator
@@ -26,8 +25,7 @@ SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message, as datanodes send
 
 
 def assemble_chunk(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkInfo, bytes]:
-    """Return the chunk at `offset` and its bytes, which have exactly the chunk's length and
-    checksums."""
+    """Return the chunk at `offset` and its bytes, whose length and checksums have been verified."""
     first = next(pieces, None)
     if first is None or not first.HasField("chunk"):
         raise codec.malformed("answer", "does not begin with the chunk")
@@ -51,8 +49,8 @@ def assemble_chunk(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple
 def parse_chunks(
     answer: pb.ReadChunksResponse, asked: Collection[tuple[BlockId, int]]
 ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-    """Return the requested chunks that arrived intact, by block and offset. The caller requests the
-    others one by one, which shows their errors."""
+    """Return the requested chunks that arrived intact, by block and offset. The caller requests
+    the missing chunks one by one, and so gets their errors."""
     found: dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]] = {}
     for served in answer.chunks:
         with suppress(RefusedError):
@@ -65,7 +63,8 @@ def parse_chunks(
 
 
 def parts_of(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, Data]]:
-    """Yield the chunks of one complete message, with their offsets; none extends beyond `end`."""
+    """Yield the chunks in one complete message, each with its offset. No chunk extends beyond
+    `end`."""
     chunks, expected_bytes = [], 0
     for item in answer.chunks:
         chunk = _due(item, end)
@@ -83,10 +82,10 @@ def parts_of(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, D
 
 
 def parts_as_they_come(answers: Iterator[BlockPiece], end: int) -> Iterator[tuple[int, Data]]:
-    """Yield the data of messages, with its offsets, as soon as whole windows of a chunk have
-    arrived; no chunk extends beyond `end`."""
+    """Yield verified data with its offset as soon as whole windows of a chunk have arrived. No
+    chunk extends beyond `end`."""
     chunk: ChunkInfo | None = None
-    waiting: list[Data] = []  # data that waits for the rest of its window
+    waiting: list[Data] = []  # data of an incomplete window
     at, waiting_bytes = 0, 0  # offset and size of the waiting data
     for answer in answers:
         if answer.chunk is not None:
@@ -116,7 +115,7 @@ def parts_as_they_come(answers: Iterator[BlockPiece], end: int) -> Iterator[tupl
 
 
 def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
-    """Return a received chunk. Raise RefusedError if the block extends beyond its end."""
+    """Return a received chunk. Raise RefusedError if it extends beyond the block's end."""
     chunk = codec.parse_chunk(message, "answer.chunk")
     if chunk.end > end:
         raise RefusedError(
@@ -130,8 +129,8 @@ def _verify(chunk: ChunkInfo, data: Data, start: int = 0, *, each: bool = False)
     """Raise RefusedError if a chunk's bytes, from the window at `start` on, do not match their
     checksums.
 
-    A reader checks many windows at once, as scans do (ADR 0011); `each` checks them singly, for
-    data that will be written.
+    By default many windows are checked at once, as in scans (ADR 0011). With `each`, windows are
+    checked one by one, for data that will be written.
     """
     if chunk.checksum_type is ChecksumType.NONE:
         return

@@ -1,7 +1,7 @@
 """Client of the SCM, for datanodes, clients and operators.
 
-Messages pass unchanged: callers read the fields that they need, and a second model would only be
-more to maintain.
+The methods take and return protobuf messages, because a second model of them would only add
+maintenance.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class ScmCall(Generic[Request, Answer]):
     _call = staticmethod(call)
 
     def __init__(self, rpc: Callable[..., object], timeout_s: float = 0.0) -> None:
-        """`rpc` is the method of the service. `timeout_s` 0 = that of the client."""
+        """`rpc` is the method of the service. `timeout_s` 0 = the timeout of the client."""
         self._rpc = rpc.__name__
         self._timeout_s = timeout_s
 
@@ -53,13 +53,13 @@ class ScmCall(Generic[Request, Answer]):
 
 
 class RetriedCall(ScmCall[Request, Answer]):
-    """A call of the SCM that is retried, because it may have effect twice."""
+    """A call of the SCM that is retried, because it has the same effect if it runs twice."""
 
     _call = staticmethod(call_again)
 
 
 class ScmClient:
-    """An SCM, dialled on first use. Thread-safe."""
+    """An SCM. The connection is opened on first use. Thread-safe."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ScmClient:
         *,
         waits: Callable[[SutureError], None] = lambda _: None,
     ) -> pb.ExportSnapshotResponse:
-        """Write a snapshot of the state; ask again while another one is being written. `waits`
+        """Write a snapshot of the state. Retry while another snapshot is being written. `waits`
         receives the first refusal."""
 
         def once() -> pb.ExportSnapshotResponse:
@@ -197,7 +197,7 @@ class ScmClient:
     list_decommissions = RetriedCall[pb.ListDecommissionsRequest, pb.ListDecommissionsResponse](
         Rpcs.ListDecommissions
     )
-    # Return the state that would follow if datanodes or volumes were off.
+    # Predict the cluster's state if these datanodes or volumes were off.
     check_stop = RetriedCall[pb.CheckStopRequest, pb.CheckStopResponse](Rpcs.CheckStop)
     # Suppress containers, exclude replicas, or release them.
     hold_containers = ScmCall[pb.HoldContainersRequest, pb.ContainerDecisions](Rpcs.HoldContainers)

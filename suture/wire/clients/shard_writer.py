@@ -1,7 +1,7 @@
-"""Writes of a shard to a datanode by the coordinator of a reconstruction.
+"""Calls with which the coordinator of a reconstruction writes a shard to a datanode.
 
-The shard is RECOVERING, filled cell by cell, then closed. Nothing here is retried: the coordinator
-handles writes whose answers were lost.
+The coordinator creates the shard in state RECOVERING, writes its cells, and closes it. No call in
+this module is retried, because the coordinator handles writes whose answers were lost.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,15 @@ WholeBlock: TypeAlias = tuple[BlockData, bytes]
 
 
 class ShardWriter:
-    """The part of a peer that writes shards. `stub` is its service; `WriteBlocks` has a method of
-    its own, because its messages are already encoded."""
+    """The part of a peer that writes shards. `stub` is the service of the peer. `WriteBlocks` has a
+    separate method, because its messages are already encoded."""
 
     stub: datanode_pb2_grpc.DatanodeStub
     _write_blocks: Method
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard, RECOVERING. Raise RefusedError if there is a replica of this
-        container.
-        """
+        """Create a shard in state RECOVERING. Raise RefusedError if the datanode has a replica of
+        this container."""
         request = datanode_pb2.CreateContainerRequest(
             container_id=container_id, replica_index=index, state=container_pb2.RECOVERING
         )
@@ -44,7 +43,7 @@ class ShardWriter:
         data: memoryview,
         commit: BlockData | None,
     ) -> None:
-        """Write a cell, and commit its block if it is then complete."""
+        """Write a cell; commit its block if the cell completes it."""
         request = datanode_pb2.WriteChunkRequest(
             block_id=container_pb2.BlockId(
                 container_id=container_id, local_id=block_id, replica_index=index
@@ -59,7 +58,7 @@ class ShardWriter:
     def write_blocks(
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
-        """Write and commit complete small blocks of which nothing exists there."""
+        """Write and commit complete small blocks. The shard must have none of them."""
         new = [
             new_blocks_message.new_block_message(
                 container_pb2.BlockId(
@@ -78,7 +77,7 @@ class ShardWriter:
         call(self._write_blocks, iter([message]), timeout_s=WRITE_TIMEOUT_S)
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard, which then counts as a replica; return its state."""
+        """Close a shard, which is a replica from then on; return its state."""
         request = datanode_pb2.CloseContainerRequest(
             container_id=container_id, bcsid=bcsid, force=True
         )

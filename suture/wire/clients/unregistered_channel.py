@@ -1,7 +1,7 @@
-"""A channel whose methods are not registered with gRPC's core, and may add a header to each call.
+"""A channel that does not register its methods with gRPC's core, and may add a header to each call.
 
-Generated stubs request registration, which serves plugins that measure calls. It costs six more
-Python calls per call without any benefit here (ADR 0041).
+Generated stubs request registration, which serves plugins that measure calls. Registration costs
+six more Python calls per call and has no benefit in this project (ADR 0041).
 """
 
 from collections.abc import Callable

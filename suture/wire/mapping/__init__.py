@@ -1,1 +1,1 @@
-"""Conversion of wire messages and of errors."""
+"""Conversion of wire messages, files and errors to values and back."""

@@ -1,8 +1,9 @@
-"""The addressee of a call: the datanode's id, named by the caller and checked by the datanode.
+"""The addressee of a call: the caller names a datanode's id, and the called datanode checks it.
 
-An address is not an identity: after a reinstallation, behind NAT, or with one `advertise` copied to
-two hosts, another datanode answers there (issue 49). A caller that knows the datanode's id sends it
-in a header, and another datanode refuses the call before its handler runs.
+An address does not identify a datanode. After a reinstallation, behind NAT, or with one `advertise`
+copied to two hosts, another datanode may answer at the address (issue 49). A caller that knows the
+datanode's id sends it in a header. A datanode with another id refuses the call before its handler
+runs.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +20,8 @@ Metadata = Iterable[tuple[str, str | bytes]] | None
 
 
 def refusal_by(own_id: str) -> Callable[[Metadata], Any]:
-    """Return a function from the headers of a call to the handler that refuses it, or None."""
+    """Return a function that receives the headers of a call and returns the handler that refuses
+    the call, or None."""
 
     def refusal(metadata: Metadata) -> Any:
         for name, value in metadata or ():
@@ -31,7 +33,7 @@ def refusal_by(own_id: str) -> Callable[[Metadata], Any]:
 
 
 def _refusing(own_id: str, wanted_id: str) -> Any:
-    """Return a handler for calls of every shape; it reads none of their messages."""
+    """Return a handler that refuses calls of every shape; it reads none of their messages."""
     from grpc_status import rpc_status  # clients need only the header's name
 
     def refuse(_requests: object, context: grpc.ServicerContext) -> None:

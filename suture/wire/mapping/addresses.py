@@ -7,8 +7,8 @@ from suture.errors import Code, RefusedError
 
 
 def check_address(address: str) -> None:
-    """Raise RefusedError for an invalid file system address, or one with credentials, because
-    addresses are printed and logged."""
+    """Raise RefusedError if a file system address is invalid or contains credentials. Addresses are
+    printed and logged."""
     parts = urlsplit(address)
     if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
         raise RefusedError(
@@ -26,8 +26,8 @@ def below(address: str, name: str) -> str:
 
 
 def opened(address: str) -> Any:
-    """Return the `Place` of an address or a path. Raise RefusedError(INVALID_CONFIG) if it is
-    invalid, has credentials, or cannot be opened."""
+    """Return the `FsPath` of an address or a path. Raise RefusedError(INVALID_CONFIG) if it is
+    invalid, contains credentials, or cannot be opened."""
     # Only where files are read or written: other commands start without Arrow.
     from suture.wire.mapping.file_systems import FsPath
 

@@ -1,8 +1,8 @@
-"""Messages of a block that is read (`ReadBlockResponse`), with the data copied once.
+"""Messages of a block that is read (`ReadBlockResponse`), with the data copied only once.
 
-Protobuf copies a field of bytes twice at either end. So the data is placed after the encoded rest,
-and found there. The result is an ordinary message, and a message with another order of fields is
-decoded in the ordinary way.
+Protobuf copies a field of bytes twice when it encodes and when it decodes. Therefore this module
+appends the data to the encoded remaining fields, and decodes such a message itself. The result is
+an ordinary message. A message with another order of fields is decoded by protobuf.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from suture.wire.v1 import datanode_pb2 as pb
 CHUNK_TAG: Final = field_tag(pb.ReadBlockResponse.CHUNK_FIELD_NUMBER)
 DATA_TAG: Final = field_tag(pb.ReadBlockResponse.DATA_FIELD_NUMBER)
 
-Data: TypeAlias = "bytes | memoryview"  # of a block; a view of its message
+Data: TypeAlias = "bytes | memoryview"  # data of a block; a view of its message
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def encode_piece(piece: BlockPiece) -> bytes:
 
 
 def decode_piece(encoded: bytes) -> BlockPiece:
-    """Decode a message. Raise protobuf's DecodeError, as its own decoder does."""
+    """Decode a message. Raise protobuf's DecodeError if it is invalid."""
     view = memoryview(encoded)
     chunk, start = None, 0
     if encoded[:1] == CHUNK_TAG:

@@ -1,4 +1,4 @@
-"""Limits of one call of a client, which control planes enforce and clients respect."""
+"""Limits of one client call. Control planes enforce them, and clients respect them."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
-"""Conversion of protobuf messages to values and back; the only entry of outside data.
+"""Conversion of protobuf messages to values and back; all data from outside enters here.
 
-Every function here is total: any input gives either a value that obeys the rules of
-`merkle.replica`, or `RefusedError(MALFORMED_REQUEST)` naming the path of the wrong field. Requests
-and answers of peers are checked in the same way, because peers are not trusted.
+Every parse function is total: for any input it either returns a value that obeys the rules of
+`merkle.replica`, or raises `RefusedError(MALFORMED_REQUEST)` with the path of the wrong field.
+Peers are not trusted, so their answers are checked like requests.
 """
 
 import re
@@ -57,14 +57,14 @@ def malformed(where: str, what: str, *, hint: str = "") -> RefusedError:
 
 
 def parse_int(value: int, where: str, *, low: int, high: int) -> int:
-    """Return `value` if `low <= value <= high`."""
+    """Return `value`. Raise RefusedError unless `low <= value <= high`."""
     if not low <= value <= high:
         raise malformed(where, f"{value} is not within {low}..{high}")
     return value
 
 
 def parse_text(value: str, where: str, *, chars_max: int = NAME_CHARS_MAX) -> str:
-    """Return `value` if it is short enough and printable."""
+    """Return `value`. Raise RefusedError if it is too long or not printable."""
     if len(value) > chars_max:
         raise malformed(where, f"{len(value)} characters are more than {chars_max}")
     if "\0" in value:
@@ -73,14 +73,16 @@ def parse_text(value: str, where: str, *, chars_max: int = NAME_CHARS_MAX) -> st
 
 
 def parse_datanode_id(value: str, where: str) -> str:
-    """Return `value` if it is a plain name or empty, because it is written to files and logs."""
+    """Return `value`. Raise RefusedError unless it is empty or a plain name. The id is written to
+    files and logs."""
     if not _PLAIN_NAME.fullmatch(value):
         raise malformed(where, "is not up to 128 of letters, digits, '.', '_', '-'")
     return value
 
 
 def parse_container_id(value: int, where: str = "container_id") -> ContainerId:
-    """Return the id. 0 is an unset field and names no container."""
+    """Return the id. Raise RefusedError if it is out of range; 0 is an unset field and no
+    container."""
     return ContainerId(parse_int(value, where, low=1, high=ID_MAX))
 
 
@@ -90,17 +92,17 @@ def parse_block_id(value: int, where: str = "block_id.local_id") -> BlockId:
 
 
 def parse_bcsid(value: int, where: str) -> Bcsid:
-    """Return the commit id; 0 is that of a container without commits."""
+    """Return the commit id; 0 belongs to a container without commits."""
     return Bcsid(parse_int(value, where, low=0, high=ID_MAX))
 
 
 def parse_replica_index(value: int, where: str = "replica_index") -> int:
-    """Return 0, or the position 1..n in an erasure-coded group."""
+    """Return the replica index: 0, or the position 1..n in an erasure-coded group."""
     return parse_int(value, where, low=0, high=REPLICA_INDEX_MAX)
 
 
 def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, BlockId]:
-    """Return the container and block that `message` names; called for each read of a client."""
+    """Return the container id and the block id in `message`. Called for each read of a client."""
     container_id, block_id = message.container_id, message.local_id
     if (
         1 <= container_id <= ID_MAX
@@ -116,7 +118,8 @@ def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, Block
 
 
 def parse_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
-    """Return the chunk, with checksums of exactly the size that its type and windows require."""
+    """Return the chunk. Raise RefusedError unless the size of its checksums matches its type and
+    windows."""
     offset, length = _parse_span(message, where)
     told = message.checksum
     kind = _KINDS.get(told.type) or _parse_checksum_type(told.type, f"{where}.checksum.type")
@@ -135,8 +138,8 @@ def parse_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
 def parse_written_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
     """Return a chunk that a client writes or commits; it may omit the checksums.
 
-    The store computes CRC32C for a chunk without a checksum type. In a commit, such a chunk stands
-    for the chunk that was written at its place.
+    For a written chunk without a checksum type, the store computes CRC32C. In a commit, such a
+    chunk means the chunk that was written at the same offset.
     """
     if message.checksum.type != pb.CHECKSUM_TYPE_UNSPECIFIED:
         return parse_chunk(message, where)
@@ -188,9 +191,9 @@ def parse_block(
     *,
     parse: Callable[[pb.ChunkInfo, str], ChunkInfo] = parse_chunk,
 ) -> tuple[ContainerId, BlockData]:
-    """Return the block with its chunks in order; its size is their sum.
+    """Return the block with its chunks in order; its size is the sum of their lengths.
 
-    `parse` is `parse_written_chunk` for a commit of a client.
+    For a commit of a client, `parse` is `parse_written_chunk`.
     """
     container_id, block_id = parse_block_key(message.block_id, f"{where}.block_id")
     if len(message.chunks) > CHUNKS_PER_BLOCK_MAX:
@@ -210,9 +213,8 @@ def parse_block(
 
 
 def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:
-    """Raise RefusedError unless the chunks are ascending and disjoint; the store decides about
-    holes.
-    """
+    """Raise RefusedError unless the chunks ascend and do not overlap. The store decides about
+    holes."""
     for index in range(1, len(chunks)):
         if chunks[index].offset < chunks[index - 1].end:
             raise malformed(
@@ -223,7 +225,7 @@ def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:
 
 
 def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str, str], ...]:
-    """Return a block's metadata, if it is within the limits."""
+    """Return a block's metadata. Raise RefusedError if it exceeds the limits."""
     check_pair_count(len(pairs), where)
     metadata = tuple(
         (
@@ -241,7 +243,7 @@ def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str,
 
 
 def check_pair_count(count: int, where: str) -> None:
-    """Raise RefusedError for more pairs than a block may have, before any is read."""
+    """Raise RefusedError if there are more pairs than a block may have, before any pair is read."""
     if count > METADATA_PAIRS_MAX:
         raise malformed(where, f"{count} pairs are more than {METADATA_PAIRS_MAX}")
 
@@ -255,7 +257,7 @@ def parse_state(number: int, where: str) -> ReplicaState:
 
 
 def parse_summary(message: pb.TreeSummary, where: str) -> TreeSummary:
-    """Return the summary of a tree. The caller checks its presence (`HasField`)."""
+    """Return the summary of a tree. The caller checks that the message has one (`HasField`)."""
     algorithm = ALGORITHMS.get(message.algorithm)
     if algorithm is None:
         raise RefusedError(

@@ -1,4 +1,4 @@
-"""Errors on the wire: a `SutureError` becomes a `google.rpc.Status` and the same error again.
+"""Errors on the wire: a `SutureError` becomes a `google.rpc.Status` and then the same error again.
 
     handler raises RefusedError(CONTAINER_NOT_FOUND, ...)
       -> gRPC NOT_FOUND + ErrorInfo{domain "suture", reason "CONTAINER_NOT_FOUND", metadata facts}
@@ -6,7 +6,7 @@
 
 A status without our ErrorInfo comes from gRPC itself (no connection, deadline, message too large)
 and is translated by its gRPC code. An unexpected exception of a handler becomes INTERNAL without
-any details: paths and values stay in this process's log.
+any details, because paths and values must not leave this process's log.
 """
 
 import re
@@ -68,7 +68,7 @@ GRPC_CODES: Final[Mapping[Code, grpc.StatusCode]] = {
     Code.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     Code.VOLUME_IN_USE: grpc.StatusCode.FAILED_PRECONDITION,
     Code.INCONSISTENT_VOLUME: grpc.StatusCode.FAILED_PRECONDITION,
-    Code.STALE_TERM: grpc.StatusCode.ABORTED,  # get the new term, then try again
+    Code.STALE_TERM: grpc.StatusCode.ABORTED,  # first get the new term
     Code.STALE_PLAN: grpc.StatusCode.ABORTED,
     Code.NOT_PROVEN: grpc.StatusCode.FAILED_PRECONDITION,
     Code.CONTAINER_INTERNAL_ERROR: grpc.StatusCode.INTERNAL,
@@ -139,7 +139,7 @@ def to_status(error: SutureError) -> status_pb2.Status:
 def error_from(rpc_error: grpc.RpcError, party: str = "") -> SutureError:
     """Return the error for the caller of a failed call; use `raise error_from(e) from e`.
 
-    `party` is the called process, for messages made by gRPC itself.
+    `party` names the called process, for errors that gRPC itself made.
     """
     code, details, info = _parts(rpc_error)
     if info is not None:
@@ -150,7 +150,7 @@ def error_from(rpc_error: grpc.RpcError, party: str = "") -> SutureError:
 
 
 def error_of(reason: str, *, message: str, hint: str = "") -> SutureError:
-    """Return the error for a code on the wire, of a call or of one item of an answer."""
+    """Return the error for a code on the wire, of a whole call or of one item in an answer."""
     code = Code(reason) if reason in Code.__members__ else Code.CONTAINER_INTERNAL_ERROR
     return error_class(code)(code, message, hint=hint)
 
@@ -175,7 +175,7 @@ def _parts(
 
 
 def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
-    """Translate a status made by gRPC itself."""
+    """Return the error for a status that gRPC itself made."""
     if code is grpc.StatusCode.UNAVAILABLE and REFUSED_STREAM.search(details):
         message = f"busy: {_cut(details, MESSAGE_BYTES_MAX)}"
         return UnavailableError(Code.BUSY, f"{party} is {message}" if party else message)
@@ -213,8 +213,8 @@ def _cut(text: str, bytes_max: int) -> str:
 class ErrorStatusMiddleware:
     """Converts every error of a Suture service to a status; a layer of both servers.
 
-    It also answers invalid messages: gRPC itself would log a traceback for each, and a stranger
-    must not be able to fill the log.
+    It also answers invalid messages. gRPC itself would log a traceback for each of them, and an
+    unknown client could fill the log.
     """
 
     def __init__(
@@ -222,13 +222,14 @@ class ErrorStatusMiddleware:
         parsers: Mapping[str, Callable[[bytes], Any]] | None = None,
         serializers: Mapping[str, Callable[[Any], bytes]] | None = None,
     ) -> None:
-        """`parsers` and `serializers` replace the generated classes for the requests and answers of
-        some methods."""
+        """`parsers` and `serializers` map methods to functions that replace the generated classes
+        for their requests and answers."""
         self._parsers = dict(parsers or {})
         self._serializers = dict(serializers or {})
 
     def wrap(self, method: str, handler: Any) -> Any:
-        """Guard a method of Suture's services; health and others pass unchanged."""
+        """Convert the errors of a method of Suture's services. Other methods, such as health, are
+        unchanged."""
         if not method.startswith(SERVICE_PREFIX):
             return handler
         deserialize = self._parsers.get(method, handler.request_deserializer)
@@ -322,7 +323,7 @@ def _refuse_malformed() -> NoReturn:
 
 
 def _abort(method: str, context: grpc.ServicerContext, error: Exception) -> None:
-    """Abort the call with the status of an error; the details of an unexpected one are only
+    """Abort the call with the status of an error. The details of an unexpected error are only
     logged."""
     from grpc_status import rpc_status
 

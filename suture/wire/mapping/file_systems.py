@@ -3,12 +3,13 @@
     /var/lib/x   file:///var/lib/x   s3://bucket/x   s3a://bucket/x
     hdfs://name:8020/x
 
-A place is passed to other processes as text and opened there. Credentials come from each machine's
-environment; an address with credentials is refused, because addresses are printed. Other options
-are in the address's query: `s3://bucket/x?endpoint_override=host:9000&scheme=http`.
+A path or address is passed to other processes as text and opened there. Credentials come from each
+machine's environment. An address that contains credentials is refused, because addresses are
+printed. Other options are in the address's query:
+`s3://bucket/x?endpoint_override=host:9000&scheme=http`.
 
-A file appears complete or not at all: on a disk and in HDFS, where growing files are visible, by
-renaming; in an object store because an object appears with its last byte.
+A file appears complete or not at all. On a disk and in HDFS, growing files are visible, so a
+complete file is renamed. In an object store, an object appears when its last byte is stored.
 """
 
 import os
@@ -64,8 +65,8 @@ class FsPath:
 
     @classmethod
     def of(cls, address: str | Path) -> "FsPath":
-        """Return the place of a path or an address. Raise RefusedError(INVALID_CONFIG) if it is
-        invalid."""
+        """Return the file or directory at a path or an address. Raise RefusedError(INVALID_CONFIG)
+        if the text is invalid."""
         text = str(address)
         if "://" not in text:
             return cls(LOCAL, "", str(Path(text).absolute()))
@@ -91,7 +92,7 @@ class FsPath:
         return cls(scheme, "", (parts.netloc + parts.path).rstrip("/"), parts.query)
 
     def __str__(self) -> str:
-        """Return the path of a local place, or the address of another one; `of` parses both."""
+        """Return the path of a local file, or else the address. `of` parses both."""
         if self.is_local:
             return self.path
         query = f"?{self.query}" if self.query else ""
@@ -113,27 +114,30 @@ class FsPath:
 
     @property
     def is_local(self) -> bool:
-        """Return whether it is on a disk of this machine, or on a mounted file system."""
+        """Return whether the path is on this machine, that is, on a disk or on a mounted file
+        system."""
         return self.scheme == LOCAL
 
     @property
     def is_renaming(self) -> bool:
-        """Return whether growing files are visible there, so that a complete file is renamed."""
+        """Return whether the file system shows growing files, so that a complete file must be
+        renamed."""
         return self.is_local or self.scheme in HDFS
 
     @property
     def files(self) -> Any:
-        """Its file system. Raise OSError if that cannot be reached."""
+        """The Arrow file system of this path. Raise OSError if it cannot be reached."""
         bucket = self.path.partition("/")[0]
         return _files(self.scheme, host=self.host, bucket=bucket, query=self.query)
 
     def is_file(self) -> bool:
-        """Return whether a file exists there."""
+        """Return whether the path is an existing file."""
         found: bool = self.files.get_file_info(self.path).type == pafs.FileType.File
         return found
 
     def listed(self, *, recursive: bool = False) -> list["FsEntry"]:
-        """Return the entries below, in the order of names; an empty list if there are none."""
+        """Return the entries of this directory in the order of names; an empty list if there are
+        none."""
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         found = [
             FsEntry(replace(self, path=info.path), info.type == pafs.FileType.File)
@@ -143,7 +147,8 @@ class FsPath:
 
     @contextmanager
     def created(self) -> Iterator[Any]:
-        """Yield a file to write; it exists if the body succeeds, and otherwise does not."""
+        """Yield a file to write. The file appears when the body succeeds, and does not appear if it
+        fails."""
         target = self
         if self.is_renaming:
             target = self.parent / f".{self.name}.{uuid.uuid4().hex}"
@@ -166,11 +171,11 @@ class FsPath:
             target.move(self)
 
     def create(self) -> None:
-        """Create a local directory with its parents; an existing one stays."""
+        """Create a local directory with its parents; do nothing if it exists."""
         self.files.create_dir(self.path, recursive=True)
 
     def move(self, target: "FsPath") -> None:
-        """Rename a file or directory durably, on file systems that can do so atomically."""
+        """Rename a file or directory durably. Only for file systems that rename atomically."""
         self.files.move(self.path, target.path)
         if self.is_local:
             _sync(target.parent.path)
@@ -194,8 +199,8 @@ class FsEntry:
 
 
 def _check_local(text: str) -> None:
-    """Raise RefusedError for a local address with more than a path, because it would mean another
-    place."""
+    """Raise RefusedError if a local address has more than a path; it would otherwise mean another
+    file."""
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost") or not parts.path or "?" in text:
         raise RefusedError(

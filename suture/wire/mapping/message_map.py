@@ -1,8 +1,9 @@
 """Declarative conversion of values to protobuf messages.
 
-A `MessageMap` is a table of the fields of one message. A field without an entry has the value's
-attribute of the same name. Names are checked when the table is made. So a field that is added to
-the contract cannot be forgotten: it has an entry or an attribute, or it is in `omits`.
+A `MessageMap` is a table of the fields of one message. A field without an entry takes the value's
+attribute of the same name. The names are checked when the table is created. A field that is added
+to the contract therefore cannot be forgotten: it must have an entry or an attribute, or be listed
+in `omits`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,9 +19,9 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a message: the path of the value's attribute, and its conversion.
+    """The source of a message's field: the path of the value's attribute, and its conversion.
 
-    Without a path the attribute has the field's name.
+    Without a path, the attribute has the field's name.
     """
 
     path: str = ""
@@ -39,10 +40,9 @@ class MessageMap(Generic[M, V]):
         omits: Sequence[str] = (),
         **fields: str | Field,
     ) -> None:
-        """`fields` has the path or the `Field` of each field with an entry. `within` names
-        attributes whose own attributes have the names of fields, too. `omits` names fields that
-        are unset, or given by the caller of `message`. Raise ValueError for an unknown name.
-        """
+        """`fields` maps a field's name to an attribute path or a `Field`. `within` names attributes
+        whose own attributes are also used for fields of the same name. `omits` names fields that
+        are unset, or that the caller passes to `message`. Raise ValueError for an unknown name."""
         names = [field.name for field in message_class.DESCRIPTOR.fields]
         paths = _paths(value_class, within)
         entries = {name: _entry(fields.get(name, ""), name, paths) for name in names}
@@ -62,7 +62,7 @@ class MessageMap(Generic[M, V]):
         ]
 
     def message(self, value: V, **given: Any) -> M:
-        """Return the message of `value`, with the `given` fields that it omits."""
+        """Return the message of `value`. `given` sets fields that are listed in `omits`."""
         for name, read, encode in self._fields:
             content = read(value)
             given[name] = content if encode is None else encode(content)
@@ -74,7 +74,8 @@ class MessageMap(Generic[M, V]):
 
 
 def each(table: MessageMap[Any, Any], path: str = "") -> Field:
-    """Return a repeated field with the messages of several values."""
+    """Return a `Field` for a repeated field: a sequence of values becomes a sequence of
+    messages."""
     return Field(path, table.messages)
 
 
@@ -84,7 +85,8 @@ def _entry(given: str | Field, name: str, paths: dict[str, str]) -> Field:
 
 
 def _paths(value_class: type, within: Sequence[str]) -> dict[str, str]:
-    """Return the path of each attribute, also of those of the attributes named by `within`."""
+    """Return the path of each attribute. The attributes named by `within` contribute their own
+    attributes."""
     types = get_type_hints(value_class) if within else {}
     nested = {name: f"{part}.{name}" for part in within for name in _attributes(types[part])}
     return nested | {name: name for name in _attributes(value_class)}

@@ -1,8 +1,9 @@
-"""Messages of WriteBlocks (`NewBlocks`), made and read without copying the data twice.
+"""Messages of WriteBlocks (`NewBlocks`), encoded and decoded without copying the data twice.
 
-Protobuf copies a field of bytes at either end. So a message is assembled from the bytes, which come
-first, and the encoded rest, and is decoded in the same way. It is an ordinary `NewBlocks`, and a
-message with another order of fields is decoded in the ordinary way.
+Protobuf copies a field of bytes when it encodes and when it decodes. Therefore this module
+assembles a message itself: the bytes first, then the encoded remaining fields. It decodes such a
+message in the same way. The result is an ordinary `NewBlocks`. A message with another order of
+fields is decoded by protobuf.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ DATA_TAG: Final = field_tag(pb.NewBlocks.DATA_FIELD_NUMBER)
 
 @dataclass(frozen=True, slots=True)
 class NewBlockPart:
-    """Part of a block in one message: its next chunks, and whether they complete it."""
+    """Part of a block in one message: its next chunks, and whether the block is then complete."""
 
     container_id: ContainerId
     block: BlockData
@@ -30,7 +31,7 @@ class NewBlockPart:
 
 @dataclass(frozen=True, slots=True)
 class NewBlocksMessage:
-    """A received message; `data` is not in `message`."""
+    """A received message. Its bytes are in `data` and not in `message`."""
 
     message: pb.NewBlocks
     data: memoryview
@@ -50,7 +51,7 @@ def new_block_message(
     is_whole: bool,
     metadata: Sequence[tuple[str, str]],
 ) -> pb.NewBlock:
-    """Return the wire form of a message's part of a block."""
+    """Return the part of a block as its wire message."""
     return pb.NewBlock(
         block_id=place,
         chunks=map(codec.chunk_message, chunks),
@@ -60,7 +61,7 @@ def new_block_message(
 
 
 def decode(encoded: bytes) -> NewBlocksMessage:
-    """Decode a message. Raise protobuf's DecodeError, as its own decoder does."""
+    """Decode a message. Raise protobuf's DecodeError if it is invalid."""
     if encoded[:1] == DATA_TAG:
         view = memoryview(encoded)
         size_bytes, start = read_varint(view, 1)
@@ -74,7 +75,8 @@ def decode(encoded: bytes) -> NewBlocksMessage:
 
 
 def parse(received: NewBlocksMessage) -> Iterator[tuple[NewBlockPart, memoryview]]:
-    """Yield a message's part of each block, with its data. Raise RefusedError."""
+    """Yield the message's part of each block, with its data. Raise RefusedError if the message
+    breaks a rule."""
     blocks = received.message.blocks
     if len(blocks) > BLOCKS_MAX:
         raise codec.malformed("blocks", f"{len(blocks)} are more than {BLOCKS_MAX}")

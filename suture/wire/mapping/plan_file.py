@@ -1,4 +1,4 @@
-"""Reads the plan of the Spark verification for the SCM."""
+"""Reader of the Spark job's verification plan, for the SCM."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ PLAN_ORDER: Final = [(name, "ascending") for name in ("priority", "container_id"
 
 ROWS_PER_PAGE: Final = 5_000  # in one message; a row takes kilobytes, twice
 
-SCAN: Final = "scan"  # rows without an SCM command: the applying process calls the datanode
+SCAN: Final = "scan"  # no SCM command: the applying process calls the datanode
 
 
 TABLES_BESIDE: Final = 3
@@ -33,7 +33,7 @@ SUCCESS: Final = "_SUCCESS"
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A finished run at a path, or at an address of any file system."""
+    """A finished verification run, at a path or at an address of any file system."""
 
     name: str
     """The name as given."""
@@ -45,7 +45,7 @@ class FinishedRun:
 
     @classmethod
     def opened(cls, name: str) -> "FinishedRun":
-        """Return the run of this name. Raise RefusedError if there is none, or it is unfinished or
+        """Return the run at `name`. Raise RefusedError if there is none, or if it is unfinished or
         unreadable."""
         place = addresses.opened(name)
         try:
@@ -67,7 +67,7 @@ class FinishedRun:
         return replace(run, manifest=manifest, attempt=attempt)
 
     def json_object(self, file: str) -> dict[str, Any]:
-        """Return the content of a JSON file. Raise RefusedError."""
+        """Return the content of a JSON file of the run. Raise RefusedError if it cannot be read."""
         text = self._read(file)
         try:
             found = json.loads(text)
@@ -89,7 +89,7 @@ class FinishedRun:
         return found
 
     def rows(self, table: str, columns: Collection[str]) -> list[dict[str, Any]]:
-        """Return columns of a table's rows, the most urgent first. Raise OSError,
+        """Return some columns of a table's rows, the most urgent row first. Raise OSError or
         ArrowException."""
         found: list[dict[str, Any]] = self.table(table, columns).to_pylist()
         return found
@@ -97,8 +97,9 @@ class FinishedRun:
     def table(
         self, table: str, columns: Collection[str] = (), *, only: str = "", but: str = ""
     ) -> Any:
-        """Return a table's rows from Arrow, the most urgent first: those with the action `only`, or
-        without the action `but`; all columns if none is named. Raise OSError, ArrowException."""
+        """Return a table's rows as an Arrow table, the most urgent row first. `only` selects the
+        rows of one action, `but` excludes those of one action. Without `columns`, return all
+        columns. Raise OSError or ArrowException."""
         import pyarrow.parquet  # only where a plan is read: other commands start without it
 
         above, _, own = self.path.rpartition("/")
@@ -115,10 +116,11 @@ class FinishedRun:
             page_checksum_verification=True,
             filters=wanted or None,
         )
-        return read.sort_by(PLAN_ORDER)  # each file is sorted, but there may be several
+        return read.sort_by(PLAN_ORDER)  # each file is sorted, but a table may have several files
 
     def request(self, rows: Iterable[scm_pb2.PlanRow] = ()) -> scm_pb2.ApplyPlanRequest:
-        """Return rows of the plan as a request. Raise RefusedError."""
+        """Return a request to apply these rows of the plan. Raise RefusedError if the manifest is
+        incomplete."""
         try:
             snapshot_id, run_id = self.manifest["snapshot_id"], self.manifest["run_id"]
         except KeyError as error:
@@ -127,7 +129,7 @@ class FinishedRun:
 
     @property
     def scope(self) -> str:
-        """Limits of a partial run, as text; empty for a run of all containers."""
+        """The limits of a partial run, as text; empty for a run of all containers."""
         nodes = self.manifest.get("changed_nodes", [])
         if not nodes:
             return ""
@@ -143,10 +145,10 @@ def unreadable(name: str, error: Exception) -> RefusedError:
 
 
 def read_plan(run: FinishedRun, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRequest:
-    """Read `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
+    """Return the rows of `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
 
-    `only` selects the rows of an action, `but` excludes those of one; empty = all. Raise
-    RefusedError.
+    `only` selects the rows of one action, `but` excludes those of one action; empty = all. Raise
+    RefusedError if the plan cannot be read.
     """
     request = run.request()
     for page in plan_pages(run, only=only, but=but):
@@ -157,11 +159,11 @@ def read_plan(run: FinishedRun, *, only: str = "", but: str = "") -> scm_pb2.App
 def plan_pages(
     run: FinishedRun, *, only: str = "", but: str = ""
 ) -> Iterator[scm_pb2.ApplyPlanRequest]:
-    """Yield the rows of `read_plan` with the same selection, a page at a time. All files are read
-    before the first page. Raise RefusedError.
+    """Yield the rows of `read_plan` page by page, with the same selection. All files are read
+    before the first page. Raise RefusedError if the plan cannot be read.
 
-    Roots are signed in Parquet, because Spark has no unsigned 64-bit type; here they become
-    unsigned again. A run without `_SUCCESS` is unfinished and refused.
+    Roots are signed in Parquet, because Spark has no unsigned 64-bit type. The function converts
+    them to unsigned numbers.
     """
     import pyarrow
 
@@ -180,14 +182,15 @@ def plan_pages(
 
 @dataclass(frozen=True, slots=True)
 class PlannedScans:
-    """The rows of a plan that request a scan, in order. There may be a million, so they are kept in
-    Arrow and converted a few at a time."""
+    """The rows of a plan that request a scan, in order. A plan may have a million of them, so they
+    are kept in Arrow and converted in small groups."""
 
     table: Any
 
     @classmethod
     def of(cls, run: FinishedRun) -> "PlannedScans":
-        """Read the rows of a run. Raise RefusedError now rather than later."""
+        """Read and check the rows of a run. Raise RefusedError if they are unreadable, so that a
+        later conversion cannot fail."""
         import pyarrow
 
         try:
@@ -208,14 +211,14 @@ class PlannedScans:
         return int(self.table.num_rows)
 
     def only(self, wanted: Sequence[bool]) -> "PlannedScans":
-        """Return the selected rows."""
+        """Return the rows for which `wanted` is True."""
         import pyarrow
 
         return PlannedScans(self.table.filter(pyarrow.array(wanted, pyarrow.bool_())))
 
 
 def plan_row(row: dict[str, object]) -> scm_pb2.PlanRow:
-    """Return one row of the plan as the wire carries it."""
+    """Return one row of `reconcile_plan/` as a wire message."""
     replicas = row["replicas"]
     if not isinstance(replicas, list):
         raise TypeError(f"replicas of container {row['container_id']} is not a list")
@@ -229,7 +232,7 @@ def plan_row(row: dict[str, object]) -> scm_pb2.PlanRow:
 
 
 def action_row(row: dict[str, Any]) -> scm_pb2.PlanRow:
-    """Return one row of `plan/` as the wire carries it."""
+    """Return one row of `plan/` as a wire message."""
     return scm_pb2.PlanRow(
         container_id=row["container_id"],
         action=row["action"],

@@ -1,11 +1,12 @@
-"""Replicas as columns: each field of a report is declared once, with its width, bounds and place.
+"""Replicas as columns: each field of a report is declared once, with its width, bounds and
+position.
 
-    ReplicaReport messages ──columns_of──┐
-                                         ├──► Columns ──message_of──► ReplicaColumns
-    ReplicaColumns ─────────columns_from─┘
+Three conversions exist. `columns_of` converts `ReplicaReport` messages to `Columns`. `columns_from`
+converts a received `ReplicaColumns` message to `Columns`. `message_of` converts `Columns` to a
+`ReplicaColumns` message.
 
-After that a replica is a row of numbers, and no object is made of it until something about it is
-new. The control plane keeps the fields of `COLUMNS` in this order, too.
+In `Columns` a replica is a row of numbers. A Python object is made of it only if something about
+the replica is new. The control plane stores the fields of `COLUMNS` in the same order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +37,9 @@ _UNKNOWN: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class ReplicaColumn:
-    """A number of a replica: its name in `ReplicaColumns`, its numpy type there, its field in
-    `ReplicaReport` (after a dot: in its tree), and its bounds; no upper bound without `high`."""
+    """A number of a replica: its name and numpy type in `ReplicaColumns`, its field in
+    `ReplicaReport`, and its bounds. A field after a dot belongs to the tree. `high` None means that
+    there is no upper bound."""
 
     name: str
     type: str
@@ -84,7 +86,7 @@ _NO_TREE: Final = (0,) * len(_OF_TREE)
 
 
 def _codes(words: Sequence[Any], numbers: Mapping[int, Any]) -> NDArray[np.uint8]:
-    """Return the index of each word by its number on the wire."""
+    """Return an array that maps each number on the wire to the index of its word."""
     found = np.full(256, _UNKNOWN, np.uint8)
     for number, word in numbers.items():
         found[number] = words.index(word)
@@ -98,10 +100,10 @@ _UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Replicas of one datanode; value i of each array belongs to replica i."""
+    """Replicas of one datanode. Element i of each array belongs to replica i."""
 
     numbers: Mapping[str, NDArray[Any]]  # by name: `ID`, `COLUMNS` and `WORDS`
-    words: Sequence[str]  # words that `WORDS` index, the first one empty
+    words: Sequence[str]  # the words that the `WORDS` columns index; the first is empty
     refused_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Containers of replicas that were left out because they break a rule."""
     refused: str = ""
@@ -111,7 +113,8 @@ class Columns:
         return len(self.numbers[ID.name])
 
     def without(self, is_out: NDArray[np.bool_], why: str) -> "Columns":
-        """Return these without the replicas that break a rule; the others stay valid."""
+        """Return the columns without the marked replicas, which break a rule; the other replicas
+        are valid."""
         if not is_out.any():
             return self
         ids = self.numbers[ID.name][is_out]
@@ -125,7 +128,7 @@ class Columns:
 
 
 def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
-    """Return reports as columns, without those that break a rule."""
+    """Return reports as columns, without the reports that break a rule."""
     numbers: dict[str, NDArray[Any]] = {}
     for column, values in zip(_PLAIN, _turned(map(_PLAIN_OF, messages), _PLAIN), strict=True):
         kind = np.int64 if column.name == "state" else np.uint64  # enums may be negative
@@ -151,7 +154,7 @@ def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
 def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
     """Return received columns without the replicas that break a rule.
 
-    Raise RefusedError naming a column that is invalid as a whole.
+    Raise RefusedError if a whole column is invalid; the error names the column.
     """
     count = message.count
     if count > REPLICAS_MAX:
@@ -187,38 +190,38 @@ def message_of(columns: Columns) -> scm_pb2.ReplicaColumns:
 
 
 class ReportableReplica(Protocol):
-    """A known replica, with an attribute for each field of `COLUMNS`."""
+    """A known replica; it has an attribute for each field of `COLUMNS`."""
 
     @property
     def state(self) -> ReplicaState:
-        """State reported by its datanode."""
+        """The state that its datanode reports."""
         ...
 
     @property
     def tree(self) -> TreeSummary | None:
-        """Summary of its tree; None without a tree."""
+        """Summary of its tree; None if it has no tree."""
         ...
 
     @property
     def origin_datanode_id(self) -> str:
-        """The datanode that made it."""
+        """The id of the datanode that created the replica."""
         ...
 
     @property
     def volume_id(self) -> str:
-        """The volume it is on."""
+        """The id of the volume that stores the replica."""
         ...
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it certainly holds nothing."""
+        """Return whether the replica certainly contains nothing."""
         ...
 
 
 def report_of(
     known: ReportableReplica, *, contradiction_count: int, load_error: str = ""
 ) -> pb.ReplicaReport:
-    """Return the report of one replica; without a tree the field is absent."""
+    """Return the report of one replica; if it has no tree, the field is unset."""
     return pb.ReplicaReport(
         state=known.state,
         origin_datanode_id=known.origin_datanode_id,
@@ -232,9 +235,9 @@ def report_of(
 
 
 def column_report(page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport:
-    """Return a page of a full report by columns.
+    """Return a page of a full report as columns.
 
-    Raise RefusedError if a replica breaks a rule, because it may not fit into columns.
+    Raise RefusedError if a replica breaks a rule, because its values may not fit into the columns.
     """
     columns = columns_of(page.replicas, "replicas")
     if columns.refused:
@@ -263,8 +266,8 @@ def _turned(rows: Any, names: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 class _RowFilter:
-    """Collects the replicas that break a rule, and the first error; `path` names a field of a
-    replica."""
+    """Collects the replicas that break a rule, and the first error. `path` returns the path of a
+    replica's field for the error."""
 
     def __init__(self, count: int, path: Callable[[int, str], str]) -> None:
         self.is_out = np.zeros(count, np.bool_)
@@ -274,7 +277,7 @@ class _RowFilter:
     def refuse(
         self, is_out: NDArray[np.bool_], field: str, values: NDArray[Any], what: str
     ) -> None:
-        """Exclude these replicas; `what` describes the fault of a value."""
+        """Exclude the marked replicas. `what` describes the fault of a value."""
         if not is_out.any():
             return
         i = int(is_out.argmax())
@@ -285,8 +288,8 @@ class _RowFilter:
 def _checked(
     numbers: dict[str, NDArray[Any]], words: Sequence[str], path: Callable[[int, str], str]
 ) -> Columns:
-    """Return columns within their bounds, with states and algorithms as indexes of words; `path`
-    names a field of a replica."""
+    """Return the columns without replicas whose values are out of bounds. States and algorithms
+    become indexes of words. `path` returns the path of a replica's field for an error."""
     sieve = _RowFilter(len(numbers[ID.name]), path)
     for column in (ID, *COLUMNS):
         values = numbers[column.name]
@@ -311,6 +314,6 @@ def _checked(
 
 
 def _coded(numbers: NDArray[Any], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the indexes of words by their numbers. Enums are open: any number may arrive."""
+    """Return the index of each number's word. Enums are open: any number may arrive."""
     is_small = (numbers >= 0) & (numbers < len(codes))
     return np.where(is_small, codes[np.where(is_small, numbers, 0)], _UNKNOWN)

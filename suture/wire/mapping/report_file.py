@@ -1,10 +1,13 @@
 """Process that writes one report of a datanode as a Parquet file.
 
-    python -m suture.wire.mapping.report_file      stdin: a line of JSON, then pages of replicas
+    python -m suture.wire.mapping.report_file
 
-Arrow, the clients of object stores and a hung file system stay out of the agent's process. The file
-is made in memory and then created at once (`Place.created`): a killed process leaves no file that a
-reader takes for a report. The columns are those of `health.tables.report_columns`.
+The agent sends a line of JSON and then pages of replicas to its stdin. In a process of its own,
+neither Arrow, nor the client of an object store, nor a hung file system can harm the agent.
+
+The process makes the file in memory and then creates it in one step (`FsPath.created`). A killed
+process therefore leaves no partial file that a reader takes for a report. The columns are those of
+`health.tables.report_columns`.
 """
 
 import json
@@ -33,14 +36,15 @@ pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
 NICE: Final = 10
-ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
+ROWS_PER_GROUP: Final = 100_000  # rows that are Python values at the same time
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 SCHEMA: Final = pa.schema([pa.field(c.name, KINDS[c.kind]) for c in REPORT])
 
 
 def main() -> int:
-    """Write the report from stdin; print its numbers or the error as JSON on stdout."""
+    """Write the report from stdin; print its row and byte counts, or the error, as JSON on
+    stdout."""
     with suppress(PermissionError):  # a unit's SystemCallFilter= may refuse it
         os.nice(NICE)
     source = sys.stdin.buffer
@@ -56,8 +60,8 @@ def main() -> int:
 def write(
     directory: FsPath, header: Mapping[str, Any], replicas: Iterable[pb.ReplicaReport]
 ) -> dict[str, Any]:
-    """Write a report and remove the oldest of the same datanode; return its rows and bytes.
-    Raise OSError, pyarrow.ArrowException."""
+    """Write a report and remove the oldest reports of the same datanode; return the number of rows
+    and bytes. Raise OSError or pyarrow.ArrowException."""
     datanode_id, at_ms = header["datanode_id"], header["reported_at_ms"]
     ids = {"datanode_id": datanode_id, "reported_at_ms": at_ms}
     content, count = _content({**ids, **header["datanode"]}, (ids | row_of(r) for r in replicas))
@@ -97,8 +101,8 @@ def row_of(report: pb.ReplicaReport) -> dict[str, Any]:
 
 
 def _content(datanode: dict[str, Any], replicas: Iterator[Row]) -> tuple[Any, int]:
-    """Return the file: the replicas in row groups, then, in a group of its own, the datanode's row
-    with their number."""
+    """Return the file's content: the replicas in row groups, and one more row group with the
+    datanode's own row, which contains their number."""
     sink, count, group = pa.BufferOutputStream(), 0, list[Row]()
     with pq.ParquetWriter(sink, SCHEMA, compression="zstd", write_page_checksum=True) as file:
 
@@ -118,7 +122,8 @@ def _content(datanode: dict[str, Any], replicas: Iterator[Row]) -> tuple[Any, in
 
 
 def _remove_old(own: FsPath, newest: str, keep_count: int) -> None:
-    """Remove the oldest reports beyond `keep_count`, and hidden remains of killed processes."""
+    """Remove the oldest reports beyond `keep_count`, and hidden files that killed processes left
+    behind."""
     files = [one.place for one in own.listed() if one.is_file]
     whole = [place for place in files if FILE.fullmatch(place.name)]
     left = [place for place in files if place.name.startswith(".") and place.name[1:] < newest]

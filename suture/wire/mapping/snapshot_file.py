@@ -1,11 +1,12 @@
 """Snapshot of a control plane's tables at one instant, as files for the Spark job.
 
-    <snapshot>/manifest.json              written last: no manifest, no snapshot
+    <snapshot>/manifest.json
                containers/part-00000.parquet
                replicas/part-…  nodes/part-…  pending_ops/part-…
 
-Everything is written to a hidden directory next to it, synced, and renamed: a reader sees a
-complete snapshot or none. Unsigned 64-bit checksums are stored as signed ones of the same bits,
+The manifest is written last: a directory without a manifest is no snapshot. All files are written
+to a hidden directory next to the target, synced, and renamed. A reader therefore sees a complete
+snapshot or none. An unsigned 64-bit checksum is stored as the signed number with the same bits,
 because Spark has no unsigned type.
 """
 
@@ -49,10 +50,11 @@ SCHEMAS: Final[dict[str, Any]] = {
 
 @contextmanager
 def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
-    """Yield a snapshot that becomes `target` if it is finished; otherwise nothing of it remains.
+    """Yield a snapshot that becomes `target` when it is finished. If it is not finished, nothing of
+    it remains.
 
-    Raise UnavailableError(DISK_OUT_OF_SPACE) if it cannot be written, RefusedError if another
-    process is writing it or it exists already.
+    Raise UnavailableError(DISK_OUT_OF_SPACE) if it cannot be written. Raise RefusedError if another
+    process is writing it or it already exists.
     """
     building = target.parent / f".{target.name}.building"
     try:
@@ -84,7 +86,7 @@ def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
 
 
 class SnapshotFiles:
-    """The tables of a growing snapshot. Rows of any table may be added at any time."""
+    """The tables of an unfinished snapshot. Rows of any table may be added at any time."""
 
     def __init__(self, building: Path, snapshot_id: str) -> None:
         self._building = building
@@ -102,8 +104,8 @@ class SnapshotFiles:
     def add(self, table: str, rows: Iterable[Row]) -> None:
         """Add rows to a table.
 
-        Raise OSError, pyarrow.ArrowInvalid for a value that its column cannot hold, KeyError for a
-        missing one, and ValueError for one without a column.
+        Raise OSError. Raise pyarrow.ArrowInvalid if a column cannot hold a value, KeyError if a
+        value is missing, and ValueError if a value has no column.
 
         Rows are kept in memory until they fill a row group of the file.
         """
@@ -118,8 +120,8 @@ class SnapshotFiles:
         rules: Mapping[str, int],
         keys_at_risk: Mapping[str, object] | None = None,
     ) -> None:
-        """Write the remaining rows, and the manifest; `keys_at_risk` is described in
-        `health.tables.snapshot_columns`. Raise OSError, pyarrow.ArrowInvalid."""
+        """Write the remaining rows and the manifest. `health.tables.snapshot_columns` describes
+        `keys_at_risk`. Raise OSError or pyarrow.ArrowInvalid."""
         for table in self._tables.values():
             table.finish()
         manifest = {
@@ -146,7 +148,8 @@ class SnapshotFiles:
 
 
 class _Table:
-    """Parts made of whole row groups; an empty table still has one part, with its schema."""
+    """Files of one table. Each file has whole row groups; an empty table still has one file, with
+    its schema."""
 
     def __init__(self, directory: Path, schema: Any, snapshot_id: str) -> None:
         self._directory = directory
@@ -213,8 +216,8 @@ class _Table:
 
 
 def _claim(building: Path) -> int:
-    """Recreate the directory and lock it; return its descriptor. Remains of a killed run are
-    removed."""
+    """Create the directory and lock it; return its descriptor. The files of a killed run are
+    removed first."""
     if building.exists():
         descriptor = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
         try:

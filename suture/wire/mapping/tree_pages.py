@@ -1,12 +1,12 @@
-"""Transfer of a tree: columns, in pages, to the requested depth.
+"""Transfer of a tree as columns, in pages, to the requested depth.
 
-    ROOT    the summary alone                     one small page
-    RANGES  a checksum per range of block ids     the caller names the starts of ranges
-    BLOCKS  a row per block                       of the ranges that differ
-    CHUNKS  and a row per chunk                   of the blocks that differ
+- ROOT returns the summary alone, in one small page.
+- RANGES returns a checksum per range of block ids. The caller names the first id of each range.
+- BLOCKS returns a row per block. A caller requests it for the ranges that differ.
+- CHUNKS adds a row per chunk. A caller requests it for the blocks that differ.
 
-The traffic depends on the amount of damage. Pages are bounded, so no container is too large for a
-message, and a row costs no Python beyond numpy's conversion from and to lists.
+The traffic therefore depends on the amount of damage. The size of a page is limited, so a container
+of any size can be sent. Python handles no single rows; numpy converts whole columns.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,12 +30,12 @@ PAGE_BYTES_MAX: Final = 1024**2  # the best size for a gRPC stream
 SELECTION_MAX: Final = 65_536  # ids, ranges or starts in one request: half a MiB
 BLOCK_ROW_BYTES: Final = 21  # id, checksum, flag and a count, as protobuf packs them
 CHUNK_ROW_BYTES: Final = 20  # offset, length, checksum, flag
-ROWS_MAX: Final = 8 * 1024**2  # blocks, or chunks, of one answer: 200 MB of columns
+ROWS_MAX: Final = 8 * 1024**2  # blocks or chunks of one answer: 200 MB of columns
 
 
 @dataclass(frozen=True, slots=True)
 class TreeQuery:
-    """Requested part of a tree. Without ids and ranges, the whole tree."""
+    """Requested part of a tree; without ids and ranges, the whole tree."""
 
     level: int
     block_ids: U64s
@@ -45,7 +45,8 @@ class TreeQuery:
 
 
 def parse_selection(request: pb.GetContainerHashesRequest) -> TreeQuery:
-    """Return the requested part. Raise RefusedError(MALFORMED_REQUEST)."""
+    """Return the requested part of the tree. Raise RefusedError(MALFORMED_REQUEST) if the request
+    is invalid."""
     if request.level not in {pb.ROOT, pb.RANGES, pb.BLOCKS, pb.CHUNKS}:
         raise codec.malformed("level", f"level {request.level} is unknown")
     if request.block_ids and request.ranges:
@@ -82,7 +83,7 @@ def _ids(values: Sequence[int], where: str) -> U64s:
 
 
 def pages(tree: Tree, selection: TreeQuery) -> Iterator[pb.HashesPage]:
-    """Yield the answer; the first page has the summary even if no row is selected."""
+    """Yield the pages of the answer. The first page has the summary, even if no row is selected."""
     summary = codec.summary_message(tree.summary())
     if selection.level == pb.ROOT:
         yield pb.HashesPage(summary=summary)
@@ -100,7 +101,7 @@ def pages(tree: Tree, selection: TreeQuery) -> Iterator[pb.HashesPage]:
 
 
 def _selected(tree: Tree, selection: TreeQuery) -> npt.NDArray[np.intp]:
-    """Indexes of the selected blocks, ascending."""
+    """Return the indexes of the selected blocks, ascending."""
     if len(selection.block_ids):
         return np.flatnonzero(np.isin(tree.block_ids, selection.block_ids))
     ranges = list(zip(selection.firsts.tolist(), selection.lasts.tolist(), strict=True))
@@ -110,7 +111,7 @@ def _selected(tree: Tree, selection: TreeQuery) -> npt.NDArray[np.intp]:
 def _page_parts(
     tree: Tree, indexes: npt.NDArray[np.intp], *, with_chunks: bool
 ) -> Iterator[npt.NDArray[np.intp]]:
-    """Divide the blocks into pages, at least one; the chunks of a block stay together."""
+    """Divide the blocks into pages, at least one. All chunks of a block are in the same page."""
     sizes = np.full(len(indexes), BLOCK_ROW_BYTES, dtype=np.int64)
     if with_chunks:
         sizes += tree.chunk_counts[indexes] * CHUNK_ROW_BYTES
@@ -144,7 +145,7 @@ def _rows(tree: Tree, indexes: npt.NDArray[np.intp], *, with_chunks: bool) -> pb
 
 @dataclass(frozen=True, slots=True)
 class BlockRows:
-    """A peer's rows of its blocks as columns, ids ascending."""
+    """A peer's block rows as columns, in ascending order of block ids."""
 
     summary: TreeSummary
     block_ids: U64s
@@ -153,12 +154,13 @@ class BlockRows:
 
 
 def read_summary(answer: Iterable[pb.HashesPage]) -> TreeSummary:
-    """Return the summary at the start of a peer's answer."""
+    """Return the summary in a peer's answer."""
     return _collect(answer).summary
 
 
 def read_ranges(answer: Iterable[pb.HashesPage], *, count: int) -> tuple[TreeSummary, U64s]:
-    """Return the summary and one checksum per requested range."""
+    """Return the summary and one checksum per requested range. Raise RefusedError if their number
+    is wrong."""
     columns = _collect(answer)
     if len(columns.ranges) != count:
         raise _bad_answer(f"{len(columns.ranges)} range checksums, {count} were asked for")
@@ -166,7 +168,8 @@ def read_ranges(answer: Iterable[pb.HashesPage], *, count: int) -> tuple[TreeSum
 
 
 def read_blocks(answer: Iterable[pb.HashesPage]) -> BlockRows:
-    """Return the block rows of a peer's answer."""
+    """Return the block rows of a peer's answer. Raise RefusedError if the columns are
+    inconsistent."""
     columns = _collect(answer)
     sizes = {len(columns.block_ids), len(columns.block_checksums), len(columns.deleted)}
     if len(sizes) != 1:
@@ -177,7 +180,7 @@ def read_blocks(answer: Iterable[pb.HashesPage]) -> BlockRows:
 
 
 def read_tree(answer: Iterable[pb.HashesPage]) -> tuple[TreeSummary, Tree]:
-    """Return the summary, and the selected blocks as a tree folded from its chunks."""
+    """Return the summary, and the selected blocks as a tree computed from their chunks."""
     columns = _collect(answer)
     if (columns.lengths > CHUNK_BYTES_MAX).any() or (columns.lengths == 0).any():
         raise _bad_answer(f"chunk lengths beyond 1..{CHUNK_BYTES_MAX}")
@@ -214,7 +217,7 @@ class _Columns:
 
 
 def _collect(answer: Iterable[pb.HashesPage]) -> _Columns:
-    """Join the pages. Raise if a peer sends too many."""
+    """Return the columns of all pages joined. Raise RefusedError if a peer sends too many rows."""
     received: list[pb.HashesPage] = []
     row_count = 0
     for page in answer:

@@ -1,4 +1,4 @@
-"""Protobuf's encoding of numbers, for messages that are assembled or parsed without it."""
+"""Protobuf's varints, for messages that are assembled or parsed without protobuf."""
 
 from typing import Final
 
@@ -7,13 +7,13 @@ LENGTH_DELIMITED: Final = 2  # protobuf's wire type of bytes and messages
 
 
 def field_tag(number: int) -> bytes:
-    """Return the tag of a field of bytes, or a message, with this number (at most 15)."""
+    """Return the tag of a field with this number (at most 15) that contains bytes or a message."""
     assert 0 < number < 16
     return bytes([number << 3 | LENGTH_DELIMITED])
 
 
 def varint(value: int) -> bytes:
-    """Return `value` in protobuf's encoding."""
+    """Return `value` as a varint."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -23,8 +23,8 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(view: memoryview, start: int) -> tuple[int, int]:
-    """Return a number in protobuf's encoding, and its end; if it does not end, a size that no
-    message has."""
+    """Return the number in a varint, and the offset of its end. If the varint does not end, return
+    a number larger than any message size."""
     value = 0
     for index, octet in enumerate(view[start : start + VARINT_BYTES_MAX]):
         value |= (octet & 0x7F) << 7 * index

@@ -2,7 +2,7 @@
 
     subject CN                                  the name, for people and the audit log
     URI suture:role:peer|scm|admin|client       permissions of the holder; several, or none
-    URI suture:node:<datanode id>               the only datanode the holder may act as
+    URI suture:node:<datanode id>               the only datanode for which the holder may act
 
 The handshake has already verified that the certificate chains to a trusted authority.
 """
@@ -47,8 +47,7 @@ class CertificateIdentity:
 @lru_cache(maxsize=KNOWN_COUNT_MAX)
 def identity_of(certificate: bytes) -> CertificateIdentity:
     """Return the identity in the first certificate of a PEM text. Raise
-    RefusedError(INVALID_CONFIG).
-    """
+    RefusedError(INVALID_CONFIG) if the text has no valid certificate."""
     from cryptography import x509  # takes 0.1 s, not needed for plaintext
 
     try:
@@ -93,14 +92,15 @@ def uris_of(certificate: "Certificate") -> Iterator[str]:
 
 
 def expires_at_s(security: Security) -> float:
-    """Return when the present certificate expires; 0 without one."""
+    """Return the Unix time at which the present certificate expires; 0 without a certificate."""
     if security.certificates is None:
         return 0.0
     return identity_of(security.certificates.material.certificate).expires_at_s
 
 
 def check_own(certificate: bytes, role: Role, now_s: float) -> CertificateIdentity:
-    """Return our own identity. Raise RefusedError(INVALID_CONFIG) if peers would reject it."""
+    """Return the identity in this process's own certificate. Raise RefusedError(INVALID_CONFIG) if
+    peers would reject the certificate."""
     identity = identity_of(certificate)
     if now_s >= identity.expires_at_s:
         raise RefusedError(

@@ -1,11 +1,13 @@
 """A channel that always uses the present certificate.
 
-gRPC's client credentials are fixed when a channel is opened. Here each call goes over a channel
-with the present material. When the material changes, a new channel is opened for new calls, and the
-old one is closed after its last call. No lock is needed: a call registers in its line before it
-checks whether the line is still current, and a line is replaced before it is checked for calls. So
-whichever is second sees the other (as in Dekker's algorithm), and operations on a Python set and
-dictionary are atomic.
+gRPC's client credentials are fixed when a channel is opened. This channel therefore consists of
+lines: gRPC channels, each with one version of the certificates. When the certificates change, a new
+line is opened for new calls, and the old line is closed after its last call.
+
+No lock is needed. A call first registers in its line and then checks whether the line is still
+current. A renewal first replaces the line and then checks the old line for calls. So the second of
+the two always sees the first (as in Dekker's algorithm). Operations on a Python set and dictionary
+are atomic.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ OpenChannel = Callable[[TlsMaterial], grpc.Channel]
 
 
 class ActiveChannel:
-    """A channel, and its running calls."""
+    """A line: a gRPC channel and its running calls."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
@@ -39,7 +41,7 @@ class RenewingChannel(grpc.Channel):
     """A channel with the present certificates. Thread-safe."""
 
     def __init__(self, certificates: Certificates, open_one: OpenChannel) -> None:
-        """`open_one` opens a channel with the given material."""
+        """`open_one` opens a gRPC channel with the given certificates."""
         self._certificates = certificates
         self._open = open_one
         self._lines: dict[TlsMaterial, ActiveChannel] = {}
@@ -48,7 +50,8 @@ class RenewingChannel(grpc.Channel):
         self._is_closed = False
 
     def begin(self, call: object) -> ActiveChannel:
-        """Return the line for `call`; the caller must remove `call` from its calls at the end."""
+        """Return the line for `call`. At the end of the call, the caller must remove `call` from
+        `calls` of the line."""
         while not self._is_closed:
             material = self._certificates.material
             line = self._lines.get(self._material)
@@ -62,7 +65,7 @@ class RenewingChannel(grpc.Channel):
         raise ValueError("Cannot invoke RPC on closed channel!")  # gRPC's message
 
     def _renew(self, material: TlsMaterial) -> None:
-        """Switch to a new line, and close lines without calls."""
+        """Switch to a line with the new certificates, and close old lines without calls."""
         fresh = ActiveChannel(self._open(material))
         if self._lines.setdefault(material, fresh) is not fresh:
             fresh.channel.close()  # another thread was faster
@@ -126,7 +129,8 @@ class _Method:
         return line, line.method(self._kind, self._path, self._options)
 
     def _until_it_ends(self, start: Callable[[Any], Any]) -> Any:
-        """Start a call that continues after this returns; its line stays in use until it ends."""
+        """Start a call that continues after this method returns. Its line remains in use until the
+        call ends."""
         token = object()
         line, method = self._begun(token)
         try:

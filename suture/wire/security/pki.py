@@ -4,8 +4,8 @@
     DIR/<name>.pem .key      issued certificates
 
 Keys are P-256, never leave their file, and only the owner may read them. A certificate that is
-issued again under its name gets a new key, and keeps the id of its datanode. The rules are RFC
-5280's; the `cryptography` library implements them.
+issued again under its name gets a new key and keeps its datanode id. The rules are those of RFC
+5280; the `cryptography` library implements them.
 """
 
 import ipaddress
@@ -65,9 +65,8 @@ class CertificateRequest:
 
 
 def create_authority(directory: Path, *, name: str, days: int, now: datetime) -> Path:
-    """Create a new authority; return its certificate. Raise RefusedError if the directory has
-    one.
-    """
+    """Create a new authority; return its certificate. Raise RefusedError if the directory has an
+    authority."""
     paths = _paths(directory, CA_NAME)
     directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     for path in paths:
@@ -102,10 +101,11 @@ def create_authority(directory: Path, *, name: str, days: int, now: datetime) ->
 
 def issue(directory: Path, order: CertificateRequest, *, now: datetime) -> tuple[Path, Path]:
     """Create a key and a certificate for it; return both paths, certificate first. Raise
-    RefusedError.
+    RefusedError if the order is invalid.
 
-    A server's certificate must name the hosts under which it is dialled. That of a datanode has the
-    datanode's id: `order.node_id`, or else that of the former certificate, or else a new one.
+    The certificate of a server must name the hosts under which clients connect to it. The
+    certificate of a datanode contains the datanode's id: `order.node_id`, or the id in the former
+    certificate, or a new id.
     """
     _check(order)
     authority, authority_key = _authority(directory)
@@ -143,7 +143,8 @@ def issue(directory: Path, order: CertificateRequest, *, now: datetime) -> tuple
 
 
 def describe_certificates(path: Path) -> list[CertificateInfo]:
-    """Return the certificates in a PEM file for display. Raise RefusedError(INVALID_CONFIG)."""
+    """Return the certificates in a PEM file for display. Raise RefusedError(INVALID_CONFIG) if the
+    file is invalid."""
     try:
         content = read_file_bounded(path, bytes_max=SETTINGS_BYTES_MAX)
     except OSError as error:
@@ -252,7 +253,7 @@ def _node_of_before(path: Path) -> str:
 
 
 def _purposes(roles: Sequence[Role]) -> x509.ExtendedKeyUsage:
-    """Return the key usages: only roles that serve are valid for servers, and an operator is
+    """Return the key usages. Only roles that serve get the usage of a server; an operator does
     not."""
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if SERVING & set(roles):
@@ -281,7 +282,8 @@ def _paths(directory: Path, name: str) -> tuple[Path, Path]:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file atomically, so that others never read a key or a partial file."""
+    """Replace a file atomically, so that other processes never read a partial file. Only the owner
+    may read a key at any time."""
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)

@@ -3,11 +3,13 @@
     certificate + key    our identity, for callers and callees
     ca                   authorities whose certificates are trusted
 
-Each handshake and each call uses the present files, so a renewed certificate, and a new certificate
-authority, need no restart. Inconsistent files (a renewal that is half written, a key that all may
-read) change nothing: the former material stays in use and the fault is logged once. They are read
-again until they are valid, because for instance a certificate may become valid later. Without
-certificates a process uses plaintext: on loopback, elsewhere only if allowed.
+Each handshake and each call uses the present files, so a renewed certificate or a new authority
+needs no restart. If the files are inconsistent, the former ones remain in use and the fault is
+logged once. Examples are a half-written renewal, or a key that other users may read. Rejected files
+are read again until they are valid, because for instance a certificate may become valid later.
+
+Without certificates a process uses plaintext: always on loopback, and on other addresses only if
+that is allowed.
 """
 
 import os
@@ -35,7 +37,7 @@ Signature = tuple[tuple[int, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The PEM files of one process: its certificate and issuers, its key, its trusted
+    """The PEM files of one process: its certificate with its issuers, its key, and its trusted
     authorities."""
 
     certificate: Path
@@ -43,9 +45,7 @@ class TlsFiles:
     ca: Path
 
     def signature(self) -> Signature:
-        """Return a value that changes when a file does. Raise RefusedError naming a missing
-        file.
-        """
+        """Return a value that changes when a file does. Raise RefusedError if a file is missing."""
         found = []
         for path in (self.certificate, self.key, self.ca):
             try:
@@ -58,21 +58,20 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Content of the files at one time, checked: the key belongs to the certificate."""
+    """Contents of the files at one time. The key has been checked to belong to the certificate."""
 
     certificate: bytes
     key: bytes
     ca: bytes
 
     def __repr__(self) -> str:
-        """Return no content, because a key must not be logged."""
+        """Return a text without contents, because a key must not be logged."""
         return "Material(...)"
 
 
 def read_files(files: TlsFiles) -> TlsMaterial:
-    """Read and check the files. Raise RefusedError(INVALID_CONFIG) naming the file and its
-    fault.
-    """
+    """Read and check the files. Raise RefusedError(INVALID_CONFIG) if one is invalid; the error
+    names the file and its fault."""
     material = TlsMaterial(
         certificate=_content(files.certificate, FILE_MODES_REFUSED),
         key=_content(files.key, KEY_MODES_REFUSED),
@@ -97,7 +96,8 @@ def read_files(files: TlsFiles) -> TlsMaterial:
 
 
 def _content(path: Path, modes_refused: int) -> bytes:
-    """Read a file that only its owner may change, and, if it is a key, read."""
+    """Return the content of a file. Raise RefusedError if other users may change it, or may read a
+    key."""
     try:
         with path.open("rb") as file:
             facts = os.fstat(file.fileno())
@@ -129,7 +129,7 @@ def _refused(message: str) -> RefusedError:
 
 
 class Certificates:
-    """The present material of one process. Thread-safe."""
+    """The certificates that a process uses now. Thread-safe."""
 
     def __init__(
         self,
@@ -138,7 +138,8 @@ class Certificates:
         inspect: Callable[[TlsMaterial], None] = lambda _: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the files. Raise RefusedError. `inspect` may refuse material for other reasons."""
+        """Read the files. Raise RefusedError if they are invalid. `inspect` may raise RefusedError
+        for other reasons."""
         self.files = files
         self._inspect = inspect
         self._monotonic_s = monotonic_s
@@ -154,16 +155,16 @@ class Certificates:
 
     @property
     def material(self) -> TlsMaterial:
-        """The present material. A fault of new files is logged, and the former material stays in
-        use."""
+        """The certificates to use now. If changed files are invalid, the fault is logged and the
+        former certificates remain in use."""
         now_s = self._monotonic_s()
         if now_s - self._looked_at_s >= LOOK_INTERVAL_S:
             self.reload_if_changed()
         return self._material
 
     def reload_if_changed(self, *, is_asked: bool = False) -> None:
-        """Reload changed files. A fault is logged, once unless `is_asked`; the former material
-        stays in use."""
+        """Reload changed files. If they are invalid, log the fault and keep the former ones. The
+        same fault is logged once, or each time if `is_asked`."""
         self._looked_at_s = self._monotonic_s()
         try:
             self.reload()
@@ -174,17 +175,17 @@ class Certificates:
             self._told = str(error)
 
     def reload(self) -> bool:
-        """Reload changed files; return whether they changed. Raise RefusedError, with nothing
-        changed.
+        """Reload changed files; return whether they changed. Raise RefusedError if they are
+        invalid; the former ones then remain in use.
 
-        RefusedError files are read again each time, because a clock that was behind, or a failed
-        read, is corrected without a change of the files.
+        Rejected files are read again each time. The cause may disappear without a change of the
+        files, for instance a clock that was behind or a failed read.
         """
         signature = self.files.signature()
         if signature == self._signature:
             return False
         material = self._read()
-        self._signature = signature  # from before the read: later changes are seen next time
+        self._signature = signature  # from before the read, so a later change is detected next time
         if material == self._material:
             return False
         self._material = material
@@ -202,7 +203,7 @@ class Security:
     def server_credentials(self, address: str) -> grpc.ServerCredentials | None:
         """Return the TLS credentials of a server on `address`; None for plaintext.
 
-        Raise RefusedError if plaintext is not allowed.
+        Raise RefusedError if plaintext is not allowed on `address`.
         """
         if self.certificates is None:
             self.check_plaintext(address, "listen on")
@@ -215,12 +216,14 @@ class Security:
         )
 
     def reload(self) -> None:
-        """Reload the certificates now. A fault is logged; the former material stays in use."""
+        """Reload the certificates now. If they are invalid, log the fault and keep the former
+        ones."""
         if self.certificates is not None:
             self.certificates.reload_if_changed(is_asked=True)
 
     def check_plaintext(self, address: str, what: str) -> None:
-        """Raise RefusedError for `what` (listen on, call) with an address of another machine."""
+        """Raise RefusedError if plaintext is not allowed for an address of another machine. `what`
+        is the action for the message (listen on, call)."""
         if not self.allow_plaintext and not is_loopback(address):
             raise RefusedError(
                 Code.INVALID_CONFIG,
@@ -261,7 +264,7 @@ LOOPBACK_ONLY: Final = Security()
 
 
 def files_of(*, certificate: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
-    """Return the files of a process; None if there are none. Raise RefusedError if only some are
+    """Return the files of a process; None if none is named. Raise RefusedError if only some are
     named."""
     if certificate is not None and key is not None and ca is not None:
         return TlsFiles(certificate, key, ca)
@@ -282,7 +285,8 @@ def load_security(
     allow_plaintext: bool = False,
     inspect: Callable[[TlsMaterial], None] = lambda _: None,
 ) -> Security:
-    """Return the security that `files` give, or that of plaintext. Raise RefusedError."""
+    """Return the security with the given files, or with plaintext if there are none. Raise
+    RefusedError if the files are invalid."""
     certificates = None if files is None else Certificates(files, inspect=inspect)
     return Security(certificates, allow_plaintext)
 

@@ -1,9 +1,11 @@
 """Access control: one table for both services, and the gate that checks it before every call.
 
-A method that is not in the table is closed to all. Over TLS a caller has the identity and the roles
-of its certificate, and may call what the table allows them. Over plaintext (loopback, or allowed by
-an option) callers cannot be distinguished, and everything in the table is open. Each caller has a
-limit of calls per second. Risky actions go to the audit log, and so does every refusal.
+- A method that is not in the table is closed to all callers.
+- Over TLS, the identity and the roles in the caller's certificate decide.
+- Over plaintext (loopback, or allowed by an option) callers cannot be distinguished. Every method
+  in the table is open.
+- Each caller has a limit of calls per second.
+- Risky actions and all refusals are written to the audit log.
 """
 
 import time
@@ -21,7 +23,7 @@ from suture.wire.server.rate_limit import CallerRateLimiter
 
 PLAINTEXT: Final = "plaintext"
 DONE: Final = "OK"
-LISTED_COUNT_MAX: Final = 20  # items of a list in the audit log; the rest is counted
+LISTED_COUNT_MAX: Final = 20  # items of a list in the audit log; a longer list is cut
 
 PEER: Final = frozenset({Role.PEER})
 CLIENT: Final = frozenset({Role.CLIENT})
@@ -33,7 +35,8 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """Access rule of one method: its callers, and the fields of its request for the audit log.
+    """Access rule of one method: the roles that may call it, and the fields of its request for the
+    audit log.
 
     `node_field` is the field with the calling datanode's id.
     """
@@ -146,7 +149,7 @@ class Audit(Protocol):
 
 
 class NullAudit:
-    """Records nothing; for servers of tests and benchmarks."""
+    """Audit that records nothing, for servers of tests and benchmarks."""
 
     def record(self, action: str, result: str, **facts: object) -> None:
         """Do nothing."""
@@ -154,7 +157,7 @@ class NullAudit:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller, as far as it is known. `identity` is None over plaintext."""
+    """The caller of a method. `identity` is None over plaintext."""
 
     place: str  # address and port
     identity: CertificateIdentity | None
@@ -166,22 +169,23 @@ class Caller:
 
     @property
     def account(self) -> str:
-        """Account of the caller's limits. On loopback, processes are distinguished by their
-        connection."""
+        """Account to which the caller's limits apply. Without an identity it is the host; on
+        loopback it is the connection, so that processes are distinguished."""
         if self.identity:
             return f"{self.identity.name} {self.identity.node_id}"
         return account_of(self.place)
 
 
 def caller_of(context: grpc.ServicerContext) -> Caller:
-    """Return the caller at the other end."""
+    """Return the caller of a call."""
     certificates = context.auth_context().get("x509_pem_cert")
     identity = identity_of(certificates[0]) if certificates else None
     return Caller(context.peer(), identity)
 
 
 def check(rule: AccessRule, method: str, caller: Caller, now_s: float) -> None:
-    """Raise RefusedError unless `rule` allows the caller."""
+    """Raise RefusedError unless `rule` allows the caller. A caller without a certificate is
+    allowed."""
     identity = caller.identity
     if identity is None:
         return
@@ -208,7 +212,8 @@ def check(rule: AccessRule, method: str, caller: Caller, now_s: float) -> None:
 
 
 def check_node(rule: AccessRule, request: Any, caller: Caller) -> None:
-    """Raise RefusedError if a request's datanode id is not the one in the caller's certificate."""
+    """Raise RefusedError if the datanode id in the request differs from the id in the caller's
+    certificate."""
     if caller.identity is None or not rule.node_field or not caller.identity.node_id:
         return
     said = getattr(request, rule.node_field)
@@ -226,7 +231,7 @@ def _list(roles: frozenset[Role]) -> str:
 
 
 def facts_of(rule: AccessRule, request: Any) -> dict[str, object]:
-    """Return a request's facts for the audit log; long lists are cut, with their length."""
+    """Return a request's facts for the audit log. Long lists are cut, and their length is added."""
     facts: dict[str, object] = {}
     for name in rule.fields:
         value = getattr(request, name)
@@ -242,7 +247,8 @@ def facts_of(rule: AccessRule, request: Any) -> dict[str, object]:
 
 
 def outcome_of(answer: Any) -> dict[str, object]:
-    """Return an answer's facts for the audit log: the decisions by their code, or the replica."""
+    """Return an answer's facts for the audit log: the number of decisions per code, or the
+    container of the replica."""
     decisions = getattr(answer, "decisions", None)
     if decisions is not None:
         return {
@@ -253,9 +259,10 @@ def outcome_of(answer: Any) -> dict[str, object]:
 
 
 class AuthorizationMiddleware:
-    """Admits the callers in the table within their limits, and writes the audit log.
+    """Admits callers that the table allows, within their limits, and writes the audit log.
 
-    It is the innermost layer of a server; `ErrorEdge` around it converts its errors to statuses.
+    It is the innermost layer of a server. `ErrorStatusMiddleware` around it converts its errors to
+    statuses.
     """
 
     def __init__(
@@ -269,8 +276,8 @@ class AuthorizationMiddleware:
         trust: Callable[[str], object] = lambda _place: None,
     ) -> None:
         """`calls_per_s_max` is per caller; 0 = unlimited. `knows_callers` is False for a server
-        without TLS, which cannot distinguish callers. `trust` receives the place of each caller
-        with the certificate of a datanode or an operator."""
+        without TLS, which cannot distinguish callers. `trust` receives the address of each caller
+        that has a certificate of a datanode or an operator."""
         self._trust = trust
         self._audit = audit or NullAudit()
         self._allowances = CallerRateLimiter(calls_per_s_max) if calls_per_s_max else None
@@ -307,7 +314,8 @@ class AuthorizationMiddleware:
     def _admit(
         self, method: str, rule: AccessRule, request: Any, context: grpc.ServicerContext
     ) -> Caller:
-        """Return the caller, or raise the refusal. A stream has no request (None)."""
+        """Return the caller. Raise RefusedError or UnavailableError if the call is not allowed.
+        `request` is None for a stream."""
         caller = caller_of(context)
         try:
             if self._allowances is not None and not self._allowances.take(caller.account):

@@ -1,20 +1,23 @@
-"""Calls that wait for their caller: for the rest of a request, or for an answer to be taken.
+"""Limits on calls that wait for their caller: for the rest of a request, or until an answer is
+taken.
 
-gRPC gives a call its thread before the request is complete, and lets the caller take any time. So a
-client that begins calls without finishing them, or never reads the answers, would take every
-thread, and the keepalive would find nothing wrong. Here such calls are recorded, do not hold the
-few slots for working calls, and are bounded:
+gRPC gives a call its thread before the request is complete, and lets the caller take any time. A
+client that begins calls without finishing them, or never reads the answers, could therefore occupy
+every thread; the keepalive would find nothing wrong. This module records waiting calls. They do not
+occupy the few slots for working calls, and they are limited:
 
-    one connection    a share of all calls; HTTP/2 refuses more
-    one caller        the same number of waiting calls; the next is refused
-    all together      when most calls wait, those that waited for `SLOW_S` are ended
-    any call          is ended when it has waited for `WAIT_S_MAX`
-    memory is short   those that waited for `SLOW_S` are ended (`suture.wire.server.budgeted`)
+- One connection may have a share of all calls; HTTP/2 refuses further calls.
+- One caller may have the same number of waiting calls; the server refuses the next one.
+- If most calls wait, those that have waited for `SLOW_S` are cancelled.
+- If memory is short, those that have waited for `SLOW_S` are cancelled
+  (`suture.wire.server.budgeted`).
+- A call that has waited for `WAIT_S_MAX` is cancelled.
 
-gRPC looks up the handler of a call before it gets a thread, even if it gets none: calls are ended
-there (`BlockedCalls.sweep`, by `suture.runtime.middleware`). A single request is received as a
-stream of one message, which is the same on the wire, because gRPC reports other calls only once
-their request is complete.
+gRPC looks up the handler of a call before the call gets a thread, even if it gets none. At this
+lookup `suture.runtime.middleware` calls `BlockedCalls.sweep`, which cancels calls.
+
+A single request is received as a stream of one message, because gRPC reports other calls only when
+their request is complete. On the wire both are the same.
 """
 
 import time
@@ -30,7 +33,7 @@ from google.protobuf.message import DecodeError
 
 from suture.wire.server.connections import Connections
 
-SLOW_S: Final = 3.0  # a call that waits longer for its caller may be ended for others
+SLOW_S: Final = 3.0  # after this wait, a call may be cancelled if others need its thread
 WAIT_S_MAX: Final = 120.0  # 16 MiB over 1 Mbit/s; longer than any pause of a healthy reader
 SWEEP_INTERVAL_S: Final = 0.25
 
@@ -40,19 +43,19 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
 def share(call_count_max: int) -> int:
-    """Return how many of all calls one connection, or one caller, may keep waiting."""
+    """Return how many waiting calls one connection, or one caller, may have."""
     return max(2, call_count_max * 3 // 4)
 
 
 class WorkerSlots(Protocol):
-    """The right to work on a call, of which there are few."""
+    """Slots for working calls. There are fewer slots than calls."""
 
     def take(self) -> None:
         """Wait for a slot."""
         ...
 
     def give(self) -> None:
-        """Return a slot. Any thread may return another's."""
+        """Return a slot. Any thread may return a slot that another thread took."""
         ...
 
 
@@ -70,7 +73,8 @@ class UnlimitedSlots:
 def account_of(place: str) -> str:
     """Return the account of a caller at `place`, an address and port as gRPC writes it.
 
-    A host has one account; on loopback, processes are distinguished by their connection.
+    All connections of a host have one account. On loopback, each connection has its own account, so
+    that processes are distinguished.
     """
     host = place.rpartition(":")[0]
     return place if host in LOOPBACK else host
@@ -84,9 +88,10 @@ class TooManyBlockedCalls(Exception):
 
 
 class BlockedCalls:
-    """The waiting calls of one server. Each is begun and ended by its own thread, swept by any.
+    """The waiting calls of one server. The thread of a call records its wait; any thread may call
+    `sweep`.
 
-    Threads may race for the last place, in which case one call more is admitted.
+    If threads race at the limit, one call more is admitted.
     """
 
     def __init__(
@@ -115,7 +120,8 @@ class BlockedCalls:
     def first_of(
         self, requests: Iterator[bytes], caller: str, cancel: Callable[[], object]
     ) -> bytes | None:
-        """Return a call's request, recording the wait; None if there is none.
+        """Wait for a call's request and return it, recording the wait; None if the caller sends
+        none.
 
         Raise TooManyBlockedCalls if this caller has too many waiting calls.
         """
@@ -140,8 +146,8 @@ class BlockedCalls:
         return sum(waiting == caller for waiting, _, _ in list(self._waits.values()))
 
     def sweep(self, *, is_short: bool = False) -> int:
-        """End calls that have waited too long, or that block others because there are many or
-        memory `is_short`; return their number."""
+        """Cancel calls that have waited too long. Also cancel slow calls if most calls wait or
+        memory `is_short`. Return the number of cancelled calls."""
         now_s = self._monotonic_s()
         if now_s - self._swept_at_s < SWEEP_INTERVAL_S:
             return 0
@@ -155,7 +161,8 @@ class BlockedCalls:
         return len(doomed)
 
     def _doomed(self, now_s: float, *, is_short: bool) -> list[int]:
-        """Return the calls to end: those of the caller with most first, oldest first."""
+        """Return the tickets of the calls to cancel: those of the caller with the most waiting
+        calls first, oldest first."""
         waits = list(self._waits.items())
         expired = [ticket for ticket, (_, since_s, _) in waits if now_s - since_s >= WAIT_S_MAX]
         if len(waits) < self._share and not is_short:
@@ -172,7 +179,8 @@ class BlockedCalls:
 
 
 class BlockedCallMiddleware:
-    """Records the waits of every call of a server. The outermost layer (`Layers`)."""
+    """Records the waits of every call of a server. It must be the outermost layer
+    (`suture.runtime.middleware`)."""
 
     def __init__(
         self, waits: BlockedCalls, slots: WorkerSlots, connections: Connections | None = None
@@ -275,14 +283,16 @@ class BlockedCallMiddleware:
         return attended
 
     def _entered(self, context: grpc.ServicerContext) -> str:
-        """Return the account of a call. Abort the call if the account has used its share."""
+        """Return the account of a call's caller. Abort the call if the account has reached its
+        limit."""
         caller = account_of(context.peer())
         if not self._waits.has_room(caller):
             abort_crowded(context)
         return caller
 
     def _only(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Return the unparsed request of a unary call, which may still have to wait for a slot."""
+        """Return the unparsed request of a unary call. The call may still have to wait for a
+        slot."""
         try:
             request = self._waits.first_of(requests, account_of(context.peer()), context.cancel)
         except TooManyBlockedCalls:
@@ -295,7 +305,8 @@ class BlockedCallMiddleware:
     def _arriving(
         self, requests: Iterator[Any], caller: str, context: grpc.ServicerContext
     ) -> Iterator[Any]:
-        """Yield the messages of a caller's stream; no slot is held while waiting for one."""
+        """Yield the messages of a caller's stream. The call holds no slot while it waits for a
+        message."""
         while True:
             with self._waiting(caller, context):
                 message = next(requests, None)
@@ -305,7 +316,7 @@ class BlockedCallMiddleware:
 
     @contextmanager
     def _connected(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Record that the connection of a call is in use."""
+        """Report that the connection of a call is in use."""
         ticket = self._connections.begin(context.peer())
         try:
             yield
@@ -314,7 +325,7 @@ class BlockedCallMiddleware:
 
     @contextmanager
     def _waiting(self, caller: str, context: grpc.ServicerContext) -> Iterator[None]:
-        """Wait for the caller, recorded, and without a slot."""
+        """Record a wait for the caller during the body, and hold no slot."""
         ticket = self._waits.begin(caller, context.cancel)
         self._slots.give()
         try:

@@ -1,5 +1,6 @@
-"""Memory budget of calls: each reserves the memory that it may need before its request is
-received."""
+"""Memory budget of calls: the server reserves the memory of a call before it receives the
+request.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,27 +29,32 @@ COSTS: Final[Mapping[str, int]] = {
     "ListContainers": 4 * MIB,
     # A message in gRPC, and its content; for streams also the data being written.
     "WriteChunk": 2 * MESSAGE_BYTES_MAX,
-    # Little, because a put holds it here while its lanes wait for memory at other datanodes.
+    # Small, because a put holds it at this server while its lanes wait for memory at other
+    # datanodes.
     "WriteBlocks": 6 * MIB,
     "ImportContainer": 48 * MIB,
 }
 
 
 class MemoryBudgetMiddleware:
-    """Reserves the memory that each call may need before its request is received, until its answer
-    was taken. It is outside of `BlockedCallMiddleware`, whose handlers all take streams.
+    """Reserves memory for each call before the request is received, until the caller has taken the
+    answer. It must be outside of `BlockedCallMiddleware`, which turns all handlers into handlers of
+    streams.
 
-    Calls that wait for their caller hold memory, too; they are ended if others need it.
+    Calls that wait for their caller hold memory, too. They are cancelled if other calls need the
+    memory.
     """
 
     def __init__(self, memory: MemoryBudget, costs: Mapping[str, int], waits: BlockedCalls) -> None:
-        """`costs` is in bytes by method name; other methods need too little to count."""
+        """`costs` maps method names to bytes. Methods that are not in `costs` need too little to
+        count."""
         self._memory = memory
         self._costs = costs
         self._waits = waits
 
     def wrap(self, method: str, handler: Any) -> Any:
-        """Reserve memory for each call of a method with a cost."""
+        """Wrap a method so that each call reserves its cost; return a method without a cost
+        unchanged."""
         cost_bytes = self._costs.get(method.rpartition("/")[2], 0)
         if not cost_bytes:
             return handler
@@ -105,14 +111,14 @@ class MemoryBudgetMiddleware:
 
 
 class _SecondEnd:
-    """Calls `act` when a call has ended for both: its handler, and gRPC, which has the answer until
-    the caller takes it."""
+    """Calls `act` when both ends of a call have been reported: the end of its handler, and the end
+    in gRPC, which keeps the answer until the caller takes it."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._act = act
-        self._ends = count(1)  # one step of which no thread interrupts
+        self._ends = count(1)  # `next` is atomic, so no lock is needed
 
     def end(self) -> None:
-        """Note the end for one of them."""
+        """Record one of the two ends."""
         if next(self._ends) == 2:
             self._act()

@@ -1,15 +1,17 @@
 """Connection limits of a server, so that one peer does not exclude others.
 
-    gRPC closes each new connection beyond `connections_max`, from any host
-    a host with more than its share     ─► its idle connections are ended
-    less than a fifth of all is free    ─► idle ones of unknown hosts are ended, then of known ones
+gRPC does not distinguish peers, and keeps idle connections. A client that connected a thousand
+times could therefore exclude all others. The limits are:
 
-gRPC does not distinguish peers, and keeps idle connections. So a client that connected a thousand
-times excluded all others. Here a fifth of the places is kept free, and hosts are distinguished.
-Known hosts are this one, on which operators work, those of datanodes that the control plane knows,
-and those that showed the certificate of a datanode or an operator. Of one host, the connections
-unused for longest are ended first. A connection with a running call is never ended. A new
-connection of a known host within its share may make its first call.
+- gRPC closes each new connection beyond `connections_max`, from any host.
+- If a host has more than its share, its idle connections are ended.
+- If less than a fifth of all connections is free, idle connections of unknown hosts are ended, and
+  after them those of known hosts.
+
+Three kinds of hosts are known: this host, where operators work; the hosts of datanodes that the
+control plane knows; and hosts that showed the certificate of a datanode or an operator. Of one
+host, the connections unused for the longest time are ended first. A connection with a running call
+is never ended. A new connection of a known host within its share has time to make its first call.
 """
 
 import os
@@ -31,9 +33,9 @@ from suture.runtime.loop import RetryAfter, Step
 LOOK_S: Final = 1.0
 CROWDED_LOOK_S: Final = 0.05  # while places are short: a flood opens hundreds per second
 REST: Final = 2  # pause after a check that closed connections, in multiples of its duration
-GRACE_S: Final = 2.0  # for the first call of a new connection
-KNOWN_S: Final = 60.0  # the addresses of known datanodes are asked for again then
-TRUSTED_COUNT_MAX: Final = 10_000  # hosts that showed a certificate, the last ones
+GRACE_S: Final = 2.0  # time for the first call of a new connection
+KNOWN_S: Final = 60.0  # interval between queries for the addresses of known datanodes
+TRUSTED_COUNT_MAX: Final = 10_000  # hosts remembered because they showed a certificate
 OWN_HOSTS: Final = frozenset({"127.0.0.1", "::1"})
 SHARE_OF_PEER: Final = 4  # of all connections, one peer may have a quarter
 SHARE_FREE: Final = 5  # of all, a fifth is kept free
@@ -45,7 +47,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Connection:
-    """A connection: its descriptor, its socket's number, the peer's host, and its name in gRPC."""
+    """A connection: its descriptor, its socket's inode number, the peer's host, and gRPC's name for
+    the peer."""
 
     fd: int
     inode: str
@@ -54,7 +57,8 @@ class _Connection:
 
 
 class Connections(Collector):
-    """The connections to the ports of one process: a worker, which any thread notifies of calls."""
+    """The connections to the ports of one process. A worker checks them; any thread may report
+    calls."""
 
     name = "connections"
 
@@ -66,8 +70,8 @@ class Connections(Collector):
         known: Callable[[], Iterable[str]] = tuple,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The names of its metrics begin with `prefix`. `known` returns the addresses of datanodes;
-        it is called only while many places are taken, and may block."""
+        """The names of its metrics begin with `prefix`. `known` returns the addresses of datanodes.
+        It may block, and is called only if there are many connections."""
         self._prefix = prefix
         self._known_addresses = known
         self._known_hosts: frozenset[str] = frozenset()
@@ -104,7 +108,7 @@ class Connections(Collector):
                 self._trusted.pop(next(iter(self._trusted)), None)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield both metrics."""
+        """Yield the metrics of open and of closed connections."""
         yield GaugeMetricFamily(
             f"{self._prefix}_connections",
             "Open connections of callers; 0 while there are few.",
@@ -117,8 +121,8 @@ class Connections(Collector):
         )
 
     def step(self) -> Step:
-        """End idle connections of hosts with more than their share, or when few places are left;
-        then update the known hosts."""
+        """End idle connections of hosts with more than their share, or if few connections are free.
+        Then update the known hosts."""
         if not self.ports:
             return RetryAfter(LOOK_S)
         begun_s = self._monotonic_s()
@@ -147,7 +151,8 @@ class Connections(Collector):
     def _ended_count(
         self, by_host: dict[str, list[_Connection]], share: int, excess: int, now_s: float
     ) -> int:
-        """End the excess connections: of unknown hosts first, and of the host with most."""
+        """End the excess connections and return their number. Unknown hosts come first, and among
+        equals the host with the most connections."""
         busy = set(self._calls.values())
         ended_count = 0
 
@@ -197,8 +202,8 @@ class Connections(Collector):
         return ended_count
 
     def _open(self, descriptors: Sequence[str]) -> Iterator[_Connection]:
-        """Yield the open connections. A socket that the last check found is not examined again, so
-        that a check keeps up with a flood."""
+        """Yield the open connections. Sockets that the last check found are not examined again.
+        Otherwise a check could not keep up with a flood."""
         before, self._sockets = self._sockets, {}
         for name in descriptors:
             with suppress(OSError):
@@ -225,8 +230,8 @@ class Connections(Collector):
         return _Connection(fd, inode, host, name)
 
     def _shut(self, chosen: _Connection) -> bool:
-        """Shut a connection down, if the descriptor still belongs to it; gRPC notices, and closes
-        it."""
+        """Shut a connection down if the descriptor still belongs to it. gRPC then closes the
+        connection."""
         with suppress(OSError), socket.socket(fileno=os.dup(chosen.fd)) as one:
             if self._known(one, chosen.fd, chosen.inode) == chosen:
                 one.shutdown(socket.SHUT_RDWR)

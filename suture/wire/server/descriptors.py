@@ -1,4 +1,4 @@
-"""File descriptors: the limit of the process, and the share for connections."""
+"""File descriptors: the limit of the process, and the number available for connections."""
 
 import resource
 from contextlib import suppress
@@ -12,10 +12,10 @@ log = structlog.get_logger()
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard one; return the new limit.
+    """Raise the soft limit of open files to the hard limit; return the new limit.
 
-    The soft limit of 1,024 is for programs that use select(2) (systemd's NEWS 240), unlike this
-    one. Call it before there are connections.
+    The soft limit of 1,024 exists for programs that use select(2) (systemd's NEWS 240), which this
+    program does not. Call it before there are connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
@@ -33,7 +33,7 @@ def limit() -> int:
 
 def connections_that_fit(wanted: int, *, server_count: int = 1) -> int:
     """Return how many connections each of `server_count` servers may have. Half of the descriptors
-    is kept for files, which connections must not use up."""
+    is reserved for files."""
     fitting = limit() // 2 // server_count
     if fitting >= wanted:
         return wanted

@@ -1,10 +1,9 @@
-"""The standard health service, without `Watch`.
+"""The standard gRPC health service, without `Watch`.
 
-The library's `Watch` holds its lock while it waits for an answer to be sent, and takes the same
-lock when a watcher disconnects, on the thread that would have reported the answer as sent. So one
-client that starts to watch while another disconnects blocks the whole server
-(grpcio-health-checking 1.85). Clients get UNIMPLEMENTED, as the protocol provides, and call `Check`
-instead.
+The library's `Watch` can deadlock the server (grpcio-health-checking 1.85). It holds its lock while
+it waits until an answer is sent. If a watcher disconnects at that moment, gRPC's thread waits for
+the same lock, and that thread would have reported the answer as sent. Therefore this service
+answers `Watch` with UNIMPLEMENTED, as the protocol allows, and clients call `Check` instead.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +15,10 @@ from suture.runtime.middleware import MiddlewareStack
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """Returns the health of each service."""
+    """Answers health checks, for each service and for the whole server."""
 
     def __init__(self, services: Sequence[str], is_well: Callable[[], bool] = lambda: True) -> None:
-        """`is_well` returns health that goes beyond the ability to answer."""
+        """`is_well` returns False if the process is unhealthy although it can answer."""
         self.is_well = is_well
         self._statuses = health.HealthServicer()
         for name in ("", *services):
@@ -30,13 +29,13 @@ class Health(health_pb2_grpc.HealthServicer):
         health_pb2_grpc.add_HealthServicer_to_server(self, methods)  # type: ignore[arg-type]
 
     def enter_graceful_shutdown(self) -> None:
-        """Report from now on that nothing serves."""
+        """Report NOT_SERVING for all services from now on."""
         self._statuses.enter_graceful_shutdown()
 
     def Check(
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> health_pb2.HealthCheckResponse:
-        """Answer for one service; the empty name is the whole server."""
+        """Return the health of one service; the empty name means the whole server."""
         answer = self._statuses.Check(request, context)
         if answer.status == health_pb2.HealthCheckResponse.SERVING and not self.is_well():
             return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -45,7 +44,7 @@ class Health(health_pb2_grpc.HealthServicer):
     def Watch(
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> Iterator[health_pb2.HealthCheckResponse]:
-        """Refuse: see the module's docstring."""
+        """Abort the call with UNIMPLEMENTED; the module's docstring has the reason."""
         del request
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask Check")
         yield

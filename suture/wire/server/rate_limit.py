@@ -1,6 +1,6 @@
-"""Rate limit of calls per caller: a token bucket for each (Turner 1986).
+"""Rate limit of calls per caller: a token bucket for each caller (Turner 1986).
 
-Threads may race for the last token, in which case one call more is admitted.
+If threads race for the last token, one call more is admitted.
 """
 
 import time
@@ -23,11 +23,11 @@ class CallerRateLimiter:
         self._left: dict[str, tuple[float, float]] = {}  # account -> tokens left, and when
 
     def take(self, account: str) -> bool:
-        """Take one call from the allowance; return whether there was one."""
+        """Take one call from the caller's allowance; return False if none is left."""
         now_s = self._monotonic_s()
         left, at_s = self._left.get(account, (self._burst, now_s))
         left = min(self._burst, left + (now_s - at_s) * self._calls_per_s_max)
         if account not in self._left and len(self._left) >= ACCOUNT_COUNT_MAX:
-            self._left.clear()  # bounds the memory; all accounts restart
+            self._left.clear()  # limits the memory; all accounts start again
         self._left[account] = (left - 1 if left >= 1 else left, now_s)
         return left >= 1

@@ -24,12 +24,13 @@ PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is discon
 class ConnectionLimits:
     """Limits on the age of a connection.
 
-    It is renewed from time to time, so that a caller that is no longer trusted does not stay
-    connected. Running calls may finish; the longest is a scan of a full container on a busy disk.
+    The server closes old connections, so that a caller that is no longer trusted does not remain
+    connected. Running calls may finish during `grace_ms`; the longest call is a scan of a full
+    container on a busy disk.
     """
 
-    handshake_ms_max: int = 20_000  # then a silent new connection is closed
-    idle_ms_max: int = 300_000  # without a call; heartbeats keep an agent's connection
+    handshake_ms_max: int = 20_000  # after that, a silent new connection is closed
+    idle_ms_max: int = 300_000  # time without a call; heartbeats keep an agent's connection
     age_ms_max: int = 3_600_000
     grace_ms: int = 6 * 3_600_000
     slow_s: float = SLOW_S  # a longer wait for a caller is ended if others need the thread
@@ -46,9 +47,10 @@ def server_options(
     answer_bytes_max: int = 0,
     patience: ConnectionLimits = PATIENCE,
 ) -> list[tuple[str, int]]:
-    """Return the channel options of the servers, which limit what a stranger can use up.
+    """Return the channel options of the servers; they limit the resources that an unknown client
+    can use.
 
-    `answer_bytes_max` is set if answers may be longer than requests.
+    Set `answer_bytes_max` if answers may be longer than requests.
     """
     return [
         ("grpc.max_receive_message_length", message_bytes_max),
@@ -63,10 +65,10 @@ def server_options(
         (
             "grpc.so_reuseport",
             0,
-        ),  # else two servers on one port would share its calls
+        ),  # otherwise two servers on one port would share its calls
         ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
         ("grpc.keepalive_permit_without_calls", 1),
-        # What a call may send before it is read; gRPC would let it grow to megabytes.
+        # Bytes that a call may send before they are read; gRPC would let this grow to megabytes.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         # A dead sender must not keep a thread and reserved space for ever.
@@ -78,7 +80,8 @@ def server_options(
 def bind(server: grpc.Server, address: str, security: Security) -> int:
     """Bind an address, over TLS if there are certificates; return the port.
 
-    Raise RefusedError(INVALID_CONFIG) if it cannot be bound, or requires TLS.
+    Raise RefusedError(INVALID_CONFIG) if the address cannot be bound, or if it requires TLS and
+    there are no certificates.
     """
     credentials = security.server_credentials(address)
     wanted = address.rpartition(":")[2]
