@@ -1,7 +1,8 @@
-"""`suture-scm`: open the state, serve, tick, stop cleanly. The composition root.
+"""`suture-scm`: open the state, serve calls, run the periodic work, stop cleanly. The composition
+root.
 
-Single node: one process owns the state directory. While it is down, datanodes continue to serve and
-scan, and no commands are sent.
+Single node: one process owns the state directory. While the process is down, datanodes continue to
+serve and scan, and no commands are sent.
 """
 
 import os
@@ -50,7 +51,7 @@ from suture.wire.security.tls import Security, TlsMaterial, load_security
 from suture.wire.server.descriptors import connections_that_fit, raise_limit
 
 STOP_GRACE_S: Final = 5.0  # for calls in flight
-TICK_QUIET_S_MIN: Final = 30.0  # without a tick until the loop counts as stuck
+TICK_QUIET_S_MIN: Final = 30.0  # without a finished tick for this long, the loop counts as stuck
 TICKS_MISSED_MAX: Final = 10
 NOTICE: Final = "single node, not highly available: while it is down, nothing is ordered"
 
@@ -62,11 +63,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class TickThread(threading.Thread):
-    """Calls `ControlPlane.tick` until stopped.
+    """Thread that calls `ControlPlane.tick` until it is stopped.
 
-    A failed write may succeed later, so a SutureError is logged and the tick repeated. Any other
-    error is a bug: the thread ends, and `on_death` ends the process, because a control plane
-    without ticks looks alive but sends no commands.
+    A SutureError is logged and the tick repeated, because a failed write may succeed later. Any
+    other error is a bug: the thread ends, and `on_death` ends the process. Otherwise a control
+    plane without ticks would look alive and send no commands.
     """
 
     def __init__(
@@ -92,15 +93,16 @@ class TickThread(threading.Thread):
         return quiet_s < max(TICK_QUIET_S_MIN, TICKS_MISSED_MAX * self._interval_s)
 
     def hung(self) -> tuple[str, ...]:
-        """Return the reasons for not feeding the watchdog.
-
-        A tick may take long after a start, or when many nodes die; each portion of it counts as
+        """Return the reasons for not feeding the watchdog; an empty list if the loop makes
         progress.
+
+        A tick may take long after a start, or when many nodes die. Each portion of the tick counts
+        as progress.
         """
         return (self.name,) if self._pulse.quiet_s() > QUIET_MAX_S else ()
 
     def run(self) -> None:
-        """Tick until `stop`."""
+        """Call `tick` until `stop`."""
         try:
             while not self._pause(self._interval_s):
                 try:
@@ -115,9 +117,8 @@ class TickThread(threading.Thread):
             self._on_death.set()
 
     def _look_on(self) -> None:
-        """Check due containers for at most half of the time between two ticks. Pause after each
-        portion as long as it took, because waiting calls would not get the lock otherwise.
-        """
+        """Check due containers for at most half of the time between two ticks. After each portion,
+        pause for as long as the portion took. Otherwise waiting calls would not get the lock."""
         began_s = time.monotonic()
         until_s = began_s + self._interval_s / 2
         while began_s < until_s and self._control.continue_round():
@@ -127,7 +128,7 @@ class TickThread(threading.Thread):
             began_s = time.monotonic()
 
     def _pause(self, seconds: float) -> bool:
-        """Record progress and wait; return True if the loop is to end."""
+        """Record progress and wait; return True if the loop must end."""
         self._pulse.beat()
         return self._stopping.wait(seconds)
 
@@ -147,7 +148,8 @@ def serve(
     is_cold: bool = False,
     is_new: bool = False,
 ) -> int:
-    """Serve until `stop` is set; return the exit code. `verify` is the command of the loop."""
+    """Serve until `stop` is set; return the exit code. `verify` is the command that the Spark loop
+    runs."""
     security = load_security(
         options.tls_files(), allow_plaintext=options.allow_plaintext, inspect=_check_certificate
     )
@@ -206,7 +208,7 @@ def serve(
 
 
 def _limits(options: ScmOptions) -> ScmServerLimits:
-    """Return the limits of the server, as far as open files allow."""
+    """Return the limits of the server, reduced if the limit of open files is too low for them."""
     return ScmServerLimits(
         connections_max=connections_that_fit(options.connections_max),
         calls_per_s_max=options.calls_per_s_max,
@@ -238,7 +240,7 @@ def _verifier(
 
 @contextmanager
 def _listening(watched: HttpStatus, address: str) -> Iterator[str]:
-    """Serve the pages, if enabled; yield the bound address, or "" for none."""
+    """Serve the web pages, if enabled; yield the bound address, or "" if the pages are disabled."""
     if not address:
         yield ""
         return

@@ -1,1 +1,1 @@
-"""Changes that operators and plans request, previewed first and then made; and departing nodes."""
+"""Changes that operators and plans request: previews, their execution, and departures of nodes."""

@@ -1,7 +1,7 @@
-"""The keys that have blocks in given containers, by name: what is lost with them. Pure.
+"""The keys that have blocks in given containers, by name: the keys that are lost with them. Pure.
 
-It scans all keys because no index by container exists. Operators request it rarely, and it works on
-immutable values, so no lock is held meanwhile.
+The module scans all keys, because no index by container exists. Operators request this rarely. The
+scan works on immutable values, so no lock is held.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,7 +13,7 @@ from scm.state.entities import Key
 
 @dataclass(frozen=True, slots=True)
 class AffectedKey:
-    """A key and those of the given containers that hold its blocks."""
+    """A key, and those of the given containers that have its blocks."""
 
     name: str
     size_bytes: int
@@ -25,7 +25,7 @@ class KeyPage:
     """A page of keys by name, and the total count."""
 
     keys: tuple[AffectedKey, ...]
-    next_start_after: str  # empty: this is the last page
+    next_start_after: str  # name to continue after; empty: this is the last page
     key_count: int
     container_count: int
 

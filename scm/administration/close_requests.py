@@ -1,10 +1,12 @@
-"""Closes containers whose last commits are lost, and those that operators and plans name.
+"""Closes containers whose last commits are lost, and containers that operators and plans name.
 
-    tick ──► only lost, unacknowledged commits hold it up? ──► after a while it is closed without
-    close, close --force, a plan's row ──► close commands, or the reason why there are none
+- At a tick: if only lost, unacknowledged commits prevent a close, the container is closed without
+  them after a while.
+- On `close`, `close --force`, or a row of a plan: close commands are ordered, or the reason against
+  them is returned.
 
-`scm.containers.close_rules` decides what a close rests on. This module carries it out and records
-it for the audit log.
+`scm.containers.close_rules` decides on which evidence a container is closed. This module orders the
+close and records it for the audit log.
 """
 
 from collections.abc import Collection, Sequence
@@ -43,22 +45,23 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class _ClosePlan:
-    """The way to close one container: with the orders that are due, or without its last commits."""
+    """The way to close one container: by the close commands that are due, or without its last
+    commits."""
 
     container: Container
-    after: Container  # the container afterwards
+    after: Container  # the container after the close
     short: Closure | None = None
-    given_up: tuple[LostCommit, ...] = ()  # acknowledged commits first
+    given_up: tuple[LostCommit, ...] = ()  # acknowledged commits come first
     given_up_count: int = 0
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys that lose a block."""
+        """Keys that lose a block by this close."""
         return tuple(sorted({lost.key for lost in self.given_up if lost.key}))
 
     @property
     def acknowledged_count(self) -> int:
-        """Number of abandoned commits that a client was told are stored."""
+        """Number of abandoned commits that were acknowledged to a client."""
         return len({lost.bcsid for lost in self.given_up if lost.key})
 
     def with_given_up(self, decision: ContainerDecision) -> ContainerDecision:
@@ -93,10 +96,11 @@ class ContainerCloser(ControlComponent):
         self._held_up_since_s: dict[int, float] = {}
 
     def turn(self, change: StateChange, ended_short: Collection[int] = ()) -> None:
-        """Close containers that are held up only by lost commits which were never acknowledged.
+        """Close containers that only lost commits, never acknowledged, prevent from closing.
 
-        `ended_short` are closed containers whose last commit is on no present datanode. Once it is
-        given up, their replicas count as whole, so they are moved, and surplus ones are deleted.
+        `ended_short` are closed containers whose last commit is on no present datanode. After that
+        commit is abandoned, their replicas count as complete. Then they are moved, and surplus ones
+        are deleted.
         """
         waiting = self._state.containers.closing | self._state.replicas.unsettled
         waiting |= {number for number in ended_short if self._state.has_all_commits_of(number)}
@@ -109,7 +113,7 @@ class ContainerCloser(ControlComponent):
             if container is None or self._state.holds.is_suppressed(container_id):
                 continue
             if container.pipeline:
-                self._quiet.discard(container_id)  # an awaited datanode may die
+                self._quiet.discard(container_id)  # the awaited datanode may die
             short = self._closure(container)
             if short is None or short.obstacle:
                 self._held_up_since_s.pop(container_id, None)
@@ -129,15 +133,16 @@ class ContainerCloser(ControlComponent):
         force: bool = False,
         dry_run: bool = False,
     ) -> list[ContainerDecision]:
-        """Close containers now, each if it matches its fingerprint in `worlds`, if these are given.
+        """Close containers now. If `worlds` is given, close each only if it matches its fingerprint
+        there.
 
-        With `force`, commits that no closed replica has are given up, acknowledged or not.
+        With `force`, commits that no closed replica has are abandoned, even acknowledged ones.
         """
         do = self.preview if dry_run else partial(self.close, change)
         return self._previews.each(container_ids, worlds, partial(do, force=force))
 
     def end_writes_on(self, change: StateChange, datanode_ids: Sequence[str], reason: str) -> None:
-        """Close the containers that are being written on these nodes."""
+        """Close the containers that are open on these nodes."""
         wanted = set(datanode_ids)
         opened = [c for c in self._state.containers.open_all() if wanted.intersection(c.pipeline)]
         for container in opened:
@@ -146,7 +151,8 @@ class ContainerCloser(ControlComponent):
 
     @state_change
     def end_all_writes(self, change: StateChange) -> None:
-        """Close the containers open at the time of a backup: their writers have moved on."""
+        """Close the containers that were open at the time of a backup: their writers no longer use
+        them."""
         for container in self._state.containers.open_all():
             self._writers.end(change, container, "the control plane was restored")
 
@@ -155,8 +161,8 @@ class ContainerCloser(ControlComponent):
     ) -> ContainerDecision:
         """Close a container now, whether or not its writer is finished; return the decision.
 
-        With `force`, close it even if acknowledged commits, or more than the rules allow, are given
-        up.
+        With `force`, close it even if that abandons acknowledged commits, or more commits than the
+        rules allow.
         """
         way = self._way(container_id, force=force)
         if isinstance(way, ContainerDecision):
@@ -177,7 +183,7 @@ class ContainerCloser(ControlComponent):
         return way.with_given_up(ContainerDecision(container_id, "OK", message, ids))
 
     def preview(self, container_id: int, *, force: bool = False) -> ContainerDecision:
-        """Return what `close` would decide, without changing anything."""
+        """Return the decision that `close` would make, without changing anything."""
         way = self._way(container_id, force=force)
         if isinstance(way, ContainerDecision):
             return way
@@ -188,14 +194,14 @@ class ContainerCloser(ControlComponent):
         return way.with_given_up(shown)
 
     def due_on(self, container: Container) -> list[str]:
-        """Return the datanodes on which an unforced close of a container would be ordered."""
+        """Return the datanodes to which an unforced close of a container would send commands."""
         way = self._way(container.container_id, force=False)
         if isinstance(way, ContainerDecision):
             return []
         return [order.datanode_id for order in self._due(way.after)]
 
     def _way(self, container_id: int, *, force: bool) -> _ClosePlan | ContainerDecision:
-        """Return how a container is closed, or why it is not."""
+        """Return the way to close a container, or the reason why it is not closed."""
         container = self._state.containers.get(container_id)
         if container is None:
             return ContainerDecision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
@@ -231,7 +237,8 @@ class ContainerCloser(ControlComponent):
         return _ClosePlan(container, after)
 
     def _short_way(self, container: Container, short: Closure) -> _ClosePlan:
-        """Return the way to close a container without its last commits, and name those."""
+        """Return the way to close a container without its last commits; it names the abandoned
+        commits."""
         after = lifecycle.close_at(container, short.bcsid, "", now_ms=self._clock.wall_ms())
         behind = self._state.keys.blocks_behind(container.container_id, short.bcsid)
         acknowledged = [LostCommit(block.bcsid, block.local_id, name) for block, name in behind]
@@ -273,9 +280,8 @@ class ContainerCloser(ControlComponent):
         self._observer.observe(change, [container.container_id])
 
     def _without_dead(self, change: StateChange, container_id: int) -> Container | None:
-        """Return a container without dead datanodes among the awaited ones; None while it is
-        written.
-        """
+        """Return a container that no longer waits for dead datanodes; None while it is being
+        written."""
         container = self._state.containers.get(container_id)
         if container is None or container.state is ContainerState.OPEN:
             return None
@@ -291,7 +297,8 @@ class ContainerCloser(ControlComponent):
         return tuple(node for node in container.pipeline if not self._nodes.is_gone(node))
 
     def _closure(self, container: Container, *, is_exact: bool = False) -> Closure | None:
-        """Evaluate a container; `is_exact` scans all keys and is meant for operators' requests."""
+        """Evaluate a container. `is_exact` scans all keys, so it is only for requests of
+        operators."""
         case = self._cases.case(container)
         awaited = () if container.state is ContainerState.OPEN else self._awaited(container)
 
@@ -307,9 +314,8 @@ class ContainerCloser(ControlComponent):
         return judged(max((block.bcsid for block, _name in behind), default=0))
 
     def _has_waited(self, container_id: int, short: Closure) -> bool:
-        """Return True if lost commits have had time to come back. Not waited for if all origins are
-        seen.
-        """
+        """Return True if lost commits have had time to reappear. If all origins are seen, there is
+        nothing to wait for."""
         now_s = self._clock.monotonic_s()
         since_s = self._held_up_since_s.setdefault(container_id, now_s)
         return short.is_complete or (now_s - since_s) * 1000 >= self._options.check_interval_ms
@@ -322,7 +328,7 @@ class ContainerCloser(ControlComponent):
         return lifecycle.closes_due(container, self._cases.living(container.container_id))
 
     def _words(self, way: _ClosePlan) -> str:
-        """Return a text that says what is ordered, or why nothing is."""
+        """Return a text that describes what is ordered, or why nothing is ordered."""
         due = [order.datanode_id for order in self._due(way.after)]
         ordered = f"close is ordered on {', '.join(due)}" if due else ""
         if way.short is not None:
@@ -339,9 +345,8 @@ class ContainerCloser(ControlComponent):
 
 
 def _given(way: _ClosePlan) -> str:
-    """Return a text with the bcsid at which a container closes, its evidence, and what is
-    given up.
-    """
+    """Return a text with the bcsid at which a container closes, the evidence, and the abandoned
+    commits."""
     short = way.short
     assert short is not None
     words = [

@@ -1,8 +1,8 @@
 """Evaluates many containers for one request, page by page.
 
-The lock is held while a page of containers is copied into columns, not while they are judged. A
-datanode may hold hundreds of thousands, and while heartbeats are blocked all other nodes look
-silent.
+The lock is held while a page of containers is copied into columns, and released while the page is
+judged. A request may concern hundreds of thousands of containers. If the lock were held throughout,
+it would block heartbeats, and all nodes would look silent.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ PAGE: Final = 2_000  # containers copied while the lock is held: some 20 ms
 
 @dataclass(frozen=True, slots=True)
 class ContainerPage:
-    """Some containers at one moment."""
+    """The containers of one page, as of one moment."""
 
     batch: ContainerBatch
     rules: Rules
@@ -36,7 +36,7 @@ class ContainerPages(ControlComponent):
         self._batches = batches
 
     def of(self, container_ids: Ints) -> Iterator[ContainerPage]:
-        """Yield these containers, whose ids ascend."""
+        """Yield pages of these containers; the ids must ascend."""
         for first in range(0, len(container_ids), PAGE):
             ids = container_ids[first : first + PAGE].tolist()
             with self.access.lock:

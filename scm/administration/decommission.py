@@ -1,9 +1,9 @@
 """Decommissioning and maintenance of nodes: check, monitor, finish, or cancel at any time.
 
-The monitor goes through the containers of each leaving node in small steps. A container that needs
+The monitor checks the containers of each leaving node in small steps. A container that still needs
 the node is checked again when it changes. A container that is safe without the node is not checked
-again until all of them are; then all are checked once more, because a container that was safe may
-not be any longer.
+again until all containers are safe. Then all are checked once more, because a container may no
+longer be safe.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -51,10 +51,10 @@ class OpStateRequest:
 
 @dataclass(frozen=True, slots=True)
 class DepartureAssessment:
-    """The consequences of a request."""
+    """The consequences of a request to change operational states."""
 
     against: tuple[str, ...]
-    notes: tuple[str, ...]  # worth reporting even if there is no objection
+    notes: tuple[str, ...]  # facts to report even if there is no objection
     service: Mapping[str, ServiceState]  # of all nodes, when the check began
 
 
@@ -68,18 +68,18 @@ class DepartureStatus:
     copying_count: int
     required: tuple[int, ...]  # containers that still need it; the rest is safe or not checked
     unclosed_count: int
-    locked_count: int  # unreadable without it
+    locked_count: int  # containers that are unreadable without the node
     may_be_switched_off: bool
     is_persisted: bool
 
 
 @dataclass(slots=True)
 class _Watch:
-    """The containers of a leaving node and what is known about them."""
+    """The containers of a leaving node, and the result of their checks."""
 
     todo: set[int]
     is_last_look: bool = False
-    blocked: dict[int, str] = field(default_factory=dict)  # container id -> reason
+    blocked: dict[int, str] = field(default_factory=dict)  # container id -> why it needs the node
 
 
 class DatanodeAdminMonitor(ControlComponent):
@@ -90,14 +90,13 @@ class DatanodeAdminMonitor(ControlComponent):
         self._judge = judge
         self._watches: dict[str, _Watch] = {}
         self._told: dict[str, tuple[OpState | None, int]] = {}
-        self._seen = self._state.settled()  # blocked containers that have not changed since
+        self._seen = self._state.settled()  # containers that need a node and have not changed since
 
     def sync_op_state(
         self, change: StateChange, datanode_id: str, op_state: OpState | None, op_expiry_ms: int
     ) -> None:
-        """Compare the operational state that a datanode keeps with ours; send it ours if they
-        differ.
-        """
+        """Compare the operational state that a datanode stores with the control plane's; if they
+        differ, send the datanode the control plane's."""
         self._told[datanode_id] = (op_state, op_expiry_ms)
         node = self._state.nodes.get(datanode_id)
         if node is None or self._is_persisted(node):
@@ -129,8 +128,8 @@ class DatanodeAdminMonitor(ControlComponent):
     ) -> list[NodeDecision]:
         """Set the operational state of nodes; all of them are checked together.
 
-        Unless forced, nothing changes if the cluster cannot do without these nodes, or if the
-        previewed consequences (`prospect`) are out of date.
+        Unless forced, nothing changes if the cluster needs these nodes, or if the previewed
+        consequences (`prospect`) are out of date.
         """
         unknown = [n for n in request.datanode_ids if self._state.nodes.get(n) is None]
         if unknown:
@@ -186,7 +185,7 @@ class DatanodeAdminMonitor(ControlComponent):
     ) -> None:
         node = self._state.nodes.get(datanode_id)
         assert node is not None
-        is_there = DONE.get(op_state) is node.op_state  # requested again: it keeps its state
+        is_there = DONE.get(op_state) is node.op_state  # requested again: the node keeps its state
         after = node.op_state if is_there else op_state
         change.put(self._state.nodes, replace(node, op_state=after, op_expiry_ms=op_expiry_ms))
         self._watches.pop(datanode_id, None)
@@ -206,7 +205,8 @@ class DatanodeAdminMonitor(ControlComponent):
         )
 
     def _is_done(self, node: Node) -> bool:
-        """Check some of the node's containers. Return True if all were safe twice in a row."""
+        """Check some of the node's containers. Return True if two complete passes in a row found
+        all of them safe."""
         watch = self._watches.get(node.datanode_id)
         if watch is None:
             watch = _Watch(set(self._state.replicas.on(node.datanode_id)))
@@ -228,7 +228,7 @@ class DatanodeAdminMonitor(ControlComponent):
         return True
 
     def _look_again(self) -> None:
-        """Check again the containers that need a node and have changed."""
+        """Check the containers again that need a node and have changed."""
         stirred = (
             number
             for watch in self._watches.values()

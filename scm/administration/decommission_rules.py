@@ -1,13 +1,14 @@
-"""Rules for when a datanode may be switched off, and when it may not begin to leave. Pure.
+"""Rules for when a datanode may be switched off, and when it must not begin to leave. Pure.
 
-    IN_SERVICE ──► DECOMMISSIONING ──every container is safe without it──► DECOMMISSIONED
-        │   ▲
-        ▼   └── recommissioned, or its maintenance is over: at any time
-    ENTERING_MAINTENANCE ──enough of every container stays online──► IN_MAINTENANCE
+A node that an operator decommissions goes from IN_SERVICE to DECOMMISSIONING. It becomes
+DECOMMISSIONED when every container is safe without it. For maintenance, it goes to
+ENTERING_MAINTENANCE. It becomes IN_MAINTENANCE when enough replicas of every container remain
+online. From each of these states the node may return to IN_SERVICE: when an operator recommissions
+it, or when its maintenance time is over.
 
-The judge (`health.departure`) decides which containers hold a node back: leaving replicas do not
-count, and replicas in maintenance count beside as many online ones as `maintenance_replica_min`
-says. This module decides the objections to letting nodes begin to leave.
+The judge (`health.departure`) decides which containers still need a node. Replicas on leaving nodes
+do not count. Replicas in maintenance count if the container also has `maintenance_replica_min`
+online replicas. This module finds the objections to a departure.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,22 +33,22 @@ DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReplicaNeed:
-    """The needs of one container from the remaining nodes if others leave or go into
-    maintenance.
-    """
+    """The replicas of one container that the remaining nodes must provide if others leave or go
+    into maintenance."""
 
     container_id: int
-    scheme: str  # there are few schemes: violations are reported for each
-    online_count: int  # in-service nodes that must hold it
+    scheme: str  # violations are reported per scheme; there are few
+    online_count: int  # in-service nodes that must have a replica
     copied_bytes: int = 0
-    is_stuck: bool = False  # it lacks replicas and has no source to make them from
-    is_locked: bool = False  # readable now, but not if the nodes were off now
+    is_stuck: bool = False  # replicas are missing and there is no source for them
+    is_locked: bool = False  # readable now, but not if the nodes were off
 
 
 def need(
     container: Container, loss: DepartureImpact, op_state: OpState, rules: Rules, *, size_bytes: int
 ) -> ReplicaNeed:
-    """Return what a container needs if nodes leave (DECOMMISSIONING) or go into maintenance."""
+    """Return the replicas that a container needs elsewhere if nodes leave (DECOMMISSIONING) or go
+    into maintenance."""
     online_count = container.replication_factor
     if op_state is OpState.DECOMMISSIONING:
         if rules.leaving_min and not container.scheme:
@@ -66,7 +67,8 @@ def need(
 
 
 def violations(needs: Sequence[ReplicaNeed], remaining: Collection[TargetCandidate]) -> list[str]:
-    """Return the objections to letting the nodes leave, per scheme: nodes, copies, space.
+    """Return the objections to letting the nodes leave: too few nodes per scheme, no sources for
+    copies, too little space.
 
     `remaining` are the nodes in service that answer, without those that leave.
     """
@@ -100,7 +102,8 @@ def violations(needs: Sequence[ReplicaNeed], remaining: Collection[TargetCandida
 
 
 def lock_out(needs: Sequence[ReplicaNeed]) -> str:
-    """Return how many containers would be unreadable if the nodes were off now; empty if none."""
+    """Return a text with the number of containers that would be unreadable if the nodes were off
+    now; empty if there are none."""
     locked = sorted(n.container_id for n in needs if n.is_locked)
     if not locked:
         return ""
@@ -109,9 +112,8 @@ def lock_out(needs: Sequence[ReplicaNeed]) -> str:
 
 
 def not_known(container_ids: Collection[int]) -> str:
-    """Return a text naming containers that cannot be made elsewhere, because they were not made
-    here or were given up; empty if there are none.
-    """
+    """Return a text that names containers that cannot be copied, because this control plane did not
+    make them or an operator gave them up; empty if there are none."""
     if not container_ids:
         return ""
     named = ", ".join(map(str, sorted(container_ids)[:NAMED_MAX]))

@@ -1,8 +1,10 @@
-"""Computes what a departure of datanodes would need, and begins it if nothing objects.
+"""Computes which copies a departure of datanodes requires, and begins the departure if nothing
+objects.
 
-All requested nodes are judged together, page by page (`scm.administration.container_pages`), so the
-last page may be of a later moment than the first. Only orders to other nodes in the meantime
-invalidate the answer: two nodes that leave at the same time must not each count on the other.
+All requested nodes are judged together, page by page (`scm.administration.container_pages`). The
+last page may therefore be of a later moment than the first. If other nodes begin to leave in the
+meantime, the result is discarded and computed again. Otherwise two nodes that leave at the same
+time could each count on the other.
 """
 
 from typing import Final
@@ -26,11 +28,11 @@ from scm.replication.replication_manager import ReplicationManager
 from scm.state.database import StateChange
 from scm.state.entities import OpState
 
-TRIES: Final = 3  # of a check that other orders invalidated
+TRIES: Final = 3  # attempts at a check that other orders invalidate
 
 
 class DepartureRequests(ControlComponent):
-    """Judges requests of departures, and begins them."""
+    """Judges requests for departures, and begins them."""
 
     def __init__(
         self,
@@ -47,11 +49,11 @@ class DepartureRequests(ControlComponent):
         self._manager = manager
 
     def submit(self, request: OpStateRequest) -> list[NodeDecision]:
-        """Start departures, maintenance or returns of nodes; close containers written on leaving
-        ones.
+        """Start departures, maintenance or returns of nodes; close open containers on leaving
+        nodes.
 
-        The consequences are computed first, in portions, and again if other nodes began to leave
-        meanwhile.
+        The consequences are computed first, in portions. They are computed again if other nodes
+        began to leave in the meantime.
         """
         for tries_left in reversed(range(TRIES)):
             prospect = self._ask(request)
@@ -82,7 +84,8 @@ class DepartureRequests(ControlComponent):
         return decisions
 
     def _ask(self, request: OpStateRequest) -> DepartureAssessment:
-        """Return what containers need if the nodes of a request leave or go into maintenance."""
+        """Return which replicas containers need if the nodes of a request leave or go into
+        maintenance."""
         op_state = request.op_state
         with self.access.lock:
             service = self._service()
@@ -106,7 +109,7 @@ class DepartureRequests(ControlComponent):
         return DepartureAssessment(tuple(violations(needs, stay)), tuple(notes), service)
 
     def _service(self) -> dict[str, ServiceState]:
-        """Return each node's ordered service state. The caller holds the lock."""
+        """Return each node's operational state as ordered. The caller holds the lock."""
         return {n.datanode_id: SERVICE_OF[n.op_state] for n in self._state.nodes.values()}
 
     def _held(self, request: OpStateRequest) -> Ints:

@@ -1,10 +1,12 @@
-"""Containers and replicas that operators, or repeated failures, excluded from replication
-management.
+"""Containers and replicas that are excluded from replication management, by an operator or after
+repeated failures.
 
 A suppressed container is not managed and not reported. A replica whose commands failed repeatedly
-is excluded so that it does not keep consuming attempts; after an hour it is tried again. A hold
-that an operator set is released only by an operator. Both are durable. A leaving node still waits
-for a suppressed container, because a container that is not checked is not known to be safe.
+is excluded, so that it does not consume further attempts; after an hour it is tried again. Only an
+operator releases a hold that an operator set. Both kinds are durable.
+
+A leaving node still waits for a suppressed container, because a container that is not checked is
+not known to be safe.
 """
 
 from collections.abc import Sequence
@@ -35,7 +37,7 @@ class HoldManager(ControlComponent):
     def hold(
         self, change: StateChange, container_ids: Sequence[int], datanode_id: str
     ) -> list[ContainerDecision]:
-        """Suppress containers or, with a datanode, exclude its replicas of them."""
+        """Suppress containers. With a datanode, exclude only its replicas of the containers."""
         decisions = []
         for number in container_ids:
             if self._state.containers.get(number) is None:
@@ -56,7 +58,8 @@ class HoldManager(ControlComponent):
     def release(
         self, change: StateChange, container_ids: Sequence[int], datanode_id: str
     ) -> list[ContainerDecision]:
-        """Resume managing containers or, with a datanode, its replicas of them."""
+        """Resume the management of containers. With a datanode, release only its replicas of
+        them."""
         decisions = []
         for number in container_ids:
             held = [

@@ -1,13 +1,14 @@
-"""Computes which containers would be unreadable or lack replicas without some nodes or volumes.
-Pure.
+"""Computes which containers would be unreadable, or have too few replicas, without some nodes or
+volumes. Pure.
 
-    batch ──as it is──────────► who serves: for certain, and at best
-      └──the same, changed────► health.judge: what lacks, in which health
+The module takes a batch of containers twice. On the batch as it is, it determines which replicas
+can serve reads, for certain and at best. On the batch without the targets, `health.judge`
+determines the missing replicas and the health.
 
-A pending copy is assumed to fail. A replica certainly serves if its datanode answers and has
-reported all its replicas, nothing is wrong with it, it is not to be deleted, and it has every
-acknowledged commit. At best it serves unless its datanode is dead. Where the two disagree the
-answer is unknown, which is an answer of its own.
+A pending copy is assumed to fail. A replica certainly serves reads if all of these hold: its
+datanode answers and has reported all its replicas, the replica has no fault, no delete of it is
+pending, and it has every acknowledged commit. At best, a replica serves unless its datanode is
+dead. If the two results differ, the answer is "unknown".
 """
 
 from collections import Counter
@@ -35,7 +36,7 @@ from health.words import (
     SharedState,
 )
 
-IDS_MAX: Final = 1_000  # containers that an answer names, of each kind
+IDS_MAX: Final = 1_000  # containers of each kind that an answer names
 
 
 class StopAnswer(StrEnum):
@@ -48,19 +49,18 @@ class StopAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StopTargets:
-    """The targets that would be off: whole datanodes, and of others the containers on given
-    volumes.
-    """
+    """The targets that would be off: whole datanodes, and volumes of other datanodes, given by the
+    containers on them."""
 
     nodes: frozenset[str]
     parts: Mapping[str, Ints]  # datanode -> container ids
     is_for_good: bool = False
-    keep_count: int = 1  # copies that must stay readable
+    keep_count: int = 1  # copies that must remain readable
 
 
 @dataclass(slots=True)
 class ImpactTotals:
-    """The predicted state, added up page by page; ids are the first ones."""
+    """The predicted state, summed up page by page. Lists of ids have only the first ones."""
 
     container_count: int = 0
     already_count: int = 0
@@ -87,7 +87,7 @@ class ImpactTotals:
 
     @property
     def lacking_count(self) -> int:
-        """Number of replicas that would be lacking."""
+        """Number of replicas that would be missing."""
         return sum(short * count for short, count in self.lacking.items())
 
     def add(self, batch: ContainerBatch, rules: Rules, targets: StopTargets) -> None:
@@ -146,7 +146,7 @@ class ImpactTotals:
 
 
 def serving(found: Diagnosis) -> tuple[Bools, Bools]:
-    """Return which replicas serve at best, and which certainly."""
+    """Return two masks: the replicas that serve reads at best, and those that certainly do."""
     seen = found.view
     replicas, containers = seen.batch.replicas, seen.batch.containers
     is_silent = seen.batch.nodes.health[replicas.node] == NodeHealth.STALE
@@ -158,11 +158,12 @@ def serving(found: Diagnosis) -> tuple[Bools, Bools]:
 
 
 def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> ContainerBatch:
-    """Return the batch with the targets off: datanodes dead, replicas on the volumes absent."""
+    """Return the batch with the targets off: their datanodes are dead, and the replicas on the
+    volumes absent."""
     nodes = batch.nodes
     is_off = nodes.among(targets.nodes)
     service, is_returning = nodes.service, nodes.is_returning
-    if targets.is_for_good:  # not waited for, even if maintenance was announced
+    if targets.is_for_good:  # not expected back, even if maintenance was announced
         service = np.where(is_off, int(ServiceState.IN_SERVICE), service)
         is_returning = is_returning & ~is_off
     after: Nodes = replace(
@@ -190,7 +191,7 @@ class _ImpactBatch:
         return self.batch.containers.container_id
 
     def name(self, mask: Bools, ids: list[int]) -> int:
-        """Count the containers of a mask, and append as many ids as there is room for."""
+        """Count the containers of a mask, and append as many of their ids as there is room for."""
         ids += self.ids[mask][: IDS_MAX - len(ids)].tolist()
         return int(np.count_nonzero(mask))
 

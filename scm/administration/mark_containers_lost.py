@@ -1,10 +1,11 @@
-"""Forgets lost containers: no live datanode has their data, and an operator gives them up.
+"""Marks missing containers as lost: no live datanode has their data, and an operator gives them up.
 
-    MISSING ──shown, confirmed──► forgotten: its keys are lost, its deletes and orders end
-                                     └─ undone ──► as it was before; its keys are found again
+The operator first sees the consequences and then confirms. The container is then forgotten: its
+keys are lost, and its pending deletes and commands end. The operator can undo this. The container
+then gets its earlier state, and its keys can be read again if data reappears.
 
-A forgotten container is treated like one that was not made here. If a replica of it appears, it is
-shown, but no command is sent for it and nothing of it is deleted.
+A forgotten container is treated like a container that this control plane did not make. If a replica
+of it appears, the replica is shown, but no command is sent for it and nothing of it is deleted.
 """
 
 import zlib
@@ -76,9 +77,8 @@ class MarkContainersLost(ControlComponent):
         worlds: Sequence[int],
         is_dry_run: bool,
     ) -> list[ForgetResult]:
-        """Forget containers, each if it is missing and unchanged since the preview. The keys in
-        them are lost.
-        """
+        """Forget containers, each only if it is missing and unchanged since the preview. The keys
+        in them are lost."""
         fates = []
         for i, container_id in enumerate(container_ids):
             fate = self._judge(container_id, worlds[i] if worlds else None)
@@ -145,7 +145,7 @@ class MarkContainersLost(ControlComponent):
         is_needed = self._state.keys.blocks_in(container.container_id) > 0
         good = {r.replica_index for r in found if not is_bad(container, r)}
         if not is_needed and len(good) < container.data_count:
-            return ""  # unreadable, but no key needs it: nothing is lost with it
+            return ""  # unreadable, but no key needs it: nothing is lost
         if not container.scheme:
             nodes = ", ".join(r.datanode_id for r in found)
             return f"it is not missing: {nodes} has a replica" if found else ""
@@ -159,7 +159,8 @@ class MarkContainersLost(ControlComponent):
         return [r for r in replicas if not self._nodes.is_gone(r.datanode_id)]
 
     def _words(self, container: Container) -> str:
-        """Return which datanodes had it, in case the operator can bring one back instead."""
+        """Return a text that names the datanodes that had the container, in case the operator can
+        bring one of them back."""
         replicas = self._state.replicas.of(container.container_id)
         gone = [r.datanode_id for r in replicas if self._nodes.is_gone(r.datanode_id)]
         owed = len(self._state.transactions.of(container.container_id))

@@ -1,11 +1,13 @@
-"""Removes nodes that are gone for good, with their replica records, and nothing else.
+"""Removes nodes that are gone for good, with their replica records.
 
-    dead and decommissioned ──► each replica that its container can do without is struck off
-    removed by an operator  ──► all of them, and the node; shown first, refused where data needs it
+- Of a dead and decommissioned node, the control plane removes each replica record that its
+  container does not need.
+- If an operator removes a node, all of its replica records and the node itself are removed. The
+  operator first sees the consequences. The removal is rejected if data needs the node.
 
-Nothing is deleted on any disk. If the node returns it registers, reports its replicas, and they are
-recorded again. Blocks that were deleted meanwhile are live in such a replica. Its tombstones then
-differ from those of its peers, and a reconcile makes it delete the blocks, too
+Nothing is deleted on any disk. If the node returns, it registers and reports its replicas, and they
+are recorded again. Such a replica may contain blocks that were deleted in the meantime. Its
+tombstones then differ from those of its peers, and a reconcile deletes the blocks
 (`scm.replication.reconcile.auto_reconcile`).
 """
 
@@ -44,7 +46,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class NodeMemory(Protocol):
-    """An object that keeps facts about nodes in memory."""
+    """A component that keeps facts about nodes in memory."""
 
     def forget(self, datanode_id: str) -> None:
         """Drop everything recorded about a node."""
@@ -52,7 +54,7 @@ class NodeMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemovalLoss:
-    """The records that the state would lose with a node."""
+    """The records that the state would lose if a node is removed."""
 
     replica_count: int
     needed: tuple[int, ...]  # containers that no other answering node can serve
@@ -106,11 +108,11 @@ class NodeRemoval(ControlComponent):
     def remove_nodes(
         self, datanode_ids: Sequence[str], *, is_forced: bool, is_dry_run: bool
     ) -> list[NodeDecision]:
-        """Remove dead nodes and their replica records, as far as no data needs them.
+        """Remove dead nodes and their replica records if no data needs them.
 
-        It works in portions; a node that calls before its records are gone is not removed. A node
-        that is already gone does not block the others: a caller that repeats an interrupted request
-        need not know how far it came.
+        The method works in portions. A node that calls before its records are removed is kept. A
+        node that is already removed does not block the others, so a caller can repeat an
+        interrupted request.
         """
         with self.access.lock:
             refused = self._refused(datanode_ids)
@@ -127,7 +129,8 @@ class NodeRemoval(ControlComponent):
         return list(found.values())
 
     def _remove(self, decision: NodeDecision, loss: RemovalLoss) -> NodeDecision:
-        """Remove one node; return why not if it calls meanwhile."""
+        """Remove one node; return the reason if the node is kept because it called in the
+        meantime."""
         datanode_id = decision.datanode_id
         is_begun = False
         while True:
@@ -147,7 +150,7 @@ class NodeRemoval(ControlComponent):
                     return decision
 
     def _loss_of(self, datanode_id: str) -> RemovalLoss:
-        """Return what would be lost with a dead node; its containers are judged page by page."""
+        """Return the losses if a dead node is removed; its containers are judged page by page."""
         with self.access.lock:
             held = self._state.replicas.ids_on(datanode_id).copy()
         needed: list[int] = []
@@ -159,23 +162,22 @@ class NodeRemoval(ControlComponent):
         return RemovalLoss(len(held), tuple(needed), fewer)
 
     def _refused(self, datanode_ids: Sequence[str]) -> list[NodeDecision]:
-        """Return the nodes that may not be removed regardless of what they hold, and why not."""
+        """Return the nodes that may not be removed whatever replicas they have, with the reason."""
         return [d for n in datanode_ids if (d := self._refusal(n)) is not None]
 
     def _is_gone(self, datanode_id: str) -> bool:
         return self._state.nodes.get(datanode_id) is None
 
     def _strike_some(self, change: StateChange, datanode_id: str) -> list[int]:
-        """Remove some of a node's replica records; return them, or an empty list when none are
-        left.
-        """
+        """Remove some of a node's replica records; return them, or an empty list if none is
+        left."""
         due = self._state.replicas.ids_on(datanode_id)[:LOOKS_PER_TURN].copy()
         struck: list[int] = change.remove_all(self._state.replicas, datanode_id, due).tolist()
         self._release(change, datanode_id, struck)
         return struck
 
     def _finish(self, change: StateChange, datanode_id: str, loss: RemovalLoss) -> None:
-        """Remove a node all of whose replica records are gone."""
+        """Remove a node that has no replica records left."""
         waiting = self._state.commands
         for command in [*waiting.of_node(datanode_id), *waiting.adds_to(datanode_id)]:
             if waiting.get(command.command_id) is not None:
@@ -217,7 +219,7 @@ class NodeRemoval(ControlComponent):
                     change.remove(self._state.holds, key)
 
     def _may_go(self, container_id: int, datanode_id: str, *, is_needed: bool) -> bool:
-        """Return True if removing the record loses nothing that may be needed."""
+        """Return True if no data needs the record, so that it may be removed."""
         container = self._state.containers.get(container_id)
         if container is None or container.state in _GONE:
             return True
@@ -230,15 +232,16 @@ class NodeRemoval(ControlComponent):
 
 
 def _gone(datanode_id: str) -> NodeDecision:
-    """Return the decision for a node that has nothing to remove."""
+    """Return the decision for a node that is already removed."""
     message = "is not in the books: it was removed before, or never registered"
     return NodeDecision(datanode_id, "OK", message)
 
 
 def judge(losses: Mapping[str, RemovalLoss], *, is_forced: bool) -> list[NodeDecision]:
-    """Return decisions on whether all of these nodes may be removed, with the consequences. Pure.
+    """Return the decisions on a request to remove these nodes together, with the consequences.
+    Pure.
 
-    Unless forced, none may be removed while a container is readable only from them.
+    Unless forced, no node may be removed while some container is readable only from these nodes.
     """
     is_needed = any(loss.needed for loss in losses.values()) and not is_forced
     code = NEEDED if is_needed else "OK"
@@ -247,8 +250,7 @@ def judge(losses: Mapping[str, RemovalLoss], *, is_forced: bool) -> list[NodeDec
 
 def _without_the_dead(page: ContainerPage) -> tuple[Bools, Bools]:
     """Return which containers can be read completely from nodes that are not dead, and which have
-    the required number of replicas. Deleted containers count as both.
-    """
+    the required number of replicas on such nodes. A deleted container counts in both results."""
     found = diagnose(page.batch, page.rules)
     seen, containers, replicas = found.view, page.batch.containers, page.batch.replicas
     is_settled = np.isin(

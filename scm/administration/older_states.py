@@ -1,13 +1,16 @@
-"""Detects an outdated state from what datanodes saw of control planes, and treats it as restored.
+"""Detects that this state is outdated, from the control plane starts that datanodes report.
 
-    a copy of the state was put in place, or its disk lost what it had acknowledged:
-        a datanode saw a start of this state go on beyond its end here
-    two control planes run on copies of one state:
-        a datanode saw a start that is not in the history of this state
+A datanode reports which starts of control planes it has seen, and the highest state number of each.
+There are two cases:
 
-In both cases keys may have been stored that this state does not know. So nothing is deleted, copied
-or stored until the recovery (`scm.administration.restore_recovery`), as after a restore of a
-backup.
+- A datanode has seen a start of this state with a higher state number than this state has. Then an
+  older copy of the state was put in place, or the disk lost acknowledged changes.
+- A datanode has seen a start that is not in the history of this state. Then two control planes run
+  on copies of one state.
+
+In both cases keys may have been stored that this state does not contain. The state is therefore
+treated like one restored from a backup. Nothing is deleted, copied or stored until it is recovered
+(`scm.administration.restore_recovery`).
 """
 
 from collections.abc import Sequence
@@ -45,7 +48,8 @@ class OlderStates(ControlComponent):
         """The highest term of such a start."""
 
     def compare(self, change: StateChange, datanode_id: str, seen: Sequence[ReportedStart]) -> None:
-        """Compare this state with what a datanode saw; treat it as restored if it is older."""
+        """Compare this state with the starts that a datanode has seen; if the state is outdated,
+        treat it as restored."""
         later = self._state.lineage.later(seen, self._state.number)
         if not later:
             return
@@ -65,7 +69,8 @@ class OlderStates(ControlComponent):
             self._distrust(change, self._state.lineage.since(later), newest)
 
     def settle(self, change: StateChange) -> None:
-        """Become the current control plane again: what was seen of others is recovered."""
+        """End the recovery: continue with a term above those of the other control planes that were
+        seen."""
         change.move_counter("term", self.term_seen + 1)
         before = self.trouble
         change.on_undo(lambda: setattr(self, "trouble", before))
@@ -82,7 +87,7 @@ class OlderStates(ControlComponent):
         return f"datanode {datanode_id} has seen {what}; nothing is deleted until it is recovered"
 
     def _distrust(self, change: StateChange, since: Start, newest: ReportedStart) -> None:
-        """Schedule recovery of everything done since this state may have become outdated."""
+        """Schedule the recovery of everything done since this state may have become outdated."""
         state, now_ms = self._state, self._clock.wall_ms()
         unfinished = [
             one.container_id
@@ -103,7 +108,7 @@ class OlderStates(ControlComponent):
         for command in list(state.commands.values()):
             self._commands.drop(change, command, OutcomeState.SKIPPED, Code.SAFE_MODE, _WHY)
         for transaction in list(state.transactions.values()):
-            if transaction.is_unproven:  # its commit may be in the later state
+            if transaction.is_unproven:  # the later state may have a commit of these blocks
                 key = transaction.container_id, transaction.transaction_id
                 change.remove(state.transactions, key)
         for container in state.containers.open_all():

@@ -1,7 +1,7 @@
-"""Applies plans of the Spark job row by row, as far as they still match the current state.
+"""Applies plans of the Spark job row by row, if they still match the current state.
 
-A plan is advice: a row is applied if the judge requests the same on the current state. A row that
-it does not confirm is a STALE_PLAN.
+A plan is advice. The control plane applies a row only if the judge, on the current state, requests
+the same action. Otherwise the row is rejected as STALE_PLAN.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,8 @@ class PlanApplier(ControlComponent):
         worlds: Sequence[int] = (),
         dry_run: bool,
     ) -> list[ContainerDecision]:
-        """Order what the rows request, each if it is still right; none if a fingerprint differs.
+        """Order the actions of the rows that still match the state. If `worlds` is given and one
+        fingerprint differs, order nothing.
 
         `worlds` are the fingerprints of a dry run of the same rows.
         """
@@ -87,7 +88,7 @@ class PlanApplier(ControlComponent):
     def _apply(
         self, change: StateChange, row: PlanRow, needs: Sequence[HealthRow], *, dry_run: bool
     ) -> ContainerDecision:
-        """Order what a row requests, if the judge requests the same now."""
+        """Order the action of a row if the judge requests the same action now."""
         container = self._state.containers.get(row.container_id)
         refusal = self._refusal(row, container)
         if refusal is not None:
@@ -116,7 +117,7 @@ class PlanApplier(ControlComponent):
     def _reconstruct(
         self, row: PlanRow, container: Container, needed: Sequence[HealthRow]
     ) -> ContainerDecision:
-        """Confirm that shards are rebuilt; that a rebuild needs no plan."""
+        """Confirm a row that rebuilds shards; the control plane orders rebuilds without a plan."""
         commands = self._state.commands.of_container(row.container_id)
         ids = tuple(c.command_id for c in commands if c.kind is CommandKind.RECONSTRUCT)
         if not needed and not ids:
@@ -130,7 +131,7 @@ class PlanApplier(ControlComponent):
     def _close(
         self, change: StateChange, row: PlanRow, container: Container, *, dry_run: bool
     ) -> ContainerDecision:
-        """Close the container of a row, as far as it is to be closed."""
+        """Close the container of a row, unless there is an objection."""
         done: list[str] = []
         if container.state is not ContainerState.OPEN:
             due = self._closures.due_on(container)
@@ -147,7 +148,7 @@ class PlanApplier(ControlComponent):
         return replace(decision, message=message)
 
     def _close_objection(self, row: PlanRow, container: Container) -> ContainerDecision:
-        """Return why the container of a row is not to be closed."""
+        """Return why the container of a row must not be closed; "" if it may be closed."""
         held = {r.datanode_id: r for r in self._state.replicas.of(row.container_id)}
         differing = [
             node
@@ -255,7 +256,8 @@ class PlanApplier(ControlComponent):
         )
 
     def _delete_empty(self, row: PlanRow, case: ContainerContext) -> ContainerDecision:
-        """Confirm that an empty container is deleted; its deletion needs no plan."""
+        """Confirm a row that deletes an empty container; the control plane deletes it without a
+        plan."""
         is_unused = not self._state.keys.blocks_in(row.container_id)
         replicas = [p.replica for p in case.placed]
         step = next_step(case.container, replicas, is_unused=is_unused)

@@ -1,4 +1,6 @@
-"""Previews of commands and plans, and checks that the previewed state is still the current one."""
+"""Previews of commands and plans, and the check that the previewed state is still the current
+one.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +19,7 @@ CHANGED_TOLD_MAX: Final = 5  # containers named as the reason when a plan is rej
 
 
 class Previews(ControlComponent):
-    """Previews without deciding or changing anything. Callers hold the control plane's lock."""
+    """Computes previews; decides and changes nothing. Callers hold the control plane's lock."""
 
     def __init__(
         self, basis: DecisionContext, judge: LiveHealthJudge, reconciles: ReconcileScheduler
@@ -32,9 +34,8 @@ class Previews(ControlComponent):
         worlds: Sequence[int],
         do: Callable[[int], ContainerDecision],
     ) -> list[ContainerDecision]:
-        """Return what `do` decides on each container that still matches `worlds`; empty: no
-        check.
-        """
+        """Return `do`'s decision on each container, or STALE_PLAN if the container does not match
+        its fingerprint in `worlds`. Empty `worlds` = no check."""
         decisions = []
         for i, container_id in enumerate(container_ids):
             container = self._state.containers.get(container_id)
@@ -46,10 +47,9 @@ class Previews(ControlComponent):
         return decisions
 
     def reconcile(self, container_id: int) -> ContainerDecision:
-        """Return what an order to reconcile a container would lead to. The bytes of chunks that it
-        moves are known only after the trees are compared, so the bytes given are those read again
-        afterwards if something was repaired.
-        """
+        """Return the expected effect of a reconcile of a container. The bytes of the moved chunks
+        are known only after the trees are compared. Therefore the preview states the bytes that are
+        scanned again if the reconcile repairs something."""
         participants = self._reconciles.participants(container_id)
         container = self._state.containers.get(container_id)
         if participants.eligibility is not Eligibility.OK or container is None:
@@ -67,9 +67,9 @@ class Previews(ControlComponent):
         return self.decision(container, "fetches what differs, no more", commands, len(commands))
 
     def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[ContainerDecision]:
-        """Reject all rows of a plan if one fingerprint differs; return an empty list to go on.
+        """Reject all rows of a plan if one fingerprint differs; return an empty list if all match.
 
-        The operator confirmed the whole preview.
+        The operator confirmed the whole preview, so a partly different one is not applied.
         """
         changed = {
             row.container_id
@@ -90,9 +90,8 @@ class Previews(ControlComponent):
         ]
 
     def planned(self, row: PlanRow, decision: ContainerDecision) -> ContainerDecision:
-        """Add to the decision on a row, without acting on it, what the decision does not contain:
-        copies, bytes, time and fingerprint.
-        """
+        """Return the decision on a row with the facts of a preview added: copies, bytes, time and
+        fingerprint. Nothing is ordered."""
         container = self._state.containers.get(row.container_id)
         if container is None or decision.world:
             return decision
@@ -116,7 +115,8 @@ class Previews(ControlComponent):
         )
 
     def _own_commands(self, row: PlanRow, case: ContainerContext) -> tuple[PlannedCommand, ...]:
-        """Return what the control plane does about a row by itself and the plan only confirms."""
+        """Return the commands that the control plane orders without a plan; the row only confirms
+        them."""
         sizes = {p.datanode_id: p.replica.bytes_used for p in case.placed}
         if row.action == CommandKind.DELETE:
             return tuple(

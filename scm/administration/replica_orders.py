@@ -1,8 +1,9 @@
 """Commands on replicas that operators and plans request: previewed, then sent if nothing changed.
 
-A request is decided on the current state. The dry run returns a fingerprint of that state, and the
-confirmation sends it back. Safety does not depend on the requester: a replica is removed only if
-enough whole and equal ones stay, and a copy is placed only where there is room.
+A request is decided on the current state. A dry run returns a fingerprint of that state, and the
+confirmation sends the fingerprint back. Safety does not depend on the requester. A replica is
+removed only if enough complete and equal replicas remain, and a copy is placed only where there is
+room.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from suture.errors import Code
 INELIGIBLE_STATE: Final = "INELIGIBLE_CONTAINER_STATE"
 NOT_ENOUGH_REPLICAS: Final = "NOT_ENOUGH_REPLICAS"
 NO_SOURCE: Final = "NO_SOURCE"
-KEEP_MIN: Final = 2  # whole replicas that stay when an operator removes one
+KEEP_MIN: Final = 2  # complete replicas that remain when an operator removes one
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 _UNTIL_NODES_CALL: Final = frozenset({Eligibility.NO_REPLICAS_FOUND, Eligibility.NO_REACHABLE_PEER})
@@ -44,7 +45,7 @@ Decide = Callable[[StateChange, ContainerContext], ContainerDecision]
 
 @dataclass(frozen=True, slots=True)
 class NodeDecision:
-    """The outcome of a command to a datanode itself."""
+    """The outcome of a command that concerns a datanode itself."""
 
     datanode_id: str
     code: str
@@ -67,9 +68,8 @@ class DatanodeQueue:
 
     @property
     def is_excluded(self) -> bool:
-        """Return True if it is at its limit: it is neither source nor target until it has finished
-        some.
-        """
+        """Return True if the datanode is at its limit. It is then neither source nor target until
+        it has finished some commands."""
         return self.replication_load >= self.replication_limit
 
 
@@ -103,7 +103,7 @@ class OperatorCommands(ControlComponent):
     ) -> list[ContainerDecision]:
         """Order a reconcile of each eligible container.
 
-        In safe mode a container is not refused for a lack of replicas or peers that may still call.
+        In safe mode, replicas or peers whose nodes may still call are not counted as missing.
         """
         order = partial(self._reconciles.order, change)
         decisions = self._previews.each(
@@ -147,10 +147,10 @@ class OperatorCommands(ControlComponent):
         worlds: Sequence[int],
         dry_run: bool,
     ) -> list[ContainerDecision]:
-        """Remove one datanode's replicas, each only if enough whole ones stay.
+        """Remove one datanode's replicas, each only if enough complete replicas remain.
 
-        Of an erasure-coded container one shard more than reading needs must stay: the removed one
-        is rebuilt from them.
+        Of an erasure-coded container, one shard more than a read needs must remain, because the
+        removed shard is rebuilt from the others.
         """
 
         def decide(now: StateChange, case: ContainerContext) -> ContainerDecision:
@@ -173,7 +173,7 @@ class OperatorCommands(ControlComponent):
     def command_nodes(
         self, change: StateChange, datanode_ids: Sequence[str], kind: CommandKind
     ) -> list[NodeDecision]:
-        """Send datanodes a command that concerns themselves."""
+        """Send datanodes a command that concerns the datanodes themselves."""
         assert kind in _NODE_KINDS
         decisions = []
         for datanode_id in datanode_ids:
@@ -189,7 +189,7 @@ class OperatorCommands(ControlComponent):
         return decisions
 
     def queues(self) -> list[DatanodeQueue]:
-        """Return each datanode's load and the commands that wait for it here."""
+        """Return each datanode's load and the commands that the control plane has queued for it."""
         return [
             self._queue(node)
             for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
@@ -207,9 +207,9 @@ class OperatorCommands(ControlComponent):
         from_ids: Sequence[str] = (),
         dry_run: bool,
     ) -> ContainerDecision:
-        """Order `count` copies from the sources of a row, or return why not.
+        """Order `count` copies from the sources of a row, or return the reason against it.
 
-        `from_ids` narrows the sources.
+        `from_ids` restricts the sources.
         """
         allowed = [node for node in row.sources if not from_ids or node in from_ids]
         if not allowed:
@@ -250,7 +250,7 @@ class OperatorCommands(ControlComponent):
         force: bool,
         dry_run: bool,
     ) -> ContainerDecision:
-        """Order the removal of a replica, or return why not."""
+        """Order the removal of a replica, or return the reason against it."""
         held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
         if held is None:
             message = f"{datanode_id} has no replica"

@@ -1,13 +1,21 @@
-"""Recovery after a restore: bring back what datanodes have and the backup does not record.
+"""Recovery after a restore: records what datanodes have and the backup does not contain.
 
-    restored ──all known nodes named all they have──► containers adopted, keys brought back,
-    deletes that were carried out since noted ──► finished: ids beyond all that was seen
+The recovery has these steps:
 
-The backup is trusted where it records that something was stored, but never where a record is
-absent. So nothing is deleted because the state does not know it. Only two things override a record:
-a proven delete (no datanode has a block of the key, and at least one has its tombstone, which only
-a control plane orders), and a newer put of the same key. Of two complete puts of one key the older
-is kept under another name, because it is unknown whether the newer was acknowledged.
+1. All known nodes report all their replicas.
+2. Containers made since the backup are adopted, and their keys are brought back.
+3. Deletes that were carried out since the backup are recorded.
+4. The recovery ends; all later ids are higher than any id that was seen.
+
+The backup is trusted if it records that data was stored. A missing record proves nothing, so
+nothing is deleted because the state does not contain it. Only two facts override a record:
+
+- A proven delete: no datanode has a block of the key, and at least one has its tombstone. Only a
+  control plane orders tombstones.
+- A newer put of the same key.
+
+If there are two complete puts of one key, the older put is kept under another name, because it is
+unknown whether the newer put was acknowledged.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -36,17 +44,17 @@ from suture.ec.scheme import parse_scheme
 from suture.errors import Code, UnavailableError
 from suture.wire.mapping.bounds import KEY_BYTES_MAX
 
-RECOVERED: Final = "RECOVERED"  # no key had that name
-REPLACED: Final = "REPLACED"  # an older put had it; that one is kept under another name
-KEPT_ASIDE: Final = "KEPT_ASIDE"  # a newer put has it: this one is kept under another name
+RECOVERED: Final = "RECOVERED"  # no key has that name
+REPLACED: Final = "REPLACED"  # an older put has the name; the older put is renamed
+KEPT_ASIDE: Final = "KEPT_ASIDE"  # a newer put has the name: this put gets another name
 KNOWN: Final = "KNOWN"
-DELETED: Final = "DELETED"  # its delete is ordered
+DELETED: Final = "DELETED"  # this state has ordered its delete
 
 MADE_SINCE_MAX: Final = 4_000_000
 """Containers that may have been made since a backup: one a second for more than a month. An id
 beyond them is nobody's: a stray directory, or what some client asked a datanode to create. Tables
 hold a byte for every id up to the last one, and ids are never taken back."""
-LOCAL_ID_SEEN_MAX: Final = ID_MAX // 2  # a higher id leaves too few for future blocks
+LOCAL_ID_SEEN_MAX: Final = ID_MAX // 2  # a higher id leaves too few ids for future blocks
 
 _WHY: Final = "it was made after the backup that the control plane was restored from"
 _log = structlog.get_logger("suture.scm")
@@ -63,7 +71,7 @@ class InspectedContainer:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPut:
-    """The outcome for one put that was found."""
+    """The outcome for one put that was found on datanodes."""
 
     name: str
     code: str
@@ -72,7 +80,7 @@ class RecoveredPut:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryCall:
-    """Findings of a recovery after a restore; `is_end`: this is the last call."""
+    """One portion of the findings of a recovery. `is_end` marks the last portion."""
 
     looked: Sequence[InspectedContainer]
     keys: Sequence[Key]
@@ -91,7 +99,7 @@ class RecoveryResult:
 
 
 class _DryRun(Exception):
-    """Ends a change that is only a preview: all of it is undone."""
+    """Ends a change that is only a preview, so that all of it is undone."""
 
     def __init__(self, made: RecoveryResult) -> None:
         super().__init__()
@@ -128,7 +136,8 @@ class RestoreRecovery(ControlComponent):
         self._observer = observer
 
     def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> RecoveryResult:
-        """Apply the findings of a recovery; at its end enable decisions."""
+        """Apply a portion of a recovery's findings. After the last portion, decisions are
+        enabled."""
         try:
             return self._recover(call, is_dry_run=is_dry_run)
         except _DryRun as dry_run:
@@ -150,12 +159,13 @@ class RestoreRecovery(ControlComponent):
         return made
 
     def to_recover(self, lacking: Iterable[int]) -> RecoveryBacklog:
-        """Return the containers to examine. The caller holds the lock.
+        """Return the containers to examine. The caller holds the lock. All containers that keys
+        need are scanned.
 
-        All containers that keys need are scanned.
-        After the recovery these are the containers that may be on datanodes which were missing
-        then. For a control plane that was never restored they are containers that it does not know,
-        and those `lacking` blocks that keys need (normally none).
+        - Before the recovery ends: the containers that may have changed since the backup.
+        - After the recovery: the containers that may be on datanodes which were missing during it.
+        - If the state was never restored: containers that it does not know, and those that are
+          `lacking` blocks that keys need (normally none).
         """
         state, asked = self._state, {*self._reports.unknown_container_ids, *lacking}
         missing = self._safe_mode.reevaluate().missing
@@ -174,9 +184,8 @@ class RestoreRecovery(ControlComponent):
         )
 
     def _is_there(self, container_id: int) -> bool:
-        """Return True if any datanode can report on a container. It may have been deleted since it
-        was listed as unfinished, or lost with the disk of the datanode that named it.
-        """
+        """Return True if the state or a datanode has the container. A container that was listed as
+        unfinished may have been deleted since, or lost with a disk."""
         state = self._state
         if state.forgotten.get(container_id) is not None:
             return False
@@ -184,7 +193,7 @@ class RestoreRecovery(ControlComponent):
         return is_made or bool(state.replicas.of(container_id))
 
     def _may_be_ours(self, container_id: int) -> bool:
-        """Return True if its id may have been assigned since the backup."""
+        """Return True if this container id may have been assigned since the backup."""
         return container_id < self._state.counters["next_container_id"] + MADE_SINCE_MAX
 
     def _made_between(self, since: RestoreRecord, end_id: int) -> list[int]:
@@ -212,8 +221,8 @@ class RestoreRecovery(ControlComponent):
     ) -> list[str]:
         """Delete keys whose delete was carried out after the backup; return their names.
 
-        Their blocks that are still on datanodes are deleted again. The other blocks that were
-        deleted or stored in these containers belong to a later state.
+        Blocks of these keys that are still on datanodes are deleted again. The other blocks that
+        were deleted or stored in these containers belong to a later state.
         """
         for one in looked:
             container = self._state.containers.get(one.container_id)
@@ -230,7 +239,7 @@ class RestoreRecovery(ControlComponent):
         return sorted(names)
 
     def _bring_back(self, change: StateChange, found: Sequence[Key]) -> list[RecoveredPut]:
-        """Record keys that were found, older puts of a name before newer ones."""
+        """Record keys that were found. Of several puts of one name, the oldest comes first."""
         containers = {block.container_id for key in found for block in key.blocks}
         named = {
             (block.container_id, block.local_id)
@@ -249,12 +258,12 @@ class RestoreRecovery(ControlComponent):
         return brought
 
     def _finish(self, change: StateChange, *, last_local_id: int, is_forced: bool) -> None:
-        """End the recovery so that decisions may begin. Raise UnavailableError naming the known
-        nodes that have not reported, unless forced: data that only they have is still unknown and
-        stays there.
+        """End the recovery, so that decisions may begin. Raise UnavailableError if known nodes have
+        not reported, unless forced; the error names the nodes. Data that only they have is not
+        recovered and remains on their disks.
 
-        A state that was put back by hand, and is not marked as restored, must not assign a block id
-        twice either.
+        An outdated state that was not restored from a backup also gets new ids, so that no block id
+        is assigned twice.
         """
         state = self._state
         if last_local_id <= LOCAL_ID_SEEN_MAX:
@@ -282,9 +291,8 @@ class RestoreRecovery(ControlComponent):
         change.on_commit(_log.warning, "restore_finished", count=len(missing))
 
     def _adopted(self, one: InspectedContainer) -> Container | None:
-        """Return the container record to adopt; None if it is known already or cannot be
-        adopted.
-        """
+        """Return the container record to adopt; None if the container is already known or cannot be
+        adopted."""
         state, container_id = self._state, one.container_id
         replicas = state.replicas.of(container_id)
         is_known = state.containers.get(container_id) or state.forgotten.get(container_id)
@@ -293,7 +301,7 @@ class RestoreRecovery(ControlComponent):
         indexes = {replica.replica_index for replica in replicas}
         scheme = parse_scheme(one.scheme) if one.scheme else None
         if max(indexes) > (0 if scheme is None else scheme.shard_count):
-            return None  # shards of a scheme that none of their blocks names
+            return None  # shards whose blocks name no erasure code
         opened = Container(
             container_id=container_id,
             state=ContainerState.OPEN,
@@ -311,7 +319,7 @@ class RestoreRecovery(ControlComponent):
         named: Collection[tuple[int, int]],
         deleted: Mapping[int, Collection[int]],
     ) -> str:
-        """Return why a put is not recorded; an empty string if it is."""
+        """Return why a put is not recorded; an empty string if it is recorded."""
         places = [(block.container_id, block.local_id) for block in key.blocks]
         if any(self._state.containers.get(container_id) is None for container_id, _ in places):
             return Code.CONTAINER_NOT_FOUND
@@ -320,9 +328,8 @@ class RestoreRecovery(ControlComponent):
         return KNOWN if any(place in named for place in places) else ""
 
     def _bring(self, change: StateChange, key: Key) -> RecoveredPut:
-        """Record a put under its name, or under another name if a newer put has it; rename an older
-        one.
-        """
+        """Record a put under its name. If a newer put has the name, use another name; rename an
+        older put."""
         known = self._state.keys.get(key.name)
         for block in key.blocks:
             self._count(change, block)
@@ -338,9 +345,8 @@ class RestoreRecovery(ControlComponent):
         return RecoveredPut(key.name, REPLACED, aside.name)
 
     def _free_name(self, key: Key) -> str:
-        """Return an unused name for the older of two puts, short enough for RPCs even if the key's
-        own name is long.
-        """
+        """Return an unused name for the older of two puts. It is short enough for RPCs even if the
+        key's name has the maximum length."""
         for number in count():
             suffix = f"~{_age(key)}" + (f".{number}" if number else "")
             room = KEY_BYTES_MAX - len(suffix)
@@ -366,9 +372,8 @@ class RestoreRecovery(ControlComponent):
         return self._deletions.being_deleted(container_id).union(*done)
 
     def _has_other_deleted(self, container_id: int) -> bool:
-        """Return True if a replica has tombstones other than those of deletes that this state
-        ordered.
-        """
+        """Return True if a replica has tombstones of blocks whose delete this state has not
+        ordered."""
         trees = [replica.tree for replica in self._state.replicas.of(container_id)]
         buried = [tree for tree in trees if tree is not None and tree.tombstone_count]
         if not buried:
@@ -380,5 +385,5 @@ class RestoreRecovery(ControlComponent):
 
 
 def _age(key: Key) -> int:
-    """Return a sort key for the time of a put: block ids only grow."""
+    """Return a sort key for the age of a put: its block ids, because they only grow."""
     return max((block.local_id for block in key.blocks), default=0)

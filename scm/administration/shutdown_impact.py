@@ -1,7 +1,8 @@
-"""Answers whether datanodes or volumes may be stopped, or lost for good, by the judge's rules.
+"""Answers whether datanodes or volumes may be stopped, or may be lost for good, by the judge's
+rules.
 
-Containers are judged page by page. If a datanode's health changes meanwhile, the check starts
-again; if it keeps changing, the answer is UNKNOWN.
+Containers are judged page by page. If a datanode's health changes during the check, the check
+starts again. If the health keeps changing, the answer is UNKNOWN.
 """
 
 from collections.abc import Collection, Sequence
@@ -37,7 +38,7 @@ class StopQuery:
 
 @dataclass(frozen=True, slots=True)
 class StopImpact:
-    """The answer and the facts it rests on."""
+    """The answer, and the facts on which it is based."""
 
     answer: StopAnswer
     reasons: tuple[str, ...]
@@ -83,7 +84,7 @@ class StopImpactAnalyzer(ControlComponent):
         raise AssertionError("it is tried at least once")
 
     def _looked(self, question: StopQuery) -> tuple[StopImpact, bool]:
-        """Check once; also return whether the datanodes kept their health meanwhile."""
+        """Check once; also return whether the health of all datanodes remained the same."""
         with self.access.lock:
             begun = self._begin(question)
         outlook = ImpactTotals()
@@ -118,7 +119,8 @@ class StopImpactAnalyzer(ControlComponent):
         return _Begun(targets, ids.astype(np.int64), self._stamp(), tuple(reasons))
 
     def _on_volumes(self, datanode_id: str, volume_ids: Collection[str]) -> tuple[Ints, int]:
-        """Return the containers on these volumes, and how many have no known volume."""
+        """Return the containers on these volumes, and the number of replicas whose volume is
+        unknown."""
         rows = self._state.replicas.of_node(
             datanode_id, np.sort(self._state.replicas.ids_on(datanode_id))
         )
@@ -139,7 +141,7 @@ class StopImpactAnalyzer(ControlComponent):
         return self._cases.is_confirmed(datanode_id)
 
     def _stamp(self) -> Stamp:
-        """Return the values that must be the same for every page."""
+        """Return the values that must be equal at the start and the end of a check."""
         return tuple(
             (
                 node.datanode_id,
@@ -180,7 +182,7 @@ class StopImpactAnalyzer(ControlComponent):
         )
 
     def _opened(self, ids: Collection[int], datanode_ids: Sequence[str]) -> list[Container]:
-        """Return the containers that are being written there, or will be."""
+        """Return the containers that are open on the targets, or will be."""
         there, wanted = set(ids), set(datanode_ids)
         return [
             container
@@ -205,7 +207,7 @@ class StopImpactAnalyzer(ControlComponent):
 def _answer(
     outlook: ImpactTotals, reasons: Sequence[str], keep_count: int
 ) -> tuple[StopAnswer, list[str]]:
-    """Return the answer with its reasons: unknown facts take precedence over a no."""
+    """Return the answer with its reasons. Unknown facts take precedence over a no."""
     if reasons:
         return StopAnswer.UNKNOWN, list(reasons)
     if outlook.unreadable_count:
@@ -222,7 +224,7 @@ def _answer(
 
 
 def _without_room(outlook: ImpactTotals, stays_count: int, free_bytes: int) -> list[str]:
-    """Return the reasons why the remaining nodes could not hold the lacking replicas."""
+    """Return the reasons why the remaining nodes have no room for the missing replicas."""
     found = []
     if outlook.lacking_count and outlook.width_max > stays_count:
         found.append(

@@ -1,1 +1,1 @@
-"""A container from its first writer to its last delete."""
+"""The life of a container, from its first writer to its last delete."""

@@ -1,14 +1,17 @@
-"""Deletes keys: their blocks, and in the end the containers that become empty.
+"""Deletes keys, their blocks, and finally the containers that become empty.
 
-    suture rm ──► transaction per container ──► delete_blocks to every holder ──► acknowledged
-                  (durable, with the key's end)   (again until acknowledged)          │
-    container deleted ◄── every replica empty ◄───────────────────────────────────────┘
+1. `suture rm` removes a key. In the same change, a transaction per container records the blocks to
+   delete.
+2. Each datanode with a replica of the container gets the transaction in a delete_blocks command,
+   again and again until it acknowledges the transaction.
+3. When every replica of a container is empty, the container is deleted.
 
-A transaction ends when each recorded replica's datanode has acknowledged it and no replica copied
-before it is in flight. The blocks it deleted are remembered as long as the container lives, because
-a datanode follows a peer's tombstone only if its delete was ordered (`confirm`). A transaction that
-is pending only on dead datanodes blocks nothing: it rests until they are back, or until their
-replica records are removed.
+A transaction ends when each recorded replica's datanode has acknowledged it and no copy of an older
+replica is in flight. The ids of its blocks are kept as long as the container exists. A datanode
+follows the tombstone of a peer only if the control plane confirms that it ordered the delete.
+
+A transaction that is pending only on dead datanodes blocks nothing. It waits until they are back,
+or until their replica records are removed.
 """
 
 import hashlib
@@ -44,7 +47,7 @@ from suture.errors import Code, UnavailableError
 TRANSACTIONS_PER_COMMAND: Final = 100
 BLOCKS_PER_COMMAND: Final = 20_000
 BLOCKS_PER_TRANSACTION: Final = 1_000
-UNEVEN_S: Final = 60.0  # replicas may differ in their blocks for this long after a delete
+UNEVEN_S: Final = 60.0  # time after a delete during which replicas may differ in their blocks
 UNEVEN_PER_TURN: Final = 200  # while the lock is held
 LOOKS_PER_TURN: Final = 2_000  # containers being deleted, while the lock is held
 DELETES_PER_TURN: Final = 200  # keys, while the lock is held
@@ -68,17 +71,17 @@ class KeyDeletion:
 
 
 def key_fingerprint(key: Key) -> int:
-    """Return a fingerprint that tells a key from every other one of its name: a block is never
-    promised twice, and a file without bytes has its time. It is never 0, and the same after a
-    restart.
-    """
+    """Return a fingerprint that differs for any two keys of the same name. A block id is never
+    assigned twice; a key without blocks is distinguished by its time. The fingerprint is never 0,
+    and is the same after a restart."""
     first = [(block.container_id, block.local_id) for block in key.blocks[:1]]
     text = f"{key.created_at_ms} {first}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1
 
 
 class BlockDeletion(ControlComponent):
-    """Deletes keys, blocks and empty containers. Callers hold the lock, but of `delete_keys`."""
+    """Deletes keys, blocks and empty containers. Callers hold the lock, except for
+    `delete_keys`."""
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
@@ -91,8 +94,8 @@ class BlockDeletion(ControlComponent):
         self._to_tell: defaultdict[str, dict[int, None]] = defaultdict(dict)
         """Containers with deletes that may be pending on a datanode, by datanode, in
         sending order."""
-        self._uneven_at = 0  # the container that is checked next
-        self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # and since when
+        self._uneven_at = 0  # the next container to check
+        self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # last seen, due
         self._unfinished: dict[int, None] = {
             container.container_id: None
             for container in state.containers.not_closed()
@@ -107,11 +110,11 @@ class BlockDeletion(ControlComponent):
         dry_run: bool,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[KeyDeletion]:
-        """Delete keys at once and their blocks over time: some per step, so that other calls get
-        the lock. Raise UnavailableError(CANCELLED) once `is_wanted` returns False.
+        """Delete keys at once and their blocks over time. The keys are deleted in portions, so that
+        other calls get the lock. Raise UnavailableError(CANCELLED) once `is_wanted` returns False.
 
-        Keys that do not exist are named; the others are gone when this returns. A key that is no
-        longer the one that `worlds` identify is not deleted.
+        Return one result per name: OK, KEY_NOT_FOUND, or STALE_PLAN if the key is no longer the one
+        that `worlds` identifies. Such a key is not deleted.
         """
         deletions: list[KeyDeletion] = []
         for start in range(0, len(names), DELETES_PER_TURN):
@@ -144,7 +147,7 @@ class BlockDeletion(ControlComponent):
         return [replace(one, transaction_ids=ids.pop(one.name, ())) for one in deletions]
 
     def retire(self, change: StateChange, keys: Sequence[Key]) -> list[tuple[int, ...]]:
-        """Delete the blocks of removed keys; return each key's transaction ids."""
+        """Delete the blocks of removed keys; return the transaction ids of each key."""
         blocks = sorted(
             (block.container_id, block.local_id, place)
             for place, key in enumerate(keys)
@@ -159,12 +162,13 @@ class BlockDeletion(ControlComponent):
         return [tuple(numbers) for numbers in ids]
 
     def give_up(self, change: StateChange, container: Container) -> None:
-        """Drop the promised blocks of a container that takes no commits any more, and delete what
-        writers left of blocks that were never committed.
+        """Drop the allocated, uncommitted blocks of a container that accepts no more commits, and
+        delete the data that writers stored in them.
 
-        If this state is older than it seems, an unknown commit may exist, so datanodes keep these
-        blocks in quarantine. Blocks that were promised before the backup that a state was restored
-        from stay, because they may have been committed since.
+        If this state is older than it seems, a commit may exist that it does not contain. Therefore
+        datanodes move these blocks to quarantine. In a container made before the backup from which
+        the state was restored, such blocks are not deleted, because they may have been committed
+        since.
         """
         container_id = container.container_id
         promised = sorted(one.local_id for one in self._state.allocations.of(container_id))
@@ -182,11 +186,11 @@ class BlockDeletion(ControlComponent):
             )
 
     def resend_deletes(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Begin the deletes of these containers again, once while their replicas stay the same.
+        """Send the deletes of these containers again, once for each set of replicas.
 
-        A datanode that was away, and whose replica was not recorded, while others acknowledged,
-        still has the blocks. Whole copies get the delete by a reconcile; shards are not compared,
-        and neither is a last replica.
+        A datanode that was away, and whose replica was not recorded when the others acknowledged,
+        still has the blocks. Full copies get the delete by a reconcile. Shards are not compared
+        with each other, and neither is a single remaining replica, so these need the delete again.
         """
         asked = self._left_behind().union(container_ids)
         for container_id in self._uneven.keys() - asked:
@@ -199,21 +203,22 @@ class BlockDeletion(ControlComponent):
                 for replica in self._state.replicas.of(container_id)
             )
             seen, due_s = self._uneven.get(container_id, (frozenset(), inf))
-            if seen != held:  # the reports of a delete come one after the other
+            if seen != held:  # replicas report a delete one after the other
                 self._uneven[container_id] = (held, now_s + UNEVEN_S)
             elif due_s <= now_s:
                 self._uneven[container_id] = (held, inf)
                 self._begin_again(change, container_id)
 
     def _left_behind(self) -> set[int]:
-        """Return the containers that are not closed for good and that no key needs: a block of
-        which no peer has the tombstone or the row may keep them so.
-        """
+        """Return the containers that are not closed for good and that no key needs. They may be
+        blocked by a block that one replica has and of which no peer has the tombstone or the
+        record."""
         blocks_in = self._state.keys.blocks_in
         return {number for number in self._state.containers.closing if not blocks_in(number)}
 
     def _next_uneven(self, container_ids: Collection[int]) -> Sequence[int]:
-        """Return some of these in rotation: a disk that lost rows makes very many uneven."""
+        """Return some of these containers in rotation. There may be very many if a disk lost block
+        records."""
         ordered = sorted(container_ids)
         first = bisect_left(ordered, self._uneven_at)
         chosen = ordered[first : first + UNEVEN_PER_TURN]
@@ -238,7 +243,7 @@ class BlockDeletion(ControlComponent):
             )
 
     def offer(self, change: StateChange, datanode_id: str) -> None:
-        """Queue the deletes pending on a datanode if it has no command of that kind."""
+        """Queue the deletes pending on a datanode, unless it already has a command of that kind."""
         if any(
             c.kind is CommandKind.DELETE_BLOCKS for c in self._state.commands.of_node(datanode_id)
         ):
@@ -253,7 +258,7 @@ class BlockDeletion(ControlComponent):
                 owed[0].container_id,
                 datanode_id,
                 why="keys were deleted",
-                is_kept=False,  # the transactions are
+                is_kept=False,  # the transactions are kept on disk
                 transactions=owed,
             )
 
@@ -267,13 +272,12 @@ class BlockDeletion(ControlComponent):
             known_by = (*transaction.acknowledged_by, outcome.datanode_id)
             change.put(self._state.transactions, replace(transaction, acknowledged_by=known_by))
             container_ids[key[0]] = None
-        for container_id in container_ids:  # it goes through all that are pending there
+        for container_id in container_ids:  # it checks all transactions of the container
             self.finish(change, container_id)
 
     def finish(self, change: StateChange, container_id: int) -> None:
-        """End the transactions of a container that are pending on no datanode. Their blocks are
-        remembered until the container is gone.
-        """
+        """End the transactions of a container that are pending on no datanode. The ids of their
+        blocks are kept until the container is gone."""
         transactions = self._state.transactions.of(container_id)
         container = self._state.containers.get(container_id)
         is_gone = container is None or container.state in _GONE
@@ -305,14 +309,15 @@ class BlockDeletion(ControlComponent):
             self._resting.add(container_id)
 
     def being_deleted(self, container_id: int) -> frozenset[int]:
-        """Return the blocks of transactions that have not ended."""
+        """Return the blocks of a container whose delete has not ended."""
         transactions = self._state.transactions.of(container_id)
         return frozenset(
             local_id for transaction in transactions for local_id in transaction.local_ids
         )
 
     def tidy(self, change: StateChange, container_ids: Iterable[int]) -> list[int]:
-        """Delete containers that are empty, or let them come back; return those that changed."""
+        """Delete containers that are empty, and restore deleted ones of which data appears; return
+        those that changed."""
         changed = []
         asked = list(container_ids)
         is_held = self._state.replicas.holding(np.array(asked, np.int64), self._nodes.dead)
@@ -321,7 +326,7 @@ class BlockDeletion(ControlComponent):
             container = get(container_id)
             if container is None:
                 continue
-            if holds and container.state in _DONE:  # nearly all: no replica is unpacked
+            if holds and container.state in _DONE:  # true for nearly all; no replica is decoded
                 if self._unfinished:
                     self._unfinished.pop(container_id, None)
             elif self._tidy_one(change, container):
@@ -396,15 +401,16 @@ class BlockDeletion(ControlComponent):
         *,
         is_unproven: bool = False,
     ) -> list[int]:
-        """Record blocks to delete; return the transaction id of each, or an empty list.
+        """Record blocks to delete; return the transaction id of each, or an empty list for a
+        forgotten container.
 
-        They are added to a transaction that was not sent yet, because each transaction costs every
-        datanode and every check of its container. A transaction that was sent is not extended: its
-        acknowledgement would not cover the new blocks.
+        Blocks are added to a transaction that was not sent yet, because each transaction costs
+        every datanode and every check of its container. A transaction that was sent is not
+        extended, because its acknowledgement would not cover the new blocks.
         """
         ids: list[int] = []
         if self._state.forgotten.get(container_id) is not None:
-            return ids  # nothing of it is deleted if it comes back
+            return ids  # nothing of a forgotten container is deleted if it comes back
         table = self._state.transactions
         kind = container_id, is_unproven
         open_one = table.get((container_id, self._unsent.get(kind, 0)))
@@ -425,17 +431,17 @@ class BlockDeletion(ControlComponent):
         return ids
 
     def _tell_holders(self, container_ids: Iterable[int]) -> None:
-        """Mark these containers' holders as having deletes to receive."""
+        """Record that the datanodes with replicas of these containers have pending deletes."""
         for container_id in container_ids:
             for replica in self._state.replicas.of(container_id):
                 self._to_tell[replica.datanode_id][container_id] = None
 
     def _owed_by(self, datanode_id: str) -> tuple[DeleteTransaction, ...]:
-        """Return the transactions that a datanode has not acknowledged, oldest first, up to one
-        command.
+        """Return the transactions that a datanode has not acknowledged, oldest first, at most as
+        many as one command carries.
 
-        Every heartbeat calls this. Containers with nothing pending there are not checked again
-        until they change or the datanode registers.
+        Every heartbeat calls this method. Containers with nothing pending on the datanode are not
+        checked again until they change or the datanode registers.
         """
         self._tell_holders(self._stirred.take(self._state.transactions.by_container.keys()))
         to_tell = self._to_tell[datanode_id]
@@ -461,9 +467,10 @@ class BlockDeletion(ControlComponent):
         return tuple(owed)
 
     def _unacknowledged(self, container_id: int, datanode_id: str) -> list[DeleteTransaction]:
-        """Return the transactions that may be sent to a datanode for a container, oldest first.
+        """Return the transactions of a container that may be sent to a datanode, oldest first.
 
-        None for an open container, which is still being written.
+        Return an empty list for a container that is not closed, and for a replica that cannot carry
+        them out now.
         """
         replica = self._state.replicas.get((container_id, datanode_id))
         container = self._state.containers.get(container_id)

@@ -1,6 +1,8 @@
-"""Close commands: queued where a replica is not closed yet, and repeated until reports show it.
+"""Close commands: queued for each replica that is not closed, and repeated until reports show the
+close.
 
-    lifecycle, operator ──► close due ──not done yet──► again, after a growing pause
+The lifecycle of a container, or an operator, makes a close due. If the replica is not closed yet,
+the command is sent again after a growing pause.
 
 Callers hold the control plane's lock.
 """
@@ -33,24 +35,24 @@ class CloseCommands(ControlComponent):
 
     @property
     def under_way(self) -> Collection[int]:
-        """Ids of the containers with a close that was commanded and is not reported as done."""
+        """Ids of the containers with a close command whose effect no report shows yet."""
         return self._attempts.keys()
 
     def close_due(self, change: StateChange) -> None:
-        """Queue the close commands that are due in any container; skip containers where none can
-        be.
-        """
+        """Queue the close commands that are due in any container; skip containers for which none
+        can be due."""
         for container_id in self._state.containers.closing | self._state.replicas.unsettled:
             container = self._state.containers.get(container_id)
             if container is not None and container_id not in self._closed:
                 self.close(change, container)
 
     def ask_again(self, container_id: int) -> None:
-        """Reset a container's close attempts: the next one is not delayed."""
+        """Reset a container's close attempts, so that the next one is not delayed."""
         self._attempts.pop(container_id, None)
 
     def close(self, change: StateChange, container: Container) -> list[int]:
-        """Queue the close commands that are due; return the ids of all that are pending.
+        """Queue the close commands of a container that are due; return the ids of all that are
+        pending.
 
         A command is repeated, with growing pauses, until reports show its effect.
         """
@@ -99,6 +101,7 @@ class CloseCommands(ControlComponent):
         return self._commands.is_sendable(datanode_id) and self._nodes.takes_commands(datanode_id)
 
     def _is_superseded(self, pending: PendingCommand, command: lifecycle.CloseCommand) -> bool:
-        """Return True if an unsent close names another commit, or more force, than is right."""
+        """Return True if an unsent close command names another commit than the right one, or uses
+        more force."""
         is_other = pending.bcsid != command.bcsid or pending.force > command.force
         return pending.sent_at_s is None and is_other

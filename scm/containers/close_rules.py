@@ -1,17 +1,17 @@
-"""Rules for closing a container for good: the evidence, and the commits given up. Pure.
+"""Rules for closing a container for good: the evidence, and the abandoned commits. Pure.
 
-As a rule a container closes by itself, because a closed replica has all commits
-(`scm.cluster.lifecycle`). If the only replica with the last commit is gone or damaged, or too few
-origins are seen, this module decides by the rule of `health.quasi_closed`:
+Normally a container closes by itself, because a closed replica has all commits
+(`scm.cluster.lifecycle`). This module decides if the only replica with the last commit is gone or
+damaged, or if too few origins are seen. An origin is the datanode to which a replica's writer
+wrote. The rule is that of `health.quasi_closed`:
 
-    every origin is seen, and no damaged replica has more  ──► it closes
-    most origins are seen, and the others are lost         ──► it closes after a while
-    an acknowledged commit would be given up, or else      ──► a person closes it by force
+- If every origin is seen, and no damaged replica has more commits, the container closes.
+- If most origins are seen, and the others are lost, it closes after a while.
+- If that would abandon an acknowledged commit, or in any other case, an operator must force it.
 
-It closes at the last commit that a closed replica has. An origin is the datanode that took the
-writes of a replica. A commit is acknowledged if a key needs its block, because the client was told
-that it is stored. A replica that has more commits than the container then has is kept, whatever its
-state.
+The container closes at the last commit that a closed replica has. A commit is acknowledged if a key
+needs its block, because the client was told that the block is stored. A replica with more commits
+than the container then has is kept, whatever its state.
 """
 
 from collections.abc import Collection, Sequence
@@ -36,20 +36,21 @@ _UNFINISHED: Final = frozenset(
 class Closure:
     """A possible close of a container that does not close by itself.
 
-    `obstacle` says why only an operator may order it; empty: nothing acknowledged is given up.
+    `obstacle` is the reason why only an operator may order it. It is empty if the close abandons no
+    acknowledged commit.
     """
 
-    bcsid: int  # the last commit it would have
-    last_bcsid: int  # the last commit it is known to have had
-    holders: tuple[str, ...]  # datanodes that have everything up to `bcsid`
-    beyond: tuple[PlacedReplica, ...]  # replicas that have more, and are kept
+    bcsid: int  # the container's last commit after the close
+    last_bcsid: int  # the highest known commit
+    holders: tuple[str, ...]  # datanodes that have all commits up to `bcsid`
+    beyond: tuple[PlacedReplica, ...]  # replicas that have more commits, and are kept
     origin_count: int
-    required_count: int  # of origins
+    required_count: int  # number of origins
     obstacle: str
 
     @property
     def is_complete(self) -> bool:
-        """True if every origin is seen: then there is nothing to wait for."""
+        """True if every origin is seen, so that there is nothing to wait for."""
         return self.origin_count >= self.required_count
 
     @property
@@ -69,10 +70,9 @@ def closure(
 ) -> Closure | None:
     """Return a possible close of a container that its close commands do not close.
 
-    Return None if it needs no such decision, because a closed replica has all commits and nothing
-    speaks against closing it. Return None if it cannot close, because no replica is left, or only a
-    copy that is being made. `awaited` are datanodes that were chosen for it and may still report a
-    replica.
+    Return None if a closed replica has all commits and nothing prevents the normal close. Return
+    None if the container cannot close, because no replica is left, or only a copy that is being
+    made. `awaited` are datanodes that were chosen for the container and may still report a replica.
     """
     here = [p.replica for p in present(placed)]
     loaded = [r for r in here if not r.load_error]

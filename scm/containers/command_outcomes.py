@@ -19,7 +19,8 @@ class OutcomeProcessor(ControlComponent):
         self._reconciles = reconciles
 
     def take_in(self, change: StateChange, outcome: CommandOutcome) -> Container | None:
-        """Apply a command's outcome; return the container if the outcome affects it."""
+        """Apply a command's outcome; return the container if the outcome affects it, otherwise
+        None."""
         command = self._commands.settle(change, outcome)
         if command is None:
             return None
@@ -30,10 +31,10 @@ class OutcomeProcessor(ControlComponent):
         return self._state.containers.get(command.container_id)
 
     def _without_replica(self, change: StateChange, command: PendingCommand) -> Container | None:
-        """Apply a datanode's answer that it has no replica.
+        """Apply a datanode's answer that it has no replica of the container.
 
-        A chosen datanode is removed from the pipeline; a recorded replica that a delete did not
-        find is gone.
+        If the datanode was chosen for the container, it is removed from the pipeline. If a delete
+        did not find a recorded replica, the record is removed.
         """
         container = self._state.containers.get(command.container_id)
         if container is None:

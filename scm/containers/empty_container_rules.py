@@ -1,10 +1,12 @@
-"""Rules for deleting a container as a whole, and for bringing it back. Pure.
+"""Rules for deleting a container as a whole, and for restoring it. Pure.
 
 A container is deleted when every replica reports that it is empty, no key needs anything in it, and
 no delete of blocks is pending. Its replicas are then deleted without force: each datanode checks
-that its replica is empty. A replica with data that appears later seemed gone. It is not destroyed
-because of our records alone, but brings the container back. A replica that has only deleted blocks
-is deleted, too; if it is still open, after it is closed (`scm.cluster.lifecycle`).
+that its replica is empty.
+
+If a replica with data appears later, it is not deleted because of the control plane's records
+alone. It restores the container. A replica that has only deleted blocks is deleted, too; if it is
+still open, it is first closed (`scm.cluster.lifecycle`).
 """
 
 from collections.abc import Collection, Sequence
@@ -22,11 +24,11 @@ _OPEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 
 @dataclass(frozen=True, slots=True)
 class EmptyingStep:
-    """The next step for a container: an event or none, and replicas to delete."""
+    """The next step for a container: an event or None, and the replicas to delete."""
 
     event: ContainerEvent | None = None
-    deletes: tuple[str, ...] = ()  # datanode ids, without force
-    forced: tuple[str, ...] = ()  # with force: data that is known to be deleted
+    deletes: tuple[str, ...] = ()  # datanode ids; deletes without force
+    forced: tuple[str, ...] = ()  # deletes with force: all data is known to be deleted
 
 
 def next_step(
@@ -36,9 +38,10 @@ def next_step(
     is_unused: bool,
     leaving: Collection[str] = (),
 ) -> EmptyingStep:
-    """Return the next step; `is_unused` means that no key and no pending command needs it.
+    """Return the next step. `is_unused` means that no key and no pending command needs the
+    container.
 
-    `leaving` are the decommissioned datanodes: a damaged replica there is not repaired.
+    `leaving` are the decommissioned datanodes; damaged replicas on them are not repaired.
     """
     match container.state:
         case ContainerState.CLOSED | ContainerState.QUASI_CLOSED if not is_unused:
@@ -62,7 +65,8 @@ def next_step(
 
 
 def _is_spent(container: Container, replica: Replica) -> bool:
-    """Return True if a damaged replica reports that it is empty and never had later commits."""
+    """Return True if a damaged replica reports that it is empty and never had later commits than
+    the container."""
     return (
         replica.state is ReplicaState.UNHEALTHY
         and replica.is_empty

@@ -1,16 +1,19 @@
 """Writers' sessions: the allocation of blocks to containers, and the commits.
 
-A container is open for one session at a time, so its bcsids are one writer's history and a replica
-with a higher bcsid has everything that one with a lower bcsid has. It is sealed (takes no more
-blocks) when it is full, when one of its datanodes is not well, or when its writer left a replica
-behind. It closes when no promised block is uncommitted, when its session says so, or when it has
-been idle for a while. While no other nodes are available it continues without the replica that was
-left behind, as long as a majority of its replicas takes writes.
+A container is open for one session at a time. Its bcsids are therefore the history of one writer,
+and a replica with a higher bcsid has everything that a replica with a lower bcsid has.
 
-An open container reserves the room that it may still need, so a small cluster has room for few. If
-there is none for a further container, a session takes over one without pending blocks: all that its
-earlier session was promised there is committed, and that session gets its next block elsewhere. If
-all have pending blocks, the session waits (BUSY).
+A container is sealed (accepts no new blocks) when it is full, when one of its datanodes is not
+reachable, or when its writer reports a failed replica. It is closed when no allocated block is
+uncommitted, when its session requests it, or when it has been idle for a while. If no other nodes
+are available, it continues without the failed replica, as long as a majority of its replicas
+accepts writes.
+
+An open container reserves the space that it may still need, so a small cluster has space for few
+open containers. If there is no space for another one, a session takes over a container without
+uncommitted blocks from another session. The other session has committed all its blocks there, and
+gets its next block in another container. If all open containers have uncommitted blocks, the
+session must wait (BUSY).
 """
 
 from collections.abc import Sequence
@@ -37,24 +40,24 @@ from suture.ec.scheme import parse_scheme
 from suture.errors import Code, RefusedError, UnavailableError, size_text
 
 BLOCKS_PER_CONTAINER_MAX: Final = 1_000_000
-SEALED_IDLE_MS: Final = 30_000  # for a sealed container that waits for commits
-RENEWALS: Final = 4  # per session timeout: three may be lost
+SEALED_IDLE_MS: Final = 30_000  # idle time of a sealed container that waits for commits
+RENEWALS: Final = 4  # renewals per session timeout: three may be lost
 
 _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatedBlock:
-    """A block promised to a writer, and the datanodes that are to get it."""
+    """A block allocated to a writer, and the datanodes to which it is written."""
 
     allocation: Allocation
     datanode_ids: tuple[str, ...]
 
 
 class WriterSessions(ControlComponent):
-    """Allocates, commits and ends sessions. Callers hold the control plane's lock.
+    """Allocates and commits blocks, and ends sessions. Callers hold the control plane's lock.
 
-    Containers that should close are left in state CLOSING; sending commands is not done here.
+    Containers that must close are set to CLOSING; another component sends the commands.
     """
 
     def __init__(self, basis: DecisionContext, deletions: BlockDeletion) -> None:
@@ -64,9 +67,8 @@ class WriterSessions(ControlComponent):
 
     @property
     def renew_ms(self) -> int:
-        """Interval at which a session has to call, so that none of its containers is closed as
-        idle.
-        """
+        """Interval at which a session must call, in milliseconds. Otherwise its containers are
+        closed as idle."""
         return self._sealed_idle_ms // RENEWALS
 
     @property
@@ -82,13 +84,13 @@ class WriterSessions(ControlComponent):
         *,
         scheme: str = "",
     ) -> list[AllocatedBlock]:
-        """Promise one block per size, in order; all or none.
+        """Allocate one block per size, in order; all or none.
 
-        With a `scheme` they are block groups of erasure-coded containers. `names` are the new keys
-        of the blocks. Raise RefusedError(KEY_EXISTS) if one of them exists, before anything is
-        written for it, RefusedError(INVALID_WRITE_SIZE) for a block no container can hold,
-        UnavailableError(NOT_ENOUGH_NODES), and UnavailableError(BUSY) while other sessions have all
-        the room.
+        With a `scheme`, the blocks are block groups of erasure-coded containers. `names` are the
+        new keys of the blocks. Raise RefusedError(KEY_EXISTS) if one of them exists, before any
+        data of it is written. Raise RefusedError(INVALID_WRITE_SIZE) if a block is larger than a
+        container. Raise UnavailableError(NOT_ENOUGH_NODES) if too few nodes have space, and
+        UnavailableError(BUSY) while other sessions use all the space.
         """
         self._renew(client_id)
         for name in names:
@@ -117,9 +119,10 @@ class WriterSessions(ControlComponent):
     ) -> list[int]:
         """Record keys whose blocks are on their datanodes; return the containers to close.
 
-        All or none. Repeating a commit has no effect, because an answer may be lost. A commit
-        without keys renews the session. Raise RefusedError(KEY_EXISTS),
-        RefusedError(CONTAINER_NOT_OPEN) or RefusedError(BLOCK_NOT_COMMITTED).
+        All or none. A repeated commit has no effect; a client repeats it if an answer was lost. A
+        commit without keys renews the session. Raise RefusedError with KEY_EXISTS if a key exists
+        and may not be replaced, with CONTAINER_NOT_OPEN if the container of a block was closed,
+        with BLOCK_NOT_COMMITTED if a block is not allocated to the session.
         """
         self._renew(client_id)
         touched: set[int] = set()
@@ -132,9 +135,8 @@ class WriterSessions(ControlComponent):
         return self._close_settled(change, touched)
 
     def _renew(self, client_id: str) -> None:
-        """Renew all containers of a session: the first one of a large key is written early and
-        committed with the last.
-        """
+        """Renew all containers of a session. A large key writes its first container early and
+        commits it only with the last one."""
         now_s = self._clock.monotonic_s()
         for container in self._state.containers.open_of(client_id) if client_id else ():
             self._active_at_s[container.container_id] = now_s
@@ -142,8 +144,8 @@ class WriterSessions(ControlComponent):
     def finish(self, change: StateChange, client_id: str, *, close: bool) -> list[int]:
         """End a session; return the ids of its open containers.
 
-        With `close`, or if the session has uncommitted blocks, they close now. Otherwise they are
-        released and the next session continues with them.
+        A container is closed now with `close`, if it has uncommitted blocks, or if it is sealed.
+        Otherwise it is released, and the next session continues in it.
         """
         containers = self._state.containers.open_of(client_id)
         for container in containers:
@@ -155,7 +157,7 @@ class WriterSessions(ControlComponent):
         return [container.container_id for container in containers]
 
     def end(self, change: StateChange, container: Container, reason: str) -> None:
-        """Move an open container to CLOSING."""
+        """Set an open container to CLOSING."""
         change.on_commit(lambda: self._active_at_s.pop(container.container_id, None))
         closing = lifecycle.end_writes(container, reason, now_ms=self._clock.wall_ms())
         if closing is not container:
@@ -233,11 +235,11 @@ class WriterSessions(ControlComponent):
         scheme: str,
         no_room: UnavailableError,
     ) -> Container:
-        """Return a container at the cost of other sessions, those idle longest first: one of theirs
-        without pending blocks, or a new one after such containers were ended.
+        """Return a container of another session, longest idle first. First choice is one without
+        uncommitted blocks. Otherwise close such containers until there is space for a new one.
 
-        Raise UnavailableError(BUSY) if their pending blocks are all that is in the way, and
-        otherwise `no_room`.
+        Raise UnavailableError(BUSY) if only the uncommitted blocks of other sessions prevent it,
+        and otherwise `no_room`.
         """
         opened = [one for one in self._state.containers.open_all() if one.client_id != client_id]
         opened.sort(key=lambda one: (self._active_at_s.get(one.container_id, 0), one.container_id))
@@ -272,11 +274,11 @@ class WriterSessions(ControlComponent):
         )
 
     def _goes_on(self, container: Container) -> bool:
-        """Return True if a container takes blocks although one of its replicas was left behind.
+        """Return True if a container accepts blocks although one of its replicas failed.
 
-        Only while there is no other choice. A new container would also have a replica on the failed
-        node, and each block of an outage would get a container of its own, to be closed, copied and
-        repaired when the node is back.
+        This is so only if there are not enough other nodes. A new container would then also have a
+        replica on the failed node. Each block written during an outage would get its own container,
+        which would have to be closed, copied and repaired when the node is back.
         """
         if container.scheme or not _has_majority(container):
             return False
@@ -300,8 +302,8 @@ class WriterSessions(ControlComponent):
         count = self._replica_count(scheme)
         container_id = change.next_id("next_container_id")
         while self._state.replicas.of(container_id):
-            # A datanode has data under this id that this state, perhaps restored from a backup,
-            # does not know. Two containers under one id would be mixed for ever.
+            # A datanode has data under this id that this state does not contain, perhaps because it
+            # was restored from a backup. Two containers under one id would be mixed for ever.
             container_id = change.next_id("next_container_id")
         pipeline = choose_nodes(
             self._cases.candidates(),
@@ -409,7 +411,7 @@ class WriterSessions(ControlComponent):
             return  # already closing, or no longer this session's
         if datanode_id not in container.pipeline:
             if _is_short(container):
-                return  # a session repeats all that it left behind each time
+                return  # a session reports all its failed replicas each time
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"container {container_id} has no replica on datanode {datanode_id}",
@@ -423,16 +425,15 @@ class WriterSessions(ControlComponent):
         )
         left = tuple(node for node in container.pipeline if node != datanode_id)
         short = replace(container, pipeline=left)
-        # A replica left behind never gets a later block: its commit id would claim the missed ones.
+        # A failed replica gets no later block: with its commit id it would claim the missed blocks.
         can_go_on = not container.is_sealed and self._goes_on(short)
         change.put(
             self._state.containers, short if can_go_on else replace(container, is_sealed=True)
         )
 
     def _close_settled(self, change: StateChange, container_ids: set[int]) -> list[int]:
-        """Close the sealed ones among these containers without uncommitted blocks; return their
-        ids.
-        """
+        """Close those of these containers that are sealed and have no uncommitted blocks; return
+        their ids."""
         closed = []
         for container_id in sorted(container_ids):
             container = self._state.containers.get(container_id)
@@ -453,7 +454,7 @@ def _has_majority(container: Container) -> bool:
 
 
 def _is_short(container: Container) -> bool:
-    """Return True if an open container continues without a replica that was left behind."""
+    """Return True if an open container continues without a failed replica."""
     return not container.scheme and len(container.pipeline) < container.replication_factor
 
 

@@ -1,4 +1,4 @@
-"""Brings containers to the state that their replicas show."""
+"""Updates the state of containers from the states of their replicas."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -37,7 +37,8 @@ class ContainerStateUpdater(ControlComponent):
         self._last_copies = last_copies
 
     def observe_all(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Do the same for many, most of which are closed and need nothing: these are skipped."""
+        """Update many containers as `observe` does. Most of them are closed and need nothing; these
+        are skipped."""
         state = self._state
         resting = set(state.containers.at_rest(container_ids)).difference(
             state.replicas.unsettled,
@@ -48,28 +49,27 @@ class ContainerStateUpdater(ControlComponent):
         self.observe(change, [number for number in container_ids if number not in resting])
 
     def observe(self, change: StateChange, container_ids: Iterable[int]) -> None:
-        """Bring containers to the state that their replicas show, and queue the closes that are
-        due.
-        """
+        """Update containers to the state that their replicas show, and queue the close commands
+        that are due."""
         now_ms = self._clock.wall_ms()
         for container_id in container_ids:
             container = self._state.containers.get(container_id)
             if container is None:
-                continue  # unknown: recorded, never acted on
+                continue  # unknown container: recorded, never acted on
             self._commands.complete_visible(change, container_id)
             self._deletions.finish(change, container_id)
             self.move(change, container, self._seen(container, now_ms))
 
     def observe_struck(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Evaluate containers again after some of their replica records were removed."""
+        """Update containers again after some of their replica records were removed."""
         self._last_copies.recount(change, container_ids)
         self.observe(change, container_ids)
 
     def _seen(self, container: Container, now_ms: int) -> Container:
-        """Return a container as its datanodes that are not dead show it.
+        """Return a container in the state that its datanodes show, without dead ones.
 
-        A dead one is not waited for. If only dead ones have replicas nothing is concluded, because
-        they may come back.
+        The control plane does not wait for a dead datanode. If only dead datanodes have replicas,
+        it concludes nothing, because they may come back.
         """
         container_id = container.container_id
         living = self._cases.living(container_id)
@@ -81,7 +81,7 @@ class ContainerStateUpdater(ControlComponent):
         return lifecycle.observe(container, living, now_ms=now_ms)
 
     def move(self, change: StateChange, before: Container, after: Container) -> None:
-        """Record a container's new state, and queue the closes that are due."""
+        """Record a container's new state, and queue the close commands that are due."""
         container_id = after.container_id
         if after != before:
             change.put(self._state.containers, after)
