@@ -19,12 +19,12 @@ class DatanodeAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerLocation:
-    """A container and the datanodes to read it from, most promising first."""
+    """A container and the datanodes from which to read it, most promising first."""
 
     container_id: int
     endpoints: tuple[DatanodeAddress, ...]
-    scheme: str  # the erasure code's name; "": each replica is a whole copy
-    equal_count: int  # this many of the first are equally good: readers spread over them
+    scheme: str  # the erasure code's name; empty: each replica is a whole copy
+    equal_count: int  # number of first datanodes that are equally good: readers spread over them
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,16 @@ class Heartbeat:
     reports: tuple[NodeReplicaReport, ...]
     outcomes: tuple[CommandOutcome, ...]
     queues: tuple[tuple[str, int], ...]
-    op_state: OpState | None = None  # as the datanode keeps it; None: never set
+    op_state: OpState | None = None  # as the datanode stores it; None: never set
     op_expiry_ms: int = 0
     seen_starts: tuple[ReportedStart, ...] = ()
-    refused: tuple[str, ...] = ()  # parts that break a rule and are left out
+    refused: tuple[str, ...] = ()  # parts that break a rule and were left out
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The answer to a heartbeat: commands, each with the datanodes it names, and the containers of
-    which this datanode has the last healthy copy.
-    """
+    """The answer to a heartbeat: commands, each with the addresses of the datanodes it names, and
+    the containers of which this datanode has the last healthy copy."""
 
     is_known: bool
     commands: tuple[tuple[PendingCommand, tuple[DatanodeAddress, ...]], ...] = ()
@@ -56,7 +55,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class QueueTotals:
-    """The commands that wait for datanodes, and the work that is not a command yet."""
+    """The commands queued for datanodes, and the counts of work for which no command exists yet."""
 
     nodes: Sequence[DatanodeQueue]
     pending_add_count: int

@@ -1,9 +1,9 @@
 """Converts datanodes' messages to the control plane's values, and checks them.
 
-As in `scm.api.wire`, each field is checked here, and RefusedError(MALFORMED_REQUEST) names it. The
-caller must be identified, and its operational state must be valid when it joins. A volume, an
-answer or a replica with an impossible number is left out alone (`refused`): its datanode is alive,
-and the rest of the report counts.
+As in `scm.api.wire`, each field is checked, and RefusedError(MALFORMED_REQUEST) names the field. A
+call is rejected if its caller cannot be identified, or if the operational state is invalid when the
+datanode joins. If a single volume, answer or replica has an impossible number, only that item is
+left out (`refused`), because the datanode is alive and the rest of its report is valid.
 """
 
 import sys
@@ -43,10 +43,10 @@ VOLUMES_MAX: Final = 256
 SHA256_BYTES: Final = 32
 QUEUES_MAX: Final = 64
 SEEN_STARTS_MAX: Final = 64
-TERM_SEEN_MAX: Final = ID_MAX // 2  # a new start needs a higher term than any that was seen
+TERM_SEEN_MAX: Final = ID_MAX // 2  # a new start needs a higher term than any term that was seen
 LOCAL_IDS_MAX: Final = 65_536  # blocks per ConfirmDeletes
 TRANSACTIONS_MAX: Final = 1_000  # results of deleted blocks kept per command
-ORPHANS_MAX: Final = 1_000  # named per reconstruction; the total count is kept, too
+ORPHANS_MAX: Final = 1_000  # blocks named per reconstruction; the total count is kept, too
 RACK_DEFAULT: Final = "/default-rack"
 RECONCILE_BYTES_MAX: Final = 256 * 1024  # of one outcome's detail; beyond it the chunk rows are cut
 
@@ -125,9 +125,8 @@ def _each(
     *,
     count_max: int = 1,
 ) -> tuple[V, ...]:
-    """Return the valid items, of too many the first ones; append to `refused` why others are left
-    out.
-    """
+    """Return the valid items; if there are too many, only the first ones. Append the reasons for
+    left out items to `refused`."""
     found = []
     if len(items) > count_max:
         refused.append(f"{where}: {len(items)} are more than {count_max} in one call")
@@ -152,9 +151,8 @@ def _queue(message: scm_pb2.QueueCount, where: str) -> tuple[str, int]:
 
 
 def _op_state(message: scm_pb2.HeartbeatRequest, _where: str) -> tuple[OpState | None, int]:
-    """Return the operational state that a datanode keeps. If it is invalid, the datanode is sent
-    the right one again.
-    """
+    """Return the operational state that a datanode stores, and its expiry. If the heartbeat has an
+    invalid one, the control plane sends the datanode its own state again."""
     op_state = op_state_from(message.op_state, "op_state") if message.op_state else None
     return op_state, parse_number(message.op_expiry_ms, "op_expiry_ms")
 
@@ -196,7 +194,7 @@ def _log_checksum(message: datanode_pb2.VolumeStatus, where: str) -> str:
 
 
 def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
-    """Return the id of a volume; a failed one may have none, because its VERSION cannot be read."""
+    """Return the id of a volume; empty for a failed volume whose VERSION file cannot be read."""
     if message.failed and not message.volume_id:
         return ""
     return parse_id(message.volume_id, where)
@@ -235,7 +233,7 @@ def _column_report(
 
 
 def _believed(columns: Columns, where: str) -> Columns:
-    """Return columns without the replicas whose origin is not a valid name."""
+    """Return the columns without the replicas whose origin is not a valid datanode id."""
     refused, why = [], ""
     named = np.flatnonzero(np.bincount(columns.numbers["origin"]))  # distinct words are few
     for place in named[named > 0].tolist():
@@ -248,7 +246,7 @@ def _believed(columns: Columns, where: str) -> Columns:
 
 
 def _reported(columns: Columns, datanode_id: str, now_ms: int) -> ReportedReplicas:
-    """Return replicas with words of valid length; an empty origin is the datanode itself."""
+    """Return the replicas with words of valid length; an empty origin means the datanode itself."""
     volumes = set(np.flatnonzero(np.bincount(columns.numbers["volume"])).tolist())
     words = [
         cut(word, NAME_CHARS_MAX if place in volumes else TEXT_CHARS_MAX)
@@ -289,7 +287,7 @@ def _outcome(
 
 
 def _detail(message: scm_pb2.CommandStatus) -> bytes:
-    """Serialise the detail of an outcome, bounded."""
+    """Serialise the detail of an outcome, limited in size."""
     if message.HasField("reconcile"):
         return _reconcile_bytes(message)
     if message.HasField("replicate"):
@@ -304,7 +302,8 @@ def _detail(message: scm_pb2.CommandStatus) -> bytes:
 
 
 def _reconcile_bytes(message: scm_pb2.CommandStatus) -> bytes:
-    """Serialise a reconcile's result; a huge one loses its chunk rows, never its counts."""
+    """Serialise a reconcile's result. If it is too large, drop the chunk rows; the counts are
+    always kept."""
     if message.reconcile.ByteSize() <= RECONCILE_BYTES_MAX:
         return message.reconcile.SerializeToString()
     short = scm_pb2.ReconcileOutcome()

@@ -1,8 +1,8 @@
 """Counts of healthy and unhealthy containers, maintained as containers change.
 
-A container's flags are recomputed after a change of it or of one of its replicas, some in each
-step, so that an answer takes as long with a million containers as with ten. Replicas on datanodes
-that are DEAD, and not in maintenance, are not present.
+After a change of a container or of one of its replicas, the container's flags are recomputed. Each
+step recomputes a limited number, so that an answer takes as long with a million containers as with
+ten. Replicas on datanodes that are DEAD, and not in maintenance, do not count as present.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from scm.state.tables.key_table import KeyTable
 from suture.wire.mapping.replica_columns import CONTRADICTORY, HAS_TREE
 
 COUNTED_MAX: Final = 4_000  # per step, some 10 ms: after a restart all containers are uncounted
-REPLICAS_WANTED: Final = 3  # of a container that was not made here
+REPLICAS_WANTED: Final = 3  # assumed for a container that this control plane did not make
 
 WHOLE: Final = frozenset(ReplicaState) - {
     ReplicaState.UNHEALTHY,
@@ -47,17 +47,18 @@ _UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
 
 
 class Flag(IntFlag):
-    """Conditions of a container; a closed one of ours without any is whole."""
+    """Conditions of a container. A closed container of this control plane without any flag is
+    healthy."""
 
-    OPEN = 1  # or closing: there is nothing to compare yet
+    OPEN = 1  # open or closing: nothing can be compared yet
     GONE = 2  # deleted, or being deleted
     UNHEALTHY = 4
     DIFFER = 8
     FEW_REPLICAS = 16
     UNKNOWN = 32  # not compared: a replica has no tree yet
-    FOREIGN = 64  # reported by datanodes, and never made here
-    LOST = 128  # no whole replica is known; of shards, too few to read
-    CONTRADICT = 256  # replicas contradict each other, each by intact rows
+    FOREIGN = 64  # reported by datanodes, but not made by this control plane
+    LOST = 128  # no whole replica is known; or too few shards to read
+    CONTRADICT = 256  # replicas contradict each other, each with intact rows
     STRAY = 512  # foreign, and no operator forgot it: this state may be an older one
     LACKING = 1024  # no replica can have all blocks that keys need
 
@@ -90,7 +91,8 @@ ANY_NAMED: Final = reduce(or_, NAMED)
 
 @dataclass(frozen=True, slots=True)
 class HealthCounts:
-    """Containers by what an operator would do about them; deleted ones are not counted."""
+    """Number of containers by what an operator would do about them. Deleted containers are not
+    counted."""
 
     all: int
     open: int
@@ -108,11 +110,11 @@ class HealthCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyNeeds:
-    """Keys' needs of one container, as far as they are known."""
+    """The blocks and commits of one container that keys need, as far as they are known."""
 
     block_count: int = 0
-    bcsid: int = 0  # of the last commit; 0: none, or not known
-    promised_count: int = NOT_KNOWN  # blocks that were ever promised in it
+    bcsid: int = 0  # of the last needed commit; 0: none, or not known
+    promised_count: int = NOT_KNOWN  # blocks that were ever allocated in it
 
 
 NOTHING_NEEDED: Final = KeyNeeds()
@@ -120,7 +122,7 @@ NOTHING_NEEDED: Final = KeyNeeds()
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Keys' needs of containers, for one or for many at once."""
+    """The blocks and commits that keys need, for one container or for many at once."""
 
     keys: KeyTable
     containers: ContainerTable
@@ -136,13 +138,15 @@ class Needs:
         )
 
     def columns(self, container_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """Return how many blocks keys need, and the last commit that keys need or needed."""
+        """Return two arrays: how many blocks of each container keys need, and the last commit that
+        keys need or needed."""
         ids = container_ids.tolist()
         counts, bcsids = self.keys.blocks_in_each(ids), self.keys.last_bcsids_in(ids)
         return np.array(counts, np.int64), np.array(bcsids, np.int64)
 
     def promised_in(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many blocks were ever promised; unknown after a recovery."""
+        """Return how many blocks were ever allocated in each container; NOT_KNOWN if that is
+        unknown, for instance after a recovery."""
         ids = container_ids.tolist()
         counts = self.containers.promised_counts(ids)
         return np.array(
@@ -190,9 +194,9 @@ def flags_of(
 def is_lacking(replicas: Sequence[Replica], needed: KeyNeeds) -> bool:
     """Return True if no replica can have all blocks that keys need, even if all replicas are equal.
 
-    A replica lacks blocks if it has fewer than needed or not the last commit. It also lacks some if
-    deleted blocks that no key released, together with the needed ones, are more than were ever
-    promised. Return False while a replica has no tree, because it may still be open.
+    A replica lacks blocks in two cases. It has fewer blocks than keys need, or not the last needed
+    commit. Or its deleted blocks and the needed blocks together are more than were ever allocated.
+    Return False while a replica has no tree, because it may still be open.
     """
     loaded = [replica for replica in replicas if not replica.load_error]
     return bool(loaded) and all(
@@ -208,7 +212,7 @@ def is_lacking(replicas: Sequence[Replica], needed: KeyNeeds) -> bool:
 
 
 def is_whole(replica: Replica) -> bool:
-    """Return True if a replica can be read completely, as far as is known."""
+    """Return True if a replica can be read completely, as far as its datanode reports."""
     is_readable = replica.state in WHOLE and not replica.load_error
     return is_readable and not replica.finding_count
 
@@ -223,11 +227,11 @@ class HealthTotals:
         self._nodes = nodes
         self._needs = Needs(state.keys, state.containers, state.has_all_commits_of)
         self._backlog = distinct(state.replicas.container_ids(), state.containers.ids())
-        self._backlog_at = 0  # those before it were counted
+        self._backlog_at = 0  # containers before this position were counted
         self._due: set[int] = set()
         for table in (state.containers, state.replicas, state.keys):
-            table.touched.clear()  # touched while they were read back
-        self._flags: dict[int, Flag] = {}  # only of containers that have any: most have none
+            table.touched.clear()  # the load from disk marked them
+        self._flags: dict[int, Flag] = {}  # only of containers with a flag: most have none
         self._counts: Counter[Flag] = Counter()
         self._having: dict[Flag, dict[int, None]] = {flag: {} for flag in NAMED}
 
@@ -236,7 +240,8 @@ class HealthTotals:
         self._due.update(container_ids.tolist())
 
     def turn(self) -> bool:
-        """Recompute the flags of some changed containers; return True if none is left."""
+        """Recompute the flags of some changed containers; return True if no changed container is
+        left."""
         for table in (self._state.containers, self._state.replicas, self._state.keys):
             self._due |= table.touched
             table.touched.clear()
@@ -254,7 +259,8 @@ class HealthTotals:
 
     @property
     def due_count(self) -> int:
-        """Number of containers not counted since they changed, or since the start."""
+        """Number of containers whose flags are outdated because of a change, or not computed since
+        the start."""
         return (
             len(self._due)
             + len(self._backlog)
@@ -265,15 +271,16 @@ class HealthTotals:
         )
 
     def named(self, flag: Flag, count: int) -> list[int]:
-        """Return some containers that have one of `NAMED`, those that have had it longest first."""
+        """Return some containers that have this flag, one of `NAMED`; those that have had it
+        longest come first."""
         return list(islice(self._having[flag], count))
 
     def count_of(self, flag: Flag) -> int:
-        """Return how many containers have one of `NAMED`."""
+        """Return how many containers have this flag, one of `NAMED`."""
         return len(self._having[flag])
 
     def counts(self) -> HealthCounts:
-        """Return the counts as of the last step that left nothing."""
+        """Return the counts as of the last step after which no changed container was left."""
 
         def having(flags: Flag) -> int:
             return sum(count for known, count in self._counts.items() if known & flags)
@@ -296,7 +303,8 @@ class HealthTotals:
         )
 
     def _note_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Recompute the flags of containers: of most as columns, of the few others one by one."""
+        """Recompute the flags of containers: of most with column operations, of the few others one
+        by one."""
         containers = self._state.containers
         counts = containers.wanted.of(container_ids)
         gone = frozenset(filter(self._nodes.is_gone, self._nodes.dead))
@@ -343,12 +351,12 @@ def flags_of_all(
     gone: Set[str] = frozenset(),
     needs: Needs | None = None,
 ) -> NDArray[np.int64]:
-    """Return `flags_of` for containers at rest, from the columns of their replicas.
-    `replica_counts` are the counts of `WantedCounts.of`. Replicas on nodes in `gone` are not
-    present. `needs` are the keys' needs.
+    """Return `flags_of` for closed containers that wait for no datanode, computed from the columns
+    of their replicas. `replica_counts` are the counts of `WantedCounts.of`. Replicas on nodes in
+    `gone` do not count as present. `needs` are the needs of keys.
 
-    NOT_SAID marks a container that columns cannot decide, because it has no count, may lack needed
-    blocks, or has trees of several algorithms, where the order of its replicas matters.
+    NOT_SAID marks a container that columns cannot decide. It has no count, may lack needed blocks,
+    or has trees of several algorithms, for which the order of its replicas matters.
     """
     count = len(container_ids)
     wanted = np.where(replica_counts == 0, REPLICAS_WANTED, replica_counts)
@@ -367,7 +375,7 @@ def flags_of_all(
     is_damaged = (number == _UNHEALTHY) | (rows["finding_count"] > 0) | has_error
     trees = of(has_tree)
     whole = of(_IS_WHOLE_STATE[number] & ~has_error & (rows["finding_count"] == 0))
-    first = np.zeros(count, np.int64)  # the place of each container's first tree
+    first = np.zeros(count, np.int64)  # position of each container's first tree
     places = np.flatnonzero(has_tree)
     first[owner[places][::-1]] = places[::-1]
     beside = first[owner]

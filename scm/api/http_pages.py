@@ -1,8 +1,10 @@
 """Serves the control plane's pages over plain HTTP: the cluster, metrics, and health.
 
-GET /          the cluster for a browser; with ?rack=NAME or ?node=ID that rack or datanode
-GET /healthz   200 "well", or 503 with a line for each thing that is wrong
-GET /metrics   Prometheus' text format (`scm.api.metrics`)
+These are the pages:
+
+    GET /          the cluster for a browser; with ?rack=NAME or ?node=ID that rack or datanode
+    GET /healthz   200 "well", or 503 with a line for each problem
+    GET /metrics   Prometheus' text format (`scm.api.metrics`)
 """
 
 from collections.abc import Callable, Mapping
@@ -48,12 +50,13 @@ class HttpStatus:
         )
 
     def listener(self, address: str) -> WebListener:
-        """Return the listener on host:port. Raise RefusedError(INVALID_CONFIG)."""
+        """Return the listener on host:port. Raise RefusedError(INVALID_CONFIG) if the address
+        cannot be bound."""
         pages = {"/healthz": self.healthz, "/metrics": self.metrics}
         return WebListener(address, pages, asking={"/": self.page})
 
     def troubles(self) -> list[str]:
-        """Return the problems of this process, a line each."""
+        """Return the problems of this process, one per line."""
         return self._control.queries.troubles()
 
     def _own_troubles(self) -> list[str]:

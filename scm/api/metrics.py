@@ -1,7 +1,7 @@
 """The control plane's Prometheus metrics. Tables declare every name.
 
-A scrape reads existing figures: nothing is counted for it. Labels are values of our own
-enumerations and kinds of commands, never containers or datanodes.
+A scrape reads existing figures and counts nothing. Labels are values of Suture's own enumerations
+and kinds of commands, never containers or datanodes.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ from scm.state.history.interval_samples import NOTHING_TO_VERIFY
 from suture.observe.metric_table import MetricTable, alone, counted, counter, gauge, named
 from suture.runtime.loop import WorkerStatus
 
-COUNTED_TOGETHER: Final = 512  # holds of the lock
+COUNTED_TOGETHER: Final = 512  # upper bounds for holds of the lock
 LOCK_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
@@ -68,10 +68,10 @@ class ClusterMetrics:
 
 
 class LockHoldMetrics(Collector):
-    """Histograms of the lock's hold times and their CPU times.
+    """Histograms of how long the control plane's lock was held, and of the CPU time meanwhile.
 
-    Every call adds one. It is only appended, and counted in batches or at a scrape, because a
-    `Histogram` takes eight calls for each.
+    Every call to the control plane adds one hold. The hold is only appended to a list, because a
+    `Histogram` needs eight Python calls for each. Holds are counted in batches or at a scrape.
     """
 
     def __init__(self) -> None:
@@ -110,14 +110,14 @@ class LockHoldMetrics(Collector):
 
 
 class _Counts:
-    """Counts of values by upper bound."""
+    """Number of values per upper bound."""
 
     def __init__(self) -> None:
-        self._by_bound = [0] * (len(LOCK_BOUNDS_S) + 1)  # the last one: above all bounds
+        self._by_bound = [0] * (len(LOCK_BOUNDS_S) + 1)  # the last count: values above all bounds
         self.sum_s = 0.0
 
     def add(self, value_s: float) -> None:
-        """Count one."""
+        """Count one value."""
         self._by_bound[bisect_left(LOCK_BOUNDS_S, value_s)] += 1
         self.sum_s += value_s
 
@@ -129,7 +129,7 @@ class _Counts:
 
 
 class ScmMetrics:
-    """Metrics that are recorded where they occur and cannot be read from the state later."""
+    """Metrics that are recorded when an event occurs and cannot be read from the state later."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

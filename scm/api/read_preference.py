@@ -1,7 +1,8 @@
-"""Ranks the datanodes to read a container from, most promising first.
+"""Ranks the datanodes from which to read a container, most promising first.
 
-Unreachable datanodes come last. Before them come those with a bad replica, those with one that is
-behind, and those that leave or go into maintenance, which are busy with their copies.
+A datanode is less promising if it is unreachable, if its replica is bad, if its replica lacks
+commits, or if it leaves or goes into maintenance, because it is then busy with copies. The first of
+these properties weighs most.
 """
 
 from typing import Final
@@ -13,24 +14,23 @@ from scm.cluster.nodes import NodeManager
 from scm.state.database import StateDatabase
 from scm.state.entities import Container, ContainerState, NodeHealthState, OpState, Replica
 
-STANDINGS_KEPT: Final = 10_000  # of recently requested containers: some megabytes
+STANDINGS_KEPT: Final = 10_000  # recently requested containers kept: some megabytes
 
 _SILENCE: Final = {NodeHealthState.HEALTHY: 0, NodeHealthState.STALE: 1, NodeHealthState.DEAD: 2}
 
 
 class ReadPreference:
-    """Ranks the holders of containers. Callers hold the control plane's lock."""
+    """Ranks the datanodes with replicas of containers. Callers hold the control plane's lock."""
 
     def __init__(self, state: StateDatabase, nodes: NodeManager) -> None:
         self._state = state
         self._nodes = nodes
         self._standings: dict[int, list[tuple[str, bool, bool]]] = {}
-        self._unchanged = state.settled()  # containers whose entries above are current
+        self._unchanged = state.settled()  # containers whose cached entries are current
 
     def locations(self, container: Container) -> tuple[tuple[DatanodeAddress, ...], int]:
-        """Return the datanodes to read a container from, most promising first, and how many of the
-        first are equally good.
-        """
+        """Return the datanodes from which to read a container, most promising first, and how many
+        of the first ones are equally good."""
         holders = self._standings_of(container)
         nodes = self._nodes.standings([holder[0] for holder in holders])
         ranked = []
@@ -50,10 +50,10 @@ class ReadPreference:
         return tuple(endpoints), equal_count
 
     def _standings_of(self, container: Container) -> list[tuple[str, bool, bool]]:
-        """Return the datanodes that should have data to read, whether each replica is bad, and
-        whether it is behind. Cached until the container changes, because clients request keys of
-        the same containers repeatedly and each evaluation unpacks all replicas.
-        """
+        """Return the datanodes that should have data to read, and for each whether its replica is
+        bad and whether it lacks commits. The result is cached until the container changes, because
+        clients request keys of the same containers repeatedly and each evaluation decodes all
+        replicas."""
         container_id = container.container_id
         if container_id in self._unchanged and container_id in self._standings:
             return self._standings[container_id]

@@ -1,7 +1,7 @@
 """The replication manager's report: counts of containers by state, and samples of unhealthy ones.
 
-It shows the control plane's last check. `suture-verify` reports more, for all containers at one
-instant.
+The report shows the results of the control plane's last checks. `suture-verify` reports more facts,
+for all containers at one instant.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ SAMPLE_MAX: Final = 100  # containers named per condition (Ozone's default)
 class LastVerification:
     """The result of the last verification by Spark."""
 
-    at_ms: int = 0  # 0: none yet
+    at_ms: int = 0  # 0: no verification yet
     decisions: Mapping[str, int] = field(default_factory=dict)
     error: str = ""
 
@@ -30,9 +30,9 @@ class RmReport:
 
     generated_at_ms: int  # 0: the first round has not ended
     states: Mapping[ContainerState, int]
-    conditions: Mapping[str, tuple[int, tuple[int, ...]]]  # count, and the first ids
+    conditions: Mapping[str, tuple[int, tuple[int, ...]]]  # count, and the first container ids
     verified: LastVerification
-    recovering_count: int = 0  # shards that reconstructions are making now
+    recovering_count: int = 0  # shards that reconstructions are writing now
 
 
 def rm_report(
@@ -42,9 +42,9 @@ def rm_report(
     verified: LastVerification,
     recovering_count: int = 0,
 ) -> RmReport:
-    """Return the report; `counts` are of containers by state.
+    """Return the report. `counts` are the numbers of containers by state.
 
-    Conditions are those of each container's last check.
+    The conditions are those of each container's last check.
     """
     by_condition: dict[str, list[int]] = {}
     for container_id, condition in states.unhealthy.items():

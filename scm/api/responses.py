@@ -151,7 +151,8 @@ def _share(datanode_id: str, share: float) -> scm_pb2.NodeShare:
 
 
 def heartbeat_response(answer: HeartbeatAnswer, shown: ReportedStart) -> scm_pb2.HeartbeatResponse:
-    """Return a datanode's commands and the facts of this start that it remembers."""
+    """Return a datanode's commands, and the facts of this control plane start that the datanode
+    stores."""
     return scm_pb2.HeartbeatResponse(
         term=shown.term,
         start_id=shown.start_id,
@@ -165,7 +166,8 @@ def heartbeat_response(answer: HeartbeatAnswer, shown: ReportedStart) -> scm_pb2
 def allocation_response(
     blocks: Iterable[AllocatedBlockInfo], *, renew_ms: int
 ) -> scm_pb2.AllocateBlocksResponse:
-    """Return the blocks promised to a writer and the interval at which it has to call."""
+    """Return the blocks allocated to a writer, and the interval at which the writer must renew its
+    session."""
     return scm_pb2.AllocateBlocksResponse(
         blocks=[
             scm_pb2.BlockAllocation(
@@ -181,7 +183,7 @@ def allocation_response(
 
 
 def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
-    """Return a key; `lost` are those of its containers that were given up."""
+    """Return a key. `lost` are those of its containers that an operator gave up."""
     return scm_pb2.KeyInfo(
         key=key.name,
         size=key.size_bytes,
@@ -200,7 +202,7 @@ def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
 
 
 def lookup_response(key: Key, containers: Sequence[ContainerLocation]) -> scm_pb2.LookupKeyResponse:
-    """Return a key and where its containers are."""
+    """Return a key and the locations of its containers."""
     answer = scm_pb2.LookupKeyResponse(key=key_message(key))
     for one in containers:
         found = answer.containers.add(
@@ -351,7 +353,8 @@ def _command(
 def _reconstruct(
     command: PendingCommand, named: Sequence[DatanodeAddress]
 ) -> scm_pb2.ReconstructCommand:
-    """Return a reconstruction. `named` lists its targets first, then its sources, each in order."""
+    """Return a reconstruction. `named` lists the datanodes of its targets, then of its sources,
+    each in order."""
     places = [
         scm_pb2.EcShard(datanode=endpoint, replica_index=index)
         for endpoint, (index, _) in zip(

@@ -29,11 +29,11 @@ from suture.wire.v1 import scm_pb2, scm_pb2_grpc
 
 SERVICE_NAME: Final = "suture.v1.Scm"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # a page of 100,000 replicas, with room
-COSTS: Final = {  # any request may be as large as allowed, and so may many an answer
-    method.name: 2 * MESSAGE_BYTES_MAX  # as gRPC has it, and its content
+COSTS: Final = {  # a request may be as large as allowed, and so may the answers of many methods
+    method.name: 2 * MESSAGE_BYTES_MAX  # a message in gRPC, and its content
     for method in scm_pb2.DESCRIPTOR.services_by_name["Scm"].methods
 }
-RPC_COUNT_MAX: Final = 512  # running and waiting; more are refused with RESOURCE_EXHAUSTED
+RPC_COUNT_MAX: Final = 512  # calls running and waiting; more are refused with RESOURCE_EXHAUSTED
 assert ANSWER_BYTES_MAX + RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
 
 
@@ -50,10 +50,10 @@ class ScmServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ScmServer:
-    """A server that is bound but not started."""
+    """A server whose address is bound and which is not started."""
 
     server: grpc.Server
-    address: str  # with the chosen port
+    address: str  # with the port that was chosen
     health: Health
     waits: BlockedCalls
     connections: Connections
@@ -71,10 +71,10 @@ def build_server(
     memory: MemoryBudget = UNLIMITED,
     known: Callable[[], Iterable[str]] = tuple,
 ) -> ScmServer:
-    """Bind `address` (port 0: any free one); the caller starts and stops the server. `known`
-    returns the addresses of the datanodes for which connections are kept free.
+    """Bind `address` (port 0: any free port). The caller starts and stops the server. `known`
+    returns the addresses of datanodes; connections are kept free for them.
 
-    Raise RefusedError(INVALID_CONFIG) if the address cannot be bound, or not without TLS.
+    Raise RefusedError(INVALID_CONFIG) if the address cannot be bound, or if it requires TLS.
     """
     limits = limits or ScmServerLimits()
     waits = BlockedCalls(limits.rpc_count_max, slow_s=limits.patience.slow_s)

@@ -1,4 +1,4 @@
-"""Serves suture.v1.Scm over gRPC: parse, call the control plane, answer. Decides nothing."""
+"""Serves suture.v1.Scm over gRPC: parses requests, calls the control plane, builds answers."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ from suture.wire.v1 import scm_pb2, scm_pb2_grpc
 
 ANSWER_BYTES_MAX: Final = 8 * 1024**2  # further outcomes are left for the next call
 PAGE_MAX: Final = 1_000
-ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
+ITERATIONS_DEFAULT: Final = 10  # iterations of the balancer (Ozone's default)
 
 
 class ScmService(scm_pb2_grpc.ScmServicer):
@@ -42,7 +42,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def Heartbeat(
         self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
     ) -> scm_pb2.HeartbeatResponse:
-        """Apply reports and return commands."""
+        """Apply a datanode's reports and return its commands."""
         call = datanode_wire.heartbeat_from(request, now_ms=self._control.clock.wall_ms())
         answer = self._datanodes.heartbeat(call, context.is_active)
         return responses.heartbeat_response(answer, self._control.reported_start)
@@ -50,7 +50,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def ConfirmDeletes(
         self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ConfirmDeletesResponse:
-        """Return which deletes reported by a peer were ordered, and which blocks a key names."""
+        """Return which deletes reported by a peer the control plane ordered, and which of the
+        blocks a key needs."""
         claimed = datanode_wire.claimed_deletes_from(request)
         ordered, kept = self._datanodes.confirm_deletes(*claimed)
         return scm_pb2.ConfirmDeletesResponse(
@@ -62,7 +63,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def AllocateBlocks(
         self, request: scm_pb2.AllocateBlocksRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.AllocateBlocksResponse:
-        """Promise blocks to a writer."""
+        """Allocate blocks to a writer."""
         client_id = wire.client_id_from(request.client_id)
         return responses.allocation_response(
             self._clients.allocate(
@@ -77,7 +78,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def CommitKey(
         self, request: scm_pb2.CommitKeyRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.CommitKeyResponse:
-        """Record keys, all or none."""
+        """Record keys with their blocks; all or none."""
         self._clients.commit(
             wire.client_id_from(request.client_id),
             wire.keys_from(request.keys),
@@ -180,7 +181,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def ApplyPlan(
         self, request: scm_pb2.ApplyPlanRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
-        """Order what a plan requests, as far as it is still valid."""
+        """Order the actions of a plan's rows that still match the state."""
         rows = wire.plan_rows_from(request)
         worlds = wire.worlds_from(request.worlds, rows)
         return responses.decisions_message(
@@ -202,10 +203,11 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def ListOutcomes(
         self, request: scm_pb2.ListOutcomesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListOutcomesResponse:
-        """Return outcomes of commands and what is pending.
+        """Return outcomes of commands, and the ids of pending commands.
 
-        An answer has a size limit. Outcomes beyond it are missing and not pending: request them
-        again, the newest ones with the last returned id.
+        The size of an answer is limited. An outcome beyond the limit is missing from the answer
+        although its command is not pending. The caller requests it again. For the newest outcomes,
+        the caller passes the last returned id.
         """
         command_ids = wire.command_ids_from(request.command_ids)
         before_id = wire.before_id_from(request)
@@ -224,7 +226,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def DeleteKeys(
         self, request: scm_pb2.DeleteKeysRequest, context: grpc.ServicerContext
     ) -> scm_pb2.DeleteKeysResponse:
-        """Delete keys and, in time, their blocks."""
+        """Delete keys at once, and their blocks in the background."""
         names = wire.doomed_keys_from(request)
         return responses.deletions_message(
             self._control.deletions.delete_keys(
@@ -279,7 +281,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def SafeMode(
         self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.SafeModeResponse:
-        """Return whether decisions are enabled, or enable them."""
+        """Return whether safe mode is on, or end it."""
         safe_mode = self._control.safe_mode
         gate = safe_mode.leave() if request.leave else safe_mode.status()
         return scm_pb2.SafeModeResponse(
@@ -326,7 +328,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def CheckStop(
         self, request: scm_pb2.CheckStopRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.CheckStopResponse:
-        """Return the effect of switching datanodes or volumes off."""
+        """Return the effect if datanodes or volumes are switched off."""
         return shutdown_impact_wire.IMPACT.message(
             self._control.impacts.ask(shutdown_impact_wire.question_from(request))
         )
@@ -368,7 +370,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def Balance(
         self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.BalanceResponse:
-        """Start, stop or show the moving of replicas from full nodes to empty ones."""
+        """Start, stop or show the balancer."""
         threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
         count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
         balancer = self._control.balancer

@@ -1,4 +1,4 @@
-"""Converts `CheckStop`: checks the request and describes the response."""
+"""Converts `CheckStop`: checks the request and builds the response."""
 
 from typing import Final
 
@@ -23,7 +23,8 @@ IMPACT: Final = MessageMap(
 
 
 def question_from(message: scm_pb2.CheckStopRequest) -> StopQuery:
-    """Check the targets that would be off. Raise RefusedError(MALFORMED_REQUEST)."""
+    """Check the targets that would be off. Raise RefusedError(MALFORMED_REQUEST) if one is
+    invalid."""
     if len(message.volumes) > wire.IDS_MAX:
         raise malformed("volumes", f"has more than {wire.IDS_MAX}")
     volumes = tuple(

@@ -1,11 +1,12 @@
-"""The loop with Spark: snapshot -> suture-verify as a subprocess -> plan -> commands.
+"""The loop with Spark: it exports a snapshot, runs suture-verify, and applies the resulting plan.
 
-    every interval ──► export ──► suture-verify ──► rows ──► judged and ordered by the control plane
-    a node changed ──► the same, for its containers only
+A round for all containers runs at every interval. If a node changed, a round runs for the
+containers of that node only. The control plane judges each row of the plan again before it orders
+anything.
 
-Urgent work (copies of a dead node's replicas) does not wait for it; the replication manager does
-that. Spark finds what a check of one container cannot: the right root, the node or version behind
-minorities, and containers that are stuck.
+Urgent work (copies of a dead node's replicas) does not wait for this loop, because the replication
+manager orders it. Spark finds what a check of one container cannot find: the right root, the node
+or version that many wrong replicas have in common, and containers that make no progress.
 """
 
 import json
@@ -27,7 +28,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.runtime.loop import ProgressMarker, RetryAfter, Step
 from suture.wire.mapping.plan_file import SCAN, FinishedRun, plan_pages
 
-RUNS_KEPT: Final = 10  # of full runs, and of runs for a few nodes: the program removes others
+RUNS_KEPT: Final = 10  # results kept of full runs, and of runs for a few nodes
 POLL_S: Final = 1.0
 TOLD_MAX: Final = 500  # characters of the program's output
 LINES_TOLD: Final = 5
@@ -38,9 +39,9 @@ _log = structlog.get_logger("suture.scm")
 
 
 class SparkLoop:
-    """Runs `command SNAPSHOT --out DIR --json` when it is due, and applies its plan.
+    """Runs `command SNAPSHOT --out DIR --json` when a round is due, and applies its plan.
 
-    A worker of a `WorkerLoop`, which restarts it after any error.
+    It is a worker of a `WorkerLoop`, which continues after any error.
     """
 
     name = "verify"
@@ -73,7 +74,7 @@ class SparkLoop:
         return self._out / "verify.log"
 
     def step(self) -> Step:
-        """Verify, if a round is due."""
+        """Run a round if one is due."""
         waited_s = time.monotonic() - self._ran_at_s
         pause_s = backoff_s(self._failed_count + 1, first_s=PAUSE_S_MIN, longest_s=self._interval_s)
         if waited_s >= pause_s:
@@ -98,9 +99,8 @@ class SparkLoop:
                 self._process.terminate()
 
     def verify_once(self, changed: Sequence[str] = ()) -> bool:
-        """Run one round; errors are logged, and the next round tries again. Return True if none
-        occurred.
-        """
+        """Run one round. Return False if it failed; the error is logged, and the next round tries
+        again."""
         decisions: Counter[str] = Counter()
         message = "ended by a defect; the log has it"
         try:
@@ -128,7 +128,7 @@ class SparkLoop:
         return Path(answer["path"])
 
     def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
-        """Run the program until its end or deadline; return its exit code and stdout."""
+        """Run the program until it ends or its deadline passes; return its exit code and stdout."""
         self._out.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as errors, self._lock:
             if self._is_stopping:
@@ -168,7 +168,8 @@ class SparkLoop:
 
 
 def _check_answer(answer: dict[str, Any], snapshot_id: str, changed: list[str]) -> None:
-    """Reject the answer to another request, as a fixed run id in the command would cause."""
+    """Raise an error if the program's answer is for another request, for instance because its
+    command has a fixed run id."""
     if answer["snapshot_id"] != snapshot_id:
         raise ValueError(
             f"{answer['path']} is the run of snapshot {answer['snapshot_id']}, not of {snapshot_id}"

@@ -38,13 +38,13 @@ class ReplicaView:
     """A replica with its node's address and health."""
 
     replica: Replica
-    address: str  # empty: the node is not registered
+    address: str  # empty if the node is not registered
     node_health: NodeHealthState
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """A container with its replicas; `container` is None for an unknown one."""
+    """A container with its replicas. `container` is None if the control plane did not make it."""
 
     container_id: int
     container: Container | None
@@ -60,25 +60,29 @@ class ContainerView:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the container: the largest replica, or the committed bytes so far."""
+        """Bytes of the container: those of the largest replica, or the committed bytes if they are
+        more."""
         return used_bytes(self.container, [view.replica for view in self.replicas])
 
 
 def used_bytes(container: Container | None, replicas: Sequence[Replica]) -> int:
-    """Return the bytes of a container: the largest replica's, but at least the committed ones."""
+    """Return the bytes of a container: those of the largest replica, or the committed bytes if they
+    are more."""
     committed_bytes = 0 if container is None else container.committed_bytes
     reported = [r.bytes_used for r in replicas if r.state is not ReplicaState.UNHEALTHY]
     return max(reported, default=committed_bytes)
 
 
 def block_count(container: Container, replicas: Sequence[Replica]) -> int:
-    """Return the blocks of a container: the fullest replica's, or else the committed ones."""
+    """Return the number of blocks of a container: that of the replica with most blocks, or else the
+    committed blocks."""
     reported = [r.block_count for r in replicas if r.state is not ReplicaState.UNHEALTHY]
     return max(reported, default=container.committed_count)
 
 
 def checksums_hint(replicas: Sequence[Replica]) -> str:
-    """Return match, differ or unknown: a hint for operators; the Spark job classifies."""
+    """Return match, differ or unknown. It is a hint for operators; the Spark job makes the exact
+    classification."""
     trees = [replica.tree for replica in replicas if replica.state in TREE_STATES]
     known = [tree for tree in trees if tree is not None]
     answers = {compare(known[0], tree) for tree in known[1:]}
@@ -90,9 +94,10 @@ def checksums_hint(replicas: Sequence[Replica]) -> str:
 
 
 def shards_hint(replicas: Sequence[Replica]) -> str:
-    """Return shards, differ or unknown for an erasure-coded container: no two shards are equal.
+    """Return shards, differ or unknown for an erasure-coded container. The word is `shards` because
+    different shards are never equal.
 
-    Only replicas of one index are compared.
+    Only replicas of the same index are compared.
     """
     by_index: dict[int, list[Replica]] = {}
     for replica in replicas:
@@ -140,7 +145,7 @@ class ViewBuilder(ControlComponent):
 
     @locked
     def container(self, container_id: int) -> ContainerView:
-        """Return one container. Raise RefusedError(CONTAINER_NOT_FOUND)."""
+        """Return one container. Raise RefusedError(CONTAINER_NOT_FOUND) if it does not exist."""
         view = self.known(container_id)
         if view is None:
             raise RefusedError(
@@ -151,7 +156,8 @@ class ViewBuilder(ControlComponent):
         return view
 
     def known(self, container_id: int) -> ContainerView | None:
-        """Return one container, including an unknown one that a datanode reported."""
+        """Return one container, or one that only a datanode reported; None if nothing is known of
+        it."""
         container = self._state.containers.get(container_id)
         replicas = self._state.replicas.of(container_id)
         is_forgotten = self._state.forgotten.get(container_id) is not None
@@ -173,9 +179,10 @@ class ViewBuilder(ControlComponent):
 
     @locked
     def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
-        """Return up to `count` containers from id `start` on, and the next id (0: no more).
+        """Return up to `count` containers from id `start` on, and the id to continue at; 0 means
+        that this is the last page.
 
-        Our ids are dense, so the cost depends on the page, not on the cluster.
+        The control plane's ids are dense, so the cost depends on the page and not on the cluster.
         """
         first = max(1, start)
         unknown = sorted(i for i in self._reports.unknown_container_ids if i >= first)
@@ -191,9 +198,8 @@ class ViewBuilder(ControlComponent):
         return page, 0
 
     def _is_made(self, container_id: int) -> bool:
-        """Return True if the container was made here; ids in gaps are skipped without reading
-        replicas.
-        """
+        """Return True if this control plane made the container. Ids in gaps are skipped without
+        reading replicas."""
         state = self._state
         is_known = state.containers.get(container_id) is not None
         return is_known or state.forgotten.get(container_id) is not None
@@ -205,5 +211,5 @@ class ViewBuilder(ControlComponent):
 
 
 def key_containers(key: Key) -> list[int]:
-    """Return the ids of the containers that a key has blocks in, ascending."""
+    """Return the ids of the containers with blocks of a key, ascending."""
     return sorted({block.container_id for block in key.blocks})

@@ -1,6 +1,8 @@
-"""Converts protobuf to the control plane's values. Every incoming field is checked only here.
+"""Converts protobuf to the control plane's values. Every field from clients and operators is
+checked only in this module.
 
-Each function raises RefusedError(MALFORMED_REQUEST) naming the field, before anything changes.
+Each function raises RefusedError(MALFORMED_REQUEST) if a field is invalid, before anything changes.
+The error names the field.
 """
 
 import re
@@ -41,7 +43,7 @@ V = TypeVar("V")
 def parse_each(
     items: Sequence[T], where: str, parse: Callable[[T, str], V], *, count_max: int = IDS_MAX
 ) -> list[V]:
-    """Check each item of a list that has at most `count_max`."""
+    """Check each item of a list, which may have at most `count_max` items."""
     parse_count(items, where, count_max)
     return [parse(item, f"{where}[{i}]") for i, item in enumerate(items)]
 
@@ -85,14 +87,14 @@ def node_ids_from(names: Sequence[str]) -> list[str]:
 
 
 def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
-    """Check the sizes of blocks to promise."""
+    """Check the sizes of blocks to allocate."""
     if not message.sizes:
         raise malformed("sizes", "no block is asked for")
     return parse_each(message.sizes, "sizes", parse_number, count_max=SIZES_MAX)
 
 
 def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
-    """Check the names of the new keys that blocks are for; there may be none."""
+    """Check the names of the new keys of the blocks; the list may be empty."""
     return parse_each(message.keys, "keys", parse_key, count_max=KEYS_MAX)
 
 
@@ -123,7 +125,7 @@ def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
 
 
 def failed_from(messages: Sequence[scm_pb2.FailedReplica]) -> list[tuple[int, str]]:
-    """Check the replicas a writer left behind."""
+    """Check the failed replicas that a writer reports."""
     return parse_each(messages, "failed", _failed_replica)
 
 
@@ -157,7 +159,7 @@ def command_ids_from(ids: Sequence[int]) -> list[int]:
 
 
 def before_id_from(message: scm_pb2.ListOutcomesRequest) -> int:
-    """Check the command id before which the newest are requested; 0 = all."""
+    """Check the command id before which the newest outcomes are requested; 0 = all."""
     return parse_number(message.before_command_id, "before_command_id")
 
 
@@ -174,14 +176,15 @@ def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
 
 
 def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
-    """Check the fingerprints of a dry run: none, or one for each container or row it showed."""
+    """Check the fingerprints of a dry run: none, or one for each container or row that it
+    showed."""
     if worlds and len(worlds) != len(shown):
         raise malformed("worlds", f"{len(worlds)} for {len(shown)} containers, rows or keys")
     return list(worlds)
 
 
 def node_order_from(message: scm_pb2.CommandNodesRequest) -> tuple[list[str], CommandKind]:
-    """Check an order to datanodes themselves."""
+    """Check an order that concerns datanodes themselves."""
     known = (CommandKind.REFRESH_VOLUME_USAGE, CommandKind.REREGISTER)
     if message.type not in known:
         raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")
@@ -190,14 +193,13 @@ def node_order_from(message: scm_pb2.CommandNodesRequest) -> tuple[list[str], Co
 
 
 def parse_id(value: str, where: str) -> str:
-    """Return the id of a datanode or volume if it is a plain name, the only form that agents
-    accept: keys of the state contain it, and their length is limited.
-    """
+    """Return the id of a datanode or volume if it is a plain name. Agents accept no other form, and
+    the state's keys contain the id, so its length is limited."""
     return parse_datanode_id(parse_name(value, where), where)
 
 
 def parse_name(value: str, where: str) -> str:
-    """Return an id or word that is not empty, not long, and printable."""
+    """Return an id or word if it is not empty, not too long, and printable."""
     if not value:
         raise malformed(where, "is empty")
     if len(value) > NAME_CHARS_MAX:
@@ -230,7 +232,7 @@ def cut(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
 
 
 def parse_count(items: Sequence[object], where: str, count_max: int) -> None:
-    """Raise RefusedError for more items than a call may have."""
+    """Raise RefusedError if there are more items than one call may have."""
     if len(items) > count_max:
         raise malformed(where, f"{len(items)} are more than {count_max} in one call")
 
@@ -242,7 +244,7 @@ def _refuse_control_characters(value: str, where: str) -> None:
 
 
 def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
-    """Check a key: its name, and that its blocks add up to its bytes."""
+    """Check a key: its name, and that the lengths of its blocks add up to its size."""
     blocks = tuple(
         _key_block(block, f"{where}.blocks[{i}]") for i, block in enumerate(message.blocks)
     )

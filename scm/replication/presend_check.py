@@ -1,8 +1,7 @@
-"""The final check of a command before it is sent: does it still serve its purpose?
+"""The final check of a command before it is sent: whether it still serves its purpose.
 
-    pending ──objections──► the objection to each command;  named_by ──► other datanodes it names
-
-Callers hold the control plane's lock.
+`objections` returns the reasons against commands. `named_by` returns the other datanodes that a
+command names. Callers hold the control plane's lock.
 """
 
 from collections.abc import Collection, Sequence
@@ -31,7 +30,7 @@ class PreSendCheck(ControlComponent):
         self._coding = coding
 
     def named_by(self, commands: Sequence[PendingCommand]) -> list[tuple[str, ...]]:
-        """Return the datanodes that each command names beside its receiver."""
+        """Return the datanodes that each command names, besides the datanode that receives it."""
         if not commands:
             return []
         deletes = {c.container_id for c in commands if c.kind is CommandKind.DELETE}
@@ -52,15 +51,15 @@ class PreSendCheck(ControlComponent):
                 return ()
 
     def _witnesses_of(self, command: PendingCommand, removals: Removals) -> tuple[str, ...]:
-        """Return the datanodes of which one must first prove that it has the data of a replica to
-        be deleted (docs/PROOFS.md); empty if the data is no longer needed.
-        """
+        """Return the witnesses of a delete. Before the replica is deleted, one of these datanodes
+        must prove that it has the data (docs/PROOFS.md). The list is empty if the data is no longer
+        needed."""
         if self._state.containers.get(command.container_id) is None or not command.keep_count:
             return ()
         return tuple(removals.witnesses(command.container_id, command.datanode_id))
 
     def objections(self, commands: Sequence[PendingCommand]) -> dict[int, str]:
-        """Return the objections to commands that could be sent now, by id."""
+        """Return the objections to commands that could be sent now, by command id."""
         if not commands:
             return {}
         needed = self._coding.needed(commands) | self._readable(commands)
@@ -70,7 +69,7 @@ class PreSendCheck(ControlComponent):
         return {number: reason for number, reason in found.items() if reason}
 
     def _readable(self, commands: Sequence[PendingCommand]) -> set[int]:
-        """Return the ids of the copies of whole replicas whose source is still good."""
+        """Return the ids of the copy commands of whole replicas whose source is still good."""
         copies = [
             c for c in commands if c.kind is CommandKind.REPLICATE and not self._coding.is_coded(c)
         ]
@@ -113,9 +112,8 @@ class PreSendCheck(ControlComponent):
         return ""
 
     def _delete_objection(self, command: PendingCommand, removals: Removals) -> str:
-        """Return the objection to a delete, which is checked again because replicas may be gone by
-        now.
-        """
+        """Return the objection to a delete; empty if there is none. It is checked again because
+        other replicas may be gone by now."""
         container = self._state.containers.get(command.container_id)
         number, keep_count = command.container_id, command.keep_count
         if container is None or not keep_count:

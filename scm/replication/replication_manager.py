@@ -1,14 +1,15 @@
-"""The replication manager: checks containers and orders missing and surplus replicas' commands.
-
-    report, node, time ──► look ──judge──► under queue ──► replicate, reconstruct ──┐
-                                     └───► over queue  ──► delete ──────────────────┴──► commands
+"""The replication manager: checks containers, and orders copies, rebuilds and deletes of replicas.
 
 A container is checked when it changes, and again in rounds until it is settled
-(`scm.state.container_queues`), so an idle cluster costs nothing. One call of the judge checks all
-due containers (`health.judge`), and commands are considered only for those with findings. The most
-urgent goes first. A container that cannot be served now (no source with room, no target) waits in
-its queue, a little less urgent each time, so that it does not block others. One that no datanode
-could take rests until another datanode can.
+(`scm.state.container_queues`). An idle cluster therefore costs nothing. One call of the judge
+checks all due containers (`health.judge`). A container with missing replicas enters the under
+queue, which orders copies and reconstructions. A container with surplus replicas enters the over
+queue, which orders deletes.
+
+The most urgent container is served first. A container that cannot be served now, because no source
+has room or there is no target, waits in its queue. It becomes a little less urgent at each attempt,
+so that it does not block others. If no datanode at all can take the replica, the container rests
+until another datanode can.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,10 +45,10 @@ from scm.state.container_queues import PriorityContainerQueue
 from scm.state.database import StateChange
 from scm.state.entities import CommandKind, CommandPriority, Container, ContainerState
 
-LOOKS_PER_TURN: Final = 2_000  # while the lock is held, some 0.03 s
+LOOKS_PER_TURN: Final = 2_000  # containers per portion, while the lock is held, some 0.03 s
 ATTEMPTS_PER_TURN: Final = 500
 ASKED_AT_ONCE: Final = 100  # containers per call of the judge
-ORDERS_AT_ONCE: Final = 50  # while the lock is held, some 0.03 s
+ORDERS_AT_ONCE: Final = 50  # orders per portion, while the lock is held, some 0.03 s
 UNLIMITED: Final = 1_000_000  # replicas in flight if no limit is set
 
 _log = structlog.get_logger("suture.scm")
@@ -62,7 +63,8 @@ class PlannedCopy:
 
 
 class ReplicationManager(ControlComponent):
-    """Keeps closed containers at their replica count. Callers hold the control plane's lock."""
+    """Keeps closed containers at their required number of replicas. Callers hold the control
+    plane's lock."""
 
     def __init__(
         self,
@@ -76,16 +78,16 @@ class ReplicationManager(ControlComponent):
         self._judge = judge
         self._coding = coding
         self._due = PriorityContainerQueue()
-        self._stirred = self._state.dirty_containers()  # changed rows; merged into the due ones
-        self._round_at = 1  # of the round: the next container,
-        self._round_stop = 1  # and the end of this step's part
+        self._stirred = self._state.dirty_containers()  # changed containers, which become due
+        self._round_at = 1  # next container of the round
+        self._round_stop = 1  # end of this step's part of the round
         self._settled = self._state.settled()
         self._rack_count = 0
         self._queue = ReplicationQueue(self._has_room)
-        self._waiting: list[int] = []  # of this step: not tried yet
-        self._unfinished: list[int] = []  # of this step: lacks more than was ordered
-        self._is_repeated = False  # True while this step retries unfinished ones
-        self._able: frozenset[tuple[str, bool]] = frozenset()  # may take replicas
+        self._waiting: list[int] = []  # containers of this step that were not tried yet
+        self._unfinished: list[int] = []  # containers of this step that lack more than was ordered
+        self._is_repeated = False  # True while this step retries unfinished containers
+        self._able: frozenset[tuple[str, bool]] = frozenset()  # nodes that may take replicas
         self._removals = removals
         self._healing = healing
         self._judged = self._state.settled()
@@ -97,19 +99,17 @@ class ReplicationManager(ControlComponent):
 
     @property
     def under(self) -> Mapping[int, tuple[int, int]]:
-        """Containers with missing replicas: priority of each, and number of tries."""
+        """Containers with missing replicas, each with its priority and number of tries."""
         return self._queue.found
 
     def enqueue(self, container_ids: Iterable[int]) -> None:
-        """Schedule containers for the next check. A change of a row schedules its container by
-        itself.
-        """
+        """Schedule containers for the next check. This is not needed after a change of a
+        container's row, which schedules the container itself."""
         self._due.add(container_ids)
 
     def enqueue_node(self, datanode_id: str, *, is_urgent: bool = False) -> None:
-        """Schedule all containers of a node that came, went, or is to leave. Urgent ones precede
-        all waiting ones, which after a start are all containers.
-        """
+        """Schedule all containers of a node that appeared, died, or is going to leave. With
+        `is_urgent`, they precede all waiting containers, which after a start are all containers."""
         held = self._state.replicas.ids_on(datanode_id)
         self._state.mark_dirty(held)
         self._due.add_all(held, is_urgent=is_urgent)
@@ -119,7 +119,7 @@ class ReplicationManager(ControlComponent):
         return HealthStates(dict(self._states), self._judged.copy())
 
     def at_risk(self) -> list[int]:
-        """Return the containers that were lost or at risk at their last check."""
+        """Return the containers whose last check found them lost or at risk."""
         if not AT_RISK & {state for state, count in self._states.counts.items() if count}:
             return []
         return [number for number, state in self._states.items() if state in AT_RISK]
@@ -135,9 +135,7 @@ class ReplicationManager(ControlComponent):
         return max(0, len(self._state.containers) - looked_at)
 
     def begin_turn(self) -> None:
-        """Extend the round through all containers by one step's checks, in addition to what a slow
-        step left.
-        """
+        """Add one step's share of the round through all containers to the checks that are due."""
         if self._rack_count != self._nodes.rack_count():  # the required spread has changed
             self._rack_count = self._nodes.rack_count()
             self._settled.clear()
@@ -148,7 +146,7 @@ class ReplicationManager(ControlComponent):
         self._round_stop = min(end, self._round_stop + ceil(end / self._turns_per_round()))
 
     def choose(self) -> None:
-        """Choose the containers to order for in this step; see `serve`."""
+        """Choose the containers for which this step orders commands; see `serve`."""
         self._wake_if_more_are_able()
         with self._commands.loads.cached_candidates():
             self._waiting = self._queue.choose(ATTEMPTS_PER_TURN)
@@ -157,10 +155,11 @@ class ReplicationManager(ControlComponent):
         self._unfinished = []
 
     def serve(self, change: StateChange) -> bool:
-        """Order what the next few containers of this step need; return False if there are none.
+        """Order commands for the next few containers of this step. Return False if no container is
+        left.
 
-        The most urgent comes first. A container that lacks two replicas gets the second after all
-        others got their first.
+        The most urgent container comes first. A container that lacks two replicas gets the second
+        after all others got their first.
         """
         if not self._waiting and self._is_repeated:
             self._waiting, self._unfinished = self._unfinished, []
@@ -173,9 +172,8 @@ class ReplicationManager(ControlComponent):
             return True
 
     def check_next(self) -> list[int]:
-        """Check some due containers, then this step's part of the round, without ordering anything;
-        return those checked.
-        """
+        """Check some due containers, then this step's part of the round; return the checked
+        containers. Nothing is ordered."""
         self._due.add_all(self._stirred.take_all())
         chosen = self._due.take(LOOKS_PER_TURN)
         if len(chosen) < LOOKS_PER_TURN:
@@ -186,13 +184,12 @@ class ReplicationManager(ControlComponent):
 
     @property
     def is_behind(self) -> bool:
-        """True if more containers are due in this step than were checked."""
+        """True if more containers were due in this step than were checked."""
         return bool(self._due or self._stirred) or self._round_at < self._round_stop
 
     def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[PlannedCopy]:
-        """Return each target with the least loaded source; fewer pairs if all sources are at their
-        limits.
-        """
+        """Return each target paired with the least loaded source. There are fewer pairs if all
+        sources are at their limits."""
         extra: dict[str, int] = {}
 
         def load_of(node: str) -> int:
@@ -211,7 +208,7 @@ class ReplicationManager(ControlComponent):
         found = self.targets(case, 1)
         if row.priority != MISPLACED_PRIORITY:
             return found
-        # A copy on a rack that has one would be removed and made again for ever.
+        # A copy on a rack that already counts would be removed and made again for ever.
         if case.container.scheme:
             [moved] = [p for p in case.placed if p.datanode_id == row.sources[0]]
             return [n for n in found if is_better_rack(case, moved, self._nodes.rack(n))]
@@ -240,7 +237,7 @@ class ReplicationManager(ControlComponent):
         why: str,
         priority: CommandPriority = CommandPriority.NORMAL,
     ) -> int:
-        """Queue a replicate command; return its id. `why` is for the audit log."""
+        """Queue a replicate command; return its id. `why` goes to the audit log."""
         size_bytes = needed_bytes(case)
         self._cases.promise(copy.target_id, size_bytes)
         return self._commands.queue(
@@ -273,7 +270,7 @@ class ReplicationManager(ControlComponent):
         return found
 
     def _look_at(self, container_ids: Sequence[int]) -> None:
-        """Judge containers, and put each into the queues it belongs to."""
+        """Judge containers, and put each into the queues to which it belongs."""
         found, lacks = self._judge.summarize_health(container_ids)
         self._healing.note(found)
         ids = found.view.batch.containers.container_id
@@ -306,9 +303,10 @@ class ReplicationManager(ControlComponent):
         return container is not None and self._is_settled(container)
 
     def _is_settled(self, container: Container) -> bool:
-        """Return True if a container is closed, or has been quasi-closed long enough to be managed.
+        """Return True if a container is closed, or has been quasi-closed for more than a check
+        interval.
 
-        As a rule a quasi-closed one is soon closed for good; copies made before that would be
+        A quasi-closed container is usually soon closed for good. Copies made before that would be
         surplus.
         """
         if container.state is ContainerState.CLOSED:
@@ -331,7 +329,7 @@ class ReplicationManager(ControlComponent):
                 self._waiting, self._unfinished = [], []
                 return
             if self._queue.sleeps_again(container_id):
-                continue  # others of this step took the room
+                continue  # other containers of this step took the room
             weight, tries = self.under[container_id]
             container = self._state.containers.get(container_id)
             before = self._state.commands.add_count
@@ -349,10 +347,11 @@ class ReplicationManager(ControlComponent):
     def _make(
         self, change: StateChange, container: Container, rows: Sequence[HealthRow], room: int
     ) -> bool:
-        """Order what a container lacks now; return True if that is all.
+        """Order what a container lacks, as far as possible now. Return True if nothing more needs
+        to be ordered.
 
         `room` is how many more replicas may be in flight in the cluster. Copies are ordered one at
-        a time; shards are different data, so all missing ones are ordered together.
+        a time. Missing shards are ordered together, because each has different data.
         """
         if not rows:
             return True
@@ -373,7 +372,7 @@ class ReplicationManager(ControlComponent):
                 change, case, lost, count_max=room, is_in_place=True
             )
         elif lost is None and not ordered and not is_put_off and not self.targets(case, 1):
-            # Where each datanode has a shard, only a duplicate one keeps another's copy out.
+            # If each datanode has a shard, only a duplicate shard prevents a copy of another one.
             self._removals.make_room(change, case)
         if not ordered and not is_put_off and self._is_without_place(case, lost, copied):
             self._queue.rest(container.container_id)
@@ -396,9 +395,8 @@ class ReplicationManager(ControlComponent):
         return bool(copies)
 
     def _is_waiting_for(self, case: ContainerContext, from_ids: Sequence[str]) -> bool:
-        """Return True if all sources are at their limits; the container then sleeps until one has
-        room.
-        """
+        """Return True if all sources are at their limits. The container then sleeps until one of
+        them has room."""
         if not from_ids or any(map(self._has_room, from_ids)):
             return False
         self._queue.sleep(case.container.container_id, from_ids)
@@ -407,8 +405,8 @@ class ReplicationManager(ControlComponent):
     def _is_without_place(
         self, case: ContainerContext, lost: HealthRow | None, copied: Sequence[HealthRow]
     ) -> bool:
-        """Return True if no node can take a copy, or none on a useful rack, and only another
-        datanode could change that. A bad or duplicate replica may be removed in time instead.
+        """Return True if no node can take a copy, or none on a useful rack, so that only another
+        datanode could help. Return False if a bad or duplicate replica may be removed to make room.
         """
         indexes = [p.replica.replica_index for p in case.placed]
         return (
@@ -419,9 +417,8 @@ class ReplicationManager(ControlComponent):
         )
 
     def _wake_if_more_are_able(self) -> None:
-        """Wake resting containers when a datanode can take replicas that could not before, or has
-        room for one again.
-        """
+        """Wake resting containers if a datanode can take replicas that could not before, or has
+        room again."""
         before, self._able = self._able, frozenset()
         if not self._queue.has_resting:
             return

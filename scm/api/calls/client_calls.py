@@ -15,7 +15,7 @@ PAGE_BLOCKS_MAX: Final = 100_000  # of the keys on a page: 2 MB, made well withi
 
 
 class ClientCalls:
-    """Each call is one locked, atomic, durable change, or one read."""
+    """Calls of clients. Each call is one locked, atomic, durable change, or one read."""
 
     def __init__(self, parts: ControlPlaneComponents) -> None:
         self.access = parts.access
@@ -32,9 +32,11 @@ class ClientCalls:
         *,
         scheme: str = "",
     ) -> list[AllocatedBlockInfo]:
-        """Promise a writer one block per size, in order; `names` are the new keys they are for.
+        """Allocate one block per size to a writer, in order. `names` are the new keys of the
+        blocks.
 
-        `scheme` is the erasure code of the containers; their replicas come in index order.
+        `scheme` is the erasure code of the containers; the replicas of such a container are in
+        index order.
         """
         self._refuse_in_safe_mode("no block is allocated")
         containers_before = {
@@ -62,13 +64,13 @@ class ClientCalls:
         may_replace: bool,
         failed: Sequence[tuple[int, str]],
     ) -> None:
-        """Record keys; all or none."""
+        """Record keys with their blocks; all or none."""
         now_ms = self._parts.clock.wall_ms()
         stamped = [
             key if key.created_at_ms else Key(key.name, key.size_bytes, now_ms, key.blocks)
             for key in keys
         ]
-        if keys:  # a writer may report replicas left behind at any time
+        if keys:  # a writer may report failed replicas at any time
             self._refuse_in_safe_mode("no key is written")
         closing = self._parts.writers.commit(
             change, client_id, stamped, may_replace=may_replace, failed=failed
@@ -86,8 +88,8 @@ class ClientCalls:
     def lookup(self, name: str) -> tuple[Key, list[ContainerLocation]]:
         """Return a key, and the locations of its containers.
 
-        Raise RefusedError(KEY_NOT_FOUND), or RefusedError(KEY_LOST) if a container of it was given
-        up.
+        Raise RefusedError(KEY_NOT_FOUND) if there is no such key. Raise RefusedError(KEY_LOST) if
+        an operator gave up a container of the key.
         """
         key = self._parts.state.keys.get(name)
         if key is None:
@@ -112,10 +114,11 @@ class ClientCalls:
     def list_keys(
         self, *, prefix: str, start_after: str, count: int, container_ids: Collection[int] = ()
     ) -> tuple[list[Key], str]:
-        """Return a page of keys and the name to continue after (empty: no more).
+        """Return a page of keys, and the name to continue after; an empty name means that this is
+        the last page.
 
-        The page has fewer than `count` keys if they have many blocks. With `container_ids`, it
-        keeps only the keys of the page that have a block in one of these.
+        The page has fewer than `count` keys if they have many blocks. With `container_ids`, the
+        page has only keys with a block in one of these containers.
         """
         with self.access.lock:
             keys = self._parts.state.keys.page(
@@ -132,7 +135,8 @@ class ClientCalls:
 
     @locked
     def lost_of(self, key: Key) -> list[int]:
-        """Return the containers of a key that were given up; an empty list if it is not lost."""
+        """Return the containers of a key that an operator gave up; an empty list if the key is not
+        lost."""
         return self._parts.state.forgotten.lost_of(key)
 
     def _refuse_in_safe_mode(self, what: str) -> None:
@@ -146,7 +150,8 @@ class ClientCalls:
 
 
 def _bounded(keys: list[Key]) -> list[Key]:
-    """Return the first key, and as many after it as fit the page's block limit."""
+    """Return the first key, and as many of the following keys as fit into the page's block
+    limit."""
     block_count = 0
     for number, key in enumerate(keys):
         block_count += len(key.blocks)

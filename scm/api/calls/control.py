@@ -1,13 +1,12 @@
 """The control plane as one object: every call is one locked, atomic, durable change.
 
-    datanodes ─┐
-    clients ───┼─► one lock (`scm.state.state_access`) ─► a component decides ─► commit ─► answer
-    operators ─┤
-    time ──────┘   (`tick`)
+Datanodes, clients, operators and the clock (`tick`) call it. Each call takes the lock
+(`scm.state.state_access`), a component decides, the change is committed, and the call returns the
+answer.
 
-The components of `assembly.py` decide, and gRPC calls them. This module and those beside it define
-the order of steps of the calls that need several components. Nothing is pushed: datanodes fetch
-their commands.
+`scm.api.calls.components` creates the components. This module and the other modules of this package
+define the order of steps of calls that need several components. The control plane pushes nothing:
+datanodes fetch their commands with heartbeats.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,17 +32,18 @@ T = TypeVar("T")
 
 
 def _no_pause(_took_s: float) -> None:
-    """Continue at once."""
+    """Return at once: a pause of no length."""
 
 
 def _no_look() -> None:
-    """Check no more than one portion before commands are sent."""
+    """Return at once: no containers are checked beyond the first portion."""
 
 
 class ControlPlane(ControlPlaneComponents):
-    """A single node, not highly available: the state directory has one owner.
+    """A control plane of a single node, not highly available: the state directory has one owner.
 
-    Callers use the components; the calls defined here are for its own loops.
+    Callers use the components. The methods defined in this class are for the control plane's own
+    loops.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ControlPlane(ControlPlaneComponents):
 
     @property
     def reported_start(self) -> ReportedStart:
-        """This start and its state number, as datanodes see them."""
+        """This start of the control plane and its state number, as sent to datanodes."""
         state = self.state
         return ReportedStart(state.lineage.start_id, state.term, state.number)
 
@@ -75,9 +75,10 @@ class ControlPlane(ControlPlaneComponents):
     ) -> None:
         """Do the periodic work; called about every heartbeat interval.
 
-        It works in portions, so that other calls get the lock in between; after each, `pause`
-        receives the seconds it took. Before commands are ordered, most urgent first, `look_on`
-        checks as many due containers as time allows.
+        The work runs in portions, so that other calls get the lock between them. After each
+        portion, `pause` receives the seconds that it took. Before commands are ordered, `look_on`
+        checks as many due containers as time allows. Commands are then ordered, the most urgent
+        first.
         """
         while self._portion(pause, self._note_node):
             pass
@@ -97,10 +98,11 @@ class ControlPlane(ControlPlaneComponents):
             self.balancer.turn(change)
 
     def note_history(self, pause: Callable[[float], object] = _no_pause) -> None:
-        """Continue counting, and record a sample if one is due; called between ticks.
+        """Recompute outdated counts, and record a sample of the history if one is due. Called
+        between ticks.
 
-        After a start there are millions to count; after each portion `pause` receives the seconds
-        it took.
+        After a start, millions of containers must be counted. After each portion, `pause` receives
+        the seconds that it took.
         """
         for _ in range(COUNTS_PER_TICK):
             began_s = self.clock.monotonic_s()
@@ -132,7 +134,8 @@ class ControlPlane(ControlPlaneComponents):
         return found
 
     def _note_node(self, change: StateChange) -> bool:
-        """Schedule the containers of a node whose health changed; return False if none did."""
+        """Schedule the containers of a node whose health changed; return False if there is no such
+        node."""
         changed = self.nodes.note_health(change, count_max=1)
         for datanode_id in changed:
             held = self.state.replicas.ids_on(datanode_id)
@@ -147,7 +150,8 @@ class ControlPlane(ControlPlaneComponents):
         return bool(changed)
 
     def _begin_tick(self, change: StateChange) -> list[int] | None:
-        """Do the work that orders nothing; return the checked containers, or None in safe mode."""
+        """Do the work that orders no copies; return the checked containers, or None in safe
+        mode."""
         self.commands.expire(change)
         self.totals.turn()
         self.reconciles.forget_old()
@@ -163,16 +167,17 @@ class ControlPlane(ControlPlaneComponents):
         return self.manager.check_next()
 
     def _choose(self, _change: StateChange) -> None:
-        """Select the containers to order for in this step."""
+        """Choose the containers for which this step orders commands."""
         self.manager.choose()
         self.healing.begin_turn()
 
     @state_change
     def continue_round(self, change: StateChange) -> bool:
-        """Check more of the containers that a tick left; return True if some are still left.
+        """Check more of the containers that a tick left unchecked; return True if some are still
+        unchecked.
 
-        After a node died all its containers are due. They are checked in portions, so that other
-        calls get the lock in between.
+        If a node dies, all its containers are due. They are checked in portions, so that other
+        calls get the lock between them.
         """
         if not self.manager.is_behind or not self.safe_mode.reevaluate().is_open:
             return False
@@ -184,8 +189,9 @@ class ControlPlane(ControlPlaneComponents):
     def take_changed_nodes(self) -> list[str]:
         """Return the nodes that joined, left or changed since the last call.
 
-        None while containers wait for commands, because their needs are known already. But not for
-        longer than a round: a container that no node can take waits for ever.
+        Return an empty list while containers wait for commands, because their needs are already
+        known. This delay is limited to one check interval, because a container that no node can
+        take waits for ever.
         """
         first_s = min(self.changed_nodes.values(), default=0.0)
         is_early = self.clock.monotonic_s() - first_s < self.options.check_interval_ms / 1000
@@ -197,7 +203,7 @@ class ControlPlane(ControlPlaneComponents):
 
     @locked
     def nodes_changed(self, datanode_ids: Sequence[str]) -> None:
-        """Put nodes back, because handling their change failed."""
+        """Record changed nodes again, because handling their change failed."""
         for datanode_id in datanode_ids:
             self._node_changed(datanode_id)
 
@@ -211,10 +217,11 @@ class ControlPlane(ControlPlaneComponents):
         self.chronicle.verified(change, verified)
 
     def _unsettled_on(self, datanode_id: str) -> list[int]:
-        """Return the containers that may have waited for a node, or must wait for it again."""
+        """Return the unfinished containers that may have waited for this node, or must wait for it
+        again."""
         closing = self.state.containers.closing
         waiting = closing.union(self.state.transactions.container_ids())
-        if not waiting:  # usual after a start: each node holds tens of thousands
+        if not waiting:  # usual after a start, when each node has tens of thousands
             return []
         found = waiting.intersection(self.state.replicas.on(datanode_id))
         for container_id in closing - found:

@@ -1,6 +1,7 @@
 """Datanode calls of the control plane: registrations, heartbeats, and confirmed deletes.
 
-heartbeat ─► reports, outcomes ─► observe what changed ─► commands that are due
+A heartbeat applies the reports and outcomes of a datanode, updates the containers that changed, and
+returns the commands that are due.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,14 +22,15 @@ REPORTED_AT_ONCE: Final = 5_000  # replicas while the lock is held: some 0.03 s 
 
 
 class DatanodeCalls:
-    """Each call is one locked, atomic, durable change."""
+    """Calls of datanodes. Each call is one locked, atomic, durable change."""
 
     def __init__(self, parts: ControlPlaneComponents) -> None:
         self.access = parts.access
         self._parts = parts
 
     def register(self, registration: Registration) -> None:
-        """Register a datanode. Raise RefusedError(WRONG_CLUSTER)."""
+        """Register a datanode. Raise RefusedError(WRONG_CLUSTER) if it belongs to another
+        cluster."""
         try:
             self._register(registration)
         except RefusedError as error:
@@ -45,7 +47,7 @@ class DatanodeCalls:
         self._parts.refused_parts.note(registration.datanode_id, registration.refused)
         self._parts.state.mark_dirty(
             self._parts.state.replicas.ids_on(registration.datanode_id)
-        )  # a new rack?
+        )  # the rack may have changed
         if is_new_process:
             self._parts.commands.node_restarted(change, registration.datanode_id)
         node = self._parts.state.nodes.get(registration.datanode_id)
@@ -60,9 +62,9 @@ class DatanodeCalls:
     ) -> HeartbeatAnswer:
         """Apply a datanode's reports and return its commands.
 
-        A call of a process that did not register last is ignored. A call whose caller has stopped
-        waiting (`is_awaited`) changes nothing: the next call may have been applied before it, and
-        older facts would replace newer ones. Raise UnavailableError then.
+        A call is ignored if another process of this datanode registered later. Raise
+        UnavailableError, without any change, if the caller no longer waits (`is_awaited`). The
+        caller's next call may have been applied already, and older facts would replace newer ones.
         """
         parts = [part for report in call.reports for part in report.parts(REPORTED_AT_ONCE)]
         outcomes, refused = call.outcomes, list(call.refused)
@@ -101,7 +103,7 @@ class DatanodeCalls:
             )
 
     def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:
-        """Record the call of a datanode; return False if another process registered last."""
+        """Record the call of a datanode; return False if another process of it registered later."""
         if not is_awaited():
             raise UnavailableError(Code.CANCELLED, f"{call.datanode_id} timed out")
         if not self._parts.nodes.is_current(call.datanode_id, call.boot_id):
@@ -117,9 +119,8 @@ class DatanodeCalls:
         reports: Iterable[NodeReplicaReport],
         refused: list[str],
     ) -> bool:
-        """Apply a part of a datanode's call; return True if decisions may be made. `refused`
-        collects the parts that are left out.
-        """
+        """Apply a part of a datanode's call; return True if the control plane may make decisions.
+        `refused` collects the invalid parts that are left out."""
         changed: set[int] = set()
         for outcome in outcomes:
             self._parts.deletions.acknowledge(change, outcome)
@@ -145,7 +146,8 @@ class DatanodeCalls:
     def confirm_deletes(
         self, container_id: int, local_ids: Sequence[int]
     ) -> tuple[frozenset[int], frozenset[int]]:
-        """Return which of these blocks were ever ordered deleted, and which a key names.
+        """Return which of these blocks the control plane ever ordered to delete, and which a key
+        needs.
 
         The long part runs without the lock, on immutable values.
         """
@@ -165,7 +167,8 @@ class DatanodeCalls:
         return ordered & asked, named
 
     def _addressed(self, change: StateChange, command: PendingCommand) -> PendingCommand:
-        """Return a command with the details that are set when it is sent; record its sources."""
+        """Return a command with the details that are known only when it is sent; record its
+        sources."""
         addressed = self._parts.reconciles.addressed(self._parts.coding.addressed(command))
         if addressed.sources:
             change.touch(self._parts.state.commands, addressed)

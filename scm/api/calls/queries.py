@@ -1,4 +1,6 @@
-"""Operator queries of the control plane: nothing changes, and the lock is held in portions."""
+"""Operator queries of the control plane. They change nothing, and hold the lock only for short
+portions.
+"""
 
 import threading
 from collections import Counter
@@ -32,7 +34,7 @@ CONTAINERS_NAMED_MAX: Final = 12  # of each problem
 
 
 class Queries:
-    """Each call only reads."""
+    """Read-only calls."""
 
     def __init__(self, parts: ControlPlaneComponents) -> None:
         self.access = parts.access
@@ -41,7 +43,7 @@ class Queries:
         self._watches: list[Callable[[], list[str]]] = []
 
     def nodes(self) -> list[NodeView]:
-        """Return all nodes by id, some at a time."""
+        """Return all nodes in the order of their ids. The lock is held for some nodes at a time."""
         with self.access.lock:
             names = sorted(node.datanode_id for node in self._parts.state.nodes.values())
         views: list[NodeView] = []
@@ -51,29 +53,30 @@ class Queries:
         return views
 
     def watch(self, troubles: Callable[[], list[str]]) -> None:
-        """Also call `troubles` for the problems of this process."""
+        """Register `troubles` as a further source of problems of this process."""
         self._watches.append(troubles)
 
     def troubles(self) -> list[str]:
-        """Return the problems of the control plane itself, a line each."""
+        """Return the problems of the control plane itself, one per line."""
         trouble = self._parts.state.writability.trouble
         found = [trouble] if trouble else []
         return found + [line for troubles in self._watches for line in troubles()]
 
     def _refused(self) -> list[str]:
-        """Return lines on datanodes whose calls had invalid parts, or that saw a later state."""
+        """Return lines about datanodes whose calls had invalid parts, or that have seen a later
+        state."""
         older = self._parts.older_states.trouble
         return [*([older] if older else []), *self._parts.refused_parts.lines()]
 
     def count_containers(self) -> HealthCounts:
-        """Return the container counts, after counting what is left in portions."""
+        """Return the container counts. Before that, recompute all outdated flags in portions."""
         while True:
             with self.access.lock:
                 if self._parts.totals.turn():
                     return self._parts.totals.counts()
 
     def judgement(self) -> tuple[Look, Judgement]:
-        """Return the verdict on the cluster and the facts it is computed from."""
+        """Return the facts about the cluster, and the verdict computed from them."""
         look, _nodes = self.cluster_facts()
         return look, judged(look, self.troubles())
 
@@ -104,9 +107,9 @@ class Queries:
     def keys_in(
         self, container_ids: Sequence[int], *, is_at_risk: bool, start_after: str, count: int
     ) -> KeyPage:
-        """Return a page of keys that have blocks in these containers, or in those at risk.
+        """Return a page of keys that have blocks in these containers, or also in those at risk.
 
-        They are searched without the lock, on immutable values.
+        The search runs without the lock, on immutable values.
         """
         with self.access.lock:
             keys = self._parts.state.keys.values()
@@ -115,7 +118,7 @@ class Queries:
 
     @locked
     def queues(self) -> QueueTotals:
-        """Return the pending work by datanode."""
+        """Return the pending work by datanode, and the totals."""
         parts = self._parts
         return QueueTotals(
             parts.admin.queues(),
@@ -128,7 +131,7 @@ class Queries:
         )
 
     def figures(self) -> ClusterMetrics:
-        """Return the control plane's figures; nothing is counted for it while calls wait."""
+        """Return the control plane's figures for a scrape."""
         parts = self._parts
         look, views = self.cluster_facts()
         judgement = judged(look, self.troubles())
@@ -162,7 +165,7 @@ class Queries:
             )
 
     def cluster_facts(self) -> tuple[Look, list[NodeView]]:
-        """Return the facts for the verdict, and all nodes by id; in portions."""
+        """Return the facts for the verdict, and all nodes by id. The lock is held in portions."""
         parts = self._parts
         nodes = self.nodes()
         for _ in range(COUNTS_PER_LOOK):
@@ -184,7 +187,8 @@ class Queries:
         return replace(look, sums=summed(nodes)), nodes
 
     def survey(self) -> ClusterOverview:
-        """Return the facts of all pages; in portions, so that no call waits for long."""
+        """Return the facts that the web pages show. The lock is held in portions, so that no call
+        waits for long."""
         parts = self._parts
         look, nodes = self.cluster_facts()
         leaving = [n.node for n in nodes if n.node.op_state is not OpState.IN_SERVICE]
@@ -228,9 +232,10 @@ class Queries:
     def outcomes(
         self, command_ids: Sequence[int], count: int, *, before_id: int = 0
     ) -> tuple[list[CommandOutcome], list[int]]:
-        """Return outcomes (of these commands, or the newest) and the commands still pending.
+        """Return the outcomes of these commands, or the newest outcomes, and the ids of commands
+        still pending.
 
-        Of the newest, return only commands before `before_id`, unless it is 0.
+        If `before_id` is not 0, the newest outcomes are those of commands with lower ids.
         """
         parts = self._parts
         with self.access.lock:
@@ -245,7 +250,8 @@ class Queries:
         return [outcome for outcome in found if outcome is not None], pending
 
     def export_snapshot(self) -> snapshot_export.SnapshotExport:
-        """Write the current state as Parquet; the lock is held to copy it, not to write.
+        """Write the current state as Parquet. The lock is held while the state is copied, not while
+        it is written.
 
         Raise UnavailableError(BUSY) while another export runs.
         """
@@ -270,7 +276,7 @@ class Queries:
                     suppressed=frozenset(
                         h.container_id for h in parts.state.holds.values() if not h.datanode_id
                     ),
-                    # A verdict made with an outdated health of a node is not known now.
+                    # After a change of a node's health, the states of the last check are outdated.
                     states=NOT_KNOWN
                     if parts.nodes.nodes_with_changed_health()
                     else parts.manager.states(),

@@ -1,4 +1,4 @@
-"""The facts that the verdict on the cluster is computed from. Pure."""
+"""The facts from which the verdict on the cluster is computed. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from scm.cluster.safemode import SafeModeStatus
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The control plane at one moment."""
+    """Facts about the cluster and the control plane at one moment."""
 
     now_ms: int
     gate: SafeModeStatus
     sums: NodeTotals  # of all nodes
     counts: HealthCounts
-    uncounted_count: int  # containers not counted since they changed
-    conditions: Mapping[str, int]  # containers by health state, those that are not HEALTHY
+    uncounted_count: int  # containers whose flags are outdated
+    conditions: Mapping[str, int]  # containers by health state, without HEALTHY ones
     unlooked_count: int  # containers that the replication manager has yet to check
     refused: tuple[str, ...] = ()  # lines about parts of datanodes' calls that were left out
 
 
 def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
-    """Return the verdict on the cluster; `troubles` are those of the process itself."""
+    """Return the verdict on the cluster. `troubles` are the problems of the process itself."""
     counts, sums = look.counts, look.sums
     facts = ClusterFacts(
         containers=ContainerProblems(

@@ -1,4 +1,4 @@
-"""Sums of datanodes' reported figures, by rack and in all. Pure."""
+"""Sums of the figures that datanodes report, by rack and in total. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,23 +14,24 @@ GONE: Final = OpState.DECOMMISSIONED
 
 
 def is_silent(view: NodeView) -> bool:
-    """Return True if a node whose replicas count has sent no recent heartbeat."""
+    """Return True if a node, whose replicas count, has sent no recent heartbeat."""
     return view.health is not NodeHealthState.HEALTHY and view.node.op_state is not GONE
 
 
 def is_unreported(view: NodeView) -> bool:
-    """Return True if a node calls but has not reported all its replicas to this process yet."""
+    """Return True if a node sends heartbeats but has not yet reported all its replicas to this
+    process."""
     return view.health is NodeHealthState.HEALTHY and not view.has_reported
 
 
 def volumes_of(view: NodeView) -> Sequence[ReportedVolume]:
-    """Return the last reported volumes of a node, possibly from before our start."""
+    """Return the last reported volumes of a node; the report may be older than this process."""
     return () if view.live is None else view.live.volumes
 
 
 @dataclass(slots=True)
 class NodeTotals:
-    """Totals of some nodes. A silent node's last report counts; `silent` names such nodes."""
+    """Totals of some nodes. The last report of a silent node counts; `silent` names these nodes."""
 
     name: str = ""
     node_count: int = 0
@@ -46,7 +47,7 @@ class NodeTotals:
     data_bytes: int = 0
     in_time_bytes: int = 0
     oldest_scan_at_ms: int = NOTHING_TO_VERIFY
-    oldest_on: str = ""  # path and node, for display
+    oldest_on: str = ""  # path and node of the volume, for display
 
     @property
     def expected_count(self) -> int:
@@ -65,7 +66,7 @@ class NodeTotals:
         if view.health is NodeHealthState.HEALTHY:
             self.heard_count += 1
         elif view.node.op_state is GONE:
-            return  # a stopped node is neither room nor data
+            return  # a node that was stopped on purpose has neither space nor data
         for volume in volumes_of(view):
             self._add_volume(name, volume)
 

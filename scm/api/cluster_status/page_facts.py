@@ -1,7 +1,7 @@
-"""Everything that the cluster's pages show, as values of nearly one moment.
+"""All facts that the cluster's pages show, as values of nearly one moment.
 
-It is collected in portions, so that no call waits for it. A node may be shown as it was a tenth of
-a second before the containers were counted.
+The facts are collected in portions, so that no call waits for them. A node's facts may be a tenth
+of a second older than the counts of containers.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class CommandBacklog:
 
 @dataclass(frozen=True, slots=True)
 class FlaggedContainers:
-    """The number of containers with a condition, and the first of them."""
+    """The number of containers with a condition, and the first of these containers."""
 
     flag: Flag
     count: int
@@ -46,7 +46,7 @@ class ClusterOverview:
     works: Sequence[CommandBacklog]
     under_count: int  # containers waiting to be copied or rebuilt
     over_count: int
-    departures: Sequence[DepartureStatus]  # the first
+    departures: Sequence[DepartureStatus]  # the first departures
     departing_count: int
     named: Sequence[FlaggedContainers]
     past: StatusHistoryData

@@ -1,6 +1,7 @@
-"""Counts of commands carried out and their rates, updated as datanodes answer.
+"""Counts and rates of commands that datanodes carried out, updated as datanodes answer.
 
-In memory only: after a start the rates are unknown until something has been done.
+The counts are in memory only. After a start the rates are unknown until commands have been carried
+out.
 """
 
 from collections import Counter, deque
@@ -30,7 +31,7 @@ class CompletedWork:
 
 @dataclass(frozen=True, slots=True)
 class CompletionRate:
-    """Recent work of one kind; nothing is known of the time before `span_s`."""
+    """Recent work of one kind; nothing is known of the time earlier than `span_s` ago."""
 
     done_count: int = 0
     failed_count: int = 0
@@ -38,11 +39,12 @@ class CompletionRate:
     span_s: float = 0.0
 
     def bytes_per_s(self) -> float:
-        """Return the bytes moved per second; 0 if none were moved."""
+        """Return the bytes moved per second; 0 if no bytes were moved."""
         return self.moved_bytes / self.span_s if self.span_s else 0.0
 
     def left_s(self, count: int) -> float | None:
-        """Return how long `count` more take at this rate; None while it is unknown."""
+        """Return the estimated seconds to process `count` more items at this rate; None if the rate
+        is unknown."""
         if not count:
             return 0.0
         return count * self.span_s / self.done_count if self.done_count and self.span_s else None
@@ -102,7 +104,7 @@ class CommandProgress:
 
 
 def is_news(pending: PendingCommand | None, outcome: CommandOutcome) -> bool:
-    """Return True if this is a datanode's first answer to this command of ours."""
+    """Return True if this is a datanode's first answer to this command of the control plane."""
     return (
         pending is not None
         and not pending.is_answered

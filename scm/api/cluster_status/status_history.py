@@ -1,9 +1,7 @@
 """Keeps the history of the cluster: a sample every half minute, and every change of the verdict.
 
-    look ──► judged ──► sample, merged into its 5 minutes, hour and day
-                   └──► a turn, if the verdict is another than before
-
-A start is recorded as a change, because nothing was observed before it.
+Each sample is merged into its 5-minute interval, its hour and its day. A start of the control plane
+is recorded as a change of the verdict, because nothing was observed before the start.
 """
 
 from collections.abc import Sequence
@@ -39,7 +37,8 @@ class StatusHistoryData:
     verifications: Sequence[Verification] = ()
 
     def since_ms(self, verdict: DataVerdict, now_ms: int) -> int:
-        """Return since when the verdict has been the same; `now_ms` if it has just changed."""
+        """Return the time since which the verdict has been the same; `now_ms` if it has just
+        changed."""
         last = self.turns[-1] if self.turns else None
         return last.at_ms if last is not None and last.verdict is verdict else now_ms
 
@@ -67,7 +66,8 @@ class StatusHistory:
         done: tuple[int, int, int],
         now_s: float,
     ) -> None:
-        """Record a sample; `done` are the counts of done, failed and moved since the start."""
+        """Record a sample. `done` are the counts of done and failed commands, and the bytes moved,
+        since the start."""
         self._noted_at_s = now_s
         if self._is_first:
             self._is_first = False
@@ -96,7 +96,7 @@ class StatusHistory:
             change.remove(self._state.verifications, old.at_ms)
 
     def last_verified(self) -> LastVerification:
-        """Return the last verification's result, also one before our start."""
+        """Return the result of the last verification, which may be older than this start."""
         known = self._state.verifications.by_time()
         if not known:
             return LastVerification()
@@ -137,7 +137,7 @@ class StatusHistory:
 def sample_of(
     look: Look, verdict: DataVerdict, *, done: int, failed: int, moved_bytes: int
 ) -> StatusSample:
-    """Return a look reduced to the numbers that are kept."""
+    """Return the numbers of a look that are kept in the history."""
     sums, counts = look.sums, look.counts
     return StatusSample(
         level=0,

@@ -20,8 +20,8 @@ DAYS_SHOWN_MAX: Final = 21
 TURNS_SHOWN_MAX: Final = 10
 HOURS: Final = 1  # levels of samples
 DAYS: Final = 2
-WIDTH: Final = 1000  # of both pictures, in the units of the template
-HEIGHT_MAX: Final = 86  # of a bar
+WIDTH: Final = 1000  # size of both pictures, in the units of the template
+HEIGHT_MAX: Final = 86  # width of a bar
 WEEKS_D: Final = 21
 WEEKS_MS: Final = WEEKS_D * DAY_MS
 COLOURS: Final = {
@@ -37,7 +37,7 @@ WORDS: Final = {
 
 
 def history(past: StatusHistoryData, now_ms: int) -> dict[str, object]:
-    """Return the facts that the template of the history shows."""
+    """Return the facts that the history template shows."""
     begin_ms = now_ms - WEEKS_MS
     hours = past.samples[HOURS] if past.samples else ()
     days = past.samples[DAYS] if past.samples else ()
@@ -66,9 +66,8 @@ def history(past: StatusHistoryData, now_ms: int) -> dict[str, object]:
 def _ribbon(
     samples: Sequence[StatusSample], begin_ms: int
 ) -> list[tuple[DataVerdict, float, float]]:
-    """Return stretches of one verdict, with gaps where nothing was recorded: the verdict, the
-    place and the width.
-    """
+    """Return periods of one verdict as (verdict, position, width), with gaps where nothing was
+    recorded."""
     runs: list[tuple[DataVerdict, int, int]] = []
     for sample in samples:
         stop_ms = sample.at_ms + HOUR_MS
@@ -90,7 +89,8 @@ def _curve(
     value: Callable[[StatusSample], float | None],
     spoken: Callable[[float], str],
 ) -> dict[str, Any]:
-    """Return one number by the hour as bars from 0 to the largest; `spoken` formats the largest."""
+    """Return one number per hour as bars, scaled to the largest; `spoken` formats the largest
+    number."""
     points = [
         (_x(sample.at_ms, now_ms - WEEKS_MS), number)
         for sample in samples

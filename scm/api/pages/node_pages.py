@@ -11,7 +11,7 @@ from suture.observe.terminal_escape import short_id
 from suture.pages.html import render, templates
 
 NODES_A_PAGE: Final = 200
-VOLUMES_SHOWN_MAX: Final = 500  # of one node: an agent has 128 at most
+VOLUMES_SHOWN_MAX: Final = 500  # volumes of one node: an agent has 128 at most
 
 TEMPLATES: Final = templates("scm.api.pages")
 TEMPLATES.filters.update(query=lambda text: quote(text, safe=""), short_id=short_id)
@@ -25,7 +25,7 @@ TEMPLATES.globals.update(
 
 
 def rack_page(name: str, views: Sequence[NodeView], now_ms: int, page: int) -> bytes:
-    """Return the page of one rack, or of a part of it: pages are numbered from 0."""
+    """Return one page of the datanodes of a rack; pages are numbered from 0."""
     first = page * NODES_A_PAGE
     facts = {
         "now_ms": now_ms,

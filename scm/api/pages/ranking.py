@@ -30,14 +30,15 @@ class RankedVolume:
 
 
 def used_percent(capacity_bytes: int, available_bytes: int) -> int:
-    """Return the used share in per cent: everything that can no longer be written on."""
+    """Return the used share of a node in percent; space that can no longer be written counts as
+    used."""
     if not capacity_bytes:
         return 0
     return max(0, capacity_bytes - available_bytes) * 100 // capacity_bytes
 
 
 def fill_percent(volume: ReportedVolume) -> int:
-    """Return the used share of a volume; 0 for one that takes no new replicas."""
+    """Return the used share of a volume in percent; 0 for a volume that takes no new replicas."""
     return used_percent(volume.capacity_bytes, volume.available_bytes) * volume.takes_replicas
 
 
@@ -53,7 +54,7 @@ def worst_volumes(views: Iterable[NodeView], count: int) -> list[RankedVolume]:
 
 
 def worst_racks(racks: Sequence[NodeTotals], count: int) -> list[NodeTotals]:
-    """Return the most urgent racks; those without problems by name."""
+    """Return the most urgent racks. Racks without problems are sorted by name."""
     order = {id(rack): -place for place, rack in enumerate(racks)}
     return nlargest(
         count,
@@ -114,5 +115,6 @@ def _volume_weight(place: RankedVolume) -> tuple[int, ...]:
 
 
 def _staleness(at_ms: int) -> int:
-    """Return a number that grows with a verification's age; the lowest if nothing needs one."""
+    """Return a number that grows with the age of the verification; the lowest number if nothing
+    needs a verification."""
     return -(2**63) if at_ms == NOTHING_TO_VERIFY else -at_ms

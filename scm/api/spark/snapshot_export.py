@@ -46,7 +46,7 @@ no snapshot: it is written as the most there is."""
 
 @dataclass(frozen=True, slots=True)
 class PendingOp:
-    """A command's effect on one replica; `word` is a word of the judge (`health.words.OPS`)."""
+    """A command's effect on one replica. `word` is a word of the judge (`health.words.OPS`)."""
 
     command: PendingCommand
     word: str
@@ -56,7 +56,7 @@ class PendingOp:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotData:
-    """The exported state; frozen values only, so it can be written without any lock."""
+    """The exported state. All values are immutable, so it can be written without a lock."""
 
     as_of_ms: int
     term: int
@@ -97,19 +97,19 @@ class SnapshotExport:
 
     @property
     def place(self) -> str:
-        """The location at which a verifier finds the snapshot."""
+        """The path or address at which the verification finds the snapshot."""
         return self.address or str(self.path)
 
 
 def export(
     world: SnapshotData, directory: Path, *, keep_count: int, address: str = ""
 ) -> SnapshotExport:
-    """Write a snapshot under `directory`, upload it below `address` if given, and delete the oldest
-    beyond `keep_count` in both.
+    """Write a snapshot under `directory`, and upload it below `address` if that is given. In both
+    places delete the oldest snapshots beyond `keep_count`.
 
-    Raise UnavailableError(DISK_OUT_OF_SPACE) if it cannot be written; nothing of it is left then.
-    Raise as `snapshot_upload.publish` if it cannot be uploaded, and RefusedError without the extra
-    `scm`.
+    Raise UnavailableError(DISK_OUT_OF_SPACE) if the snapshot cannot be written; then nothing of it
+    remains. Raise the errors of `snapshot_upload.publish` if it cannot be uploaded. Raise
+    RefusedError if the packages of the extra `scm` are not installed.
     """
     try:
         from scm.api.spark.snapshot_upload import publish
@@ -168,8 +168,8 @@ def _container_rows(world: SnapshotData) -> Iterator[Row]:
         is_alive = container.state is ContainerState.OPEN and healthy.issuperset(container.pipeline)
         row = {
             **_OF_CONTAINER(container),
-            # From a clock that was ahead when it was written; nothing in a snapshot is later than
-            # itself.
+            # The snapshot is from a clock that was ahead. Nothing in a snapshot is later than its
+            # time.
             "state_since_ms": min(container.state_since_ms, world.as_of_ms),
             "replication_type": "EC" if container.scheme else "RATIS",
             "acknowledged_bcsid": world.acknowledged.get(container.container_id),
@@ -235,7 +235,8 @@ def _pending_row(op: PendingOp) -> Row:
 
 
 def _taken_from(noun: type, table: str) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that reads a table's columns from a value with fields of those names."""
+    """Return a function that reads a table's columns from a value whose fields have the same
+    names."""
     of_noun = {field.name for field in fields(noun)}
     names = tuple(column.name for column in TABLES[table] if column.name in of_noun)
     values_of = attrgetter(*names)
@@ -253,13 +254,13 @@ def _finished(directory: Path) -> list[Path]:
 
 
 def _delete_old(new: Path, keep_count: int) -> None:
-    """Delete the oldest snapshots, never the new one, whatever its clock says."""
+    """Delete the oldest snapshots, but never the new one, whatever time it has."""
     for path in _finished(new.parent)[:-keep_count]:
         if path != new:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove_unfinished(directory: Path) -> None:
-    """Remove the rest of a killed export; only one export runs at a time."""
+    """Remove the files of a killed export; only one export runs at a time."""
     for path in directory.glob(".*.building"):
         shutil.rmtree(path, ignore_errors=True)

@@ -1,10 +1,11 @@
 """Uploads a finished snapshot for Spark's workers: to an object store, HDFS, or a shared disk.
 
     <address>/<snapshot>/{containers,replicas,nodes,pending_ops}/part-…
-    <address>/<snapshot>/manifest.json     written last: no manifest, no snapshot
+    <address>/<snapshot>/manifest.json
 
-An object store cannot rename a directory. So an unfinished upload lies at its final place without a
-manifest, which every reader opens first. The next upload removes it.
+The manifest is written last, because an object store cannot rename a directory. A directory without
+a manifest is no snapshot: every reader opens the manifest first. The next upload removes an
+unfinished snapshot.
 """
 
 from pathlib import Path
@@ -17,15 +18,15 @@ from suture.wire.mapping.addresses import below, opened
 from suture.wire.mapping.file_systems import FsPath
 
 MANIFEST: Final = "manifest.json"
-PAGE_BYTES: Final = 4 * 1024**2  # in memory at once
+PAGE_BYTES: Final = 4 * 1024**2  # bytes in memory at once
 
 
 def publish(snapshot: Path, address: str, *, keep_count: int) -> str:
-    """Upload a finished snapshot below an address, remove the oldest there beyond `keep_count` and
-    unfinished ones; return its address.
+    """Upload a finished snapshot below an address, and return the snapshot's address. Remove
+    unfinished snapshots there, and the oldest ones beyond `keep_count`.
 
-    Raise RefusedError(INVALID_CONFIG) for an invalid address, UnavailableError if it cannot be
-    written; readers ignore the unfinished snapshot.
+    Raise RefusedError(INVALID_CONFIG) if the address is invalid, UnavailableError if the snapshot
+    cannot be written. Readers ignore the unfinished snapshot.
     """
     directory = opened(address)
     names = sorted(p.relative_to(snapshot).as_posix() for p in snapshot.rglob("*") if p.is_file())
@@ -49,7 +50,8 @@ def _copy(source: Path, target: FsPath) -> None:
 
 
 def _remove_old(directory: FsPath, newest: str, keep_count: int) -> None:
-    """Remove the oldest snapshots, and those before the newest without a manifest."""
+    """Remove the oldest snapshots, and the unfinished ones that are older than the newest
+    snapshot."""
     found = [one.place for one in directory.listed() if not one.is_file]
     ours = [place for place in found if place.name[:1].isdigit() and place.name <= newest]
     whole = [place for place in ours if (place / MANIFEST).is_file()]

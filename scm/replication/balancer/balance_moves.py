@@ -1,9 +1,9 @@
 """Chooses the replicas to move so that nodes are about equally full. Pure: facts in, moves out.
 
-A balancer as in HDFS and Ozone: a node is too full if its used share exceeds the cluster's by more
-than a threshold, and too empty in the opposite case. A move goes from a node above the average to
-one below it, and neither crosses the average. It never goes to a node that has a replica of the
-container, and never makes the spread over racks worse.
+The rules are those of the balancers of HDFS and Ozone. A node is too full if its used share exceeds
+the cluster's by more than a threshold, and too empty in the opposite case. A move goes from a node
+above the average to a node below it, and neither node crosses the average. The target has no
+replica of the container, and the spread over racks does not become worse.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +29,7 @@ class BalanceLimits:
 
 @dataclass(frozen=True, slots=True)
 class Movable:
-    """A replica of a healthy closed container about which nothing is pending."""
+    """A replica of a healthy closed container for which no command is pending."""
 
     container_id: int
     size_bytes: int
@@ -41,7 +41,7 @@ class Movable:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A replica to copy to another node and then remove at its source."""
+    """A replica to copy to another node and then to remove at its source."""
 
     container_id: int
     source_id: str
@@ -50,7 +50,7 @@ class Move:
 
 
 def used_share(node: TargetCandidate) -> float:
-    """Return the used or promised share of a node's capacity."""
+    """Return the share of a node's capacity that is used or promised."""
     return (node.used_bytes + node.scheduled_bytes) / max(1, node.capacity_bytes)
 
 
@@ -61,7 +61,7 @@ def average_share(nodes: Sequence[TargetCandidate]) -> float:
 
 
 def is_balanced(nodes: Sequence[TargetCandidate], threshold_percent: float) -> bool:
-    """Return True if no node is further from the average than the threshold."""
+    """Return True if no node differs from the average by more than the threshold."""
     average = average_share(nodes)
     return all(abs(used_share(n) - average) * 100 <= threshold_percent for n in nodes)
 
@@ -73,8 +73,8 @@ def plan(
 ) -> list[Move]:
     """Return the moves of one iteration; an empty list if the nodes are balanced or no move helps.
 
-    `nodes` are those in service that answer. `movable_on` is called for one node at a time, and its
-    result is read no further than needed.
+    `nodes` are those in service that answer. `movable_on` is called for one node at a time, and
+    only as many of its results are read as needed.
     """
     if is_balanced(nodes, limits.threshold_percent):
         return []
@@ -88,7 +88,7 @@ def plan(
 
 
 class _Iteration:
-    """The nodes as they would be after the moves chosen so far."""
+    """The nodes as they would be after the moves that were chosen so far."""
 
     def __init__(self, nodes: Sequence[TargetCandidate], limits: BalanceLimits) -> None:
         self.moves: list[Move] = []
@@ -103,9 +103,8 @@ class _Iteration:
         self._containers: set[int] = set()
 
     def sources(self) -> list[str]:
-        """Return the nodes to take from: too full ones, or any above average if some are
-        too empty.
-        """
+        """Return the source nodes: the nodes that are too full, or all nodes above the average if
+        some are too empty."""
         margin = self._limits.threshold_percent / 100
         shares = {name: used_share(node) for name, node in self._nodes.items()}
         fullest = sorted(shares, key=lambda name: (-shares[name], name))
@@ -115,7 +114,7 @@ class _Iteration:
         return too_full
 
     def is_open(self, source_id: str) -> bool:
-        """Return True if more may leave this node in this iteration."""
+        """Return True if more bytes may leave this node in this iteration."""
         return (
             len(self.moves) < MOVES_MAX
             and used_share(self._nodes[source_id]) > self._average
@@ -125,10 +124,10 @@ class _Iteration:
         )
 
     def try_move(self, source_id: str, movable: Movable) -> None:
-        """Choose a target for a replica, if one improves the balance.
+        """Choose a target for a replica and record the move, if a move improves the balance.
 
-        Each container takes part once, because a move invalidates the facts about its other
-        replicas.
+        Each container takes part once per iteration, because a move invalidates the facts about its
+        other replicas.
         """
         if movable.container_id in self._containers:
             return

@@ -1,14 +1,13 @@
-"""Runs the balancer: moves are LOW copies, each followed by a delete at its source.
+"""Runs the balancer: each move is a copy of priority LOW, followed by a delete at its source.
 
-    plan ──► copy, LOW ──a report shows it──► delete the source's ──► done
-       ▲                                                               │
-       └────────────────────── next iteration ◄────────────────────────┘
+When a report shows the copy, the source's replica is deleted. When all moves of an iteration are
+over, the next iteration begins. Deletes have no priority: a late delete loses no data, and there
+are no more deletes than copies.
 
-Deletes have no priority: a late one loses no data, and there are no more deletes than copies.
-
-An operator starts a run, and it ends by itself: balanced, no move helps, or enough iterations. It
-is not stored: after a restart of the control plane nothing moves until an operator starts a run
-again. A finished copy is then surplus, and the replication manager removes it.
+An operator starts a run. It ends when the nodes are balanced, no move helps, or the number of
+iterations is reached. A run is not stored. After a restart of the control plane, nothing moves
+until an operator starts a run again. A copy that was finished before the restart is then surplus,
+and the replication manager removes it.
 """
 
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ from scm.state.entities import CommandKind, CommandPriority, ContainerState
 from scm.state.state_access import locked
 from suture.errors import Code, RefusedError
 
-MOVE_S_MAX: Final = 65 * 60.0  # a slower move is no longer followed
+MOVE_S_MAX: Final = 65 * 60.0  # after that, a move is no longer followed
 LOOKED_AT_MAX: Final = 5_000  # replicas of one source per iteration
 LOOKED_AT_AT_ONCE: Final = 200
 MOVE: Final = "a move of the balancer"
@@ -55,7 +54,7 @@ class BalanceStatus:
     iteration: int = 0
     iteration_count_max: int = 0
     threshold_percent: float = 0.0
-    moves: tuple[Move, ...] = ()  # in progress; in a dry run, those of the first iteration
+    moves: tuple[Move, ...] = ()  # moves in progress; in a dry run, those of the first iteration
     moved_count: int = 0
     moved_bytes: int = 0
     message: str = ""
@@ -63,7 +62,7 @@ class BalanceStatus:
 
 
 class Balancer(ControlComponent):
-    """Runs at most one balancing at a time. Callers of `turn` hold the control plane's lock."""
+    """Balancer with at most one run at a time. Callers of `turn` hold the control plane's lock."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class Balancer(ControlComponent):
         self._removals = removals
         self._safe_mode = safe_mode
         self._run = BalanceStatus()
-        self._moves: dict[int, tuple[Move, float]] = {}  # and when each began
+        self._moves: dict[int, tuple[Move, float]] = {}  # with the time when each began
 
     @locked
     def status(self) -> BalanceStatus:
@@ -95,9 +94,10 @@ class Balancer(ControlComponent):
     def start(
         self, threshold_percent: float, iteration_count_max: int, *, dry_run: bool
     ) -> BalanceStatus:
-        """Start a run, or only return what its first iteration would move.
+        """Start a run; with a dry run, only return the moves of the first iteration.
 
-        Raise RefusedError(SAFE_MODE), and RefusedError(INELIGIBLE) while one is running.
+        Raise RefusedError(SAFE_MODE) in safe mode, and RefusedError(INELIGIBLE) while a run is in
+        progress.
         """
         if self._safe_mode.is_on:
             raise RefusedError(Code.SAFE_MODE, "cannot balance: the SCM is in safe mode")
@@ -116,15 +116,15 @@ class Balancer(ControlComponent):
 
     @locked
     def stop(self) -> BalanceStatus:
-        """Start no more moves; finish those that are already copied."""
+        """Start no more moves, and finish those whose copy exists."""
         if self._run.is_running:
             self._end("stopped by an operator")
         return self._status()
 
     def turn(self, change: StateChange) -> None:
-        """Advance the moves, and start the next iteration when all of this one are over.
+        """Advance the moves, and start the next iteration when all moves of this one are over.
 
-        If the change fails none of its commands exists, so everything is put back.
+        If the change fails, none of its commands exists, so the earlier progress is restored.
         """
         change.on_undo(partial(self._restore, self._run, dict(self._moves)))
         for move, began_s in list(self._moves.values()):
@@ -161,7 +161,7 @@ class Balancer(ControlComponent):
         )
 
     def _follow(self, change: StateChange, move: Move, began_s: float) -> None:
-        """Advance a move to its next step; drop it if it is over or failed."""
+        """Advance a move to its next step; drop it if it is done or has failed."""
         number = move.container_id
         is_late = self._clock.monotonic_s() - began_s > MOVE_S_MAX
         if self._state.commands.of_container(number) and not is_late:
@@ -226,7 +226,8 @@ class Balancer(ControlComponent):
         return self._cases.case(container)
 
     def _end(self, message: str, change: StateChange | None = None) -> None:
-        """End the run. Within a change, the end is logged once that is durable."""
+        """End the run. If this happens in a change, the end is logged after the change is
+        durable."""
         self._run = replace(self._run, is_running=False, message=message)
         tell = partial(_tell_end, self._run)
         tell() if change is None else change.on_commit(tell)

@@ -1,10 +1,10 @@
 """Converts the state to the judge's input: some containers and all facts about them, as columns.
 
-    replica table ──packed rows, as they lie──┐
-    containers, pending commands, holds ──────┴──► health.batch.ContainerBatch ──► health.judge
+A `ContainerBatch` contains the packed rows of the replica table unchanged, and the containers,
+pending commands and holds. `health.judge` evaluates it.
 
 Spark builds the same batch from a snapshot of the same moment (`spark_verify.tasks.judge_batches`).
-`suture-verify` checks for every container that both lead to the same verdict.
+`suture-verify` checks for every container that both batches lead to the same verdict.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence, Sized
@@ -56,10 +56,10 @@ _NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # if only rep
 
 
 def op_rows(pending: PendingCommand, state: StateDatabase) -> Iterator[tuple[str, str, int]]:
-    """Yield word, datanode and index for each replica that a command is about.
+    """Yield (word, datanode, index) for each replica that a command makes or removes.
 
-    A reconstruction makes several replicas; a copy has the index of its source. A command whose
-    effect reports show is no longer pending, and a copy to a datanode that is to leave does not
+    A reconstruction makes several replicas. A copy has the index of its source. A command whose
+    effect a report shows is no longer pending. A copy to a datanode that is going to leave does not
     count.
     """
     word = OP_WORDS.get(pending.kind)
@@ -93,7 +93,8 @@ class HealthBatchBuilder(ControlComponent):
     def of(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
     ) -> ContainerBatch:
-        """Return these containers, ascending, with their replicas and pending commands.
+        """Return the batch of these containers, ascending, with their replicas and pending
+        commands.
 
         The commands `without` are left out.
         """
@@ -124,7 +125,7 @@ class HealthBatchBuilder(ControlComponent):
         )
 
     def _ops(self, ids: Sequence[int], without: Collection[int]) -> list[tuple[int, str, str, int]]:
-        """Return (place of the container, word, datanode, index) for each pending command."""
+        """Return (position of the container, word, datanode, index) for each pending command."""
         commands, concerned = self._state.commands, self._state.commands.by_container
         return [
             (i, *row)
@@ -270,7 +271,7 @@ class HealthBatchBuilder(ControlComponent):
 
     @staticmethod
     def _those(ids: Sequence[int], is_so: Callable[[int], bool], rows: Sized) -> Bools:
-        """Return which containers satisfy `is_so`; evaluate none if there are no rows."""
+        """Return which containers satisfy `is_so`. If there are no rows, evaluate nothing."""
         if not len(rows):
             return np.zeros(len(ids), dtype=np.bool_)
         return np.array([is_so(number) for number in ids], dtype=np.bool_)

@@ -18,9 +18,8 @@ class HealthStates:
     """Containers about which nothing changed since their last look."""
 
     def of(self, container_id: int) -> str | None:
-        """Return the state as a word; None if it is unknown because the container waits for a
-        check.
-        """
+        """Return the health state as a word. Return None if it is unknown because the container
+        waits for a check."""
         if container_id not in self.judged:
             return None
         return self.unhealthy.get(container_id, HealthState.HEALTHY).name
@@ -43,16 +42,15 @@ AT_RISK: Final = frozenset(
 
 
 class UnhealthyContainers(dict[int, HealthState]):
-    """The states of containers that are not HEALTHY, with a maintained count of each state, because
-    a failed rack makes millions of them.
-    """
+    """The states of containers that are not HEALTHY. The number per state is maintained, because a
+    failed rack makes millions of such containers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[HealthState] = Counter()
 
     def note(self, found: Iterable[tuple[int, HealthState]]) -> None:
-        """Record the states of containers, including HEALTHY ones."""
+        """Record the states of containers; a HEALTHY container is removed."""
         for container_id, health in found:
             before = self.pop(container_id, None)
             if before is not None:

@@ -1,8 +1,8 @@
-"""Applies the judge to the current state: the health of containers, and the actions required.
+"""Applies the judge to the current state: the health of containers, and the required actions.
 
-    state ──scm.batches──► batch ──health.judge──► diagnosis, and rows of a plan by container
-
-A call costs some milliseconds regardless of its size, so evaluate many containers at once.
+`health_batches` converts containers to a batch, and `health.judge` returns a diagnosis, from which
+the rows of a plan are computed. A call costs some milliseconds regardless of its size, so evaluate
+many containers at once.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,10 +33,10 @@ UNNEEDED: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class HealthRow:
-    """The needs of a container by the rules, before targets and limits are considered."""
+    """An action that a container needs by the rules, before targets and limits are considered."""
 
     action: Action
-    priority: int  # smallest is most urgent
+    priority: int  # the smallest is the most urgent
     reason: str
     sources: tuple[str, ...]  # datanodes to copy or compute from, best first
     targets: tuple[str, ...]  # datanodes that must act on their replica
@@ -46,39 +46,37 @@ class HealthRow:
     doubts: Mapping[str, str] = field(default_factory=dict)  # objections to sources
 
     def doubts_about(self, *source_ids: str) -> str:
-        """Return the objections to some of its sources; empty if there are none."""
+        """Return a text with the objections to these sources; empty if there are none."""
         found = [f"{node}: {self.doubts[node]}" for node in source_ids if node in self.doubts]
         return f"; no better source than {'; '.join(found)}" if found else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationGaps:
-    """The evaluated containers that lack replicas, shards or last commits, or have surplus ones, or
-    shards with too many blocks.
-    """
+    """The evaluated containers with too few or too many replicas, with a missing last commit, or
+    with shards of different block counts."""
 
     under: Mapping[int, int]  # id -> priority of its most urgent need, smallest first
     over: frozenset[int]
-    uneven: frozenset[int] = frozenset()  # whole shards have different block counts
+    uneven: frozenset[int] = frozenset()  # closed shards have different block counts
     short: frozenset[int] = frozenset()  # closed, and the last commit is on no present datanode
 
 
 @dataclass(frozen=True, slots=True)
 class DepartureImpact:
-    """The needs of a container if nodes leave or go into maintenance."""
+    """The effect on a container if nodes leave or go into maintenance."""
 
     container_id: int
-    made_count: int  # replicas to make elsewhere
-    is_stuck: bool  # there is no source to make them from
+    made_count: int  # replicas to make on other nodes
+    is_stuck: bool  # there is no source for them
     is_locked: bool  # readable now, but not if the nodes were off now
 
 
 def losses_without(
     batch: ContainerBatch, rules: Rules, datanode_ids: Collection[str], op_state: OpState
 ) -> list[DepartureImpact]:
-    """Return the needs of containers if some of their nodes leave or go into maintenance,
-    ascending. Pure.
-    """
+    """Return the effect on each container if some nodes leave or go into maintenance, in ascending
+    order. Pure."""
     after = diagnose(as_if_told(batch, datanode_ids, op_state), rules)
     return losses(after, locked_out(view(batch), batch.nodes.among(datanode_ids)))
 
@@ -86,7 +84,7 @@ def losses_without(
 def as_if_told(
     batch: ContainerBatch, datanode_ids: Collection[str], op_state: OpState
 ) -> ContainerBatch:
-    """Return a batch with some of its nodes in another operational state. Pure."""
+    """Return a batch in which some nodes have another operational state. Pure."""
     nodes, is_named = batch.nodes, batch.nodes.among(datanode_ids)
     is_resting = op_state is OpState.IN_MAINTENANCE
     told = replace(
@@ -98,9 +96,8 @@ def as_if_told(
 
 
 def losses(after: Diagnosis, is_locked: Bools) -> list[DepartureImpact]:
-    """Return the needs of containers from their state `after` nodes began to leave, and which would
-    be unreadable if the nodes were off. Pure.
-    """
+    """Return the effect on each container. `after` is the diagnosis with the nodes leaving.
+    `is_locked` marks the containers that would be unreadable if the nodes were off. Pure."""
     actions = plan(scene_of(after))
     copied, rebuilt = (
         np.isin(np.arange(after.view.rows.count), actions.container[actions.action == action])
@@ -121,7 +118,7 @@ def losses(after: Diagnosis, is_locked: Bools) -> list[DepartureImpact]:
 
 
 class LiveHealthJudge:
-    """Calls the judge. Callers hold the control plane's lock."""
+    """Calls the judge on the current state. Callers hold the control plane's lock."""
 
     def __init__(self, batches: HealthBatchBuilder) -> None:
         self._batches = batches
@@ -137,42 +134,38 @@ class LiveHealthJudge:
     def rows(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
     ) -> dict[int, list[HealthRow]]:
-        """Return the needs of containers, most urgent first, leaving the commands `without` out.
-        Containers that need nothing are omitted.
-        """
+        """Return the actions that containers need, most urgent first, as if the commands `without`
+        did not exist. Containers that need nothing are omitted."""
         if not container_ids:
             return {}
         batch = self._batches.of(container_ids, without=without)
         return _planned(diagnose(batch, self._batches.rules()))
 
     def summarize_health(self, container_ids: Collection[int]) -> tuple[Diagnosis, ReplicationGaps]:
-        """Return the diagnosis of each container, ascending, and which have missing or surplus
-        replicas.
-        """
+        """Return the diagnosis of each container, ascending, and the containers with gaps."""
         found = self.diagnose(container_ids)
         lacks = _lacks(found) if found.flags.any() else ReplicationGaps({}, frozenset())
         return found, replace(lacks, uneven=_uneven(found.view), short=_short(found.view))
 
     def health_without(self, container_id: int, datanode_id: str) -> HealthState:
-        """Return a container's health without one datanode's replica."""
+        """Return the health that a container would have without one datanode's replica."""
         batch = self._batches.of([container_id])
         left = without(batch, batch.nodes.among([datanode_id])[batch.replicas.node])
         return HealthState(int(diagnose(left, self._batches.rules()).verdicts.state[0]))
 
     def removals(self, container_ids: Collection[int]) -> Removals:
-        """Return what may be removed of containers, by what remains without it."""
+        """Return a `Removals`, which decides which replicas of these containers may be removed."""
         return Removals(view(self._batches.of(container_ids)), self._batches.rules())
 
     def copy_count(self, container_id: int, *, without: Collection[str] = ()) -> int:
-        """Return how many whole and equal copies, or indexes with a whole shard, a container has on
-        other datanodes than those `without`.
+        """Return the number of whole and equal copies of a container, without the datanodes in
+        `without`. For an erasure-coded container, return the number of indexes with a whole shard.
         """
         return self.removals([container_id]).copy_count(container_id, without=without)
 
     def healthy(self, container_ids: Iterable[int]) -> dict[int, frozenset[str]]:
-        """Return the HEALTHY ones among these containers, each with the datanodes whose replica is
-        whole, not excluded, and has no objection.
-        """
+        """Return the HEALTHY containers among these. Each is mapped to the datanodes whose replica
+        is whole, not excluded, and without objection."""
         found = self.diagnose(list(container_ids))
         batch = found.view.batch
         is_well = (found.verdicts.state == HealthState.HEALTHY)[found.view.rows.owner]
@@ -185,9 +178,8 @@ class LiveHealthJudge:
         return {number: frozenset(names) for number, names in well.items()}
 
     def obstacles(self, container_ids: Collection[int]) -> dict[int, str]:
-        """Return the containers that need their leaving or resting nodes, and the reasons
-        (`health.departure.HELD_BY`).
-        """
+        """Return the containers that still need a node that leaves or is in maintenance, with the
+        reasons (`health.departure.HELD_BY`)."""
         if not container_ids:
             return {}
         found = self.diagnose(container_ids)
@@ -209,9 +201,8 @@ class LiveHealthJudge:
     def sources(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
     ) -> dict[int, HealthRow]:
-        """Return the copy sources of each container that is not erasure-coded: those in its plan
-        rows or, if it needs nothing, all possible ones.
-        """
+        """Return the possible copy sources of each container: those of its plan rows, or all
+        possible ones if it needs no copy."""
         if not container_ids:
             return {}
         batch = self._batches.of(container_ids, without=without)
@@ -249,9 +240,8 @@ def _copy(found: Diagnosis, rows: Sequence[int]) -> HealthRow:
 
 
 def _lacks(found: Diagnosis) -> ReplicationGaps:
-    """Return the plan's findings for whole containers; computing its rows would cost more than the
-    plan.
-    """
+    """Return the containers with missing or surplus replicas, directly from the plan's columns. To
+    build its rows would cost more than the plan."""
     actions = plan(scene_of(found))
     ids = found.view.batch.containers.container_id
     is_made = np.isin(actions.action, MADE)
@@ -266,9 +256,9 @@ def _lacks(found: Diagnosis) -> ReplicationGaps:
 
 
 def _uneven(view: BatchView) -> frozenset[int]:
-    """Return the erasure-coded containers in which a closed shard has more live blocks than another
-    although no delete is pending. It may have missed a delete, which its root does not show.
-    """
+    """Return the erasure-coded containers with closed shards of different block counts although no
+    delete is pending. The shard with more blocks may have missed a delete, which its root does not
+    show."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     shards = (
         view.is_shard & view.is_present & (replicas.state == SharedState.CLOSED) & replicas.has_root
@@ -282,9 +272,8 @@ def _uneven(view: BatchView) -> frozenset[int]:
 
 
 def _short(view: BatchView) -> frozenset[int]:
-    """Return the closed containers that have replicas but none with the last commit, because its
-    holder died or lost its disk.
-    """
+    """Return the closed containers that have replicas but none with the last commit, because the
+    datanode with that commit died or lost its disk."""
     containers, replicas = view.batch.containers, view.batch.replicas
     last = view.rows.highest(replicas.bcsid, NO_BCSID, view.is_present)
     is_short = (containers.state == SharedState.CLOSED) & (last < containers.sequence_id)
@@ -292,9 +281,8 @@ def _short(view: BatchView) -> frozenset[int]:
 
 
 def _planned(found: Diagnosis) -> dict[int, list[HealthRow]]:
-    """Return the needs of containers, most urgent first; containers that need nothing are
-    omitted.
-    """
+    """Return the actions that containers need, most urgent first. Containers that need nothing are
+    omitted."""
     ids = found.view.batch.containers.container_id.tolist()
     needs: dict[int, list[HealthRow]] = {}
     for place, row in _rows(plan(scene_of(found)), found):

@@ -1,1 +1,3 @@
-"""Parts of the replication manager: its queue, shards to rebuild, and replicas to remove."""
+"""Parts of the replication manager: its queue, the rebuilding of shards, and the removal of
+replicas.
+"""

@@ -1,10 +1,11 @@
 """Orders the rebuilding of lost shards of erasure-coded containers.
 
-    the judge's row ──► targets, one a shard ──► one command to the least loaded target
+A row of the judge lists the lost shards. A target datanode is chosen for each lost shard. One
+command, to the least loaded target, rebuilds all of them, because it reads as many shards as there
+are data shards whatever the number of targets.
 
-One command rebuilds all lost shards: it reads as many shards as there are data shards, whatever the
-number of targets. The judge decides which are lost and which are read, and again when the command
-is sent.
+The judge decides which shards are lost and which are read. It decides again when the command is
+sent.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from scm.replication.health.live_judge import HealthRow, LiveHealthJudge
 from scm.state.database import StateChange
 from scm.state.entities import CommandKind, PendingCommand
 
-QUIET_S: Final = 10.0  # after an order, until reports show what it made
+QUIET_S: Final = 10.0  # pause after an order, until reports show the rebuilt shards
 
 _ABOUT_SHARDS: Final = frozenset({CommandKind.REPLICATE, CommandKind.RECONSTRUCT})
 
@@ -30,7 +31,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class Reconstructor(ControlComponent):
-    """Keeps erasure-coded containers whole. Callers hold the control's lock."""
+    """Orders reconstructions and copies of shards. Callers hold the control plane's lock."""
 
     def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
         super().__init__(basis)
@@ -47,10 +48,11 @@ class Reconstructor(ControlComponent):
         count_max: int,
         is_in_place: bool = False,
     ) -> bool:
-        """Order what a container lacks, as far as possible now; return True if that is all.
+        """Order a reconstruction of the lost shards, as far as possible now. Return True if nothing
+        more needs to be ordered.
 
-        Earlier orders count as done: the container comes back here if they fail. `is_in_place` lets
-        a shard be rebuilt where a reconstruction left it unfinished.
+        A pending reconstruction counts as done; if it fails, the container is queued again.
+        `is_in_place` allows a target that has an unfinished shard from an earlier reconstruction.
         """
         if self._is_under_way(case):
             return True
@@ -59,9 +61,8 @@ class Reconstructor(ControlComponent):
         return self._rebuild(change, case, lost, count_max, is_in_place=is_in_place)
 
     def needed(self, commands: Sequence[PendingCommand]) -> set[int]:
-        """Return the ids of the shard commands that would still be right if none of them were
-        pending; also record their sources.
-        """
+        """Return the ids of those commands about shards that the judge would order again if none of
+        them were pending. Also record the sources of these commands."""
         mine = [c for c in commands if c.kind in _ABOUT_SHARDS and self.is_coded(c)]
         rows = self._judge.rows(
             {c.container_id for c in mine}, without={c.command_id for c in mine}
@@ -90,9 +91,8 @@ class Reconstructor(ControlComponent):
         return container is not None and bool(container.scheme)
 
     def addressed(self, command: PendingCommand) -> PendingCommand:
-        """Return a command as it is sent: with the erasure code and, for a reconstruction, the
-        sources that `needed` recorded.
-        """
+        """Return a command as it is sent: with the erasure code, and for a reconstruction with the
+        sources that `needed` recorded."""
         container = self._state.containers.get(command.container_id)
         if container is None or not container.scheme:
             return command
@@ -106,7 +106,7 @@ class Reconstructor(ControlComponent):
         )
 
     def _is_quiet(self, container_id: int) -> bool:
-        """Return True if a rebuild was just ordered, or failed recently."""
+        """Return True if a rebuild of the container was just ordered, or failed recently."""
         ordered_at_s = self._ordered_at_s.get(container_id)
         if ordered_at_s is not None:
             if self._clock.monotonic_s() - ordered_at_s < QUIET_S:
@@ -156,7 +156,7 @@ class Reconstructor(ControlComponent):
     def _targets(
         self, case: ContainerContext, lost: tuple[int, ...], size_bytes: int, excluded: set[str]
     ) -> list[str]:
-        """Choose a node for each lost shard, as far as there are enough."""
+        """Choose a node for each lost shard; fewer nodes if there are not enough."""
         candidates = [
             candidate
             for candidate in self._cases.candidates()
@@ -177,7 +177,7 @@ class Reconstructor(ControlComponent):
 def _unfinished(case: ContainerContext, lost: tuple[int, ...]) -> set[str]:
     """Return the nodes that may rebuild their bad shard in place.
 
-    They refuse unless it was left unfinished by an earlier reconstruction.
+    These nodes refuse the command unless an earlier reconstruction left the shard unfinished.
     """
     return {
         p.datanode_id

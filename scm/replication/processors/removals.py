@@ -1,9 +1,8 @@
-"""Removes surplus replicas, and bad ones where there is no other place for a good one.
+"""Removes surplus replicas. Also removes bad replicas if no other node has room for a good one.
 
-    over queue ──one of each container in a round──► delete ──► looked at again when it leaves
-
-The judge decides what is removed. This module orders it within the limits of each datanode and of
-the cluster, and never for an excluded replica.
+In each round, one replica of each container is removed. The container is checked again when the
+replica is gone. The judge decides which replicas are removed. This module orders the deletes within
+the limits of each datanode and of the cluster, and never for an excluded replica.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -22,7 +21,7 @@ from scm.state.database import StateChange
 from scm.state.entities import CommandKind, Container, Replica
 
 ATTEMPTS_PER_TURN: Final = 500
-ATTEMPTS_AT_ONCE: Final = 100  # while the lock is held
+ATTEMPTS_AT_ONCE: Final = 100  # containers per portion, while the lock is held
 
 _log = structlog.get_logger("suture.scm")
 
@@ -34,8 +33,8 @@ class OverReplicatedProcessor(ControlComponent):
         super().__init__(basis)
         self._judge = judge
         self._queue = ReplicationQueue(self._has_room)
-        self._due: list[int] = []  # of this step: not tried in this round
-        self._next: list[int] = []  # of this step: may have more to delete
+        self._due: list[int] = []  # containers of this step that were not tried yet
+        self._next: list[int] = []  # containers of this step with perhaps more to delete
 
     @property
     def over(self) -> Mapping[int, tuple[int, int]]:
@@ -43,15 +42,15 @@ class OverReplicatedProcessor(ControlComponent):
         return self._queue.found
 
     def note(self, looked_at: Set[int], over: Set[int]) -> None:
-        """Update which of the checked containers have too many replicas."""
+        """Record which of the checked containers have too many replicas."""
         self._queue.discard((self.over.keys() & looked_at) - over)
         for container_id in over:
             self._queue.put(container_id, 0)
 
     def make_room(self, change: StateChange, case: ContainerContext) -> bool:
-        """Remove a bad or duplicate replica if no other node has room for a missing one.
+        """Remove a bad or duplicate replica if no other node has room for a missing replica.
 
-        Return True if one is removed.
+        Return True if a removal was ordered.
         """
         container = case.container
         if container.scheme:
@@ -89,9 +88,8 @@ class OverReplicatedProcessor(ControlComponent):
         self._next = []
 
     def serve(self, change: StateChange) -> bool:
-        """Order removals for a few containers, one replica each per round; return False if none is
-        left.
-        """
+        """Order removals for a few containers, one replica each per round; return False if no
+        container is left."""
         if not self._due:
             self._due, self._next = self._next, []
         portion = self._due[:ATTEMPTS_AT_ONCE]
@@ -120,7 +118,7 @@ class OverReplicatedProcessor(ControlComponent):
         weight, tries = self.over[container_id]
         self._queue.put_back(
             container_id, weight=weight, tries=tries + 1
-        )  # others first; it has more
+        )  # other containers come first; this one has more to delete
         if not is_ordered:
             self._queue.sleep(container_id, row.targets)
         return is_ordered
@@ -137,9 +135,8 @@ class OverReplicatedProcessor(ControlComponent):
         why: str,
         keep_count: int,
     ) -> bool:
-        """Order the removal of a replica. Return False while it is excluded, its node is at its
-        limit, or a delete of its container recently failed or was rejected.
-        """
+        """Order the removal of a replica. Return False if it is excluded, if its node is at its
+        limit, or if a delete of its container recently failed or was rejected."""
         if self._state.holds.get((container.container_id, datanode_id)) is not None:
             return False  # kept until the hold is released
         is_cooling = self._commands.is_cooling(CommandKind.DELETE, container.container_id)
@@ -165,9 +162,9 @@ class OverReplicatedProcessor(ControlComponent):
 
 
 def is_kept(container: Container, replica: Replica) -> bool:
-    """Return True if a replica is being made, or may yet be closed as a whole copy: it has all
-    commits. The judge does not know this of a replica that could not be loaded.
-    """
+    """Return True if a replica must not be removed. Either it is being made, or it has all commits
+    and may still be closed as a whole copy. The judge does not know this of a replica that could
+    not be loaded."""
     may_close = replica.state is ReplicaState.QUASI_CLOSED and not container.scheme
     may_close &= replica.bcsid >= container.sequence_id
     return may_close or replica.state is ReplicaState.RECOVERING

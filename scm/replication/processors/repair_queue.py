@@ -1,19 +1,22 @@
-"""The queue of containers to repair: most urgent first, skipping those that must wait.
+"""The queue of containers to repair, most urgent first, without those that must wait.
 
-    put ──► in order ──choose──► tried ──put_back, a little less urgent──► in order
-               ▲                   └──all its datanodes are busy──► asleep ──┐
-               ├──────────────────── one of them has room ───────────────────┘
-               └── woken ◄── at rest ◄── there is no datanode for it
+A step chooses the most urgent containers and tries them. A container that could not be repaired is
+put back, a little less urgent. Two kinds of containers are not chosen:
 
-A step costs what it chooses, plus one check of each datanode that containers sleep for, regardless
-of the queue's length: after a rack failure that may be a million containers.
+- A container sleeps if all datanodes that could do the work are busy. It wakes when one of them has
+  room.
+- A container rests if no datanode is suitable. It wakes when another datanode becomes suitable.
+
+The cost of a step is that of the containers it chooses, plus one check of each datanode that
+containers sleep for. It does not depend on the length of the queue, which may be a million after a
+rack failure.
 """
 
 from collections.abc import Callable, Collection, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-SLACK: Final = 1_000  # outdated entries of the heap before it is rebuilt
+SLACK: Final = 1_000  # outdated heap entries before the heap is rebuilt
 
 
 class ReplicationQueue:
@@ -29,7 +32,7 @@ class ReplicationQueue:
         self._datanodes: dict[int, tuple[str, ...]] = {}  # that were all busy at the last try
         self._asleep: set[int] = set()
         self._asleep_for: dict[str, set[int]] = {}
-        self._resting: set[int] = set()  # asleep: no present datanode suits them
+        self._resting: set[int] = set()  # asleep, because no present datanode is suitable
 
     def __len__(self) -> int:
         return len(self.found)
@@ -38,9 +41,9 @@ class ReplicationQueue:
         return container_id in self.found
 
     def put(self, container_id: int, weight: int) -> None:
-        """Queue a container that was just checked; if it is queued, keep its place.
+        """Queue a container that was just checked. If it is already queued, it keeps its position.
 
-        The datanodes it waited for are dropped, because it may have others now.
+        It no longer sleeps for datanodes, because others may be suitable now.
         """
         known = self.found.get(container_id)
         is_awake = container_id not in self._asleep
@@ -52,11 +55,11 @@ class ReplicationQueue:
         self._enter(container_id)
 
     def put_back(self, container_id: int, *, weight: int, tries: int) -> None:
-        """Queue a container again that was chosen and tried in this step."""
+        """Queue a container again that this step chose and tried."""
         self.found[container_id] = (weight, tries)
 
     def discard(self, container_ids: Iterable[int]) -> None:
-        """Remove containers, if they are queued."""
+        """Remove containers from the queue, if they are in it."""
         for container_id in container_ids:
             if self.found.pop(container_id, None) is not None:
                 self._forget_datanodes(container_id)
@@ -87,7 +90,8 @@ class ReplicationQueue:
             self._asleep_for.setdefault(datanode_id, set()).add(container_id)
 
     def rest(self, container_id: int) -> None:
-        """Do not choose a container until all resting ones are woken, or it is checked again."""
+        """Do not choose a container until `wake_resting` is called or the container is checked
+        again."""
         self._forget_datanodes(container_id)
         self._asleep.add(container_id)
         self._resting.add(container_id)
@@ -98,16 +102,15 @@ class ReplicationQueue:
         return bool(self._resting)
 
     def wake_resting(self) -> None:
-        """Queue the resting containers again: there may be a datanode for them now."""
+        """Queue the resting containers again, because a datanode may be suitable now."""
         resting, self._resting = self._resting, set()
         self._asleep -= resting
         for container_id in resting:
             self._enter(container_id)
 
     def sleeps_again(self, container_id: int) -> bool:
-        """Return True if all datanodes that a container last slept for are busy again; it sleeps
-        then.
-        """
+        """Return True if all datanodes for which a container last slept are busy again; the
+        container then sleeps again."""
         datanode_ids = self._datanodes.get(container_id, ())
         if not datanode_ids or any(map(self._has_room, datanode_ids)):
             return False

@@ -1,14 +1,13 @@
-"""Reconciles differing or damaged replicas on the control plane's own decision.
+"""Reconciles differing or damaged replicas without a plan, on the control plane's own decision.
 
-    look ──judge──► wanted ──settled, no pending delete──► reconcile, within the datanodes' limits
+The orders are the same that the judge writes into a plan of Spark. An order waits until the reports
+that caused it have settled, because replicas differ for a moment while they carry out the same
+command one after the other. An order also waits while a delete is pending. Replicas that differ
+only in tombstones wait longer, because a pending delete explains such a difference.
 
-The orders are those that the judge writes into a plan of Spark's, but without Spark. They wait
-until the reports behind them have settled, because replicas differ for a moment while they carry
-out the same command one after the other. Replicas that differ only in tombstones wait longer,
-because a pending delete explains that. The guard against loops is shared
-(`scm.replication.reconcile.reconcile_scheduler`): after a few commands that changed nothing, only
-an operator can retry. A contradiction alone also needs an operator; other damage of the same
-container is repaired.
+The limit of retries is shared with plans (`scm.replication.reconcile.reconcile_scheduler`). After a
+few commands that changed nothing, only an operator can retry. A contradiction alone also needs an
+operator; other damage of the same container is repaired.
 """
 
 from collections.abc import Iterable
@@ -24,7 +23,7 @@ from scm.state.database import StateChange
 from suture.errors import Code
 
 ORDERS_PER_TURN: Final = 500
-ORDERS_AT_ONCE: Final = 25  # while the lock is held
+ORDERS_AT_ONCE: Final = 25  # containers per portion, while the lock is held
 
 _CONTRADICT: Final = 1 << REASONS.index("replicas contradict each other")
 _TOMBSTONES: Final = 1 << REASONS.index("tombstones differ")
@@ -41,16 +40,16 @@ class AutoReconcile(ControlComponent):
         self._reconciles = reconciles
         self._due_s: dict[int, float] = {}
         self._reasons: dict[int, int] = {}
-        self._chosen: list[int] = []  # of this step: not tried yet
+        self._chosen: list[int] = []  # containers of this step that were not tried yet
 
     def note(self, found: Diagnosis) -> None:
-        """Record which of these containers the judge would have reconciled, and why."""
+        """Record which of these containers the judge would reconcile, and why."""
         if not self._is_on:
             return
         now_s = self._clock.monotonic_s()
         ids, reasons = found.view.batch.containers.container_id, found.reconciles.reasons
         is_due = found.reconciles.is_wanted & (reasons != _CONTRADICT)
-        if self._reasons:  # nearly all containers: there is nothing to forget
+        if self._reasons:  # true for nearly all containers
             for container_id in self._reasons.keys() & set(ids[~is_due].tolist()):
                 self._due_s.pop(container_id, None)
                 del self._reasons[container_id]
@@ -68,9 +67,8 @@ class AutoReconcile(ControlComponent):
         self._chosen = list(islice(due, ORDERS_PER_TURN))
 
     def serve(self, change: StateChange) -> bool:
-        """Order the next few; those that cannot be ordered now are retried. Return False if none is
-        left.
-        """
+        """Order reconciles of the next few containers. Those that cannot be ordered now are
+        retried. Return False if no container is left."""
         portion = self._chosen[:ORDERS_AT_ONCE]
         del self._chosen[:ORDERS_AT_ONCE]
         for container_id in portion:
@@ -83,7 +81,8 @@ class AutoReconcile(ControlComponent):
         return bool(portion)
 
     def _order(self, change: StateChange, container_id: int) -> bool:
-        """Order one; return False if it should be retried although its replicas do not change.
+        """Order one reconcile. Return False if it should be retried although the replicas do not
+        change.
 
         A container that may not be reconciled has no targets. It is due again when a replica or the
         health of a node changes.

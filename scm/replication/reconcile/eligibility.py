@@ -1,11 +1,12 @@
 """Decides whether a container may be reconciled, and which replicas take part. Pure.
 
-The order of the checks is Ozone's, and the words are those of the judge
-(`health.reconcile_eligibility`), which evaluates millions. Here one container is evaluated, with
-its participants, when a command is sent; a test compares the two. Beyond Ozone, a peer must be
-reachable and have a tree. A container without such a peer is rejected, because a command that
-cannot do anything only takes up its queue. A replica that cannot take part (OPEN, CLOSING,
-RECOVERING, not loadable) is left out and blocks no other.
+The order of the checks is Ozone's. The words are those of the judge
+(`health.reconcile_eligibility`), which evaluates millions of containers. This module evaluates one
+container, with its participants, when a command is sent. A test compares both.
+
+Unlike Ozone, a peer must be reachable and have a tree. A container without such a peer is rejected,
+because a command that can do nothing only occupies the queue. A replica that cannot take part
+(OPEN, CLOSING, RECOVERING, not loadable) is left out and does not block other replicas.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +35,8 @@ class Eligibility(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Participants:
-    """The datanodes that reconcile (`targets`), each with every peer but itself."""
+    """The datanodes that reconcile (`targets`). The peers of each are all peers but the target
+    itself."""
 
     eligibility: Eligibility
     message: str

@@ -1,8 +1,8 @@
 """Checks plan rows from the Spark job against the current state. Pure.
 
-A plan is advice about a snapshot. Since then replicas may come, go, change state and get new trees.
-A row is acted on only if its container looks exactly as in the plan. Differences are named, so that
-an operator can tell a changed cluster from a broken planner.
+A plan is based on a snapshot. Since the snapshot, replicas may appear, disappear, change state and
+get new trees. A row is applied only if its container looks exactly as in the plan. The differences
+are named, so that an operator can distinguish a changed cluster from a broken planner.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,12 +14,12 @@ from scm.replication.reconcile.eligibility import Eligibility, Participants, jud
 from scm.state.entities import CommandKind, Container, Replica
 from suture.errors import Code
 
-ASKED_FOR: Final = "an operator asked for it"  # replaces a reason; the audit log has the operator
+ASKED_FOR: Final = "an operator asked for it"  # replaces a reason; the audit log names the operator
 
 
 @dataclass(frozen=True, slots=True)
 class PlanReplica:
-    """A replica as the plan saw it; `root` is None if it had no tree."""
+    """A replica as the planner saw it; `root` is None if it had no tree."""
 
     datanode_id: str
     state: ReplicaState
@@ -31,7 +31,8 @@ ACTIONS: Final = ("reconcile", "replicate", "delete", "close", "reconstruct")
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """An action that the plan wants for one container, with the replicas it was made for."""
+    """An action that the plan requests for one container, with the replicas for which it was
+    computed."""
 
     container_id: int
     replicas: tuple[PlanReplica, ...]  # reconcile: all of them
@@ -45,7 +46,7 @@ class PlanRow:
 
     @property
     def why(self) -> str:
-        """The reason recorded for its commands."""
+        """The reason recorded for the commands of this row."""
         return f"plan: {self.reason}" if self.reason else "plan"
 
 
@@ -63,11 +64,11 @@ class PlannedCommand:
 
 @dataclass(frozen=True, slots=True)
 class LostCommit:
-    """A commit that a container loses by being closed, and its key if known."""
+    """A commit that a container loses when it is closed, and its key if known."""
 
     bcsid: int
     local_id: int = 0  # of its block; 0: unknown
-    key: str = ""  # the key that needs the block; empty: none, so it was never acknowledged
+    key: str = ""  # the key that needs the block; empty: never acknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class ContainerDecision:
     world: int = 0
     given_up: tuple[LostCommit, ...] = ()  # the first of them
     given_up_count: int = 0
-    acknowledged_count: int = 0  # commits among them that a client was told are stored
+    acknowledged_count: int = 0  # number of these commits that were acknowledged to a client
 
 
 def check(
@@ -94,9 +95,10 @@ def check(
     is_reachable: Callable[[str], bool],
     dead: Collection[str] = (),
 ) -> ContainerDecision | Participants:
-    """Return the participants if the row still matches the state, else why it is not acted on.
+    """Return the participants if the row still matches the state, otherwise the reason for
+    rejecting it.
 
-    The last reports of `dead` nodes are ignored, here and in the row.
+    The last reports of `dead` nodes are ignored, in the state and in the row.
     """
     replicas = [r for r in replicas if r.datanode_id not in dead]
     row = replace(row, replicas=tuple(r for r in row.replicas if r.datanode_id not in dead))
@@ -112,7 +114,7 @@ def check(
 def _changes(
     row: PlanRow, replicas: Sequence[Replica], is_reachable: Callable[[str], bool]
 ) -> list[str]:
-    """Return the differences from the plan.
+    """Return the differences between the state and the plan.
 
     A replica on an unreachable node may be absent from the plan, because the planner counts only
     nodes that can take part. Replicas that the plan names must exist.

@@ -1,9 +1,9 @@
 """Orders reconciles, and limits how often they are retried.
 
-Reconcile has a budget of its own (`scm.cluster.commands.command_limits`), one order per container
-and cooldown, and a guard against loops: replicas that cannot become equal are not compared for
-ever. The minority is reconciled first, so that the replicas it is repaired from are not busy
-themselves.
+Reconciles have their own limit of commands per datanode (`scm.cluster.commands.command_limits`). A
+container gets one order per pause. Replicas that cannot become equal are not compared for ever: the
+number of retries without a change is limited. The minority of the replicas is reconciled first, so
+that the replicas from which they are repaired are not busy themselves.
 """
 
 import zlib
@@ -33,17 +33,17 @@ from suture.runtime.backoff import backoff_s
 COOLDOWN: Final = "COOLDOWN"
 NO_PROGRESS: Final = "NO_PROGRESS"
 EXCLUDED: Final = "EXCLUDED"
-TRIES_MAX: Final = 3  # complete reconciles by plans or healing while the replicas do not change
+TRIES_MAX: Final = 3  # complete reconciles for plans or healing while the replicas do not change
 
 
 @dataclass(frozen=True, slots=True)
 class _Tries:
-    """Reconciles of one container while its replicas did not change."""
+    """Reconciles of one container since its replicas last changed."""
 
     world: int
     count: int  # orders that at least one datanode completed
     at_s: float
-    is_counted: bool = False  # the newest order is counted
+    is_counted: bool = False  # whether the newest order is counted
 
 
 class ReconcileScheduler(ControlComponent):
@@ -71,11 +71,11 @@ class ReconcileScheduler(ControlComponent):
         why: str = "",
         dry_run: bool,
     ) -> ContainerDecision:
-        """Order a reconcile of a container for a plan, if it is not too soon.
+        """Order a reconcile of a container for a plan, unless it is too early.
 
         `why` replaces the plan's reason when the control plane orders it itself.
 
-        An excluded replica gets no order, though peers may still read verified data from it.
+        An excluded replica gets no order, although peers may still read verified data from it.
         """
         container_id = row.container_id
         left_s = self._cooldown_left_s(container_id)
@@ -112,16 +112,16 @@ class ReconcileScheduler(ControlComponent):
         return decision
 
     def peers_of(self, command: PendingCommand) -> tuple[str, ...]:
-        """Return the peers that a reconcile command names now; empty if it is not eligible."""
+        """Return the peers that a reconcile command names now; an empty list if the container is
+        not eligible."""
         participants = self.participants(command.container_id)
         if command.datanode_id not in participants.targets:
             return ()
         return participants.peers_of(command.datanode_id)
 
     def addressed(self, command: PendingCommand) -> PendingCommand:
-        """Return a reconcile command with the holders that are no peers at the time of sending:
-        they could contradict the peers, unless their node is dead and no longer waited for.
-        """
+        """Return a reconcile command with the replicas that are not peers when it is sent. They
+        could contradict the peers, unless their node is dead and no longer waited for."""
         if command.kind is not CommandKind.RECONCILE or command.scheme:
             return command
         asked = {command.datanode_id, *self.peers_of(command)}
@@ -135,7 +135,7 @@ class ReconcileScheduler(ControlComponent):
     def participants(self, container_id: int) -> Participants:
         """Return whether a container may be reconciled now, and the participants.
 
-        A datanode of another layout may be read from but receives no commands.
+        A datanode of another layout version may be read from but receives no commands.
         """
         found = judge(
             self._state.containers.get(container_id),
@@ -151,8 +151,9 @@ class ReconcileScheduler(ControlComponent):
     def ended(self, command: PendingCommand, outcome: CommandOutcome) -> None:
         """Record the end of a reconcile command.
 
-        Only a complete reconcile counts as a try that changed nothing (issue 49.9): one that
-        failed, was stopped, was too late or missed a peer shows nothing about the replicas.
+        Only a complete reconcile counts as an attempt that changed nothing (issue 49.9). A
+        reconcile that failed, was stopped, was too late, or missed a peer proves nothing about the
+        replicas.
         """
         container_id = command.container_id
         self._ordered_at_s[container_id] = self._clock.monotonic_s()
@@ -187,9 +188,9 @@ class ReconcileScheduler(ControlComponent):
         return pause_s - (self._clock.monotonic_s() - ordered_at_s)
 
     def _fingerprint(self, container_id: int) -> int:
-        """Return a fingerprint that changes if a reconcile changed anything or may now do more: a
-        returned datanode serves as a peer, and one that was given up is no longer waited for.
-        """
+        """Return a fingerprint that changes in two cases: a reconcile changed a replica, or a
+        reconcile may now do more. The second is so if a returned datanode serves as a peer, or a
+        datanode that was given up is no longer waited for."""
         facts = [
             (
                 r.datanode_id,
@@ -238,9 +239,9 @@ class ReconcileScheduler(ControlComponent):
 def minority(
     container: Container, replicas: Sequence[Replica], targets: Sequence[str]
 ) -> frozenset[str]:
-    """Return the targets to reconcile first: those that differ from most, or are not whole.
+    """Return the targets to reconcile first: those that differ from most, or are damaged.
 
-    Return all of them if there is no such difference.
+    Return all targets if they cannot be divided in this way.
     """
     taking_part = [replica for replica in replicas if replica.datanode_id in targets]
     roots = Counter(r.tree.root for r in taking_part if r.tree is not None)
