@@ -1,6 +1,6 @@
-"""suture scm backup, restore: the control plane's state, kept elsewhere and brought back.
+"""Commands `suture scm backup` and `suture scm restore`, for the control plane's state.
 
-These work on files, on the host of the control plane, whether it runs or not.
+They work on files, on the host of the control plane, whether it runs or not.
 """
 
 import time
@@ -31,7 +31,7 @@ DataOption = Annotated[
 
 
 class _Progress:
-    """Prints progress every so many rows."""
+    """Prints the progress after a fixed number of rows."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet

@@ -1,9 +1,9 @@
-"""Takes a backup: a copy of the state that is read back and decoded before it counts as one.
+"""Takes a backup: a copy of the state, which counts as a backup only after it was read back and
+decoded.
 
-    .NAME.building/state/data.mdb ─ sync ─ read again: bytes, rows ─ manifest ─ sync ─► NAME/
-
-If it is interrupted before the last step, it leaves a hidden directory, which the next backup
-removes.
+The copy is written to `.NAME.building/state/data.mdb` and synced. Its bytes and rows are read
+again, the manifest is written and synced, and the directory is renamed to `NAME/`. If the process
+is interrupted before the rename, a hidden directory remains, which the next backup removes.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ LOCK: Final = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """A backup that was taken, and those that were removed for it."""
+    """A backup that was taken, and the older backups that were removed."""
 
     path: Path
     manifest: BackupManifest
@@ -49,10 +49,12 @@ def take_backup(
 ) -> BackupResult:
     """Back up the control plane whose directory is `data` into a new directory in `to`.
 
-    The control plane may be running. Once the new backup is whole, older backups of the same
+    The control plane may be running. When the new backup is complete, older backups of the same
     cluster in `to` beyond the newest `keep_count` are removed; 0 keeps all. `looked_at` receives
-    the number of rows read. Raise RefusedError or UnavailableError; then there is no new backup,
-    and all old ones stay.
+    the number of rows read.
+
+    Raise RefusedError if the state is damaged, UnavailableError if it cannot be copied now. There
+    is then no new backup, and all old ones remain.
     """
     check_state(data / "state")
     to.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -79,9 +81,7 @@ def take_backup(
 
 
 def list_backups(directory: Path) -> list[tuple[Path, BackupManifest | str]]:
-    """Return the backups in a directory, oldest first, each with its manifest or what is wrong with
-    it.
-    """
+    """Return the backups in a directory, oldest first, each with its manifest or its fault."""
     found: list[tuple[Path, BackupManifest | str]] = []
     for path in sorted(directory.glob(f"{PREFIX}*")):
         try:
@@ -122,9 +122,8 @@ def _build(
 
 
 def _remove_old(new: Path, cluster_id: str, keep_count: int) -> tuple[Path, ...]:
-    """Remove the oldest backups of a cluster. Damaged ones, those of other clusters, and the new
-    one (whatever its clock says) stay.
-    """
+    """Remove the oldest backups of a cluster. Damaged backups, those of other clusters, and the new
+    one (whatever time it has) remain."""
     to = new.parent
     others = [
         path
@@ -134,7 +133,7 @@ def _remove_old(new: Path, cluster_id: str, keep_count: int) -> tuple[Path, ...]
     old = others[: max(0, len(others) + 1 - keep_count)]
     for path in old:
         grave = to / f".{path.name}{REMOVING}"
-        path.rename(grave)  # a half-removed one must not look like a backup
+        path.rename(grave)  # a half-removed backup must not look like a backup
         sync_file(to)
         shutil.rmtree(grave)
     return tuple(old)
@@ -153,7 +152,8 @@ def _stamp(now_ms: int) -> str:
 
 @contextmanager
 def _alone(to: Path) -> Iterator[None]:
-    """Keep a second backup out of the directory. Raise UnavailableError(BUSY) if one is running."""
+    """Prevent a second backup into the same directory. Raise UnavailableError(BUSY) if one is
+    running."""
     descriptor = os.open(to / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     try:
         try:

@@ -1,8 +1,8 @@
-"""A state as files: copy it while its control plane works, verify it row by row, reset it.
+"""A state as files: copied while its control plane runs, verified row by row, and reset.
 
-These functions are for backups and restores and take no part in a control plane's work. A copy is
-one read transaction of LMDB, so it is the state at one instant. A separate process makes it, so
-that a disk that fails during the copy does not affect the control plane.
+The functions are for backups and restores; a control plane does not call them. A copy is one read
+transaction of LMDB, so it is the state at one instant. A separate process makes it, so that a disk
+that fails during the copy does not affect the control plane.
 """
 
 import os
@@ -26,18 +26,18 @@ from scm.state.table import Table, rows_on_disk
 from scm.state.tables.container_table import ContainerTable
 from suture.errors import Code, RefusedError, UnavailableError
 
-ROOM_BYTES: Final = 64 * 1024**2  # more than the rows that a reset writes
+ROOM_BYTES: Final = 64 * 1024**2  # more than a reset writes
 ROWS_PER_LOOK: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class StateImage:
-    """The contents of a state, every row of which was read and decoded."""
+    """The contents of a state of which every row was read and decoded."""
 
     cluster_id: str
     format_version: int
     counters: dict[str, int]
-    counts: dict[str, int]  # rows by table
+    counts: dict[str, int]  # number of rows by table
 
 
 def check_state(source: Path) -> None:
@@ -53,8 +53,8 @@ def check_state(source: Path) -> None:
 def copy_state(source: Path, target: Path) -> None:
     """Copy the state below `source`, at one instant and without holes, into the directory `target`.
 
-    Raise RefusedError if there is none, or one with a damaged page, and UnavailableError if it
-    cannot be read or written.
+    Raise RefusedError if there is no state or it has a damaged page, UnavailableError if it cannot
+    be read or written.
     """
     check_state(source)
     try:
@@ -71,9 +71,10 @@ def copy_state(source: Path, target: Path) -> None:
 def read_all_rows(
     directory: Path, looked_at: Callable[[int], object] = lambda _count: None
 ) -> StateImage:
-    """Read every row of a state that nothing else uses; pass `looked_at` the number of rows.
+    """Read and decode every row of a state that no other process uses. `looked_at` receives the
+    number of rows.
 
-    Raise RefusedError(INCONSISTENT_VOLUME) naming what cannot be decoded.
+    Raise RefusedError(INCONSISTENT_VOLUME) if a row cannot be decoded; the error names it.
     """
     try:
         with (
@@ -92,8 +93,8 @@ def read_all_rows(
 
 
 def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreRecord:
-    """Prepare a copy of a state for use, in one transaction: move its ids ahead of all that were
-    assigned since it was copied, and mark it as needing recovery.
+    """Prepare a copy of a state for use, in one transaction. Its next ids become higher than all
+    ids that were assigned since the copy, and it is marked as needing recovery.
 
     Raise OSError if it cannot be written.
     """
@@ -101,8 +102,8 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
     containers = ContainerTable()
     with (
         _disk_errors(directory),
-        # Nothing else has it open yet; and where the disk is full, the map of a lock is death by
-        # SIGBUS.
+        # No other process has it open yet. On a full disk, a mapped lock file would end this
+        # process with SIGBUS.
         _opened(
             directory, map_size=size_bytes, metasync=True, sync=True, lock=False
         ) as environment,
@@ -115,7 +116,7 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
         unfinished = {c.container_id for c in containers.not_closed() if c.state in UNFINISHED}
         first_new_id = counters["next_container_id"]
         row = transaction.get(state_metadata.RESTORED, db=meta)
-        if row is not None:  # taken while an earlier restore was not recovered
+        if row is not None:  # the backup was taken before an earlier restore was recovered
             earlier = state_metadata.restored_from(bytes(row))
             unfinished.update(earlier.unfinished)
             first_new_id = min(first_new_id, earlier.first_new_container_id)
@@ -133,9 +134,8 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
 
 
 def sync_file(path: Path) -> None:
-    """Sync a file or a directory to the medium and drop it from the page cache, so that the next
-    reader reads the medium.
-    """
+    """Sync a file or a directory to the medium and drop it from the page cache. The next reader
+    then reads the medium."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -170,7 +170,7 @@ def _look_at(
 
 @contextmanager
 def _disk_errors(directory: Path) -> Iterator[None]:
-    """Raise an LMDB error as the disk error that it is."""
+    """Convert an LMDB error of the body to the disk error that it means."""
     try:
         yield
     except lmdb.Error as error:

@@ -1,8 +1,8 @@
 """The manifest of a backup, `manifest.json`: its source and the checksum of its bytes.
 
-The manifest is written last, into a directory that is renamed after that: a directory without one
-is no backup. It carries a checksum of itself, so that a cluster id or a time that the medium
-corrupted is not trusted.
+The manifest is written last, and then the directory is renamed. A directory without a manifest is
+no backup. The manifest contains a checksum of itself, so that a cluster id or a time that the
+medium corrupted is not trusted.
 """
 
 import hashlib
@@ -23,14 +23,13 @@ READ_BYTES: Final = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class BackupManifest:
-    """The facts of a backup. `counts` are rows by table; `sha256` and `size_bytes` are of
-    the copy.
-    """
+    """The facts of a backup. `counts` is the number of rows by table. `sha256` and `size_bytes` are
+    those of the copy."""
 
     cluster_id: str
     taken_at_ms: int
     suture_version: str
-    format_version: int  # of the state
+    format_version: int  # format version of the state
     term: int
     counters: dict[str, int]
     counts: dict[str, int]
@@ -45,7 +44,8 @@ class BackupManifest:
 
 
 def read_manifest(backup: Path) -> BackupManifest:
-    """Read the manifest of a backup. Raise RefusedError, naming what is wrong with it."""
+    """Read the manifest of a backup. Raise RefusedError if it is invalid; the error names the
+    fault."""
     path = backup / NAME
     try:
         with path.open("rb") as file:

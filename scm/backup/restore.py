@@ -1,8 +1,8 @@
-"""Restores a backup: it becomes the state of a control plane that has yet to be recovered.
+"""Restores a backup: it becomes the state of a control plane that must then be recovered.
 
-    check the backup ─ copy ─ check the copy ─ ids ahead of all ─ sync ─► state/
-
-The ids are moved ahead, and the state is marked as restored, before any control plane can open it.
+The steps are: check the backup, copy it, check the copy, move its ids ahead of all assigned ids,
+sync, and rename it to `state/`. Before any control plane can open the state, its ids are moved and
+it is marked as restored.
 """
 
 import os
@@ -36,7 +36,7 @@ class RestoreResult:
 
     manifest: BackupManifest
     restored: RestoreRecord
-    was_cut_off: bool = False  # an earlier restore here was interrupted, and its rest was removed
+    was_cut_off: bool = False  # an earlier restore was interrupted, and its files were removed
 
 
 def restore_backup(
@@ -47,12 +47,12 @@ def restore_backup(
     cluster_id: str = "",
     looked_at: Callable[[int], object] = lambda _count: None,
 ) -> RestoreResult:
-    """Make a control plane's directory out of a backup.
+    """Create a control plane's directory from a backup.
 
-    `cluster_id`, if given, is the cluster it must be of. Raise RefusedError, before anything is
-    written, if the backup is damaged, of another cluster or of the future, or if `to` holds
-    anything but the rest of an interrupted restore. Raise UnavailableError if there is no room or
-    it cannot be written.
+    If `cluster_id` is given, the backup must be of that cluster. Raise RefusedError, before
+    anything is written, if the backup is damaged, of another cluster or from the future, or if `to`
+    contains anything except the files of an interrupted restore. Raise UnavailableError if there is
+    not enough space or the state cannot be written.
     """
     manifest = manifests.read_manifest(backup)
     if cluster_id and cluster_id != manifest.cluster_id:
@@ -101,7 +101,7 @@ def _restored(
     try:
         restored = _grown(backup, manifest, growing, now_ms, looked_at)
     except SutureError:
-        shutil.rmtree(growing, ignore_errors=True)  # the next backup needs its place
+        shutil.rmtree(growing, ignore_errors=True)  # the next restore needs the name
         raise
     sync_file(growing)
     growing.rename(to / "state")
@@ -133,7 +133,8 @@ def _grown(
 
 
 def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
-    """Raise RefusedError if a directory holds anything: it may be a state that is still needed."""
+    """Raise RefusedError unless a directory is empty, because its contents may be a state that is
+    still needed."""
     try:
         found = set(os.listdir(to))  # noqa: PTH208 - also of what is no directory
     except FileNotFoundError:
@@ -150,7 +151,8 @@ def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
 
 
 def _check_room(to: Path, needed_bytes: int) -> None:
-    """Raise UnavailableError unless the disk of `to` has room, including for the first changes."""
+    """Raise UnavailableError unless the disk of `to` has space for the state and for its first
+    changes."""
     there = next(path for path in (to, *to.absolute().parents) if path.exists())
     free_bytes = shutil.disk_usage(there).free
     if free_bytes < needed_bytes:

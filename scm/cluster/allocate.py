@@ -1,7 +1,7 @@
 """Chooses nodes for a new container's replicas. Pure: nodes in, choice out.
 
-Criteria in order: enough space, then a node with no recent writer complaint, then the rack with the
-fewest replicas chosen so far, then the least loaded node.
+The criteria, in order: enough space; a node without a recent failure that a writer reported; the
+rack with the fewest replicas chosen so far; the least loaded node.
 """
 
 import zlib
@@ -23,13 +23,14 @@ class TargetCandidate:
     rack: str
     capacity_bytes: int
     available_bytes: int
-    largest_volume_bytes: int  # on the emptiest volume: a replica is on one volume
+    largest_volume_bytes: int  # on the volume with most space: a replica is on one volume
     used_bytes: int
-    scheduled_bytes: int  # promised to open containers and not yet used
+    scheduled_bytes: int  # promised to open containers, but not used yet
     has_failed_lately: bool = False
 
     def has_room(self, needed_bytes: int) -> bool:
-        """Return True if a container of `needed_bytes` fits beside what is already promised."""
+        """Return True if a container of `needed_bytes` fits, besides the space that is already
+        promised."""
         return (
             self.available_bytes - self.scheduled_bytes >= needed_bytes
             and self.largest_volume_bytes >= needed_bytes
@@ -50,7 +51,7 @@ def choose_nodes(
 ) -> list[str]:
     """Choose `count` different nodes, on as many different racks as possible.
 
-    Raise UnavailableError(NOT_ENOUGH_NODES) with the reason if there are not that many.
+    Raise UnavailableError(NOT_ENOUGH_NODES) with the reason if there are not enough nodes.
     """
     roomy = [candidate for candidate in candidates if candidate.has_room(needed_bytes)]
     if len(roomy) < count:
@@ -78,7 +79,6 @@ def choose_nodes(
 
 
 def tie(container_id: int, datanode_id: str) -> int:
-    """Order equal nodes differently for each container, but always the same way for one
-    container.
-    """
+    """Return a sort key for equal nodes. The order differs between containers and is always the
+    same for one container."""
     return zlib.crc32(f"{container_id}:{datanode_id}".encode())

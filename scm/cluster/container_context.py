@@ -1,6 +1,7 @@
 """A container at this moment: its replicas with their nodes, and its pending commands. Pure.
 
-The judge (`health.judge`) evaluates containers. This is for the choice of where a copy may go.
+The judge (`health.judge`) evaluates containers. This module serves the choice of the targets of
+copies.
 """
 
 import zlib
@@ -12,7 +13,7 @@ from health.racks import misplaced_count
 from merkle.replica import ReplicaState
 from scm.state.entities import Container, ContainerState, NodeHealthState, OpState, Replica
 
-IMPORT_SPACE_FACTOR: Final = 2  # an import needs the replica's size twice until it is whole
+IMPORT_SPACE_FACTOR: Final = 2  # an import needs twice the replica's size until it is complete
 LEAVING: Final = frozenset({OpState.DECOMMISSIONING, OpState.DECOMMISSIONED})
 
 
@@ -27,12 +28,12 @@ class PlacedReplica:
 
     @property
     def datanode_id(self) -> str:
-        """The node that holds the replica."""
+        """The node that has the replica."""
         return self.replica.datanode_id
 
 
 def present(placed: Iterable[PlacedReplica]) -> list[PlacedReplica]:
-    """Return the replicas that count as present: all but those on dead nodes.
+    """Return the replicas that count as present: all replicas except those on dead nodes.
 
     A node in maintenance is expected back with all its replicas, however long it is silent.
     """
@@ -44,9 +45,8 @@ def present(placed: Iterable[PlacedReplica]) -> list[PlacedReplica]:
 
 
 def is_bad(container: Container, replica: Replica) -> bool:
-    """Return True if a replica counts as unhealthy: reported so, unloadable, or quasi-closed
-    behind.
-    """
+    """Return True if a replica counts as unhealthy: reported as UNHEALTHY, not loadable, or
+    quasi-closed without all commits."""
     if replica.state is ReplicaState.UNHEALTHY or replica.load_error:
         return True
     return (
@@ -58,10 +58,11 @@ def is_bad(container: Container, replica: Replica) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ContainerContext:
-    """A container, its replicas and pending ops, and how many racks there are.
+    """A container, its replicas and pending commands, and the number of racks.
 
-    `adds` and `deletes` are the datanodes that are getting or losing a replica. `healable_holders`
-    are those whose unhealthy replica a repair is expected to heal.
+    `adds` are the datanodes that are getting a replica, `deletes` those that are losing one.
+    `healable_holders` are the datanodes with an unhealthy replica that a repair is expected to
+    heal.
     """
 
     container: Container
@@ -73,18 +74,19 @@ class ContainerContext:
 
 
 def needed_bytes(case: ContainerContext) -> int:
-    """Return the space that another of its replicas or shards needs while it is made."""
+    """Return the space that another replica or shard of this container needs while it is made."""
     return IMPORT_SPACE_FACTOR * max((p.replica.bytes_used for p in case.placed), default=0)
 
 
 def counts_for_racks(case: ContainerContext, p: PlacedReplica) -> bool:
-    """Return True if a replica counts for its rack: good, and its node neither dead nor leaving."""
+    """Return True if a replica counts for its rack: it is good, and its node is neither dead nor
+    leaving."""
     is_staying = p.op_state not in LEAVING and p.datanode_id not in case.deletes
     return is_staying and bool(present([p])) and not is_bad(case.container, p.replica)
 
 
 def is_better_rack(case: ContainerContext, moved: PlacedReplica, rack: str) -> bool:
-    """Return True if the shards are better spread with `moved` on `rack`."""
+    """Return True if the shards are spread better over racks if `moved` is on `rack`."""
     racks = [
         p.rack
         for p in present(case.placed)
@@ -107,11 +109,10 @@ def _misplaced(case: ContainerContext, racks: list[str]) -> int:
 
 
 def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
-    """Return the nodes that count for racks, and those that do not; a copy goes to neither.
-
-    The first hold good replicas (also in maintenance) or pending adds. The second hold replicas
-    that are bad, leaving or being deleted. Nodes that died in maintenance are in neither.
-    """
+    """Return two sets of nodes to which no copy goes. The nodes in the first set count for racks:
+    they have good replicas (also in maintenance) or pending copies. The nodes in the second set do
+    not count: their replicas are bad, leaving or being deleted. Nodes that died in maintenance are
+    in neither set."""
     used, excluded = set(case.adds), set[str]()
     for p in case.placed:
         if p.health is NodeHealthState.DEAD:
@@ -126,7 +127,7 @@ def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
 
 
 def container_fingerprint(case: ContainerContext) -> int:
-    """Return a fingerprint of everything that a decision about the container depends on."""
+    """Return a fingerprint of all facts on which a decision about the container depends."""
 
     def facts(p: PlacedReplica) -> tuple[object, ...]:
         r = p.replica

@@ -1,4 +1,4 @@
-"""Builds the view of a single container, or of the nodes with room, that a decision needs."""
+"""Builds the view of a single container, or of the nodes with room, for a decision."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from scm.state.options import ScmOptions
 
 
 class ContainerContexts:
-    """Builds cases and candidates. Callers hold the control plane's lock."""
+    """Builds `ContainerContext`s and target candidates. Callers hold the control plane's lock."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ContainerContexts:
         self._turn: dict[str, TargetCandidate] | None = None
 
     def case(self, container: Container) -> ContainerContext:
-        """Return a container with everything that affects its health."""
+        """Return a container with all facts that affect its health."""
         container_id = container.container_id
         replicas = self._state.replicas.of(container_id)
         holders = {replica.datanode_id for replica in replicas}
@@ -62,13 +62,12 @@ class ContainerContexts:
         return datanode_id in self._reports.confirmed
 
     def places_in_grace(self, container_ids: Sequence[int]) -> list[int]:
-        """Return the places of the containers that had bad replicas at the last evaluation."""
+        """Return the positions of the containers that had bad replicas at the last evaluation."""
         return [i for i, number in enumerate(container_ids) if number in self._bad_since_s]
 
     def healable_holders(self, container_id: int) -> frozenset[str]:
-        """Return the holders of bad replicas that recently became bad and that a repair may
-        heal.
-        """
+        """Return the datanodes whose replica became bad recently, so that a repair may still heal
+        it."""
         container = self._state.containers.get(container_id)
         if container is None:
             return frozenset()
@@ -91,8 +90,8 @@ class ContainerContexts:
     def living(self, container_id: int) -> list[Replica]:
         """Return the replicas of a container except those on dead nodes.
 
-        The last report of a dead node is neither waited for nor trusted; it counts again when the
-        node is back.
+        The control plane neither waits for a dead node nor trusts its last report. The report
+        counts again when the node is back.
         """
         held = map(self._placed, self._state.replicas.of(container_id))
         return [p.replica for p in present(held)]
@@ -107,13 +106,13 @@ class ContainerContexts:
         return any(not holders.issubset(t.acknowledged_by) for t in transactions)
 
     def _stays(self, datanode_id: str) -> bool:
-        """Return True if a node is not ordered to leave or into maintenance."""
+        """Return True if no operator ordered the node to leave or to go into maintenance."""
         node = self._state.nodes.get(datanode_id)
         return node is None or node.op_state is OpState.IN_SERVICE
 
     @contextmanager
     def cached_candidates(self) -> Iterator[None]:
-        """Evaluate the nodes at most once for many decisions of one moment; see `promise`."""
+        """During the body, evaluate the nodes at most once for many decisions; see `promise`."""
         self._is_one_turn = True
         try:
             yield
@@ -121,16 +120,15 @@ class ContainerContexts:
             self._is_one_turn, self._turn = False, None
 
     def promise(self, datanode_id: str, size_bytes: int) -> None:
-        """Count space that was promised in this step."""
+        """Count space that this step promised to a copy on a node."""
         if self._turn is not None and datanode_id in self._turn:
             known = self._turn[datanode_id]
             scheduled_bytes = known.scheduled_bytes + size_bytes
             self._turn[datanode_id] = replace(known, scheduled_bytes=scheduled_bytes)
 
     def candidates(self) -> list[TargetCandidate]:
-        """Return the nodes that may get replicas, with the promised space: answering and in
-        service.
-        """
+        """Return the nodes that may get replicas (answering and in service), each with the space
+        already promised on it."""
         if self._turn is None and self._is_one_turn:
             self._turn = {found.datanode_id: found for found in self._candidates()}
         return self._candidates() if self._turn is None else list(self._turn.values())
@@ -179,10 +177,11 @@ class ContainerContexts:
         )
 
     def _hopeful(self, container: Container, replicas: Iterable[Replica]) -> frozenset[str]:
-        """Return the holders of bad replicas that recently became bad and that a repair may heal.
+        """Return the datanodes whose replica became bad recently, so that a repair may still heal
+        it.
 
-        Healing a chunk in place is cheaper and safer than copying a container, so a repair gets
-        some time first, but not unlimited time.
+        To heal a chunk in place is cheaper and safer than to copy a container. A repair therefore
+        gets a limited time before a copy is ordered.
         """
         bad = {
             replica.datanode_id

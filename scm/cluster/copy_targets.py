@@ -19,13 +19,14 @@ def choose_targets(
     failed_at_s: Mapping[str, float],
     container_id: int,
 ) -> list[str]:
-    """Choose up to `count` nodes for copies, best first; fewer if there are not that many.
+    """Choose up to `count` nodes for copies, best first; fewer if there are not enough nodes.
 
-    `used_racks` are the racks of the replicas that stay or come. `excluded` are nodes that must not
-    be chosen. `failed_at_s` are the times of recent failed copies of this container by node: these
-    nodes come last, the one that failed longest ago first. The order is that of
-    `allocate.choose_nodes`: the rack with the fewest replicas first, which satisfies either policy
-    as far as the cluster can.
+    `used_racks` are the racks of the replicas that remain or are being made. Nodes in `excluded`
+    are never chosen. `failed_at_s` maps nodes to the time of a recent failed copy of this
+    container. These nodes come last, the longest ago first.
+
+    The order is that of `allocate.choose_nodes`: the rack with the fewest replicas comes first.
+    This satisfies each rack policy as far as the cluster can.
     """
     racks = Counter(used_racks)
     able = [c for c in candidates if c.datanode_id not in excluded and c.has_room(needed_bytes)]

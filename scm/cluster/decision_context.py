@@ -1,4 +1,4 @@
-"""The shared dependencies of every decision about replicas, passed around as one object."""
+"""The shared dependencies of every decision about replicas, as one object."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class DecisionContext:
 
 
 class ControlComponent:
-    """A component of the control plane, with the shared dependencies as its attributes."""
+    """A component of the control plane; the shared dependencies are its attributes."""
 
     def __init__(self, basis: DecisionContext) -> None:
         self.access = basis.access

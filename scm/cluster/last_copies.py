@@ -1,9 +1,12 @@
-"""Tracks which datanode has the last healthy copy of a container, so that it is scanned first.
+"""Tracks which datanode has the last healthy copy of a container, so that this copy is scanned
+first.
 
-A copy is healthy if its datanode reports it as CLOSED or QUASI_CLOSED without a fault, and was not
-DEAD at the last evaluation of nodes; all replicas of a node are counted again after its health
-changes. The list is a hint computed from reports: nothing is deleted, copied or repaired because of
-it. Shards of an erasure-coded container are not copies of each other and are never on it.
+A copy is healthy if its datanode reports it as CLOSED or QUASI_CLOSED without a fault, and the
+datanode was not DEAD at the last evaluation of nodes. After a change of a node's health, all its
+replicas are counted again.
+
+The list is a hint computed from reports. Nothing is deleted, copied or repaired because of it.
+Shards of an erasure-coded container are not copies of each other and are never in it.
 """
 
 from collections import defaultdict
@@ -19,16 +22,15 @@ from scm.cluster.nodes import NodeManager
 from scm.state.container_queues import PriorityContainerQueue
 from scm.state.database import StateChange, StateDatabase
 
-LAST_COPIES_MAX: Final = 1_000  # sent at once: some 5 KB of each heartbeat's answer
-COUNTED_MAX: Final = 1_000  # in one call, some 10 ms: after a restart all containers are uncounted
+LAST_COPIES_MAX: Final = 1_000  # ids sent at once: some 5 KB of each heartbeat's answer
+COUNTED_MAX: Final = 1_000  # per call, some 10 ms: after a restart all containers are uncounted
 WHOLE: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 _WHOLE: Final = np.array([state in WHOLE for state in ReplicaState])  # by state number
 
 
 class LastReplicaTracker:
-    """Last copies by datanode, counted on request from changes. Callers hold the control plane's
-    lock.
-    """
+    """Containers with a single healthy copy, by datanode. Changed containers are counted when a
+    datanode's list is requested. Callers hold the control plane's lock."""
 
     def __init__(self, state: StateDatabase, nodes: NodeManager) -> None:
         self._state = state
@@ -50,7 +52,7 @@ class LastReplicaTracker:
 
     def on(self, datanode_id: str) -> tuple[int, ...]:
         """Return the containers of which this datanode has the last healthy copy, ascending. If
-        there are more than LAST_COPIES_MAX, return those that it read longest ago.
+        there are more than LAST_COPIES_MAX, return those whose last scan is oldest.
 
         Each call counts at most COUNTED_MAX changed containers.
         """
@@ -83,7 +85,7 @@ class LastReplicaTracker:
     def _is_among(
         self, numbers: NDArray[np.uint32], is_so: Callable[[str], bool]
     ) -> NDArray[np.bool_]:
-        """Return the rows whose word satisfies `is_so`, evaluating each word once."""
+        """Return the rows whose word satisfies `is_so`. Each word is evaluated once."""
         distinct, which = np.unique(numbers, return_inverse=True)
         words = self._state.replicas.words(distinct.tolist())
         return np.array([is_so(word) for word in words], np.bool_)[which]

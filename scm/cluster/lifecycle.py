@@ -1,13 +1,16 @@
 """Container states from OPEN to CLOSED, driven by reports, and the close commands due. Pure.
 
-    OPEN ──writes end──► CLOSING ──a replica closed complete──────────► CLOSED
-      └──a replica is no longer open──┘ │                                  ▲
-                                        ├──closed behind, or none open──► QUASI_CLOSED
-                                        └──never written──► DELETED (the row only: there is no data)
+- An OPEN container becomes CLOSING when its writes end, or when one of its replicas is no longer
+  open.
+- A CLOSING container becomes CLOSED when a replica is closed with all commits.
+- It becomes QUASI_CLOSED when a replica is closed without all commits, or when no replica is open.
+- If it was never written, it becomes DELETED. Only its row is removed; there is no data.
+- A QUASI_CLOSED container becomes CLOSED when a replica is closed with all commits.
 
-The writer knows the last committed bcsid. A replica that has less closes QUASI_CLOSED, is caught up
-by reconcile, and closes for good once its tree equals that of a CLOSED replica. If no replica is
-CLOSED, `health.quasi_closed` says when a QUASI_CLOSED container may close.
+The writer knows the last committed bcsid. A replica with a lower bcsid is closed as QUASI_CLOSED. A
+reconcile then copies the missing commits, and the replica is closed for good when its tree equals
+that of a CLOSED replica. If no replica is CLOSED, `health.quasi_closed` decides when a QUASI_CLOSED
+container may close.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +30,7 @@ class ContainerEvent(StrEnum):
     """An event that can change a container's state."""
 
     WRITES_ENDED = "WRITES_ENDED"  # finished, full, idle, or ordered by an operator
-    REPLICA_LEFT_OPEN = "REPLICA_LEFT_OPEN"  # a datanode stopped taking writes on its own
+    REPLICA_LEFT_OPEN = "REPLICA_LEFT_OPEN"  # a datanode closed its replica to writes by itself
     CLOSED_BEHIND = "CLOSED_BEHIND"  # a replica is closed without all commits
     NONE_WRITABLE = "NONE_WRITABLE"  # no replica is open any more, and none is known to be complete
     CLOSED_COMPLETE = "CLOSED_COMPLETE"  # a replica is CLOSED with all commits
@@ -35,11 +38,11 @@ class ContainerEvent(StrEnum):
         "GIVEN_UP"  # commits that no closed replica has are given up (`scm.containers.close_rules`)
     )
     NEVER_WRITTEN = "NEVER_WRITTEN"  # no datanode ever had a replica, and nothing was committed
-    REPLICA_SEEN = "REPLICA_SEEN"  # a replica of a container that seemed never written
-    EMPTIED = "EMPTIED"  # every replica is empty, and nothing needs the container
+    REPLICA_SEEN = "REPLICA_SEEN"  # a replica of a container that was believed never written
+    EMPTIED = "EMPTIED"  # every replica is empty, and no key needs the container
     CLEANED_UP = "CLEANED_UP"  # the last replica of a deleted container is gone
-    RETURNED_CLOSED = "RETURNED_CLOSED"  # a CLOSED replica with data; it seemed deleted
-    RETURNED = "RETURNED"  # the same, but the replica is not CLOSED
+    RETURNED_CLOSED = "RETURNED_CLOSED"  # a CLOSED replica with data of a deleted container
+    RETURNED = "RETURNED"  # a replica with data of a deleted container, not CLOSED
 
 
 NEXT: Final[Mapping[tuple[ContainerState, ContainerEvent], ContainerState]] = {
@@ -81,7 +84,8 @@ class CloseCommand:
 
 
 def advance(container: Container, event: ContainerEvent, *, now_ms: int) -> Container:
-    """Return the container after `event`; unchanged if the event does not apply to its state."""
+    """Return the container after `event`. If the event does not apply to its state, return it
+    unchanged."""
     state = NEXT.get((container.state, event))
     if state is None:
         return container
@@ -89,7 +93,7 @@ def advance(container: Container, event: ContainerEvent, *, now_ms: int) -> Cont
 
 
 def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
-    """Return the container with its writer's session ended; `reason` is shown to operators."""
+    """Return the container with its writer's session ended. `reason` is shown to operators."""
     if container.state is not ContainerState.OPEN:
         return container
     closing = advance(container, ContainerEvent.WRITES_ENDED, now_ms=now_ms)
@@ -97,18 +101,18 @@ def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
 
 
 def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> Container:
-    """Return the container closed at `bcsid`; later commits are given up.
+    """Return the container closed at `bcsid`; later commits are abandoned.
 
-    Its replicas follow by the close commands that are then due.
+    The close commands that are then due close its replicas.
     """
     closed = advance(container, ContainerEvent.GIVEN_UP, now_ms=now_ms)
     return replace(closed, sequence_id=bcsid, is_sealed=True, close_reason=reason)
 
 
 def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -> Container:
-    """Return the container in the state that its replicas show."""
+    """Return the container in the state that follows from its replicas."""
     if container.state in _OVER and is_written(container):
-        return container  # `scm.containers.empty_container_rules` decides what becomes of it
+        return container  # `scm.containers.empty_container_rules` decides about it
     if container.state not in _DECIDED:
         sequence_id = _sequence_id(container, replicas)
         if sequence_id != container.sequence_id:
@@ -123,13 +127,13 @@ def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -
 
 
 def without_replica(container: Container, datanode_id: str) -> Container:
-    """Return the container without a chosen datanode that is known to bring no replica."""
+    """Return the container without a chosen datanode that is known to have no replica."""
     awaited = tuple(node for node in container.pipeline if node != datanode_id)
     return replace(container, pipeline=awaited)
 
 
 def is_written(container: Container) -> bool:
-    """Return True if a container ever held data; any replica brings back one that did not."""
+    """Return True if a container ever had data. If not, any replica that appears restores it."""
     return container.sequence_id > 0 or container.committed_count > 0
 
 
@@ -141,10 +145,10 @@ def is_complete(container: Container, replica: Replica) -> bool:
 def closes_due(
     container: Container, replicas: Sequence[Replica], *, acknowledged_bcsid: int | None = None
 ) -> list[CloseCommand]:
-    """Return the close commands that would advance the replicas, by datanode id.
+    """Return the close commands that would advance the replicas, sorted by datanode id.
 
-    An open replica of a deleted container is closed, so that it gets no more data before it is
-    judged (`scm.containers.empty_container_rules`).
+    An open replica of a deleted container is closed, so that it gets no more data before
+    `scm.containers.empty_container_rules` decides about it.
 
     `acknowledged_bcsid` is the last commit that a key ever needed; None if that is not certain.
     """
@@ -180,7 +184,7 @@ def closes_due(
 def close_obstacle(
     container: Container, replicas: Sequence[Replica], *, acknowledged_bcsid: int
 ) -> Obstacle:
-    """Return the obstacle to closing a container at the last commit of its closed replicas."""
+    """Return what prevents closing a container at the last commit of its closed replicas."""
     closed = [r for r in replicas if r.state in CLOSED_STATES and not r.load_error]
     others = [r.bcsid for r in replicas if r not in closed and r.state in _WITNESSES]
     found = obstacle_of(
@@ -196,7 +200,8 @@ def close_obstacle(
 
 
 def origins(container: Container, replicas: Sequence[Replica]) -> set[str]:
-    """Return the origins of replicas that take no more writes; each shard's index is one."""
+    """Return the origins of the replicas that accept no more writes. For a shard, its index is the
+    origin."""
     seen = CLOSED_STATES | {ReplicaState.UNHEALTHY}
     return {
         str(r.replica_index) if container.scheme else r.origin_datanode_id or r.datanode_id
@@ -206,7 +211,8 @@ def origins(container: Container, replicas: Sequence[Replica]) -> set[str]:
 
 
 def readable_bcsid(container: Container, held: Sequence[Replica]) -> int:
-    """Return the last readable commit; for shards, the last that as many have as there is data."""
+    """Return the last readable commit. For shards, this is the last commit that at least
+    `data_count` indexes have."""
     best: dict[int, int] = {}
     for r in held:
         index = r.replica_index  # 0 for a whole copy
@@ -218,12 +224,14 @@ def readable_bcsid(container: Container, held: Sequence[Replica]) -> int:
 def _final_close(
     container: Container, replica: Replica, replicas: Sequence[Replica]
 ) -> CloseCommand | None:
-    """Return the command that closes a caught-up QUASI_CLOSED replica for good, if that is proven.
+    """Return the command that closes a QUASI_CLOSED replica with all commits for good, if its data
+    is proven. Otherwise return None.
 
-    Without a CLOSED replica that has all commits, the bcsid is the only evidence: most origins must
-    be seen, and the datanode evaluates it again. With one, the trees must be equal, because a bcsid
-    alone does not prove the data. Of an erasure-coded container only a shard of the same index can
-    be equal.
+    If a CLOSED replica has all commits, the trees must be equal, because a bcsid alone does not
+    prove the data. Only a shard of the same index can be equal.
+
+    If there is no such replica, the bcsid is the only evidence. Most origins must then be seen, and
+    the datanode checks the bcsid again.
     """
     bcsid = container.sequence_id
     closed = [
@@ -249,11 +257,11 @@ def _final_close(
 def _has_all_that_counts(
     container: Container, replica: Replica, replicas: Sequence[Replica], acknowledged_bcsid: int
 ) -> bool:
-    """Return True if a quasi-closed shard lacks only unacknowledged commits and is the best of its
-    index.
+    """Return True if a quasi-closed shard lacks only unacknowledged commits, and no shard of its
+    index is complete.
 
-    A client that gives up leaves such commits on some datanodes, and a closed container takes no
-    more. Whole copies are made equal instead.
+    A client that fails leaves such commits on some datanodes, and a closed container accepts no
+    more commits. Whole copies are made equal by reconciles instead.
     """
     return (
         container.state is ContainerState.CLOSED
@@ -279,9 +287,8 @@ def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:
 def _events(
     container: Container, replicas: Sequence[Replica], *, is_awaiting: bool
 ) -> list[ContainerEvent]:
-    """Return the events that the replicas show; `is_awaiting`: a chosen datanode has yet to
-    report.
-    """
+    """Return the events that follow from the replicas. `is_awaiting` is True if a chosen datanode
+    has not reported yet."""
     if not replicas:
         is_unwritten = not container.pipeline and not container.committed_count
         return [ContainerEvent.NEVER_WRITTEN] if is_unwritten else []

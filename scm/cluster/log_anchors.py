@@ -1,7 +1,7 @@
 """Keeps one head of each volume's verification log per day, as reported in heartbeats.
 
-A log that is changed on its datanode later no longer matches the heads kept here. A head that goes
-back is logged at once, because a log only grows.
+If a log is changed on its datanode later, it no longer matches the stored heads. A log only grows,
+so a head that goes back is logged at once.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class AnchorKeeper(ControlComponent):
-    """Keeps anchors. Callers of `note` hold the control plane's lock."""
+    """Stores anchors. Callers of `note` hold the control plane's lock."""
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
@@ -37,9 +37,8 @@ class AnchorKeeper(ControlComponent):
 
     @locked
     def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[VolumeAnchors]:
-        """Return the anchors of logs, by datanode and volume; without a datanode only the newest of
-        each.
-        """
+        """Return the anchors of logs, by datanode and volume. Without a datanode, return only the
+        newest anchor of each log."""
         chosen = [
             one if datanode_id else VolumeAnchors(one.datanode_id, one.volume_id, one.anchors[-1:])
             for one in self._state.anchors.values()
@@ -64,9 +63,8 @@ class AnchorKeeper(ControlComponent):
         change.put(table, known.followed_by(anchor))
 
     def _went_back(self, known: VolumeAnchors, volume: ReportedVolume) -> bool:
-        """Return True if a log is shorter than before or has another entry at the same place; log
-        it once.
-        """
+        """Return True if a log is shorter than before, or has another entry at the same position.
+        This is logged once."""
         last = known.anchors[-1]
         if volume.log_count > last.count or (volume.log_count, volume.log_checksum) == (
             last.count,

@@ -1,8 +1,8 @@
 """The datanodes of the cluster and their health.
 
-A node is HEALTHY, STALE or DEAD by the age of its last heartbeat on the monotonic clock. After a
-restart of the SCM no node has called: each is STALE, so nothing is placed on it, and becomes DEAD
-only after its full time to call.
+The age of a node's last heartbeat on the monotonic clock determines whether it is HEALTHY, STALE or
+DEAD. After a restart of the SCM, no node has sent a heartbeat yet. Each node is then STALE, so
+nothing is placed on it. It becomes DEAD only if it sends no heartbeat within the full time.
 """
 
 import logging
@@ -24,7 +24,7 @@ from scm.state.starts import ReportedStart
 from suture.errors import Code, RefusedError
 from suture.runtime.backoff import backoff_s
 
-AVOIDED_HEARTBEATS: Final = 2  # for a node on which a write failed, the first time
+AVOIDED_HEARTBEATS: Final = 2  # pause after the first failed write to a node
 
 _log = structlog.get_logger("suture.scm")
 
@@ -37,14 +37,14 @@ class Registration:
     address: str
     rack: str
     version: str
-    cluster_id: str  # empty: not joined yet
+    cluster_id: str  # empty: the datanode has not joined a cluster yet
     boot_id: int
     volumes: tuple[ReportedVolume, ...]
-    op_state: OpState | None = None  # as the datanode keeps it; None: never set
+    op_state: OpState | None = None  # as the datanode stores it; None: never set
     op_expiry_ms: int = 0
     layout_version: int = LAYOUT_VERSION
-    seen_starts: tuple[ReportedStart, ...] = ()  # of control planes of this cluster
-    refused: tuple[str, ...] = ()  # parts that break a rule and are left out
+    seen_starts: tuple[ReportedStart, ...] = ()  # starts of this cluster's control planes
+    refused: tuple[str, ...] = ()  # parts that break a rule and were left out
 
 
 def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> NodeHealthState:
@@ -67,19 +67,19 @@ class NodeManager:
         self._started_at_s = clock.monotonic_s()
         self._live: dict[str, Liveness] = {}
         self._fresh_ms = min(options.stale_after_ms, options.dead_after_ms)
-        self._registered: set[str] = set()  # with this process
+        self._registered: set[str] = set()  # datanodes that registered with this process
         self._failed_at_s: dict[str, float] = {}
         self._failures: dict[str, int] = {}  # of writers, since the last success or registration
         self._seen_health: dict[str, NodeHealthState] = {}
-        self._rest: list[str] = []  # nodes that `note_health` evaluates in its next calls
+        self._rest: list[str] = []  # nodes that the next calls of `note_health` evaluate
         self._rack_count: int | None = None  # counted on request
         self.dead: set[str] = set()
         """Nodes that were DEAD when health was noted last, and have not called since."""
 
     def register(self, change: StateChange, registration: Registration) -> bool:
-        """Record a datanode; return True if it is another process than the known one.
+        """Record a datanode; return True if it is another process than the registered one.
 
-        Raise RefusedError(WRONG_CLUSTER) if it belongs to another cluster,
+        Raise RefusedError(WRONG_CLUSTER) if it belongs to another cluster. Raise
         RefusedError(WRONG_DATANODE) if another live datanode has its address.
         """
         if registration.cluster_id and registration.cluster_id != self._state.cluster_id:
@@ -140,8 +140,8 @@ class NodeManager:
     def _check_address(self, registration: Registration) -> None:
         """Raise RefusedError if another live datanode has the same address.
 
-        Data for one of them would be written to the other, and counted as a replica of each. A
-        reinstalled host has a new id at its old address: it is admitted when the old id has been
+        Data for one of the two would be written to the other, and counted as a replica of each. A
+        reinstalled host has a new id at its old address. It is admitted when the old id has been
         silent long enough to be STALE.
         """
         for node in self._state.nodes.values():
@@ -161,9 +161,8 @@ class NodeManager:
                 )
 
     def _is_newer(self, change: StateChange, registration: Registration, known: Node) -> bool:
-        """Return True if the operational state that a datanode keeps is newer than a restored
-        backup.
-        """
+        """Return True if the operational state that a datanode stores is newer than the backup from
+        which this state was restored."""
         if registration.op_state is None or self._state.restored is None:
             return False
         if registration.op_state is not known.op_state:
@@ -177,11 +176,12 @@ class NodeManager:
         return True
 
     def is_current(self, datanode_id: str, boot_id: int) -> bool:
-        """Return True if this heartbeat is from the process that registered last, with this SCM
-        process.
+        """Return True if the heartbeat's process is the one that registered last, and it registered
+        with this SCM process.
 
-        A datanode that registered before our start has to register again: it then reports all its
-        replicas, and safe mode need not wait for its next full report, which may be an hour away.
+        A datanode that registered before this SCM started must register again. It then reports all
+        its replicas, so safe mode need not wait for its next full report, which may be an hour
+        away.
         """
         node = self._state.nodes.get(datanode_id)
         return node is not None and node.boot_id == boot_id and datanode_id in self._registered
@@ -192,7 +192,7 @@ class NodeManager:
         volumes: Iterable[ReportedVolume],
         queues: Iterable[tuple[str, int]],
     ) -> None:
-        """Record that a node called now, and the load that it reported."""
+        """Record a heartbeat of a node, and the load that it reports."""
         if self.health(datanode_id) is NodeHealthState.DEAD:
             self._rack_count = None
         self.dead.discard(datanode_id)
@@ -204,7 +204,7 @@ class NodeManager:
         )
 
     def health(self, datanode_id: str) -> NodeHealthState:
-        """Return a node's health now; one that never registered is DEAD."""
+        """Return a node's health now; DEAD for a node that never registered."""
         if self._state.nodes.get(datanode_id) is None:
             return NodeHealthState.DEAD
         live = self._live.get(datanode_id)
@@ -213,9 +213,8 @@ class NodeManager:
         return health_of(age_s, has_called=live is not None, options=self._options)
 
     def standings(self, datanode_ids: Iterable[str]) -> list[tuple[Node | None, NodeHealthState]]:
-        """Return, for each node, its registration (None if it never registered) and its health now.
-        Called at each read (ADR 0041).
-        """
+        """Return each node's registration and its health now. The registration is None if the node
+        never registered. Called at each read (ADR 0041)."""
         now_s = self._clock.monotonic_s()
         found = self._state.nodes.get
         standings = []
@@ -234,21 +233,21 @@ class NodeManager:
         return standings
 
     def is_gone(self, datanode_id: str) -> bool:
-        """Return True if a node is DEAD and not expected back; one in maintenance is expected."""
+        """Return True if a node is DEAD and not expected back. A node in maintenance is expected
+        back."""
         node = self._state.nodes.get(datanode_id)
         is_resting = node is not None and node.op_state is OpState.IN_MAINTENANCE
         return not is_resting and self.health(datanode_id) is NodeHealthState.DEAD
 
     def is_away(self, datanode_id: str) -> bool:
-        """Return True if a node has been silent long enough to be STALE, at least since the SCM
-        started.
-        """
+        """Return True if a node has been silent long enough to be STALE. If it has not called since
+        this SCM started, the time counts from the start."""
         live = self._live.get(datanode_id)
         since_s = self._started_at_s if live is None else live.heard_at_s
         return (self._clock.monotonic_s() - since_s) * 1000 > self._options.stale_after_ms
 
     def forget(self, datanode_id: str) -> None:
-        """Drop a removed node. This is not undone: the node only has to register again."""
+        """Forget a removed node. This cannot be undone; the node only has to register again."""
         self.dead.discard(datanode_id)
         self._registered.discard(datanode_id)
         self._live.pop(datanode_id, None)
@@ -258,15 +257,17 @@ class NodeManager:
         self._rack_count = None
 
     def living(self, replicas: Sequence[Replica]) -> Sequence[Replica]:
-        """Return the replicas on nodes that are not DEAD: last reports of dead nodes block nothing.
+        """Return the replicas on nodes that are not DEAD. The last report of a dead node blocks
+        nothing.
 
-        A dead node may come back with its replica. So nothing is deleted because of its last
+        A dead node may come back with its replica. Therefore nothing is deleted because of its last
         report, and its pending deletes are sent again.
         """
         return tuple(r for r in replicas if self.health(r.datanode_id) is not NodeHealthState.DEAD)
 
     def takes_replicas(self, datanode_id: str) -> bool:
-        """Return True if a node may get a replica: it answers, stays, and is not read-only."""
+        """Return True if a node may get a replica: it answers, is in service, and is not
+        read-only."""
         node = self._state.nodes.get(datanode_id)
         return (
             node is not None
@@ -276,20 +277,19 @@ class NodeManager:
         )
 
     def is_managed(self, datanode_id: str) -> bool:
-        """Return True if replicas of a node are managed; those on unmanaged racks are left
-        alone.
-        """
+        """Return True if replicas of a node are managed. Replicas on unmanaged racks are left
+        unchanged."""
         return not self._managed_racks or self.rack(datanode_id) in self._managed_racks
 
     def takes_commands(self, datanode_id: str) -> bool:
-        """Return True if commands about replicas may be sent to a node: its layout version is known
-        and it is managed.
-        """
+        """Return True if commands about replicas may be sent to a node: it has the same layout
+        version, and it is managed."""
         node = self._state.nodes.get(datanode_id)
         return node is None or (not node.is_read_only and self.is_managed(datanode_id))
 
     def is_reachable(self, datanode_id: str) -> bool:
-        """Return True if a node may be sent to or named as a peer."""
+        """Return True if commands may be sent to a node, and other datanodes may call it as a
+        peer."""
         return self.health(datanode_id) is NodeHealthState.HEALTHY
 
     def liveness(self, datanode_id: str) -> Liveness | None:
@@ -297,17 +297,18 @@ class NodeManager:
         return self._live.get(datanode_id)
 
     def heartbeat_at_ms(self, node: Node) -> int:
-        """Return when the node last called, on the wall clock."""
+        """Return the time of the node's last heartbeat, on the wall clock."""
         live = self._live.get(node.datanode_id)
         return node.last_heartbeat_at_ms if live is None else live.heartbeat_at_ms
 
     def reported_queues(self, datanode_id: str) -> Mapping[str, int]:
-        """Return the commands queued and running at a node, by type."""
+        """Return the number of commands queued and running at a node, by type."""
         live = self._live.get(datanode_id)
         return {} if live is None else dict(live.queues)
 
     def last_heartbeat_at_s(self, datanode_id: str) -> float:
-        """Return when the node last called, on the monotonic clock; 0.0 if never."""
+        """Return the time of the node's last heartbeat, on the monotonic clock; 0.0 if there was
+        none."""
         live = self._live.get(datanode_id)
         return 0.0 if live is None else live.heard_at_s
 
@@ -317,7 +318,8 @@ class NodeManager:
         return "" if node is None else node.rack
 
     def rack_count(self) -> int:
-        """Return the number of racks with a node that was not dead at the last evaluation."""
+        """Return the number of racks with at least one node that is not dead. The number is as of
+        the last evaluation."""
         if self._rack_count is None:
             racks = {
                 node.rack
@@ -328,7 +330,7 @@ class NodeManager:
         return self._rack_count
 
     def write_failed(self, datanode_id: str) -> None:
-        """Record that a writer had to leave a replica behind on this node."""
+        """Record that a write to this node failed, as its writer reported."""
         self._failed_at_s[datanode_id] = self._clock.monotonic_s()
         self._failures[datanode_id] = self._failures.get(datanode_id, 0) + 1
 
@@ -337,7 +339,7 @@ class NodeManager:
         self._failures.pop(datanode_id, None)
 
     def is_avoided(self, datanode_id: str) -> bool:
-        """Return True if a writer should retry this node later.
+        """Return True if writers should not get blocks on this node for now.
 
         The pause grows with every failure, and ends when the node registers again.
         """
@@ -349,9 +351,8 @@ class NodeManager:
         return self._clock.monotonic_s() - self._failed_at_s[datanode_id] < pause_s
 
     def has_failed_lately(self, datanode_id: str) -> bool:
-        """Return True if a writer complained about this node within the time that makes a node
-        stale.
-        """
+        """Return True if a writer reported a failure of this node recently, that is, within the
+        time after which a silent node is STALE."""
         failed_at_s = self._failed_at_s.get(datanode_id)
         if failed_at_s is None:
             return False
@@ -367,13 +368,13 @@ class NodeManager:
 
     def note_health(self, change: StateChange, *, count_max: int = sys.maxsize) -> list[str]:
         """Log nodes whose health changed since the last call, at most `count_max`; return their
-        ids.
+        ids. An empty result means that all nodes were evaluated.
 
-        A call continues where the last one ended: if each evaluated all nodes again, a thousand
-        nodes that die at once would take a million evaluations. When it returns nothing, all were
-        evaluated.
+        A call continues where the last one ended. If each call evaluated all nodes, a thousand
+        nodes that die at once would take a million evaluations.
 
-        A node that has not called yet is no change: a restart must not go through all its replicas.
+        A node that has not called since the start is not a change, because a restart must not
+        process the replicas of all nodes.
         """
         changed: list[str] = []
         self._rack_count = None
@@ -393,8 +394,8 @@ class NodeManager:
             return False
         self._see(change, node.datanode_id, health)
         if before is None and health is NodeHealthState.STALE:
-            return False  # no call since our own start: as in its row, nothing has changed
-        # Keeps the row's "last heard" useful after a restart, at no cost per call.
+            return False  # no call since this start: nothing has changed
+        # Keeps the time in the row useful after a restart, without a disk write per heartbeat.
         heard_at_ms = self.heartbeat_at_ms(node)
         is_online = health is not NodeHealthState.DEAD and (
             node.was_online or health is NodeHealthState.HEALTHY
@@ -408,9 +409,8 @@ class NodeManager:
         return True
 
     def _see(self, change: StateChange, datanode_id: str, health: NodeHealthState) -> None:
-        """Record the health in which a node was seen. If the change fails, its consequences are
-        still to be done, so the earlier health is put back.
-        """
+        """Record the health of a node as processed. If the change fails, restore the earlier
+        health, so that the change of health is processed again."""
         seen, dead = self._seen_health, self.dead
         before, was_dead = seen.get(datanode_id), datanode_id in dead
 
@@ -419,7 +419,7 @@ class NodeManager:
             if before is not None:
                 seen[datanode_id] = before
             (dead.add if was_dead else dead.discard)(datanode_id)
-            self._rest.clear()  # start over
+            self._rest.clear()  # evaluate all nodes again
 
         change.on_undo(restore)
         seen[datanode_id] = health

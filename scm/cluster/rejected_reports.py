@@ -1,7 +1,7 @@
-"""Tracks invalid parts of datanodes' calls, which are left out, and logs each when it is new.
+"""Tracks the invalid parts of datanodes' calls, which are left out, and logs each part once.
 
-The other parts of a call count. A part that is left out keeps its earlier value, or stays unknown.
-Of a datanode of another cluster nothing counts.
+The other parts of a call are applied. For a part that is left out, the earlier value remains, or
+the value remains unknown. If a datanode belongs to another cluster, its whole call is rejected.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import structlog
 
 from scm.state.clock import ScmClock
 
-KEPT_S: Final = 2 * 3600.0  # a full report comes every hour and repeats it
+KEPT_S: Final = 2 * 3600.0  # a full report comes every hour and repeats the fault
 STRANGER_KEPT_S: Final = 300.0  # an agent calls again after 30 s at most
 STRANGERS_MAX: Final = 1_000  # any caller may name any number of datanodes
 
@@ -27,7 +27,7 @@ class RejectedReportParts:
         self._strangers: dict[str, tuple[float, str]] = {}
 
     def note(self, datanode_id: str, refused: Sequence[str]) -> None:
-        """Record what was left out of a call; it is logged once while it goes on."""
+        """Record what was left out of a call. A fault that repeats is logged once."""
         if not refused:
             return
         self._drop_old()
@@ -41,7 +41,7 @@ class RejectedReportParts:
         self._last[datanode_id] = (self._clock.monotonic_s(), refused[0])
 
     def mark_unknown(self, datanode_id: str, why: str) -> None:
-        """Record a datanode that was not admitted; it is logged once while it goes on."""
+        """Record a datanode that was not admitted. A repeated attempt is logged once."""
         self._drop_old()
         if datanode_id not in self._strangers:
             if len(self._strangers) >= STRANGERS_MAX:
@@ -54,17 +54,17 @@ class RejectedReportParts:
         self._strangers.pop(datanode_id, None)
 
     def forget(self, datanode_id: str) -> None:
-        """Drop a datanode, because it was removed."""
+        """Forget a datanode, because it was removed."""
         self._last.pop(datanode_id, None)
 
     @property
     def count(self) -> int:
-        """Number of datanodes of which something was left out in the last two hours."""
+        """Number of datanodes with a part that was left out in the last two hours."""
         self._drop_old()
         return len(self._last)
 
     def lines(self) -> list[str]:
-        """Return one line for each kind of invalid part, or none."""
+        """Return one line for each kind of invalid part; an empty list if there is none."""
         self._drop_old()
         lines = []
         if self._last:

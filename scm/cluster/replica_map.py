@@ -1,12 +1,12 @@
-"""The replica map, updated by reports.
+"""The replica map: which datanode has which replica, as reported.
 
-A full report names every replica of a datanode. It may come in pages of one report_id, and only its
-last page may remove replicas that it did not name. An incremental report names changes. Incremental
-reports may arrive between the pages of a full report: their replicas are neither removed for
-missing in the pages nor brought back by an older page.
+A full report names every replica of a datanode. It may come in several pages with one report_id.
+Only the last page may remove replicas that the report did not name. An incremental report names
+changes, and may arrive between the pages of a full report. A replica that it adds is not removed
+because the pages lack it. A replica that it removes is not added again by an older page.
 
-A replica of a container that this SCM never made is recorded and shown, but never acted on, because
-deleting unknown data is how data is lost.
+A replica of a container that this SCM did not make is recorded and shown, but no command is sent
+for it. A delete of unknown data could destroy the last copy.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -23,9 +23,9 @@ from scm.state.replicas.arena import Rows, picked
 from scm.state.replicas.holders import Ids
 from scm.state.replicas.reported_replicas import ReportedReplicas
 
-REPLICAS_MIN: Final = 20_000  # for any datanode, however small or empty
-BYTES_PER_REPLICA: Final = 256 * 1024**2  # of a disk; containers have 5 GB
-REPLICAS_MAX: Final = 500_000  # whatever capacity it reports: a row takes some 650 bytes
+REPLICAS_MIN: Final = 20_000  # minimum for any datanode, however small or empty
+BYTES_PER_REPLICA: Final = 256 * 1024**2  # disk space per replica; containers have 5 GB
+REPLICAS_MAX: Final = 500_000  # maximum whatever capacity it reports: a row takes some 650 bytes
 
 _log = structlog.get_logger("suture.scm")
 
@@ -34,10 +34,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeReplicaReport:
-    """A `ContainerReport` or `ColumnReport` of a heartbeat; states of `replicas` may be DELETED.
+    """A `ContainerReport` or `ColumnReport` of a heartbeat. The state of an item of `replicas` may
+    be DELETED.
 
-    A large one is applied in parts: each but the first is `is_continued`, and each but the last
-    `is_unfinished`.
+    A large report is applied in parts. Each part but the first has `is_continued`, and each but the
+    last has `is_unfinished`.
     """
 
     is_full: bool
@@ -49,7 +50,7 @@ class NodeReplicaReport:
     is_unfinished: bool = False
     refused_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     """Containers with an invalid report: they exist, and keep their known facts."""
-    refused: str = ""  # the first reason
+    refused: str = ""  # the first reason for leaving replicas out
 
     def parts(self, count_max: int) -> Iterator["NodeReplicaReport"]:
         """Yield the report in parts of at most `count_max` replicas; at least one part."""
@@ -65,7 +66,7 @@ class NodeReplicaReport:
 
 @dataclass(slots=True)
 class _Assembly:
-    """A full report that has not arrived completely."""
+    """A full report of which some pages have arrived."""
 
     report_id: int
     next_page: int = 0
@@ -75,12 +76,12 @@ class _Assembly:
 
     @property
     def named_count(self) -> int:
-        """Number of containers named; one that was named twice counts twice."""
+        """Number of replicas in the pages so far; a container that is named twice counts twice."""
         return sum(map(len, self.seen))
 
 
 def replicas_max(capacity_bytes: int) -> int:
-    """Return how many replicas a datanode with such volumes may report."""
+    """Return how many replicas a datanode with this capacity may report."""
     return min(max(capacity_bytes // BYTES_PER_REPLICA, REPLICAS_MIN), REPLICAS_MAX)
 
 
@@ -95,31 +96,31 @@ class ReportProcessor:
         self.cut_off: set[str] = set()
         """Datanodes whose full report lost a page: it is unknown whether they named all
         replicas."""
-        self._is_older = False  # older than a state that datanodes saw, as already logged
+        self._is_older = False  # an older state than datanodes have seen, already logged
         self.unknown_container_ids: set[int] = set(
             state.containers.missing(state.replicas.container_ids().tolist())
         )
 
     def forget(self, datanode_id: str) -> None:
-        """Drop the earlier reports of a datanode, which has restarted and reports all again."""
+        """Drop the earlier reports of a datanode, because it has restarted and reports all replicas
+        again."""
         self._assemblies.pop(datanode_id, None)
         self.confirmed.discard(datanode_id)
         self.cut_off.discard(datanode_id)
 
     def note_known(self, change: StateChange, container_id: int) -> None:
-        """Record that a container is now one of ours."""
+        """Record that the state now contains this container."""
         _take_out(change, self.unknown_container_ids, container_id)
 
     def mark_unknown(self, change: StateChange, container_id: int) -> None:
-        """Record that a container is no longer one of ours."""
+        """Record that the state does not contain this container."""
         _put_in(change, self.unknown_container_ids, container_id)
 
     def within(
         self, datanode_id: str, report: NodeReplicaReport, count_max: int
     ) -> NodeReplicaReport:
-        """Return a report without the replicas beyond `count_max` of a datanode; `refused` says
-        that some were left out. Known replicas stay known.
-        """
+        """Return a report with at most `count_max` replicas of a datanode; `refused` of the result
+        says that some were left out. Replicas that the map already contains are never left out."""
         assembly = self._assemblies.get(datanode_id)
         if assembly is not None and assembly.named_count > 2 * count_max:
             why = f"reports: more than {2 * count_max:,} replicas in one full report"
@@ -174,9 +175,10 @@ class ReportProcessor:
         elif (
             assembly is None
             or assembly.report_id != report.report_id
-            or report.page > assembly.next_page  # a lower page is a repetition: its answer was lost
+            or report.page > assembly.next_page  # a lower page is a repetition after a lost answer
         ):
-            # A page was lost. The contents of this one are true, but absence from it means nothing.
+            # A page was lost. This page is true, but a replica that it lacks may be in the lost
+            # page.
             self._assemblies.pop(datanode_id, None)
             _put_in(change, self.cut_off, datanode_id)
             change.on_commit(
@@ -230,7 +232,8 @@ class ReportProcessor:
                 )
 
     def _note_later(self, datanode_id: str, container_id: int) -> None:
-        """Log, once, a container that this state has yet to make: a later state made it."""
+        """Log, once, a container whose id this state has not assigned yet: a later state assigned
+        it."""
         is_later = container_id >= self._state.counters["next_container_id"]
         if is_later and not self._is_older and self._state.restored is None:
             self._is_older = True

@@ -1,27 +1,31 @@
 """Safe mode: nothing is decided, copied or deleted before the cluster has reported again.
 
-    hot restart   the replica map is read back; nodes that were online are waited for
-    cold start    the replica map is forgotten, and made again from reports; all are waited for
-    restored      the same, and what was written since the backup is brought back first;
-                  also where datanodes have seen a later state (`scm.administration.older_states`)
+There are three kinds of start:
 
-After a hot restart the replica map is the one of the control plane's last stop. Acting on it would
-copy replicas that exist and delete the last ones. So the nodes that were online then must have
-connected and reported all their replicas once (they need not stay). A node that was dead, in
-maintenance or decommissioned is not waited for.
+- Hot restart: the replica map is read from disk. Safe mode waits for the nodes that were online.
+- Cold start, which an operator requests: the replica map is discarded and built again from reports.
+  Safe mode waits for all known nodes.
+- Restored state: like a cold start. In addition, data that was written since the backup must be
+  recovered first. This also applies if datanodes have seen a later state
+  (`scm.administration.older_states`).
 
-A node that does not come back must not keep a cluster from being written to. A node that has been
-silent long enough to be STALE is no longer waited for, and no node is once `safemode_wait_ms` is
-over. Then safe mode ends if these conditions hold (as Ozone's `hdds.scm.safemode.threshold.pct` and
+After a hot restart the replica map is that of the control plane's last stop. Decisions on it could
+copy replicas that exist, and could delete last copies. Therefore each node that was online must
+call and report all its replicas once; it may then leave again. Nodes that were dead, in maintenance
+or decommissioned are not waited for.
+
+A node that does not come back must not prevent writes to the cluster. A node that has been silent
+long enough to be STALE is no longer waited for. After `safemode_wait_ms`, no node is waited for.
+Safe mode then ends if two conditions hold (as Ozone's `hdds.scm.safemode.threshold.pct` and
 `hdds.scm.safemode.min.datanode`):
 
-    containers   of the closed ones that keys need, and that could be read before, nearly all have
-                 been reported by a datanode (of shards: as many as data can be read from)
-    hosts        as many have reported as a write has to reach
+- Containers: nearly all of the closed containers that keys need, and that were readable before,
+  have been reported. Of erasure-coded containers, enough shards to read have been reported.
+- Hosts: as many nodes have reported as a write needs.
 
-After a cold start, which an operator requests, silent nodes are waited for until a longer time is
-over, because the control plane does not know what they hold. If the conditions are not met then,
-only an operator ends safe mode.
+After a cold start, silent nodes are waited for during a longer time, because the control plane does
+not know what data they have. If the conditions do not hold after that time, only an operator can
+end safe mode.
 """
 
 from collections.abc import Callable, Collection
@@ -49,20 +53,20 @@ _UNREADABLE: Final = [
     list(ReplicaState).index(state) for state in (ReplicaState.UNHEALTHY, ReplicaState.RECOVERING)
 ]
 """By number of a state."""
-COLD_START_FACTOR: Final = 4  # it waits for silent datanodes, too, which may be booting
+COLD_START_FACTOR: Final = 4  # a cold start waits longer: silent datanodes may be booting
 LEAVE_HINT: Final = "suture scm safemode --leave ends it without them"
 
 
 @dataclass(frozen=True, slots=True)
 class SafeModeStatus:
-    """The state of safe mode: whether decisions may be made, and the nodes waited for."""
+    """The state of safe mode: whether the control plane may decide, and the nodes it waits for."""
 
     is_open: bool
     reason: str
     missing: tuple[str, ...] = ()
     is_cold: bool = False
     expected_count: int = 0
-    left_s: float = 0.0  # until nodes that call are no longer waited for
+    left_s: float = 0.0  # time until nodes are no longer waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +89,12 @@ def evaluate(
     wait_s: float,
     is_cold: bool = False,
 ) -> SafeModeStatus:
-    """Evaluate the start by the nodes that are expected, that have reported and that are `away`,
-    and by the containers that have been reported.
+    """Return whether safe mode may end. `expected` are the nodes to wait for, `seen` those that
+    have reported, `away` those that are silent. `containers` counts the reported containers.
 
-    Expected are the nodes that were online before the start; at a cold start all known nodes. If
-    none is known, any node is waited for during the whole time. A node that was not expected and
-    has reported counts as a host for writes.
+    Expected are the nodes that were online before the start; at a cold start, all known nodes. If
+    no node is known at a cold start, the whole time is waited for any node. A node that has
+    reported without being expected counts as a host for writes.
     """
     missing = tuple(sorted(set(expected) - set(seen)))
     count = len(expected)
@@ -120,12 +124,11 @@ def evaluate(
 
 
 class SafeMode(ControlComponent):
-    """Safe mode of this process. Once ended it stays ended, unless the state proves to be an older
-    one. Callers of undecorated methods hold the lock.
-    """
+    """Safe mode of this process. Once it has ended, it begins again only if the state proves to be
+    outdated. Callers of undecorated methods hold the lock."""
 
     def __init__(self, basis: DecisionContext, confirmed: Collection[str]) -> None:
-        """`confirmed` has the nodes that have reported all their replicas since the start."""
+        """`confirmed` is the set of nodes that have reported all their replicas since the start."""
         super().__init__(basis)
         self._confirmed = confirmed
         self._begin()
@@ -144,7 +147,7 @@ class SafeMode(ControlComponent):
         )
         self._seen: set[str] = set()
         self._reported: tuple[int, ReportedCount] | None = (
-            None  # evaluated at this number of seen nodes
+            None  # the number of seen nodes, and the result for them
         )
         self._gate = SafeModeStatus(False, "just started")
 
@@ -155,7 +158,7 @@ class SafeMode(ControlComponent):
 
     @locked
     def status(self) -> SafeModeStatus:
-        """Return the state of safe mode and the nodes it waits for."""
+        """Evaluate safe mode and return its status."""
         return self.reevaluate()
 
     def reevaluate(self) -> SafeModeStatus:
@@ -184,7 +187,8 @@ class SafeMode(ControlComponent):
         return self._gate
 
     def begin_again(self, change: StateChange) -> None:
-        """Enter safe mode as at a cold start: this state is older than what datanodes saw."""
+        """Enter safe mode as at a cold start, because datanodes have seen a later state than this
+        one."""
         before, was_cold = self.__dict__.copy(), self._state.is_cold
         change.on_undo(lambda: self.__dict__.update(before))
         change.on_undo(lambda: setattr(self._state, "is_cold", was_cold))
@@ -193,9 +197,8 @@ class SafeMode(ControlComponent):
 
     @locked
     def leave(self) -> SafeModeStatus:
-        """End safe mode on an operator's request. Raise RefusedError while a restore is
-        unfinished.
-        """
+        """End safe mode on an operator's request. Raise RefusedError if a restored state is not
+        recovered."""
         restored = self._state.restored
         if restored is not None:
             raise RefusedError(
@@ -208,9 +211,8 @@ class SafeMode(ControlComponent):
         return self._gate
 
     def _containers(self) -> ReportedCount:
-        """Count the containers. Scans all that keys need, once per newly seen node, because every
-        call needs the result until safe mode ends.
-        """
+        """Count the containers. Each count scans all containers that keys need. The result is kept
+        until another node is seen, because every call needs it while safe mode is on."""
         if self._reported is None or self._reported[0] != len(self._seen):
             self._reported = len(self._seen), self._count()
         return self._reported[1]
@@ -227,7 +229,7 @@ class SafeMode(ControlComponent):
         data_counts = np.fromiter(needed.values(), np.int64, len(needed))
         owner, rows = state.replicas.owned(ids)
         is_reported = data_counts <= self._indexes(owner, rows, self._seen, len(ids))
-        if not self._is_cold:  # of the others nothing was known before the start either
+        if not self._is_cold:  # of other containers nothing was known before the start
             before = self._indexes(owner, rows, self._seen | self._online, len(ids))
             is_reported = is_reported[data_counts <= before]
         return ReportedCount(int(np.count_nonzero(is_reported)), len(is_reported))
@@ -235,7 +237,8 @@ class SafeMode(ControlComponent):
     def _indexes(
         self, owner: NDArray[np.int64], rows: Rows, node_ids: Collection[str], count: int
     ) -> NDArray[np.int64]:
-        """Return, per container, how many indexes some nodes have a readable replica of."""
+        """Return, per container, the number of indexes of which these nodes have a readable
+        replica."""
         numbers, places = np.unique(rows["datanode"], return_inverse=True)
         is_one = np.array([w in node_ids for w in self._state.replicas.words(numbers.tolist())])
         is_good = ~np.isin(rows["state"], _UNREADABLE) & (rows["error"] == NO_WORD)
@@ -246,7 +249,7 @@ class SafeMode(ControlComponent):
 
 
 def _to_recover(restored: RestoreRecord) -> str:
-    """Return a text with the moment of the state and the need to recover it."""
+    """Return a text with the time of the restored state, which says that it must be recovered."""
     if not restored.taken_at_ms:
         return (
             "datanodes have seen a later state than this one: suture scm recover brings back what "

@@ -1,11 +1,12 @@
-"""The audit log's trail of commands: what was sent to which datanode, why, and the outcome.
+"""Audit log entries about commands: which command was sent to which datanode, why, and its outcome.
 
-    sent    when it leaves with a heartbeat's answer; again when it is sent again
-    ended   what the datanode says, or that it was given up or dropped before it was sent
+- `sent`: the command leaves with a heartbeat's answer, for the first time or again.
+- `ended`: the datanode reported the outcome, or the command was given up or dropped.
+- `closed_short`: a container was closed without its last commits.
 
-A container that is closed without its last commits is noted, too. A note is written when its change
-is durable. It contains only our own ids and words; of clients' data only the names of keys that
-lose a block, and no address or secret. Pure, except for `write`.
+An entry is written when its change is durable. It contains only Suture's own ids and words, and the
+names of keys that lose a block, but no other data of clients, no address and no secret. Pure,
+except for `write`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ class AuditEntry:
 
 
 def sent(command: PendingCommand) -> AuditEntry:
-    """Return the note of a command that is sent."""
+    """Return the entry for a command that is sent."""
     facts: dict[str, object] = {"why": command.why, "deadline_ms": command.deadline_ms}
     for name in ("target_id", "bcsid", "force", "keep_count", "op_state", "op_expiry_ms"):
         value = getattr(command, name)
@@ -46,7 +47,7 @@ def sent(command: PendingCommand) -> AuditEntry:
 
 
 def ended(command: PendingCommand, outcome: CommandOutcome) -> AuditEntry:
-    """Return the note of a command's outcome."""
+    """Return the entry for a command's outcome."""
     if outcome.state is OutcomeState.EXECUTED:
         return _note(command, outcome.code or DONE, {})
     facts = {"state": outcome.state.value, "message": outcome.message, "why": command.why}
@@ -56,7 +57,7 @@ def ended(command: PendingCommand, outcome: CommandOutcome) -> AuditEntry:
 def closed_short(
     before: Container, bcsid: int, keys: Sequence[str], *, reason: str, kept: str
 ) -> AuditEntry:
-    """Return the note of a container that is closed without its last commits."""
+    """Return the entry for a container that is closed without its last commits."""
     return AuditEntry(
         "close container",
         DONE,
@@ -74,7 +75,7 @@ def closed_short(
 
 
 def write(audit: Audit, notes: Iterable[AuditEntry]) -> None:
-    """Write notes in order."""
+    """Write entries in order."""
     for note in notes:
         audit.record(note.action, note.result, **note.facts)
 

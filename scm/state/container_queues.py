@@ -1,12 +1,12 @@
-"""Sets of container ids: those that need no check because nothing changed, and those that wait.
+"""Sets and queues of container ids: containers that need no check, and containers that wait for
+one.
 
-    look ──nothing to do──► add ──► skipped by every round
-                             ▲ │
-                     look ◄──┘ └── a row about it changes: the table itself takes the mark away
+A container whose check finds nothing to do is added to a set, and later rounds skip it. When a row
+about the container changes, the table itself removes it from the set, so it is checked again.
 
-A set takes one byte per container, because there are millions and nearly all need nothing: a round
-through a million looks for zeros in an array. All containers of a datanode are due at once when it
-comes or dies, so waiting ones are arrays, too.
+There are millions of containers, and nearly all need nothing. A set therefore takes one byte per
+container, and a round through a million containers looks for zeros in an array. When a datanode
+appears or dies, all its containers are due at once, so queues are arrays, too.
 """
 
 from collections import deque
@@ -22,7 +22,8 @@ MARKED_MAX: Final = 2**26
 
 
 class ContainerBitmap:
-    """A set of container ids, built for `missing`. Callers hold the control plane's lock."""
+    """A set of container ids that finds the ids it lacks (`missing`). Callers hold the control
+    plane's lock."""
 
     def __init__(self) -> None:
         self._marks = bytearray()
@@ -40,7 +41,7 @@ class ContainerBitmap:
         return found
 
     def add(self, container_id: int) -> None:
-        """Mark a container that this control plane made: such ids are small and dense."""
+        """Mark a container that this control plane made; its id is small and dense."""
         self._extend(container_id)
         self._marks[container_id] = 1
 
@@ -98,7 +99,7 @@ class DirtyContainers:
         self._many.append(container_ids)
 
     def take(self, among: AbstractSet[int]) -> set[int]:
-        """Return the recorded ids that are in `among`, and clear the record."""
+        """Return the recorded ids that are in `among`. Clear the whole record."""
         taken, many = self._ids & among, self._many
         self._ids, self._many = set(), []
         if many and among:
@@ -107,7 +108,7 @@ class DirtyContainers:
         return taken
 
     def take_all(self) -> NDArray[np.int64]:
-        """Return all recorded ids, some perhaps twice, and clear the record."""
+        """Return all recorded ids, some perhaps twice. Clear the record."""
         taken = np.concatenate((np.fromiter(self._ids, np.int64, len(self._ids)), *self._many))
         self._ids, self._many = set(), []
         return taken
@@ -117,9 +118,8 @@ class DirtyContainers:
 
 
 class PriorityContainerQueue:
-    """Containers that wait, each once, urgent ones before all others; ids of MARKED_MAX or more may
-    occur twice. Callers hold the control plane's lock.
-    """
+    """Waiting containers, each once; urgent ones come before all others. Ids of MARKED_MAX or more
+    may occur twice. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
         self._urgent = ContainerQueue()
@@ -129,11 +129,12 @@ class PriorityContainerQueue:
         return len(self._urgent) + len(self._others)
 
     def add(self, container_ids: Iterable[int]) -> None:
-        """Add the containers that do not wait yet."""
+        """Add the containers that are not waiting yet."""
         self.add_all(np.fromiter(container_ids, np.int64))
 
     def add_all(self, container_ids: NDArray[np.int64], *, is_urgent: bool = False) -> None:
-        """Add an array of any ids. A waiting one becomes urgent if it is now."""
+        """Add an array of any ids. With `is_urgent`, a container that is already waiting becomes
+        urgent."""
         if is_urgent:
             self._others.leave(container_ids)
             self._urgent.join(container_ids)
@@ -141,15 +142,14 @@ class PriorityContainerQueue:
             self._others.join(container_ids[~self._urgent.which(container_ids)])
 
     def take(self, count_max: int) -> list[int]:
-        """Take the first of them, at most `count_max`."""
+        """Remove and return the first containers, at most `count_max`."""
         taken = self._urgent.take(count_max)
         return taken + self._others.take(count_max - len(taken))
 
 
 class ContainerQueue:
-    """Containers in order of arrival. One that left and joins again may get its old place. Callers
-    hold the control plane's lock.
-    """
+    """Containers in order of arrival. A container that leaves and joins again may get its old
+    position. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
         self._parts: deque[NDArray[np.int64]] = deque()  # some ids in them may have left
@@ -160,11 +160,11 @@ class ContainerQueue:
         return self._count
 
     def which(self, container_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these wait; False for ids that are too large."""
+        """Return which of these containers are waiting; False for ids of MARKED_MAX or more."""
         return self._marked.which(container_ids)
 
     def join(self, container_ids: NDArray[np.int64]) -> None:
-        """Add the containers that do not wait yet."""
+        """Add the containers that are not waiting yet."""
         found = distinct(container_ids)
         found = found[~self.which(found)]
         if len(found):
@@ -173,14 +173,14 @@ class ContainerQueue:
             self._count += len(found)
 
     def leave(self, container_ids: NDArray[np.int64]) -> None:
-        """Remove these containers, except those with too large an id."""
+        """Remove these containers, except ids of MARKED_MAX or more."""
         found = distinct(container_ids)
         found = found[self.which(found)]
         self._marked.discard_all(found)
         self._count -= len(found)
 
     def take(self, count_max: int) -> list[int]:
-        """Take the first, at most `count_max`."""
+        """Remove and return the first containers, at most `count_max`."""
         taken: list[int] = []
         while self._parts and len(taken) < count_max:
             part = self._parts.popleft()
@@ -196,9 +196,8 @@ class ContainerQueue:
 
 
 def distinct(*ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct ids, ascending. `np.unique` hashes them, which takes many times
-    as long.
-    """
+    """Return the distinct ids, ascending. `np.unique` is not used because its hashing takes many
+    times as long."""
     ascending = np.sort(np.concatenate(ids), kind="stable")
     once: NDArray[np.int64] = ascending[np.diff(ascending, prepend=0) != 0]
     return once

@@ -1,10 +1,14 @@
-"""The control plane's state: tables in RAM, with every change durable in LMDB before it counts.
+"""The control plane's state: tables in memory, with every change durable in LMDB before it is
+visible as committed.
 
-    with state.change() as change:      memory changes at once, so later steps see earlier ones
+    with state.change() as change:
         change.put(state.nodes, node)
         change.remove(state.replicas, key)
-        change.on_commit(tell)          one synced LMDB transaction, then a call of `tell`
-                                        if it fails, memory is undone and `tell` is not called
+        change.on_commit(tell)
+
+Memory changes at once, so later steps of a change see earlier ones. At the end of the block, one
+synced LMDB transaction makes the change durable, and then `tell` is called. If the transaction
+fails, memory is restored and `tell` is not called.
 
 Reads never touch the disk, except for outcomes and deleted blocks. There is one owner at a time:
 callers hold the control plane's lock, and a lock file excludes a second process.
@@ -78,14 +82,14 @@ Said = ParamSpec("Said")
 
 
 class StateChange:
-    """An atomic change of several tables and counters. Made by `State.change`."""
+    """An atomic change of several tables and counters. `StateDatabase.change` makes it."""
 
     def __init__(self, state: "StateDatabase") -> None:
         self._state = state
         self._undo: list[Callable[[], object]] = []
         self._told: list[Callable[[], object]] = []
         self.rows: dict[tuple[str, bytes], bytes | None] = {}
-        self.notes: list[AuditEntry] = []  # for the audit log, once the change is durable
+        self.notes: list[AuditEntry] = []  # for the audit log, after the change is durable
 
     def put(self, table: Table[K, V], value: V) -> None:
         """Set a value, in memory now and on disk at the commit."""
@@ -93,7 +97,7 @@ class StateChange:
         self.rows[(table.name, table.key_bytes(key))] = table.row(value)
 
     def touch(self, table: Table[K, V], value: V) -> None:
-        """Set a value in memory only: the difference need not survive a restart."""
+        """Set a value in memory only. Use it if the difference need not survive a restart."""
         self._apply(table, table.key_of(value), value)
 
     def remove(self, table: Table[K, V], key: K) -> None:
@@ -102,9 +106,8 @@ class StateChange:
         self.rows[(table.name, table.key_bytes(key))] = None
 
     def take(self, table: ReplicaTable, there: Rows, told: ReportedReplicas) -> Ids:
-        """Apply a datanode's report (`ReplicaTable.take`); return the containers with new facts,
-        which go to disk at the commit.
-        """
+        """Apply a datanode's report (`ReplicaTable.take`). Return the containers with new facts;
+        these facts go to disk at the commit."""
         new, undo = table.take(there, told)
         self._undo.append(undo)
         for key, row in table.disk_rows(told.datanode_id, new) if len(new) else ():
@@ -112,7 +115,8 @@ class StateChange:
         return new["container_id"]
 
     def remove_all(self, table: ReplicaTable, datanode_id: str, container_ids: Ids) -> Ids:
-        """Remove a datanode's replicas of these containers; return those that it had."""
+        """Remove a datanode's replicas of these containers. Return the containers of which it had a
+        replica."""
         removed, undo = table.remove_all(datanode_id, container_ids)
         self._undo.append(undo)
         for container_id in removed.tolist():
@@ -129,7 +133,7 @@ class StateChange:
         return number
 
     def move_counter(self, counter: str, number: int) -> None:
-        """Make `counter` continue from `number` unless it is beyond it."""
+        """Continue `counter` at `number`, unless it is already higher."""
         before = self._state.counters[counter]
         if before < number <= ID_MAX:
             self._undo.append(lambda: self._state.counters.__setitem__(counter, before))
@@ -137,14 +141,13 @@ class StateChange:
             self.rows[("meta", counter.encode())] = records.pack([number])
 
     def begin_restore(self, restored: RestoreRecord) -> None:
-        """Mark this state as an older one, as if a backup had been restored."""
+        """Mark this state as outdated, as if it had been restored from a backup."""
         self._set_restore(restored, self._state.recovered)
         self.rows[("meta", RESTORED)] = restored_row(restored)
 
     def end_restore(self) -> None:
-        """Mark a restored state as recovered: ids from now on are new, and all that datanodes saw
-        of earlier terms is in it.
-        """
+        """Mark a restored state as recovered. From now on all assigned ids are new. The state
+        contains everything that datanodes have seen in earlier terms."""
         state = self._state
         assert state.restored is not None, "there is a restore to end"
         end_id = state.counters["next_container_id"]
@@ -173,13 +176,12 @@ class StateChange:
     def on_commit(
         self, action: Callable[Said, object], *words: Said.args, **facts: Said.kwargs
     ) -> None:
-        """Call `action` with these arguments once this change is durable, so that nothing is logged
-        for a failed change.
-        """
+        """Call `action` with these arguments after this change is durable. A failed change
+        therefore logs nothing."""
         self._told.append(partial(action, *words, **facts))
 
     def run_after_commit(self) -> None:
-        """Run the actions that wait for this change to be durable, in order."""
+        """Run the actions registered with `on_commit`, in order."""
         for action in self._told:
             action()
 
@@ -240,16 +242,17 @@ class StateDatabase:
     ) -> Self:
         """Open or create the state in `directory` and begin a new term.
 
-        A cold start forgets the replicas, which are reported again, except those on nodes in
-        maintenance, which cannot report. It also forgets the commands, which followed from the
-        replicas. Every start of a restored state is cold until the state is recovered. `check`
-        examines the files before any other process can open them. `is_new`: an operator wants a new
-        cluster in place of a lost state.
+        A cold start forgets the replicas, because they are reported again. It keeps those on nodes
+        in maintenance, which cannot report. It also forgets the commands, because they were based
+        on the replicas. Every start of a restored state is cold until the state is recovered.
 
-        Raise RefusedError(VOLUME_IN_USE) naming the owner if another process has it. Raise
-        RefusedError(INCONSISTENT_VOLUME) if the state was lost, others may change it, or it holds
-        rows that cannot be decoded. Raise RefusedError(INVALID_CONFIG) if a new cluster is wanted
-        where the state is not lost.
+        `check` examines the files before any other process can open them. `is_new` means that an
+        operator wants a new cluster in place of a lost state.
+
+        Raise RefusedError(VOLUME_IN_USE) if another process owns the directory. Raise
+        RefusedError(INCONSISTENT_VOLUME) if the state was lost, if other users may change it, or if
+        it has rows that cannot be decoded. Raise RefusedError(INVALID_CONFIG) if a new cluster is
+        wanted and the state is not lost.
         """
         missing = made_directory(directory)
         check_directory(directory.resolve())
@@ -307,7 +310,7 @@ class StateDatabase:
 
     @property
     def term(self) -> int:
-        """Number of starts of a control plane on this state."""
+        """The term: the number of starts of a control plane on this state."""
         return self.counters["term"]
 
     @property
@@ -317,10 +320,10 @@ class StateDatabase:
 
     @contextmanager
     def change(self) -> Iterator[StateChange]:
-        """Collect a change and make it durable at the end; undo it if anything fails.
+        """Yield a change and make it durable at the end; undo it if anything fails.
 
-        Raise UnavailableError(DISK_OUT_OF_SPACE) or UnavailableError(UNAVAILABLE) if it cannot be
-        written, and RefusedError(MALFORMED_REQUEST) if it never could be.
+        Raise UnavailableError with DISK_OUT_OF_SPACE or UNAVAILABLE if it cannot be written now.
+        Raise RefusedError(MALFORMED_REQUEST) if it can never be written.
         """
         change = StateChange(self)
         try:
@@ -332,7 +335,8 @@ class StateDatabase:
         change.run_after_commit()
 
     def settled(self) -> ContainerBitmap:
-        """Return an empty set of containers from which a container is removed when it changes."""
+        """Return an empty set of containers. When a container changes, it is removed from this
+        set."""
         made = ContainerBitmap()
         for table in self._tables():
             table.settled.append(made)
@@ -346,11 +350,12 @@ class StateDatabase:
         return made
 
     def note_restore(self, restored: RestoreRecord | None, recovered: RestoreRecord | None) -> None:
-        """Set the backup that this state is, or was, restored from."""
+        """Set the record of the restore that is in progress, and of the one that is recovered."""
         self.restored, self.recovered = restored, recovered
 
     def mark_dirty(self, container_ids: Ids | Iterable[int]) -> None:
-        """Mark containers as changed because of something outside their rows: a node."""
+        """Mark containers as changed because of a fact outside their rows, such as the health of a
+        node."""
         stirred = (
             container_ids
             if isinstance(container_ids, np.ndarray)
@@ -360,7 +365,7 @@ class StateDatabase:
             settled.discard_all(stirred)
 
     def outcome(self, command_id: int) -> CommandOutcome | None:
-        """Read an outcome from disk."""
+        """Read an outcome from disk; None if there is none."""
         with self._environment.read() as transaction:
             database = self._databases[self.outcomes.name]
             row = transaction.get(self.outcomes.key_bytes(command_id), db=database)
@@ -369,14 +374,15 @@ class StateDatabase:
     def has_all_commits_of(self, container_id: int) -> bool:
         """Return True if this state has every acknowledged commit of a container.
 
-        It may lack some of a container that was made before the recovery from a backup.
+        If the container was made before the recovery from a backup, the state may lack some
+        commits.
         """
         if self.restored is not None:
             return False
         return self.recovered is None or container_id >= self.recovered.end_container_id
 
     def deleted_in(self, container_id: int) -> list[DeletedBlocks]:
-        """Read from disk which blocks of a container were deleted; needs no lock."""
+        """Read from disk which blocks of a container were deleted. This needs no lock."""
         prefix = id_key(container_id)
         found = []
         with self._environment.read() as transaction:
@@ -388,7 +394,7 @@ class StateDatabase:
         return found
 
     def close(self) -> None:
-        """Close the files. Nothing is pending: every change was durable when it was made."""
+        """Close the files. Every change is already durable."""
         self._environment.close()
         self._owner.release()
 

@@ -1,14 +1,14 @@
 """The control plane's types: small frozen values that are replaced, never changed in place.
 
-    node      ── a datanode as it registered (kept on disk) and as it was last heard of (not kept)
-    container ── the unit of replication; its writer's session while OPEN
-      replica ── one datanode's report of its share
-      allocation ── a block promised to a writer and not committed yet
-    key       ── a name and the blocks behind it
-    pending   ── a command that has not been answered
-    outcome   ── what became of a command
+    node        a registered datanode (on disk), and its last heartbeat (not on disk)
+    container   the unit of replication; while OPEN, it has a writer's session
+    replica     one datanode's report of its replica of a container
+    allocation  a block that is allocated to a writer and not committed yet
+    key         a name and its blocks
+    pending     a command that is not answered yet
+    outcome     the end of a command
 
-Nothing here reads a clock, a disk or a socket.
+The module reads no clock, no disk and no socket.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class CommandKind(StrEnum):
 
 
 class CommandPriority(StrEnum):
-    """Priority of a command: NORMAL ones of a kind are sent before LOW ones."""
+    """Priority of a command. NORMAL commands of a kind are sent before LOW ones."""
 
     NORMAL = "NORMAL"
     LOW = "LOW"
@@ -105,7 +105,7 @@ class ReportedVolume:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A registered datanode; survives a restart of the SCM."""
+    """A registered datanode; stored on disk."""
 
     datanode_id: str
     address: str
@@ -116,21 +116,21 @@ class Node:
     op_expiry_ms: int  # 0 = none
     registered_at_ms: int
     last_heartbeat_at_ms: int  # as of the last durable change of this row
-    was_online: bool = True  # at that time; a restarted SCM waits for nodes that were
-    layout_version: int = LAYOUT_VERSION  # of its volumes
+    was_online: bool = True  # at that time; a restarted SCM waits for nodes that were online
+    layout_version: int = LAYOUT_VERSION  # capacity of its volumes
 
     @property
     def is_read_only(self) -> bool:
         """True if the node gets no new replicas, because its volumes have another layout version.
 
-        It is in the middle of an upgrade; its replicas are read and copied as usual.
+        Such a node is in the middle of an upgrade; its replicas are read and copied as usual.
         """
         return self.layout_version != LAYOUT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The facts of a node's last heartbeat; forgotten at a restart."""
+    """The facts of a node's last heartbeat; lost at a restart."""
 
     heard_at_s: float  # monotonic
     heartbeat_at_ms: int  # wall clock, for display
@@ -155,23 +155,24 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True)
 class Replica(ReplicaNumbers):
-    """A datanode's replica of a container as last reported."""
+    """A datanode's replica of a container, as last reported."""
 
     container_id: int
     datanode_id: str
     state: ReplicaState
     origin_datanode_id: str
     is_empty: bool
-    tree: TreeSummary | None  # None: no tree yet; never 0, never equal
+    tree: TreeSummary | None  # None: no tree yet, which is never 0 and never equal to another
     volume_id: str
     load_error: str
     reported_at_ms: int
-    is_contradictory: bool = False  # contradicts a peer's replica, while both have intact rows
+    is_contradictory: bool = False  # it contradicts a peer's replica, and both have intact rows
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A replica that a reconcile command names besides its peers; `is_dead`: its node is DEAD."""
+    """A replica that a reconcile command names besides its peers. `is_dead` means that its node is
+    DEAD."""
 
     replica: Replica
     is_dead: bool
@@ -183,9 +184,9 @@ def data_count_of(scheme: str) -> int:
 
 
 def replica_bytes(scheme: str, length_bytes: int) -> int:
-    """Return the bytes of a block in the largest replica: all its bytes or, if erasure-coded, its
-    longest shard, which the first and the parity shards have.
-    """
+    """Return the bytes of a block in the largest replica. Without an erasure code these are all its
+    bytes. With one, they are those of the longest shard, which the first and the parity shards
+    have."""
     if not scheme:
         return length_bytes
     code = parse_scheme(scheme)
@@ -194,7 +195,7 @@ def replica_bytes(scheme: str, length_bytes: int) -> int:
 
 
 def block_bytes_max(scheme: str, container_bytes_max: int) -> int:
-    """Return the maximum length of a block such that no replica exceeds a container's size."""
+    """Return the maximum length of a block that keeps every replica within a container's size."""
     if not scheme:
         return container_bytes_max
     code = parse_scheme(scheme)
@@ -204,13 +205,15 @@ def block_bytes_max(scheme: str, container_bytes_max: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container. `pipeline` names its chosen datanodes that have not reported a replica yet.
+    """The unit of replication. `pipeline` names the chosen datanodes that have not
+    reported a replica yet.
 
-    While OPEN, `client_id` is the writer's session (empty: released, another may adopt it) and
-    `is_sealed` means that no more blocks are promised in it.
+    While the container is OPEN, `client_id` is the writer's session. An empty `client_id` means
+    that the container is released and another session may use it. `is_sealed` means that no more
+    blocks are allocated in it.
 
-    Its bytes are those of the largest replica, a copy or a shard (`replica_bytes`). Earlier
-    versions counted all bytes of keys in erasure-coded ones: never fewer.
+    The bytes are those of the largest replica, a copy or a shard (`replica_bytes`). Earlier
+    versions counted all bytes of keys in erasure-coded containers, which is never less.
     """
 
     container_id: int
@@ -226,7 +229,7 @@ class Container:
     committed_bytes: int = 0
     committed_count: int = 0
     close_reason: str = ""
-    scheme: str = ""  # the erasure code, as rs-3-2-1024k; empty: every replica is a whole copy
+    scheme: str = ""  # the erasure code, such as rs-3-2-1024k; empty: every replica is a whole copy
 
     @property
     def data_count(self) -> int:
@@ -236,7 +239,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A block promised to a writer and not committed yet."""
+    """A block that is allocated to a writer and not committed yet."""
 
     container_id: int
     local_id: int
@@ -257,7 +260,7 @@ class KeyBlock:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A name and the blocks behind it, in order."""
+    """A name and its blocks, in order."""
 
     name: str
     size_bytes: int
@@ -267,26 +270,26 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class DeletedBlocks:
-    """Blocks of one container that a transaction deleted everywhere. They are remembered as long as
-    the container lives, so that a peer's false tombstone is detected.
-    """
+    """Blocks of one container that a transaction deleted on all datanodes. They are kept as long as
+    the container exists, so that a false tombstone of a peer is detected."""
 
     container_id: int
     transaction_id: int
-    local_ids: tuple[int, ...]  # ascending
-    is_unproven: bool = False  # as in its transaction
+    local_ids: tuple[int, ...]  # block ids, ascending
+    is_unproven: bool = False  # as in the transaction
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTransaction:
-    """Blocks to delete in one container; kept until every holder has acknowledged it."""
+    """Blocks to delete in one container; kept until every datanode with a replica has acknowledged
+    it."""
 
     transaction_id: int
     container_id: int
     local_ids: tuple[int, ...]
     created_at_ms: int
     acknowledged_by: tuple[str, ...] = ()  # datanode ids
-    is_unproven: bool = False  # no key deleted them: no commit of them is known here
+    is_unproven: bool = False  # no key was deleted: no commit of these blocks is known
 
 
 ASKED: Final = "asked by an operator"
@@ -305,9 +308,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenContainer:
-    """A container that an operator gave up, with its last record; keys with blocks in it
-    are lost.
-    """
+    """A container that an operator gave up, with its last record. Keys with blocks in it are
+    lost."""
 
     container: Container
     at_ms: int
@@ -316,9 +318,11 @@ class ForgottenContainer:
 
 @dataclass(frozen=True, slots=True)
 class PendingCommand:
-    """A command without confirmed effect: queued while `sent_at_s` is None, otherwise in flight.
+    """A command whose effect is not confirmed. It is queued while `sent_at_s` is None, otherwise in
+    flight.
 
-    An answered replicate or delete stays until a report shows the replica's presence or absence.
+    An answered replicate or delete remains until a report shows that the replica is present or
+    gone.
     """
 
     command_id: int
@@ -330,23 +334,23 @@ class PendingCommand:
     force: bool = False  # close, delete
     created_at_ms: int = 0
     target_id: str = ""  # replicate: the datanode that gets the replica
-    size_bytes: int = 0  # replicate, reconstruct: space each target needs while it is made
-    keep_count: int = 0  # delete: not sent unless this many good replicas stay
+    size_bytes: int = 0  # replicate, reconstruct: space that each target needs during the work
+    keep_count: int = 0  # delete: sent only if at least this many good replicas remain
     op_state: str = ""  # set_operational_state
     op_expiry_ms: int = 0
     queued_at_s: float = 0.0  # monotonic, of this process
     sent_at_s: float | None = None  # monotonic, of this process
-    lifetime_ms: int = 0  # as last sent to the datanode, from its receipt; 0: never sent
+    lifetime_ms: int = 0  # the time sent to the datanode, from its receipt; 0: never sent
     deadline_ms: int = 0  # the same on our wall clock, for display and Spark
-    is_answered: bool = False  # EXECUTED, not yet seen in a report; forgotten at a restart
-    is_second: bool = False  # reconcile: sent after those of the minority are answered
+    is_answered: bool = False  # EXECUTED, but no report shows it yet; lost at a restart
+    is_second: bool = False  # reconcile: sent after the commands of the minority are answered
     transactions: tuple[DeleteTransaction, ...] = ()  # delete_blocks, which is never kept on disk
     shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target
-    sources: tuple[tuple[int, str], ...] = ()  # reconstruct: index and source at sending; not kept
-    block_count: int = 0  # reconstruct: blocks to rebuild, as of sending; not kept
+    sources: tuple[tuple[int, str], ...] = ()  # reconstruct: index and source when sent; not on disk
+    block_count: int = 0  # reconstruct: blocks to rebuild, set when it is sent; not on disk
     scheme: str = ""
-    holders: tuple["Holder", ...] = ()  # reconcile: holders that are no peers at sending; not kept
-    why: str = ""  # its cause, for display
+    holders: tuple["Holder", ...] = ()  # reconcile: replicas that are no peers when sent; not on disk
+    why: str = ""  # the reason, for display
 
     @property
     def subject_id(self) -> str:
@@ -359,12 +363,13 @@ class OutcomeState(StrEnum):
 
     EXECUTED = "EXECUTED"
     FAILED = "FAILED"
-    SKIPPED = "SKIPPED"  # by the datanode (duplicate, stale term, late) or before it was sent
+    SKIPPED = "SKIPPED"  # by the datanode (duplicate, stale term, late), or before it was sent
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """The outcome of a command. `detail` is its kind's serialised outcome message, or empty."""
+    """The outcome of a command. `detail` is the serialised outcome message of its kind, or
+    empty."""
 
     command_id: int
     datanode_id: str

@@ -1,9 +1,9 @@
-"""Checks in a child process that LMDB can read all pages of a state, because it may crash.
+"""Checks in a child process that LMDB can read all pages of a state.
 
 LMDB trusts its file. A page of zeros, or a sector that cannot be read, ends the reading process by
-an assertion or a signal before it can report an error. So a child first reads all pages in use,
-through LMDB's own copy to nowhere: at the speed of memory, or of the disk that a start would read
-anyway.
+an assertion or a signal before it can report an error. Therefore a child process first reads all
+pages in use, by LMDB's own copy function into nothing. The check takes as long as a read from
+memory, or from the disk, which a start would read anyway.
 """
 
 import signal
@@ -23,9 +23,8 @@ _DEADLY: Final = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV})
 
 
 def check_pages(source: Path) -> None:
-    """Raise RefusedError(INCONSISTENT_VOLUME) if the pages of the state below `source` would crash
-    their reader. Other errors appear when the state is opened.
-    """
+    """Raise RefusedError(INCONSISTENT_VOLUME) if a reader of the state below `source` would crash.
+    Other errors appear when the state is opened."""
     if not (source / DATA).is_file():
         return
     child = subprocess.run(  # noqa: S603 - this file, by our own interpreter

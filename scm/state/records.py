@@ -1,11 +1,12 @@
 """Encodes and decodes the rows of the state.
 
-    row = CRC32 of the rest, big-endian ‖ UTF-8 JSON array of the value's fields in a fixed order
+A row is a big-endian CRC32 of the rest, followed by the rest: a UTF-8 JSON array of the value's
+fields in a fixed order.
 
 JSON keeps the state readable with any LMDB tool in an emergency. Only replicas, of which there are
-millions, are packed (`scm.state.replicas.replica_rows`). The CRC detects a damaged page before a
-partly wrong cluster map is acted on. The order of fields is the format: it changes only together
-with `FORMAT_VERSION`.
+millions, are packed (`scm.state.replicas.replica_rows`). The CRC detects a damaged page before the
+control plane acts on a partly wrong cluster map. The order of fields is the format: it changes only
+together with `FORMAT_VERSION`.
 """
 
 import base64
@@ -65,7 +66,7 @@ _PENDING_FIELDS: Final = 15
 
 
 class DamagedRow(ValueError):
-    """Raised for a row that differs from what was written."""
+    """Raised if a row differs from the row that was written."""
 
 
 def pack(values: list[Any]) -> bytes:
@@ -75,7 +76,7 @@ def pack(values: list[Any]) -> bytes:
 
 
 def unpack(row: bytes, field_count: int) -> list[Any]:
-    """Return the fields of `row`. Raise DamagedRow."""
+    """Return the fields of `row`. Raise DamagedRow if it is damaged."""
     body = row[CRC.size :]
     if len(row) < CRC.size or CRC.unpack_from(row)[0] != zlib.crc32(body):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
@@ -86,7 +87,8 @@ def unpack(row: bytes, field_count: int) -> list[Any]:
 
 
 def unpack_all(rows: Sequence[bytes], field_count: int) -> list[list[Any]]:
-    """Return `unpack` of each row: together, in a third of the time. Raise DamagedRow."""
+    """Return the fields of each row. This takes a third of the time of single calls of `unpack`.
+    Raise DamagedRow if a row is damaged."""
     bodies = [row[CRC.size :] for row in rows]
     if not all(bodies):
         raise DamagedRow("a row is too short for a checksum")
@@ -99,7 +101,7 @@ def unpack_all(rows: Sequence[bytes], field_count: int) -> list[list[Any]]:
 
 
 def _rows_of(noun: type) -> Callable[[Any], bytes]:
-    """Return an encoder for a type whose row is all its fields in order."""
+    """Return an encoder for a type; its row has all fields of the type in order."""
     values_of = attrgetter(*(field.name for field in fields(noun)))
     return lambda value: pack(list(values_of(value)))
 
@@ -124,9 +126,8 @@ def container_from(row: bytes) -> Container:
 
 
 def containers_from(rows: Sequence[bytes]) -> list[Container]:
-    """Decode containers field by field, which takes a third of the constructor's time: there are
-    millions. Raise ValueError or TypeError.
-    """
+    """Decode containers field by field. This takes a third of the constructor's time, and there are
+    millions. Raise ValueError or TypeError if a row is invalid."""
     columns: list[Iterable[Any]] = list(zip(*unpack_all(rows, _CONTAINER_FIELDS), strict=True))
     if not columns:
         return []
@@ -139,14 +140,14 @@ def containers_from(rows: Sequence[bytes]) -> list[Container]:
 
 
 def promised_counts(rows: Sequence[bytes]) -> list[int]:
-    """Return how many blocks were ever promised in containers, without decoding the rest."""
+    """Return how many blocks were ever allocated in containers, without decoding the other
+    fields."""
     return [values[_PROMISED] for values in unpack_all(rows, _CONTAINER_FIELDS)]
 
 
 class ClosedContainerColumns(NamedTuple):
-    """Facts read from the rows of closed containers that wait for no datanode: the rows' places,
-    the containers' ids, and their replica counts (NO_COUNT if erasure-coded).
-    """
+    """Facts about closed containers that wait for no datanode, read from their rows: the positions
+    of the rows, the container ids, and their replica counts (NO_COUNT if erasure-coded)."""
 
     places: list[int]
     ids: list[int]
@@ -154,11 +155,12 @@ class ClosedContainerColumns(NamedTuple):
 
 
 def at_rest(rows: Sequence[bytes]) -> ClosedContainerColumns:
-    """Find the containers at rest, of which there are millions. Their rows are decoded later, which
-    then cannot fail. Raise DamagedRow.
+    """Find the closed containers that wait for no datanode, of which there are millions, without
+    decoding their rows. The rows are decoded later, which cannot fail then. Raise DamagedRow if a
+    row is damaged.
 
-    Except for digits most rows are the same, and since their checksums are right, numbers are at
-    the same places in each kind: one row of each kind is decoded as a check.
+    Most rows differ only in their digits. Their checksums are verified, so rows of the same form
+    have their numbers at the same positions. One row of each form is decoded as a check.
     """
     if rows and min(map(len, rows)) < CRC.size:
         raise DamagedRow("a row is too short for a checksum")
@@ -190,7 +192,7 @@ def _container_of(values: list[Any]) -> Container:
 
 
 def check_all(found: NDArray[np.uint32], bodies: Sequence[bytes]) -> None:
-    """Compare stored checksums with those of the bodies. Raise DamagedRow."""
+    """Compare the stored checksums with those of the bodies. Raise DamagedRow if one differs."""
     expected = np.fromiter(map(zlib.crc32, bodies), np.uint32, len(bodies))
     is_damaged = found != expected
     if is_damaged.any():
@@ -199,7 +201,7 @@ def check_all(found: NDArray[np.uint32], bodies: Sequence[bytes]) -> None:
 
 
 def check(row: bytes) -> None:
-    """Check one row. Raise DamagedRow."""
+    """Verify the checksum of one row. Raise DamagedRow if it differs."""
     if len(row) < CRC.size or CRC.unpack_from(row)[0] != zlib.crc32(row[CRC.size :]):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
 
@@ -221,7 +223,8 @@ def key_from(row: bytes) -> Key:
 
 
 def keys_from(rows: Sequence[bytes]) -> list[Key]:
-    """Decode keys, of which there are millions. Raise ValueError or TypeError."""
+    """Decode keys, of which there are millions. Raise ValueError or TypeError if a row is
+    invalid."""
     return list(map(_key_of, unpack_all(rows, _KEY_FIELDS)))
 
 
@@ -231,7 +234,7 @@ def _key_of(values: list[Any]) -> Key:
 
 
 def pending_row(pending: PendingCommand) -> bytes:
-    """Encode a command without its sending time: a restarted SCM sends it again."""
+    """Encode a command without its sending time, because a restarted SCM sends it again."""
     return pack(
         [
             pending.command_id,
@@ -254,7 +257,7 @@ def pending_row(pending: PendingCommand) -> bytes:
 
 
 def pending_from(row: bytes) -> PendingCommand:
-    """Decode a command as a queued one."""
+    """Decode a command; it is queued, as if it had not been sent."""
     *values, why, shards = unpack(row, _PENDING_FIELDS)
     values[1] = CommandKind(values[1])
     values[4] = CommandPriority(values[4])
@@ -276,7 +279,7 @@ def transaction_from(row: bytes) -> DeleteTransaction:
 
 
 def deleted_row(deleted: DeletedBlocks) -> bytes:
-    """Encode deleted blocks, each id as the difference from the one before it."""
+    """Encode deleted blocks. Each id is stored as the difference from the previous id."""
     steps = [after - before for before, after in pairwise((0, *deleted.local_ids))]
     return pack([deleted.container_id, deleted.transaction_id, steps, deleted.is_unproven])
 

@@ -1,9 +1,11 @@
-"""The starts of control planes on a state, used to detect an older state or a copy of it.
+"""The starts of control planes on a state, used to detect an outdated state or a copy of it.
 
-Each start has a random id. A datanode remembers the starts with the highest terms, and the highest
-state number that each has shown. A state whose history lacks such a start, or in which that start
-ended before that number, is older than what the datanode saw: a copy was put in place, a disk lost
-acknowledged writes, or another control plane runs on a copy of this state.
+Each start of a control plane has a random id, and each durable change has a number. A datanode
+stores the starts with the highest terms, and the highest state number that each has sent.
+
+A state is outdated if its history lacks a start that a datanode has seen, or if that start ended in
+this history before the number that the datanode has seen. Then an old copy was put in place, a disk
+lost acknowledged writes, or another control plane runs on a copy of this state.
 """
 
 import uuid
@@ -14,12 +16,12 @@ from typing import Any, Final, Self
 from scm.state import records
 
 STARTS: Final = b"starts"  # the key of the starts' row
-STARTS_MAX: Final = 256  # starts before these are no longer compared
+STARTS_MAX: Final = 256  # older starts are no longer compared
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedStart:
-    """A start as a datanode remembers it."""
+    """A start as a datanode stores it."""
 
     start_id: str
     term: int
@@ -28,29 +30,27 @@ class ReportedStart:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start on this state. `end_number` is the number of the state when it ended."""
+    """A start on this state. `end_number` is the state number when it ended."""
 
     start_id: str
     term: int
     end_number: int
     began_at_ms: int
-    first_container_id: int  # no container from here on is older than this start
+    first_container_id: int  # containers with ids from here on were made during or after this start
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The starts on this state; the last one is in progress. Terms up to `floor_term` are not
-    compared: what datanodes saw of them was recovered, or is too old.
-    """
+    """The starts on this state; the last one is in progress. Starts with terms up to `floor_term`
+    are not compared, because their changes were recovered, or they are too old."""
 
     floor_term: int = 0
     starts: tuple[Start, ...] = ()
 
     @classmethod
     def read(cls, get: Callable[[bytes], Any]) -> Self | None:
-        """Read the lineage from the single values; None if no start was recorded. Raise
-        DamagedRow.
-        """
+        """Return the stored lineage; None if no start was recorded. Raise DamagedRow if the row is
+        damaged."""
         row = get(STARTS)
         if row is None:
             return None
@@ -71,7 +71,8 @@ class Lineage:
         return self.starts[-1].start_id
 
     def begun(self, *, term: int, number: int, now_ms: int, first_container_id: int) -> Self:
-        """Return the lineage with a new start; the one before ended at `number`."""
+        """Return the lineage with a new start. The previous start ended at state number
+        `number`."""
         ended = [replace(start, end_number=number) for start in self.starts[-1:]]
         start = Start(str(uuid.uuid4()), term, 0, now_ms, first_container_id)
         starts = (*self.starts[:-1], *ended, start)
@@ -81,7 +82,8 @@ class Lineage:
         return replace(self, floor_term=floor_term, starts=starts[-STARTS_MAX:])
 
     def later(self, seen: Iterable[ReportedStart], number: int) -> list[ReportedStart]:
-        """Return the starts that datanodes saw and this state lacks; `number` is its own."""
+        """Return those of the starts that datanodes have seen whose changes this state lacks.
+        `number` is the state's present number."""
         ends = {start.start_id: start.end_number for start in self.starts}
         ends[self.start_id] = number
         return [
@@ -91,10 +93,9 @@ class Lineage:
         ]
 
     def since(self, later: Sequence[ReportedStart]) -> Start:
-        """Return the first start here that may lack what `later` starts have. For a start that is
-        unknown here, it is the first one here with its term or a later one. For a known start,
-        which went on, it is the next one here.
-        """
+        """Return the first start in this lineage that may lack changes of the `later` starts. For
+        an unknown start, it is the first one with the same or a higher term. For a known start that
+        continued elsewhere, it is the next one."""
         known_ids = {start.start_id for start in self.starts[:-1]}
         first_term = min(one.term + (one.start_id in known_ids) for one in later)
         after = (start for start in self.starts if start.term >= first_term)

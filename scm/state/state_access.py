@@ -1,9 +1,9 @@
-"""The one lock in front of the state, and the two decorators of the calls that take it.
+"""The lock of the state, and the two decorators of the calls that take it.
 
-    a servicer, a loop ──► @state_change ──► lock ─► change ─► commit ─► audit log ──► answer
-                      └──► @locked ────────► lock ─► read, or note in memory ────────► answer
+- `@state_change` takes the lock, makes a change, commits it, and writes the audit log.
+- `@locked` takes the lock for reads and for notes in memory.
 
-Methods without a decorator require that the caller holds the lock.
+Callers of a method without a decorator must hold the lock.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ class StateAccess:
     def __init__(
         self, state: StateDatabase, audit: Audit, held: Callable[[float, float], object]
     ) -> None:
-        """`held` receives the seconds of each hold of the lock and its processor time."""
+        """`held` receives the seconds and the CPU time of each hold of the lock."""
         self._state = state
         self._audit = audit
         self.lock = MeteredLock(held)
@@ -53,7 +53,8 @@ S = TypeVar("S", bound=HasAccess)
 def state_change(
     method: Callable[Concatenate[S, StateChange, P], R],
 ) -> Callable[Concatenate[S, P], R]:
-    """Pass a method a new change of the state, which is durable when it returns."""
+    """Decorator: pass a new change of the state to the method. The change is durable when the
+    method returns."""
 
     @wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -64,7 +65,8 @@ def state_change(
 
 
 def locked(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Hold the lock of the state while a method reads; it changes at most what is in memory."""
+    """Decorator: hold the lock of the state during the method, which changes at most facts in
+    memory."""
 
     @wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:

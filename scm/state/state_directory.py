@@ -16,21 +16,22 @@ from scm.state.state_environment import DATA
 from suture.errors import Code, RefusedError
 
 DIRECTORY_MODE: Final = 0o750
-GROWING: Final = "state.restoring"  # beside the state while a restore is running
+GROWING: Final = "state.restoring"  # exists beside the state while a restore is running
 
 _FILES: Final = frozenset({DATA})
 _OWN_NAMES: Final = ("LOCK", "state", "snapshots", "runs")
 """Names that a control plane creates in its directory."""
 _OWNER_BYTES: Final = 512
-_FIRST_START: Final = "first start, "  # in the lock file until there is a cluster
+_FIRST_START: Final = "first start, "  # prefix of the lock file's text until there is a cluster
 
 _log = structlog.get_logger("suture.scm")
 
 
 class StateDirectoryLock:
-    """A lock file: the holder of its flock owns the directory, and its text is for other processes.
+    """The lock file. The process that has its flock owns the directory; its text is for other
+    processes.
 
-    The text also records that the first start of a cluster is in progress (`note_start`), which
+    The text also records that the first start of a cluster is in progress (`note_start`). This
     distinguishes a killed first start from a lost state.
     """
 
@@ -41,10 +42,10 @@ class StateDirectoryLock:
 
     @classmethod
     def take(cls, path: Path, *, is_first: bool = False) -> Self:
-        """Take the lock; `is_first`: no control plane has been here.
+        """Take the lock. `is_first` means that no control plane has used the directory before.
 
-        Raise RefusedError(VOLUME_IN_USE) naming the process that has it, and
-        RefusedError(INCONSISTENT_VOLUME) if the file cannot be opened or written.
+        Raise RefusedError(VOLUME_IN_USE) if another process has the lock; the error names that
+        process. Raise RefusedError(INCONSISTENT_VOLUME) if the file cannot be opened or written.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -75,12 +76,13 @@ class StateDirectoryLock:
         return owner
 
     def note_start(self, *, is_first: bool) -> None:
-        """Record durably whether a cluster has yet to begin here."""
+        """Record durably whether the first start of a cluster is in progress in this directory."""
         self._write(is_first=is_first)
         os.fsync(self._descriptor)
 
     def _write(self, *, is_first: bool) -> None:
-        """Overwrite the text; a process that is killed here leaves the old or the new one."""
+        """Overwrite the text. If the process is killed during the write, the old or the new text
+        remains."""
         kind = _FIRST_START if is_first else ""
         text = f"{kind}pid {os.getpid()}: {' '.join(sys.argv)}".encode()[: _OWNER_BYTES - 1]
         os.pwrite(self._descriptor, text.ljust(_OWNER_BYTES - 1) + b"\n", 0)
@@ -91,7 +93,8 @@ class StateDirectoryLock:
 
 
 def cut_off_bytes(directory: Path) -> int:
-    """Return the bytes that an interrupted restore left here; 0 if there are none."""
+    """Return the number of bytes that an interrupted restore left in a directory; 0 if there are
+    none."""
     growing = directory / GROWING
     if growing.is_symlink() or not growing.is_dir():
         return 0
@@ -114,7 +117,8 @@ def remove_cut_off(directory: Path) -> bool:
 def settle_cut_off(directory: Path) -> None:
     """Check that a control plane may start in its directory after an interrupted restore.
 
-    Raise RefusedError if the restore left no state: a new one would take its place.
+    Raise RefusedError if the restore left no state, because a start would create a new state
+    instead.
     """
     if (directory / GROWING).exists() and not (directory / "state").exists():
         raise RefusedError(
@@ -134,12 +138,12 @@ def names_left(directory: Path) -> tuple[str, ...]:
 def settle_start(
     directory: Path, owner: StateDirectoryLock, left: Sequence[str], *, is_new: bool
 ) -> bool:
-    """Return True if a cluster begins here because there was none before.
+    """Return True if a new cluster begins in the directory, because there was none before.
 
-    `left` are the names that were here before this start. A lost state is set aside if an operator
-    wants a new cluster (`is_new`).
+    `left` are the names that existed before this start. If an operator wants a new cluster
+    (`is_new`), a lost state is renamed.
 
-    Raise RefusedError if a state was lost: a new cluster in its place rejects all its datanodes.
+    Raise RefusedError if a state was lost, because a new cluster would reject all its datanodes.
     """
     data = directory / "state" / DATA
     is_empty = not data.exists() or (data.is_file() and not data.stat().st_size)
@@ -156,7 +160,7 @@ def settle_start(
 
 
 def lost_state(directory: Path, why: str) -> RefusedError:
-    """Return the error for starting a cluster where another one's state was lost."""
+    """Return the error for a start in a directory whose cluster lost its state."""
     return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"cannot start on {directory}: the state of its cluster is lost, {why}",
@@ -166,7 +170,8 @@ def lost_state(directory: Path, why: str) -> RefusedError:
 
 
 def not_new(directory: Path, cluster_id: str) -> RefusedError:
-    """Return the error for starting a cluster where another one has its state."""
+    """Return the error for the start of a new cluster in a directory that has the state of another
+    one."""
     return RefusedError(
         Code.INVALID_CONFIG,
         f"cannot start a new cluster in {directory}: it has the state of cluster {cluster_id}",
@@ -175,7 +180,7 @@ def not_new(directory: Path, cluster_id: str) -> RefusedError:
 
 
 def _set_aside(directory: Path) -> None:
-    """Rename the rest of a lost state."""
+    """Rename what is left of a lost state."""
     if not (directory / "state").exists():
         return
     names = (f"state.lost-{number}" for number in count(1))
@@ -185,7 +190,7 @@ def _set_aside(directory: Path) -> None:
 
 
 def made_directory(path: Path) -> list[Path]:
-    """Create a directory unless it exists; return the created ones, including its parents."""
+    """Create a directory and its missing parents; return the directories that were created."""
     try:
         missing = [one for one in (path, *path.parents) if not one.exists()]
         path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -196,7 +201,8 @@ def made_directory(path: Path) -> list[Path]:
 
 
 def check_directory(path: Path) -> None:
-    """Raise RefusedError for a directory that others may change: they could replace the state."""
+    """Raise RefusedError if other users may change a directory, because they could replace the
+    state."""
     try:
         facts = path.lstat()
     except FileNotFoundError:
@@ -219,11 +225,11 @@ def check_directory(path: Path) -> None:
 
 
 def make_durable(directory: Path, made: Sequence[Path]) -> None:
-    """Make the names of the state and of the directories created for it durable, so that a power
-    failure does not remove acknowledged data with its directory.
+    """Make the names of the state and of the directories created for it durable. Otherwise a power
+    failure could remove acknowledged data together with its directory.
 
-    The directory's own name is always synced, if permitted: the process that created it may have
-    been killed first.
+    The directory's own name is always synced, if permitted, because the process that created it may
+    have been killed before it synced the name.
     """
     above = [path.parent for path in made or [directory]]
     readable = [path for path in above if os.access(path, os.R_OK)]

@@ -1,18 +1,18 @@
-"""The LMDB environment of a state: one process changes it, and others may copy it meanwhile.
+"""The LMDB environment of a state. One process changes it, and others may copy it at the same time.
 
-LMDB's table of readers is in the memory of the process that changes the state, because on a full
-btrfs a table on the disk ends its process (`lock_file_in_memory`). So file locks (flock) keep the
-pages of a copy from being reused:
+LMDB's table of readers is in the memory of the process that changes the state, because a table on a
+full btrfs would end this process (`lock_file_in_memory`). Other processes therefore cannot register
+as readers. File locks (flock) prevent the reuse of the pages that they copy:
 
-    the copying process      shared lock on COPY_LOCK, from before its snapshot to the end
-                             exclusive lock on the directory, while it takes the snapshot
-    the changing process     exclusive lock on the directory, during each transaction; while
-                             COPY_LOCK is locked, it holds a read transaction that is no newer than
-                             any snapshot
+- The copying process has a shared lock on COPY_LOCK, from before its snapshot to the end. While it
+  takes the snapshot, it has an exclusive lock on the directory.
+- The changing process has an exclusive lock on the directory during each transaction. While
+  COPY_LOCK is locked, it keeps a read transaction open that is not newer than any snapshot.
 
-The kernel releases the locks of a killed process. A process that opens the environment cannot keep
-the pages of earlier snapshots. So it makes a new COPY_LOCK before it changes anything, and a copy
-at whose end COPY_LOCK is another file is discarded.
+The kernel releases the locks of a killed process. A process that opens the environment cannot
+protect the pages of earlier snapshots. Before it changes anything, it therefore creates a new
+COPY_LOCK file. A copying process compares the file at its end, and discards the copy if COPY_LOCK
+is another file.
 """
 
 import fcntl
@@ -31,23 +31,24 @@ from suture.runtime.lmdb_lock_file import lock_file_in_memory
 
 DATA: Final = "data.mdb"
 DATABASES_MAX: Final = 32  # tables and their predecessors, with room for more
-MAP_BYTES: Final = 2**40  # as large as any state: only address space, none of which is written
+MAP_BYTES: Final = 2**40  # above any state's size; only address space is reserved
 LOCK_FILE: Final = "lock.mdb"
 COPY_LOCK: Final = "copy.lock"
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o755  # as LMDB creates it; the directory above has the permissions
-LOCK_WAIT_S: Final = 10.0  # the other process needs the lock for one commit, or less
+LOCK_WAIT_S: Final = 10.0  # wait: the other process needs the lock for one commit, or less
 LOCK_POLL_S: Final = 0.001
 
 
 class StateEnvironment:
-    """The environment as its only writer has it open. One thread writes at a time; any may read."""
+    """The environment, opened by its only writer. One thread writes at a time; any thread may
+    read."""
 
     def __init__(self, path: Path, map_bytes: int) -> None:
         """Open or create the files in `path`. Raise lmdb.Error or OSError."""
         self._path = path
         self._map_bytes = map_bytes
-        self._reads = threading.Lock()  # no read while the environment is replaced
+        self._reads = threading.Lock()  # prevents reads while the environment is replaced
         self._pin: lmdb.Transaction[bytes] | None = None
         self._copy_lock = -1
         self.databases: Final[dict[str, Any]] = {}
@@ -68,7 +69,7 @@ class StateEnvironment:
         if self._copy_lock >= 0:
             os.close(self._copy_lock)
         self._copy_lock = copy_lock
-        (self._path / LOCK_FILE).unlink(missing_ok=True)  # of a killed process
+        (self._path / LOCK_FILE).unlink(missing_ok=True)  # left by a killed process
         with lock_file_in_memory(self._path / LOCK_FILE):
             environment = lmdb.open(
                 str(self._path),
@@ -79,12 +80,12 @@ class StateEnvironment:
             )
         info, page_bytes = environment.info(), environment.stat()["psize"]
         if (self._path / DATA).stat().st_size < (info["last_pgno"] + 1) * page_bytes:
-            environment.close()  # to read beyond the end of a mapped file kills the process
+            environment.close()  # a read beyond the end of a mapped file kills the process
             raise lmdb.CorruptedError("data.mdb is truncated: restore a backup")
         return environment
 
     def open_databases(self, names: Iterable[str]) -> None:
-        """Set `databases`; create those that are missing."""
+        """Open all named databases; create those that are missing."""
         with self.write() as transaction:
             for name in names:
                 handle = self._environment.open_db(name.encode(), txn=transaction)
@@ -92,9 +93,8 @@ class StateEnvironment:
 
     @contextmanager
     def read(self) -> Iterator["lmdb.Transaction[bytes]"]:
-        """Yield a short read transaction. Raise UnavailableError if there is none before the next
-        change.
-        """
+        """Yield a short read transaction. Raise UnavailableError if LMDB cannot begin one; after
+        the next change it may be possible again."""
         with self._reads:
             try:
                 transaction = self._environment.begin()
@@ -106,9 +106,10 @@ class StateEnvironment:
 
     @contextmanager
     def write(self) -> Iterator["lmdb.Transaction[bytes]"]:
-        """Yield a transaction that is committed durably at the end, or aborted by an exception.
+        """Yield a transaction. It is committed durably at the end, or aborted if the body raises.
 
-        Raise lmdb.Error or OSError, and UnavailableError(BUSY) if a copying process hangs.
+        Raise lmdb.Error or OSError if the commit fails. Raise UnavailableError(BUSY) if a copying
+        process hangs.
         """
         with _locked(self._directory):
             self._open_again_after_panic()
@@ -118,7 +119,8 @@ class StateEnvironment:
             self.number = _number_of(self._environment)
 
     def _pin_copied_pages(self) -> None:
-        """Keep pages from being reused as long as another process copies the state."""
+        """Keep a read transaction open while another process copies the state, so that LMDB does
+        not reuse its pages."""
         if _is_locked(self._copy_lock):
             self._pin = self._pin or self._environment.begin()
         elif self._pin is not None:
@@ -126,21 +128,20 @@ class StateEnvironment:
             self._pin = None
 
     def _open_again_after_panic(self) -> None:
-        """Replace an environment that LMDB uses no more, because it could not write the page with
-        the roots, as on a full btrfs (MDB_PANIC).
-        """
+        """Replace the environment if LMDB refuses to use it (MDB_PANIC). LMDB does so after it
+        could not write the page with the roots, for instance on a full btrfs."""
         try:
             self._environment.begin().abort()
-        except lmdb.Error:  # also of one that is closed, because the last attempt failed
+        except lmdb.Error:  # also if it is closed, because the last attempt failed
             with self._reads:
                 self._pin = None
                 self._environment.close()
                 self._environment = self._as_before(self._opened())
 
     def _as_before(self, environment: lmdb.Environment) -> lmdb.Environment:
-        """Check a new environment and open its databases. Raise lmdb.Error if it is not at the last
-        durable transaction: a change that was reported as failed would be there beside later ones.
-        """
+        """Check a new environment and open its databases. Raise lmdb.Error unless it is at the last
+        durable transaction. Otherwise a change that was reported as failed would become part of the
+        state."""
         if _number_of(environment) != self.number:
             environment.close()
             raise lmdb.Error("a failed change is on the disk: restart suture-scm")
@@ -169,13 +170,14 @@ def snapshot_of(
 ) -> Iterator[tuple[lmdb.Environment, "lmdb.Transaction[bytes]"]]:
     """Open the state in `path`, which another process may be changing; yield a snapshot of it.
 
-    Raise lmdb.Error or OSError, and UnavailableError(BUSY) if the other process hangs, or if a
-    control plane was started during the body, which may then have read other pages.
+    Raise lmdb.Error or OSError if it cannot be read. Raise UnavailableError(BUSY) if the other
+    process hangs, or if a control plane was started during the body: the body may then have read
+    pages of another state.
     """
     with ExitStack() as opened:
         directory = opened.enter_context(_held(path))
         copy_lock = None
-        with suppress(FileNotFoundError):  # of a state that was never opened since its restore
+        with suppress(FileNotFoundError):  # absent if the state was never opened since its restore
             copy_lock = opened.enter_context(_held(path / COPY_LOCK))
             _take(copy_lock, fcntl.LOCK_SH)
         with _locked(directory):
@@ -196,7 +198,7 @@ def snapshot_of(
 
 
 def _check_copy_lock(path: Path, descriptor: int | None) -> None:
-    """Raise UnavailableError(BUSY) if the lock of a copy is not the file that it was."""
+    """Raise UnavailableError(BUSY) if COPY_LOCK is another file than at the beginning."""
     inode = None if descriptor is None else os.fstat(descriptor).st_ino
     found = (path / COPY_LOCK).stat().st_ino if (path / COPY_LOCK).exists() else None
     if found != inode:
@@ -206,7 +208,7 @@ def _check_copy_lock(path: Path, descriptor: int | None) -> None:
 
 
 def _new_copy_lock(path: Path) -> int:
-    """Replace the lock of copies, which makes all that are being taken invalid; return the file."""
+    """Create a new COPY_LOCK, which invalidates all copies in progress; return its descriptor."""
     new = path / f"{COPY_LOCK}.new"
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     new.replace(path / COPY_LOCK)
@@ -240,7 +242,7 @@ def _locked(descriptor: int) -> Iterator[None]:
 
 
 def _take(descriptor: int, kind: int) -> None:
-    """Take a lock. Raise UnavailableError if another process keeps it."""
+    """Take a lock. Raise UnavailableError if another process does not release it in time."""
     until_s = time.monotonic() + LOCK_WAIT_S
     while True:
         try:

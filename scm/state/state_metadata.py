@@ -1,8 +1,8 @@
 """The single values of a state: format, cluster id, id counters, and the restore record.
 
-While the row of a restore is present, the control plane trusts nothing in the state that may have
-changed since the backup (`scm.administration.restore_recovery`): it starts cold, and its safe mode
-ends only with the recovery.
+While the state has a restore record, the control plane trusts nothing in it that may have changed
+since the backup (`scm.administration.restore_recovery`). It starts cold, and its safe mode ends
+only with the recovery.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from typing import Any, Final
 from scm.state import records
 
 DATABASE: Final = b"meta"
-RESTORED: Final = b"restored"  # the key of the restore's row, until it is recovered
-RECOVERED: Final = b"recovered"  # the same after the recovery
+RESTORED: Final = b"restored"  # key of the restore record, until the state is recovered
+RECOVERED: Final = b"recovered"  # key of the restore record after the recovery
 COUNTERS: Final = (
     "next_container_id",
     "next_local_id",
@@ -40,7 +40,8 @@ class SingleValues:
 
 
 def read(get: Callable[[bytes], Any]) -> SingleValues:
-    """Read the values by their keys. Raise DamagedRow, also for an unsupported version."""
+    """Read the values by their keys. Raise DamagedRow if one is missing or damaged, or if the
+    version is not supported."""
 
     def value(name: str) -> Any:
         row = get(name.encode())
@@ -59,13 +60,14 @@ def read(get: Callable[[bytes], Any]) -> SingleValues:
 
 @dataclass(frozen=True, slots=True)
 class RestoreRecord:
-    """The backup that the state was made of. `unfinished` are containers that took writes then."""
+    """The backup from which the state was restored. `unfinished` are the containers that were being
+    written at the time of the backup."""
 
     taken_at_ms: int
     restored_at_ms: int
-    first_new_container_id: int  # the backup knows no container from here on
+    first_new_container_id: int  # the backup has no container with this id or a higher one
     unfinished: tuple[int, ...]
-    end_container_id: int = 0  # containers from here on were made after the recovery; 0: none yet
+    end_container_id: int = 0  # first container id after the recovery; 0: not recovered
 
 
 def restored_row(restored: RestoreRecord) -> bytes:
@@ -82,17 +84,18 @@ def restored_row(restored: RestoreRecord) -> bytes:
 
 
 def restored_from(data: bytes) -> RestoreRecord:
-    """Decode a restore record. Raise DamagedRow."""
+    """Decode a restore record. Raise DamagedRow if it is damaged."""
     taken_at_ms, restored_at_ms, first_new_id, unfinished, end_id = records.unpack(data, 5)
     return RestoreRecord(taken_at_ms, restored_at_ms, first_new_id, tuple(unfinished), end_id)
 
 
 def counters_anew(counters: dict[str, int], now_ms: int) -> dict[str, int]:
-    """Return the counters of a restored state, ahead of every number assigned since the backup.
+    """Return the counters of a restored state. They are higher than every number assigned since the
+    backup.
 
     The new values are derived from the clock. Counters begin at 1, and no control plane assigns a
     million blocks, transactions or commands per second, or starts once a second. So each counter is
-    behind the clock in its unit, whatever happened since the backup, and however often it is
+    lower than the clock in its unit, whatever happened since the backup, and however often it is
     restored.
     """
     least = {

@@ -1,8 +1,9 @@
 """The base of all tables of the state.
 
 A table knows the format of its rows on disk but never touches the disk; `scm/state/database.py`
-does. `apply` is the only way to change a table, so an undo is an `apply` of the earlier value. It
-also notifies the sets of settled containers (`State.settled`) of the changed container.
+does. `apply` is the only way to change a table, so an undo is an `apply` of the earlier value.
+`apply` also removes a changed container from the sets of settled containers
+(`StateDatabase.settled`).
 """
 
 import gc
@@ -18,22 +19,21 @@ from scm.state.container_queues import ContainerBitmap, DirtyContainers
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-LOADED_AT_ONCE: Final = 16_384  # rows
+LOADED_AT_ONCE: Final = 16_384  # rows per portion
 _ID: Final = struct.Struct(">Q")
 ID_PAIR: Final = struct.Struct(">QQ")
 KeyAt: TypeAlias = Callable[[int], bytes]
 
 
 def id_key(number: int) -> bytes:
-    """Return the LMDB key of an id; ids sort as numbers."""
+    """Return the LMDB key of an id; the keys sort like the numbers."""
     return _ID.pack(number)
 
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Disable garbage collection while millions of lasting values are created: its time is not
-    linear.
-    """
+    """Disable garbage collection while millions of lasting values are created, because its time is
+    not linear in their number."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -45,8 +45,8 @@ def without_collection() -> Iterator[None]:
 
 def rows_on_disk(cursor: Callable[[], Any]) -> tuple[Iterator[bytes], KeyAt]:
     """Return the rows of a database in key order, and a function that returns a row's key. `cursor`
-    opens an LMDB cursor. Reading the keys with the rows takes three times as long for millions.
-    """
+    opens an LMDB cursor. To read millions of keys together with the rows would take three times as
+    long."""
 
     def key_at(place: int) -> bytes:
         keys = cursor().iternext(keys=True, values=False)
@@ -68,7 +68,7 @@ class Table(Generic[K, V]):
         value: Callable[[bytes], V],
         values: Callable[[Sequence[bytes]], list[V]] | None = None,
     ) -> None:
-        """`values` decodes many rows at once, for a table of millions."""
+        """`values` decodes many rows at once; it is given for a table of millions."""
         self.name: Final = name
         self.key_bytes: Final = key_bytes
         self.key_of: Final = key_of
@@ -79,7 +79,7 @@ class Table(Generic[K, V]):
         self.settled: list[ContainerBitmap | DirtyContainers] = []
 
     def get(self, key: K) -> V | None:
-        """Return the value under `key`, if any."""
+        """Return the value under `key`; None if there is none."""
         return self._rows.get(key)
 
     def values(self) -> list[V]:
@@ -90,9 +90,8 @@ class Table(Generic[K, V]):
         return len(self._rows)
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
-        """Load rows from disk into an empty table; `key_at` returns the key of the row at a place.
-        Raise DamagedRow.
-        """
+        """Load rows from disk into an empty table. `key_at` returns the key of the row at a
+        position. Raise DamagedRow if a row is damaged."""
         waiting, first = iter(rows), 0
         while portion := list(islice(waiting, LOADED_AT_ONCE)):
             self._load_portion(portion, first, key_at)
@@ -100,7 +99,8 @@ class Table(Generic[K, V]):
         self._all_taken_in()
 
     def _load_portion(self, rows: Sequence[bytes], first: int, key_at: KeyAt) -> None:
-        """Load a portion of rows; the first is at the place `first`. Raise DamagedRow."""
+        """Load a portion of rows; `first` is the position of its first row. Raise DamagedRow if a
+        row is damaged."""
         try:
             self._take_in_rows(rows)
         except (ValueError, TypeError):
@@ -119,7 +119,7 @@ class Table(Generic[K, V]):
         """Finish loading after all portions."""
 
     def _find_damage(self, rows: Iterable[bytes], first: int, key_at: KeyAt) -> None:
-        """Raise DamagedRow, with its key, for the first row that cannot be decoded."""
+        """Raise DamagedRow, with the row's key, for the first row that cannot be decoded."""
         for place, row in enumerate(rows, first):
             try:
                 self.value(row)
@@ -151,7 +151,8 @@ class Table(Generic[K, V]):
 
 
 class PairTable(Table[tuple[int, int], V]):
-    """Rows by a container and a number in it, with the numbers of each container."""
+    """Rows identified by a container and a number, with an index of the numbers of each
+    container."""
 
     def __init__(
         self,
@@ -192,7 +193,7 @@ class PairTable(Table[tuple[int, int], V]):
 
 
 def discard(index: dict[K, set[int]], key: K, member: int) -> None:
-    """Remove a member from an index of sets, and the set with its last member."""
+    """Remove a member from a set in an index. Remove the set if it becomes empty."""
     members = index.get(key)
     if members is not None:
         members.discard(member)

@@ -1,8 +1,9 @@
-"""A lock that reports how long it was held: every call to the control plane waits for one.
+"""A lock that reports how long it was held, because every call to the control plane waits for one
+lock.
 
-It also reports the holder's processor time: the rest was spent waiting for the disk or a core,
-which smaller portions of work would not shorten. The processor time is read outside of the lock,
-because the kernel updates its accounts for it and, on a busy host, may preempt the thread.
+The lock also reports the CPU time of each hold. The rest of the hold was spent waiting for the disk
+or a CPU core, which smaller portions of work would not shorten. The CPU time is read outside of the
+lock: the kernel updates its accounts for it and, on a busy host, may preempt the thread.
 """
 
 import threading
@@ -12,14 +13,14 @@ from types import TracebackType
 
 
 class MeteredLock:
-    """A lock, as a context manager only."""
+    """A lock that can only be used as a context manager."""
 
     def __init__(self, held: Callable[[float, float], object]) -> None:
-        """`held` receives the seconds of each hold and its processor time, after its end."""
+        """`held` receives the seconds and the CPU time of each hold, after its end."""
         self._lock = threading.Lock()
         self._held = held
         self._since_s = 0.0
-        self._spent_s = 0.0  # by the holding thread, before it took the lock
+        self._spent_s = 0.0  # CPU time of the holding thread before it took the lock
 
     def __enter__(self) -> None:
         """Take the lock, however long that takes."""

@@ -1,7 +1,8 @@
-"""Tracks whether changes of the state reach the disk, and why not.
+"""Tracks whether changes of the state reach the disk, and the reason if they do not.
 
-A disk that is nearly full accepts small changes between large ones. So it counts as writable again
-only after a while without failures, and the problem is logged once instead of at each change.
+A disk that is nearly full accepts small changes between large ones. Therefore the state counts as
+writable again only after some time without failures, and the problem is logged once and not at each
+change.
 """
 
 import time
@@ -19,7 +20,8 @@ _log = structlog.get_logger("suture.scm")
 
 
 class Writability:
-    """Callers hold the control plane's lock; `trouble` may be read without it."""
+    """Whether the state can be written. Callers hold the control plane's lock; `trouble` may be
+    read without it."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
@@ -48,7 +50,8 @@ def refusal_of(error: lmdb.Error | OSError) -> UnavailableError:
         return UnavailableError(
             Code.DISK_OUT_OF_SPACE, "cannot write the state: its database is full", hint=hint
         )
-    # Not DISK_OUT_OF_SPACE even for a full disk: a client then waits until the SCM has room.
+    # Not DISK_OUT_OF_SPACE even for a full disk: with this code, a client retries until the SCM has
+    # space.
     hint = (
         "free space on the disk of the state" if isinstance(error, lmdb.DiskError | OSError) else ""
     )

@@ -1,8 +1,8 @@
-"""Decides which commands may be sent now and which have waited too long. Pure.
+"""Decides which commands may be sent now, and which have waited too long. Pure.
 
-`scm.cluster.commands.loads` counts the loads. Reconcile has a budget of its own and yields to
-replication, so that repairing a difference never delays replacing a missing replica. With one
-common budget, a long queue of reconciles starves the copies that data is waiting for.
+`scm.cluster.commands.loads` counts the loads. Reconciles have their own limit and yield to
+replications, so that the repair of a difference never delays the replacement of a missing replica.
+With one common limit, a long queue of reconciles would delay urgent copies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,20 +19,20 @@ from scm.cluster.commands.loads import (
 )
 from scm.state.entities import CommandKind, CommandPriority, OpState, PendingCommand
 
-RECONCILE_LIMIT: Final = 10  # the most that a datanode's pool runs at once
-RECONCILE_WEIGHT: Final = 2  # of the replication limit: it reads its own replica and a peer's
+RECONCILE_LIMIT: Final = 10  # the most that an agent's thread pool runs at once
+RECONCILE_WEIGHT: Final = 2  # in replications: it reads its own replica and a peer's
 DELETE_BLOCKS_LIMIT: Final = 1  # one command carries many transactions
 CLOSE_LIMIT: Final = 100  # cheap, and writers wait for them
 
 QUEUE_MAX: Final = 5_000  # commands waiting for one datanode; more are rejected
 COMMANDS_PER_HEARTBEAT_MAX: Final = 100
 LOW_DEADLINE_FACTOR: Final = 4  # 48 minutes for a balancer's copy, with the default
-BLOCK_S: Final = 0.05  # per rebuilt block: a few calls, and a file created and synced
-QUEUED_AGE_S_MAX: Final = 1_800  # an older plan no longer matches the state
+BLOCK_S: Final = 0.05  # time per rebuilt block: a few calls, and a file created and synced
+QUEUED_AGE_S_MAX: Final = 1_800  # an older command no longer matches the state
 
 assert COMMANDS_PER_HEARTBEAT_MAX <= QUEUE_MAX
 
-# Closing comes first: nothing else can be done for a container until it is closed.
+# Close commands come first: nothing else can be done for a container until it is closed.
 _ORDER: Final = (
     CommandKind.SET_OPERATIONAL_STATE,
     CommandKind.REREGISTER,
@@ -63,9 +63,9 @@ def limit(
 ) -> int:
     """Return how many urgent commands of a kind a datanode may have at once.
 
-    `replication_count` is its weighted load of replications apart from that kind: reconstructions
-    and reconciles may use the rest. One that begins below the limit may end above it, so seven
-    reconstructions of weight three fit into twenty.
+    `replication_count` is its weighted load of other replications. Reconstructions and reconciles
+    may use the rest of the limit. A reconstruction may begin below the limit and end above it, so
+    seven reconstructions of weight three fit into twenty.
     """
     room = replication_limit(op_state, replications) - replication_count
     match kind:
@@ -93,9 +93,9 @@ def select_sendable(
 ) -> list[PendingCommand]:
     """Return the queued commands of one datanode that may be sent now.
 
-    NORMAL before LOW, then oldest first; never above a kind's limit or the size of one answer. LOW
-    commands use only room that NORMAL ones leave. A reconcile marked as second waits for those of
-    its container's minority.
+    NORMAL commands precede LOW ones, and older ones precede newer ones. The limit of each kind and
+    the size of one answer are never exceeded. LOW commands use only the room that NORMAL ones
+    leave.
     """
     waiting = [c for c in pending if c.sent_at_s is None and not c.is_answered]
     if not waiting:
@@ -149,11 +149,11 @@ def commands_to_resend(
     now_s: float,
     patience_s: float,
 ) -> list[PendingCommand]:
-    """Return commands to send again, as queued ones.
+    """Return the commands to send again, as queued commands.
 
-    The datanode has called since, reports no command of that kind as queued or running, and did not
-    answer, so the heartbeat's answer that carried them was lost. A datanode that did receive them
-    drops the repetition by its id.
+    These commands were sent more than `patience_s` ago and are not answered, and the datanode
+    reports no command of their kind as queued or running. The heartbeat's answer with them was
+    therefore lost. If the datanode did receive them, it drops the repeated command by its id.
     """
     return [
         replace(command, sent_at_s=None, deadline_ms=0)
@@ -168,7 +168,7 @@ def commands_to_resend(
 def expired(
     pending: Sequence[PendingCommand], *, now_s: float, deadline_s: float, bytes_per_s: int = 0
 ) -> list[PendingCommand]:
-    """Return commands to give up: unanswered past their deadline, or queued until stale."""
+    """Return the commands to give up: unanswered past their deadline, or queued for too long."""
     return [
         command
         for command in pending
@@ -178,9 +178,9 @@ def expired(
 
 
 def deadline_s(command: PendingCommand, first_s: float, bytes_per_s: int = 0) -> float:
-    """Return how long a command may be unanswered: a LOW one waits for others, and a large one gets
-    the time that its bytes take at `bytes_per_s` (0 = none). Rebuilt blocks add their time.
-    """
+    """Return how many seconds a command may be unanswered. A LOW command gets more time, because it
+    waits for others. A large one gets the time that its bytes take at `bytes_per_s` (0 = no such
+    time). Rebuilt blocks add their time."""
     moving_s = command.size_bytes / bytes_per_s if bytes_per_s else 0.0
     moving_s += command.block_count * BLOCK_S
     return (

@@ -5,7 +5,7 @@ from typing import Final
 from scm.state.entities import CommandOutcome
 
 COPY_BYTES_PER_S: Final = 50e6  # assumed rate before the first copy
-RATE_WEIGHT: Final = 0.2  # of the newest copy in the estimate
+RATE_WEIGHT: Final = 0.2  # weight of the newest copy in the estimate
 
 
 class CopyRate:

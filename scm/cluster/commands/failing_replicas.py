@@ -30,7 +30,8 @@ _log = structlog.get_logger("suture.scm")
 
 
 class FailingReplicas:
-    """Counts consecutive failures by replica. Callers hold the control plane's lock."""
+    """Counts consecutive failures of commands per replica. Callers hold the control plane's
+    lock."""
 
     def __init__(self, state: StateDatabase, clock: ScmClock, options: ScmOptions) -> None:
         self._state = state
@@ -40,9 +41,9 @@ class FailingReplicas:
         self._last_target: dict[tuple[int, str], str] = {}
 
     def note(self, change: StateChange, command: PendingCommand, outcome: CommandOutcome) -> None:
-        """Exclude a replica whose commands fail repeatedly. Of consecutive copies to one target
-        only the first counts: the target may be at fault, and this may be the last whole replica.
-        """
+        """Exclude a replica whose commands fail repeatedly. Of consecutive failed copies to one
+        target, only the first counts. The target may be the cause, and the source may be the last
+        whole replica."""
         key = (command.container_id, command.datanode_id)
         if outcome.state is OutcomeState.EXECUTED:
             self._forget(key)
@@ -67,7 +68,8 @@ class FailingReplicas:
         )
 
     def release_old(self, change: StateChange) -> list[int]:
-        """Release replicas excluded long ago, except by an operator; return their containers."""
+        """Release replicas that were excluded long ago, except by an operator; return their
+        containers."""
         now_ms = self._clock.wall_ms()
         old = [
             hold

@@ -1,8 +1,8 @@
 """Remembers datanodes that failed as the target of a container's copy; they are tried last.
 
-A copy is ordered from its source, and the source reports its failure. The cause may be the target:
-a firewall, a wrong address, a disk with less room than it reports. Such a target has the least
-load, so it would be chosen again each time.
+A copy is ordered from its source, and the source reports the failure. The cause may be the target:
+a firewall, a wrong address, or a disk with less space than it reports. Such a target has the least
+load, so without this memory it would be chosen again each time.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class FailingTargets:
         self._failed_at_s: dict[int, dict[str, float]] = {}
 
     def note(self, command: PendingCommand, outcome: CommandOutcome) -> None:
-        """Record a failure; a success clears it."""
+        """Record a failure; a success removes it."""
         targets = {command.target_id, *(datanode_id for _, datanode_id in command.shards)} - {""}
         if outcome.state is OutcomeState.FAILED and targets:
             failed = self._failed_at_s.setdefault(command.container_id, {})
@@ -35,9 +35,8 @@ class FailingTargets:
                 self._failed_at_s.get(command.container_id, {}).pop(datanode_id, None)
 
     def of(self, container_id: int) -> Mapping[str, float]:
-        """Return the datanodes that failed as a target for this container, with the
-        monotonic time.
-        """
+        """Return the datanodes that failed as a target for this container, each with the time of
+        the failure on the monotonic clock."""
         return self._failed_at_s.get(container_id, {})
 
     def forget_old(self) -> None:

@@ -1,10 +1,12 @@
-"""Computes the load of each datanode and decides which one gets more. Pure.
+"""Computes the load of each datanode and chooses the datanode that gets more work. Pure.
 
-    load = what it reported + what was sent with the answer to that report + what waits here
+The load of a kind is the sum of three numbers: the commands that the datanode last reported, those
+sent with the answer to that report, and those still queued for it. If more commands are known to be
+sent and not answered, that number replaces the first two.
 
-or the commands sent and not answered, if they are more. LOW commands are not counted: they wait at
-the datanode while it has other work. Its reported running commands may include LOW ones; those that
-it is known to have are subtracted, so that the balancer never delays urgent commands.
+LOW commands are not counted, because a datanode runs them only if it has no other work. A
+datanode's report may include LOW commands. Those that it is known to have are subtracted, so that
+the balancer never delays urgent commands.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +18,9 @@ from scm.state.entities import CommandKind, CommandPriority, OpState, PendingCom
 # The numbers are Ozone's (ReplicationManager); the first is an option, `replication_limit`.
 REPLICATION_LIMIT: Final = 20  # weighted replications and reconstructions at one datanode
 OUT_OF_SERVICE_FACTOR: Final = 2  # a node without writes has more capacity for copies
-DELETE_LIMIT: Final = 40  # not scaled: deletes cost the disk the same in any state
+DELETE_LIMIT: Final = 40  # not scaled: a delete costs the disk the same in any operational state
 RECONSTRUCT_TYPE: Final = "reconstruct"  # as in `QueueCount.type`
-RECONSTRUCT_WEIGHT: Final = 3  # in copies: it reads from several sources
+RECONSTRUCT_WEIGHT: Final = 3  # in copies: a reconstruction reads from several sources
 
 VOLUME_REPLICATIONS: Final = 2  # copies per working volume, if that is more; agents do the same
 VOLUME_REPLICATIONS_MAX: Final = 128  # twice the most threads that an agent starts by default
@@ -26,20 +28,21 @@ VOLUME_REPLICATIONS_MAX: Final = 128  # twice the most threads that an agent sta
 
 def volume_limit(replications: int, volume_count: int) -> int:
     """Return how many weighted replications an in-service datanode with `volume_count` volumes may
-    have; `replications` is the minimum.
-    """
+    have; at least `replications`."""
     return max(replications, min(VOLUME_REPLICATIONS_MAX, volume_count * VOLUME_REPLICATIONS))
 
 
 def replication_limit(op_state: OpState, replications: int = REPLICATION_LIMIT) -> int:
-    """Return the limit of a datanode that may have `replications` while in service."""
+    """Return the limit of a datanode in this operational state. `replications` is its limit in
+    service."""
     return replications * (1 if op_state is OpState.IN_SERVICE else OUT_OF_SERVICE_FACTOR)
 
 
 def busy_count(
     kind: CommandKind, pending: Sequence[PendingCommand], *, reported_count: int, heard_at_s: float
 ) -> int:
-    """Return the urgent commands at a datanode; its report may be older than our last answer."""
+    """Return the number of urgent commands at a datanode. The datanode's report may be older than
+    the control plane's last answer."""
     sent, low = (
         [
             command.sent_at_s
@@ -59,7 +62,7 @@ def busy_count(
 def load(
     kind: CommandKind, pending: Sequence[PendingCommand], *, reported_count: int, heard_at_s: float
 ) -> int:
-    """Return the commands of a kind that are at a datanode or wait here for it."""
+    """Return the number of commands of a kind that are at a datanode or queued for it."""
     waiting = sum(
         command.kind is kind
         and command.sent_at_s is None
@@ -74,7 +77,8 @@ def load(
 def least_loaded(
     datanode_ids: Sequence[str], load_of: Callable[[str], int], limit_of: Callable[[str], int]
 ) -> str | None:
-    """Return the least loaded datanode below its own limit; None if all are at theirs."""
+    """Return the least loaded datanode that is below its own limit; None if all are at their
+    limits."""
     loads = {node: load_of(node) for node in datanode_ids}
     allowed = [node for node in datanode_ids if loads[node] < limit_of(node)]
     return min(allowed, key=lambda node: (loads[node], node), default=None)

@@ -22,17 +22,17 @@ class NodeLoads:
         self._state = state
         self._nodes = nodes
         self._replication_limit = options.replication_limit
-        self._loads: dict[str, int] | None = None  # during a step: of replications, by datanode
-        self._delete_loads: dict[str, int] = {}  # the same for deletes
+        self._loads: dict[str, int] | None = None  # replication loads by datanode, during a step
+        self._delete_loads: dict[str, int] = {}  # delete loads by datanode, during a step
 
     def changed(self, datanode_id: str) -> None:
-        """Count the load of a datanode again, because another command waits for it."""
+        """Discard the cached load of a datanode, because another command was queued for it."""
         if self._loads is not None:
             self._loads.pop(datanode_id, None)
             self._delete_loads.pop(datanode_id, None)
 
     def replication_load(self, datanode_id: str) -> int:
-        """Return the weighted replications at a datanode or waiting for it."""
+        """Return the weighted number of replications at a datanode or queued for it."""
         if self._loads is None:
             return self._replication_load(datanode_id)
         if datanode_id not in self._loads:
@@ -40,7 +40,7 @@ class NodeLoads:
         return self._loads[datanode_id]
 
     def delete_load(self, datanode_id: str) -> int:
-        """Return the number of deletes at a datanode or waiting for it."""
+        """Return the number of deletes at a datanode or queued for it."""
         if self._loads is None:
             return self._delete_load(datanode_id)
         if datanode_id not in self._delete_loads:
@@ -58,16 +58,15 @@ class NodeLoads:
         return replication_limit(op_state, self.service_limit(datanode_id))
 
     def service_limit(self, datanode_id: str) -> int:
-        """Return the same for a node in service, by the volumes that it last reported as
-        working.
-        """
+        """Return the replication limit of a node in service. It depends on the number of volumes that the
+        node last reported as working."""
         live = self._nodes.liveness(datanode_id)
         volumes = () if live is None else live.volumes
         return volume_limit(self._replication_limit, sum(not v.failed for v in volumes))
 
     @contextmanager
     def cached_candidates(self) -> Iterator[None]:
-        """Count each datanode's load at most once for many decisions of one moment."""
+        """During the body, count each datanode's load at most once for many decisions."""
         self._loads, self._delete_loads = {}, {}
         try:
             yield

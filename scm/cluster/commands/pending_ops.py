@@ -1,11 +1,12 @@
 """Pending commands: queued once, sent within limits, answered, and confirmed or given up.
 
-    queue ──heartbeat──► datanode ──outcome──► done
-      ▲                     │                    └─ replicas made or removed: when reports show it
-      └── lost, restarted, late delete: again ◄──┘
+A heartbeat's answer carries queued commands to a datanode, which later reports the outcome. A
+command that makes or removes replicas ends only when a replica report shows the effect. A command
+is queued again if its answer was lost, if the datanode restarted, or if it is a delete whose
+deadline passed.
 
-Every command is durable before its id is returned; a command is removed when its outcome is
-durable. Callers hold the control plane's lock.
+Every command is durable before its id is returned. A command is removed in the change that makes
+its outcome durable. Callers hold the control plane's lock.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -66,7 +67,7 @@ class PendingOps:
         for command in state.commands.values():  # of an earlier term: their wait begins again
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
-        self._first_id = state.counters["next_command_id"]  # of this term
+        self._first_id = state.counters["next_command_id"]  # the first id of this term
         self._began_s = clock.monotonic_s()
 
     def queue(
@@ -82,8 +83,8 @@ class PendingOps:
     ) -> int:
         """Queue a command for a datanode; return its id. `details` are fields of `PendingCommand`.
 
-        `why` is for the audit log. A command that is not `is_kept` on disk is created again from
-        its cause after a restart.
+        `why` goes to the audit log. A command that is not `is_kept` is not stored on disk; after a
+        restart it is created again from its cause.
         """
         command = PendingCommand(
             command_id=change.next_id("next_command_id"),
@@ -100,9 +101,8 @@ class PendingOps:
         return command.command_id
 
     def request_full_report(self, change: StateChange, datanode_id: str) -> None:
-        """Make a datanode register again and report all its replicas, unless that is already
-        ordered.
-        """
+        """Order a datanode to register again and to report all its replicas, unless that is already
+        ordered."""
         waiting = self._state.commands.of_node(datanode_id)
         if not any(command.kind is CommandKind.REREGISTER for command in waiting):
             why = "a page of its full report was lost"
@@ -113,7 +113,7 @@ class PendingOps:
         return self._state.commands.count_of_node(datanode_id) < command_limits.QUEUE_MAX
 
     def is_sendable(self, datanode_id: str) -> bool:
-        """Return True if a command would be sent soon."""
+        """Return True if a command queued now would be sent soon."""
         return self._nodes.is_reachable(datanode_id) and self.has_room(datanode_id)
 
     def is_cooling(self, kind: CommandKind, container_id: int, datanode_id: str = "") -> bool:
@@ -129,8 +129,8 @@ class PendingOps:
     ) -> list[PendingCommand]:
         """Return the commands to send with this heartbeat's answer, marked as sent.
 
-        `objections` returns the reasons against commands by id; these are dropped. Commands of
-        kinds not in `kinds` wait.
+        `objections` returns the reasons against commands by id. Such commands are dropped. Commands
+        whose kind is not in `kinds` remain queued.
         """
         node = self._state.nodes.get(datanode_id)
         assert node is not None, "only registered datanodes are answered with commands"
@@ -171,35 +171,35 @@ class PendingOps:
         return sending
 
     def _counted(self, command: PendingCommand) -> PendingCommand:
-        """Return a command with the number of blocks that it rebuilds, from replica reports: a
-        container of a million small ones takes hours regardless of its bytes.
-        """
+        """Return a reconstruct command with the number of blocks that it rebuilds, from replica
+        reports. A container of a million small blocks takes hours whatever its size."""
         if command.kind is not CommandKind.RECONSTRUCT:
             return command
         replicas = self._state.replicas.of(command.container_id)
         return replace(command, block_count=max((r.block_count for r in replicas), default=0))
 
     def _refuse(self, change: StateChange, command: PendingCommand, reason: str) -> None:
-        """Drop a command that is no longer right when it could be sent.
+        """Drop a command to which there is an objection when it could be sent.
 
-        A delete is paused: its requester may not see the objection, and would order it again at
-        once, without end. Copies that replace it are urgent.
+        Deletes of the container are then paused. Their requester may not know the objection, and
+        would order the delete again at once, without end. Copies are not paused, because they are
+        urgent.
         """
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
         if command.kind is CommandKind.DELETE:
             self._pauses.count(command)
 
     def _lifetime_ms(self, command: PendingCommand) -> int:
-        """Return how long a datanode may work on a command."""
+        """Return how long a datanode may work on a command, in milliseconds."""
         first_s = self._options.command_deadline_ms / 1000
         deadline_s = command_limits.deadline_s(command, first_s, self._options.deadline_bytes_per_s)
-        return int((deadline_s - first_s / 2) * 1000)  # no command runs without a deadline here
+        return int((deadline_s - first_s / 2) * 1000)  # every command gets a deadline
 
     def _is_rebuilding(self, command: PendingCommand) -> bool:
-        """Return True if a datanode may be rebuilding shards by this command.
+        """Return True if a datanode may be rebuilding shards because of this command.
 
-        It cannot be called back. Until it answers or its lifetime is over, no other command
-        rebuilds them.
+        The command cannot be called back. No other command rebuilds these shards until it is
+        answered or its lifetime is over.
         """
         if command.kind is not CommandKind.RECONSTRUCT or command.is_answered:
             return False
@@ -210,16 +210,16 @@ class PendingOps:
         return self._clock.monotonic_s() < command.sent_at_s + command.lifetime_ms / 1000
 
     def _waits(self, command: PendingCommand) -> bool:
-        """Return True if a reconcile waits for those of the minority, so that one copy
-        stays free.
-        """
+        """Return True if a reconcile must wait for the reconciles of the minority, so that one
+        replica remains free as a source."""
         return command.is_second and any(
             other.kind is CommandKind.RECONCILE and not other.is_second
             for other in self._state.commands.of_container(command.container_id)
         )
 
     def settle(self, change: StateChange, outcome: CommandOutcome) -> PendingCommand | None:
-        """Record a datanode's outcome of a command; return the command if the outcome is new."""
+        """Record a datanode's outcome of a command. Return the command if the outcome is new,
+        otherwise None."""
         pending = self._state.commands.get(outcome.command_id)
         if pending is None or pending.is_answered:
             self._correct(change, outcome)
@@ -249,7 +249,7 @@ class PendingOps:
         return pending
 
     def waiting_bytes(self, datanode_id: str) -> int:
-        """Return the bytes a datanode has to copy before another command's turn."""
+        """Return the number of bytes that a datanode must copy before it starts another command."""
         return sum(
             command.size_bytes // 2
             for command in self._state.commands.of_node(datanode_id)
@@ -257,13 +257,14 @@ class PendingOps:
         )
 
     def complete_visible(self, change: StateChange, container_id: int) -> None:
-        """Remove the answered commands of a container whose effect reports show."""
+        """Remove the answered commands of a container whose effect the reports show."""
         for command in self._state.commands.of_container(container_id):
             if command.is_answered and self._is_shown(command):
                 change.remove(self._state.commands, command.command_id)
 
     def _is_shown(self, command: PendingCommand) -> bool:
-        """Return True if the replica map shows a command's effect, or it has none to show."""
+        """Return True if the replica map shows a command's effect, or if the command has no effect
+        to show."""
         if command.kind not in _SHOWN:
             return True
         if command.kind is CommandKind.RECONSTRUCT:
@@ -274,15 +275,15 @@ class PendingOps:
 
     def _has_shard(self, container_id: int, index: int, datanode_id: str) -> bool:
         found = self._state.replicas.get((container_id, datanode_id))
-        if found is None or found.state is ReplicaState.UNHEALTHY:  # replaced by the rebuilt one
+        if found is None or found.state is ReplicaState.UNHEALTHY:  # the rebuilt shard replaces it
             return False
         return found.replica_index == index
 
     def expire(self, change: StateChange) -> None:
         """Give up unanswered commands past their deadline, and release old exclusions.
 
-        A delete that was sent is never given up while the replica is there, however long it waits
-        to be sent again: it may still be executed.
+        A delete that was sent may still be executed. It is never given up while the replica exists.
+        It is queued again, however long that takes.
         """
         now_s = self._clock.monotonic_s()
         late = command_limits.expired(
@@ -302,17 +303,18 @@ class PendingOps:
         self._failing.release_old(change)
 
     def node_restarted(self, change: StateChange, datanode_id: str) -> None:
-        """Queue again the commands sent to a datanode: its restart lost them."""
+        """Queue the unanswered commands of a datanode again, because its restart lost them."""
         for command in self._state.commands.of_node(datanode_id):
             if command.sent_at_s is not None and not command.is_answered:
                 change.touch(self._state.commands, replace(command, sent_at_s=None, deadline_ms=0))
 
     def node_died(self, change: StateChange, datanode_id: str) -> None:
-        """Give up the commands that a dead node was to carry out, and those that need it as a
-        source or target.
+        """Give up the commands of a dead node, and those of other nodes for which it is a source or
+        target.
 
-        As a rule its own commands have passed their lifetime there. A command that another node may
-        still be running is kept. A delete that was sent stays pending: it may have been done.
+        Usually the lifetime of its own commands is over. A reconstruction that another node may
+        still be running is kept. A delete that was sent remains pending, because it may have been
+        executed.
         """
         commands = [
             *self._state.commands.of_node(datanode_id),
@@ -329,10 +331,11 @@ class PendingOps:
             self.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
 
     def node_leaves(self, change: StateChange, datanode_id: str) -> None:
-        """Give up the commands that bring replicas to a node that is to leave.
+        """Give up the commands that would bring replicas to a node that is going to leave.
 
-        They are ordered elsewhere. A replica that arrives nevertheless is surplus and is deleted.
-        Shards that are being rebuilt, or not yet reported, are copied from there.
+        They are ordered again for other nodes. If such a replica arrives nevertheless, it is
+        surplus and is deleted. Reconstructions that are running, or answered but not yet reported,
+        are kept; their shards are later copied from the node.
         """
         coming = [
             command
@@ -345,7 +348,8 @@ class PendingOps:
             self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
     def supersede(self, change: StateChange, command: PendingCommand) -> None:
-        """End a command that another replaces: its id was returned, so it needs an outcome."""
+        """End a command that another command replaces. Its id was returned to a caller, so it needs
+        an outcome."""
         message = "another command took its place"
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
@@ -357,7 +361,8 @@ class PendingOps:
         code: Code,
         message: str,
     ) -> None:
-        """End a command without its datanode; an answer that it already gave stays its outcome."""
+        """End a command without an answer of its datanode. If the datanode has already answered,
+        that answer remains the outcome."""
         if command.is_answered:  # no report will show its effect
             change.remove(self._state.commands, command.command_id)
             return
@@ -404,18 +409,18 @@ class PendingOps:
                 change.remove(self._state.outcomes, command_id)
 
     def _not_ended(self, change: StateChange, pending: PendingCommand, code: str) -> None:
-        """Keep a command that was skipped for a reason on this side.
+        """Keep a command that the datanode skipped for a reason on the SCM's side.
 
-        A duplicate was sent again while the first was running: its answer will come. A stale term
-        means that it was sent before this SCM's start: it is sent again in the new term.
+        DUPLICATE means that the command was sent again while it was running; its answer will come.
+        STALE_TERM means that it was sent before this SCM's start. It is sent again in the new term.
         """
         if code == STALE_TERM and pending.sent_at_s is not None:
             change.touch(self._state.commands, replace(pending, sent_at_s=None, deadline_ms=0))
 
     def _correct(self, change: StateChange, outcome: CommandOutcome) -> None:
-        """Let a late answer replace "skipped" or an outcome that this SCM assigned at the deadline
-        or because the datanode seemed dead; ignore repetitions.
-        """
+        """Replace the stored outcome by a late answer, if the stored outcome is "skipped", or if
+        the SCM assigned it at the deadline or because the datanode seemed dead. Ignore repeated
+        answers."""
         known = self._state.outcome(outcome.command_id)
         if known is None or known.datanode_id != outcome.datanode_id:
             return

@@ -1,5 +1,5 @@
-"""Pauses, growing with each failure, before a failed or rejected command for a container is
-retried.
+"""Pauses before a failed or rejected command for a container is retried; they grow with each
+failure.
 """
 
 from typing import Final
@@ -8,11 +8,12 @@ from scm.state.clock import ScmClock
 from scm.state.entities import CommandKind, CommandOutcome, OutcomeState, PendingCommand
 from suture.runtime.backoff import FACTOR_MAX, backoff_s
 
-RECONSTRUCT_FIRST_S: Final = 10.0  # it may have read several whole shards before it failed
+RECONSTRUCT_FIRST_S: Final = 10.0  # a reconstruction may have read several shards before it failed
 
 
 class RetryPauses:
-    """Consecutive failures and the time of the last. Callers hold the control plane's lock."""
+    """Consecutive failures of commands, with the time of the last. Callers hold the control plane's
+    lock."""
 
     def __init__(self, clock: ScmClock, *, first_s: float) -> None:
         self._clock = clock
@@ -32,10 +33,12 @@ class RetryPauses:
         return self._first_s
 
     def note(self, command: PendingCommand, outcome: CommandOutcome) -> None:
-        """Count a failure; a success resets the count. A failure that is the datanode's is counted
-        for the datanode, one that is the container's for the container. Deletes of blocks fail
-        because of the disk they are on, so they count for both, by transaction, whatever the
-        command's outcome.
+        """Count a failure; a success resets the count. A failure of a command about a container
+        counts for the container, and any other failure for the datanode.
+
+        A delete_blocks command carries many transactions, which fail because of the datanode's
+        disk. Each of its containers is counted separately, for this datanode, whatever the outcome
+        of the command.
         """
         if command.kind is CommandKind.DELETE_BLOCKS:
             if outcome.state is not OutcomeState.SKIPPED:
@@ -69,8 +72,8 @@ class RetryPauses:
     def forget_old(self) -> None:
         """Forget failures that are older than twice the longest pause.
 
-        Not sooner: many commands are ordered again only seconds after their pause, and each failure
-        would then count as the first.
+        They are not forgotten sooner, because many commands are ordered again only some seconds
+        after their pause. Each failure would then count as the first.
         """
         now_s = self._clock.monotonic_s()
         self._failures = {

@@ -1,7 +1,8 @@
-"""Anchors of verification logs: heads that datanodes reported, kept beyond their reach.
+"""Anchors of verification logs: heads of logs that datanodes reported, stored where the datanodes
+cannot change them.
 
-There is one row per volume, with its newest anchors. Each anchor proves all entries before it; the
-older ones show since when something differs.
+There is one row per volume, with its newest anchors. Each anchor proves all entries before it. The
+older anchors show since when a log differs.
 """
 
 from collections.abc import Sequence
@@ -11,15 +12,14 @@ from typing import Any, Final
 from scm.state import records
 from scm.state.history.history_tables import HistoryTable
 
-ANCHORS_MAX: Final = 400  # per volume: at one a day, a year and a month
+ANCHORS_MAX: Final = 400  # per volume; with one a day, these last a year and a month
 VOLUMES_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A head of a log: number and SHA-256 (hexadecimal) of its last entry, and the time of the
-    report.
-    """
+    """The head of a log: number and SHA-256 (hexadecimal) of its last entry, and the time of the
+    report."""
 
     at_ms: int
     count: int
@@ -35,7 +35,7 @@ class VolumeAnchors:
     anchors: tuple[Anchor, ...]
 
     def followed_by(self, anchor: Anchor) -> "VolumeAnchors":
-        """Return it with one more anchor; drop the oldest if there are too many."""
+        """Return these anchors with one more; drop the oldest if there are too many."""
         kept = (*self.anchors, anchor)[-ANCHORS_MAX:]
         return VolumeAnchors(self.datanode_id, self.volume_id, kept)
 
@@ -47,7 +47,8 @@ def anchored_row(value: VolumeAnchors) -> bytes:
 
 
 def anchored_from(row: bytes) -> VolumeAnchors:
-    """Decode the anchors of a volume. Raise DamagedRow, ValueError or TypeError."""
+    """Decode the anchors of a volume. Raise DamagedRow, ValueError or TypeError if the row is
+    invalid."""
     datanode_id, volume_id, told = records.unpack(row, 3)
     return VolumeAnchors(datanode_id, volume_id, tuple(map(_anchor, told)))
 

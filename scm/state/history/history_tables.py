@@ -1,6 +1,6 @@
-"""Tables of the history: rows like those of other tables, and few of them.
+"""Tables of the history. They have few rows, in the format of other tables.
 
-No decision depends on them: a damaged row is skipped and logged, and does not prevent a start. The
+No decision depends on them. A damaged row is skipped and logged, and does not prevent a start. The
 earliest backups lack these tables and are valid (`scm.backup.image`).
 """
 
@@ -23,7 +23,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class HistoryTable(Table[K, V]):
-    """A table whose rows a start can do without."""
+    """A table that may lose rows without preventing a start."""
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
         """Load rows from disk, except damaged ones."""

@@ -1,12 +1,13 @@
 """Samples of the cluster's figures per interval, kept for weeks.
 
-    a look, every minute ──► the 5 minutes it falls into   (kept for 2 days)
-                         ├─► the hour                       (3 weeks)
-                         └─► the day                        (400 days)
+Each look at the cluster, every minute, is merged into three intervals:
 
-Each look is merged into all three, so that nothing is aggregated later, and an interruption loses
-nothing. A bad state persists in a longer interval: five bad minutes make a bad day. Nothing here
-reads a clock or a disk.
+- its 5 minutes, kept for 2 days
+- its hour, kept for 3 weeks
+- its day, kept for 400 days
+
+Therefore nothing is aggregated later, and an interruption loses nothing. An interval keeps the
+worst state within it: five bad minutes make a bad day. The module reads no clock and no disk.
 """
 
 from collections.abc import Sequence
@@ -42,18 +43,18 @@ LEVELS: Final[Sequence[SampleLevel]] = (
 class StatusSample:
     """The cluster in one interval, or at one moment.
 
-    `level` and `at_ms`, the start of the interval, identify it. Problem counts are the worst of the
-    interval, sizes the last, and work done is a sum.
+    `level` and `at_ms`, the start of the interval, identify the sample. Problem counts are the
+    worst of the interval, sizes are the last ones, and work done is a sum.
     """
 
     level: int
     at_ms: int
     verdict: DataVerdict
     node_count: int = 0
-    silent_count: int = 0  # nodes that did not call
+    silent_count: int = 0  # nodes without a recent heartbeat
     failed_volume_count: int = 0
     container_count: int = 0
-    to_do_count: int = 0  # closed containers that are not whole
+    to_do_count: int = 0  # closed containers that are not healthy
     lost_count: int = 0  # of these, without a whole replica
     capacity_bytes: int = 0
     used_bytes: int = 0
@@ -66,18 +67,18 @@ class StatusSample:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The identity of the sample."""
+        """The key of the sample in its table."""
         return self.level, self.at_ms
 
 
 def placed(sample: StatusSample, level: int) -> StatusSample:
-    """Return a look as the interval of that level it falls into."""
+    """Return a look as a sample of that level's interval which contains it."""
     length_ms = LEVELS[level].length_ms
     return replace(sample, level=level, at_ms=sample.at_ms // length_ms * length_ms)
 
 
 def merged(before: StatusSample, after: StatusSample) -> StatusSample:
-    """Return two samples of the same interval merged; `after` was taken later."""
+    """Return two samples of the same interval, merged. `after` is the later one."""
     return replace(
         after,
         verdict=min(before.verdict, after.verdict, key=_WORST_FIRST.index),

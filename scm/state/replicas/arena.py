@@ -1,10 +1,12 @@
-"""Rows of replicas in memory, in blocks, each at a fixed number.
+"""Rows of replicas in memory. Each replica has a fixed slot, a number that identifies its row.
 
-    block 0  | 0 nobody | 1 | 2 | ...        a row: container, words by number, and what
-    block 1  | 65,536 | ...                  `scm.state.records` keeps of a replica
+    block 0  | slot 0: unused | slot 1 | slot 2 | ...
+    block 1  | slot 65,536 | ...
 
-There are millions of rows: nothing is copied when they grow, and snapshots share the blocks. A
-shared block is copied before one of its rows changes.
+A row contains the container id, the numbers of its words, and the numbers that
+`scm.state.replicas.replica_rows` stores of a replica. There are millions of rows, in blocks. When
+the arena grows, no row is copied. Snapshots share the blocks. A shared block is copied before one
+of its rows changes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +41,7 @@ Slots = NDArray[np.int64]
 
 
 class ReplicaArena:
-    """Blocks of rows. A place that is given back is used again."""
+    """Blocks of rows. A freed slot is reused."""
 
     def __init__(self) -> None:
         self._blocks: list[Rows] = []
@@ -49,7 +51,7 @@ class ReplicaArena:
         self._top = 1
 
     def take(self, count: int) -> Slots:
-        """Return free places; if many, most are adjacent."""
+        """Return free slots; if many are requested, most are adjacent."""
         again = [self._free.pop() for _ in range(min(count, len(self._free)))]
         fresh = np.arange(self._top, self._top + count - len(again), dtype=np.int64)
         self._top += len(fresh)
@@ -60,37 +62,37 @@ class ReplicaArena:
         return np.concatenate((np.array(again, np.int64), fresh))
 
     def give_back(self, slots: Slots) -> None:
-        """Free these places."""
+        """Free these slots."""
         self.write(slots, np.zeros(len(slots), ROW))
         self._free += slots.tolist()
 
     def read(self, slots: Slots) -> Rows:
-        """Return a copy of the rows at these places, in their order."""
+        """Return a copy of the rows in these slots, in the given order."""
         return gathered(self._blocks, slots)
 
     def states(self, slots: Slots) -> NDArray[np.uint8]:
-        """Return the states of the rows at these places, as numbers."""
+        """Return the states of the rows in these slots, as numbers."""
         found = np.empty(len(slots), np.uint8)
         for number, places, within in _by_block(slots):
             found[places] = self._blocks[number]["state"][within]
         return found
 
     def write(self, slots: Slots, rows: Rows) -> None:
-        """Set the rows at these places."""
+        """Set the rows in these slots."""
         for number, places, within in _by_block(slots):
             _plain(self._own(number))[within] = _plain(rows)[places]
 
     def at(self, slot: int) -> tuple[memoryview, int]:
-        """Return the view and offset of one row's bytes, to be read at once."""
+        """Return a view and the offset of one row's bytes. The caller must read the row at once."""
         return self._views[slot >> SHIFT], (slot & (BLOCK_ROWS - 1)) * ROW.itemsize
 
     def share(self) -> tuple[Rows, ...]:
-        """Return an immutable view of all blocks; an empty row has container 0."""
+        """Return an immutable view of all blocks. The container id of an empty row is 0."""
         self._shared = [True] * len(self._blocks)
         return tuple(self._blocks)
 
     def _own(self, number: int) -> Rows:
-        """Return a block that is not shared."""
+        """Return a block for writing; copy it first if it is shared."""
         if self._shared[number]:
             self._blocks[number] = copied(self._blocks[number])
             self._views[number] = _bytes_of(self._blocks[number])
@@ -99,7 +101,7 @@ class ReplicaArena:
 
 
 def gathered(blocks: Sequence[Rows], slots: Slots) -> Rows:
-    """Return a copy of the rows at these places of the blocks, in their order."""
+    """Return a copy of the rows in these slots of the blocks, in the given order."""
     found = np.empty(len(slots), ROW)
     for number, places, within in _by_block(slots):
         _plain(found)[places] = _plain(blocks[number])[within]
@@ -107,7 +109,7 @@ def gathered(blocks: Sequence[Rows], slots: Slots) -> Rows:
 
 
 def picked(rows: Rows, which: NDArray[Any]) -> Rows:
-    """Return a copy of some rows, by places or mask."""
+    """Return a copy of some rows, by positions or by a mask."""
     found: Rows = _plain(rows)[which].view(ROW)
     return found
 
@@ -118,7 +120,7 @@ def copied(rows: Rows) -> Rows:
 
 
 def _plain(rows: Rows) -> NDArray[np.void]:
-    """Return rows as fixed-length bytes, because numpy copies a row with fields field by field."""
+    """Return rows as fixed-length bytes, because numpy copies rows with fields field by field."""
     return rows.view(_PLAIN)
 
 
@@ -127,9 +129,8 @@ def _bytes_of(rows: Rows) -> memoryview:
 
 
 def _by_block(slots: Slots) -> Iterator[tuple[int, Any, Any]]:
-    """Yield the numbers of blocks, each with the positions in `slots` of its places, and the places
-    in the block. Adjacent places, as most of one datanode's are, come as slices.
-    """
+    """Yield for each block its number, the positions in `slots` of its slots, and the slots within
+    the block. Adjacent slots, as most slots of one datanode are, are returned as slices."""
     if not len(slots):
         return
     first, last = int(slots[0]), int(slots[-1])

@@ -1,9 +1,11 @@
-"""Indexes of replica places in the arena, by container and by datanode.
+"""Indexes of the arena's slots, by container and by datanode.
 
-    container ──► a place ──► the next place ──► 0        a chain, in arrays
-    datanode  ──► container ids, ascending, each with its place
+- The slots of a container's replicas form a chain: an array has the first slot of each container,
+  and another array has the slot that follows each slot. 0 ends a chain.
+- For each datanode there are its container ids, ascending, each with its slot.
 
-Ids of containers made here are small and dense; any other reported id is looked up in a dict.
+Ids of containers made by this control plane are small and dense. Any other reported id is looked up
+in a dictionary.
 """
 
 from typing import Final
@@ -21,15 +23,15 @@ Ids = NDArray[np.int64]
 
 
 class ReplicaChains:
-    """The places of each container's replicas, unordered."""
+    """The slots of each container's replicas, unordered."""
 
     def __init__(self) -> None:
         self._first = np.zeros(0, np.uint32)
         self._next = np.zeros(1024, np.uint32)
-        self._odd: dict[int, int] = {}  # first places of ids beyond the array
+        self._odd: dict[int, int] = {}  # first slots of container ids beyond the array
 
     def of(self, container_id: int) -> list[int]:
-        """Return the places of one container's replicas."""
+        """Return the slots of one container's replicas."""
         slot = self._head(container_id)
         found = []
         following = self._next
@@ -39,9 +41,8 @@ class ReplicaChains:
         return found
 
     def of_all(self, container_ids: Ids) -> tuple[NDArray[np.int64], Slots]:
-        """Return the places of many containers' replicas, container by container, each with the
-        position of its container in `container_ids`.
-        """
+        """Return the slots of many containers' replicas, container by container. The first array
+        has the position of each slot's container in `container_ids`."""
         slot = self._heads(container_ids)
         owner = np.flatnonzero(slot)
         slot = slot[owner]
@@ -59,7 +60,7 @@ class ReplicaChains:
         return owner[order], slot[order]
 
     def link(self, container_ids: Ids, slots: Slots) -> None:
-        """Add a place to each of these containers, which are distinct."""
+        """Add one slot to each of these containers, which must be distinct."""
         if not len(slots):
             return
         self._reach(container_ids, int(slots.max()))
@@ -71,7 +72,7 @@ class ReplicaChains:
             self._odd.update(odd)
 
     def unlink(self, container_id: int, slot: int) -> None:
-        """Remove a place from its container."""
+        """Remove a slot from its container."""
         following = int(self._next[slot])
         before = self._head(container_id)
         if before == slot:
@@ -82,7 +83,7 @@ class ReplicaChains:
             self._next[before] = following
 
     def container_ids(self) -> Ids:
-        """Return the containers that have a replica."""
+        """Return the ids of the containers that have a replica."""
         odd = np.array(list(self._odd), np.int64)
         return np.concatenate((np.flatnonzero(self._first), odd))
 
@@ -109,7 +110,8 @@ class ReplicaChains:
             self._odd[container_id] = slot
 
     def _reach(self, container_ids: Ids, slot: int) -> None:
-        """Extend the arrays to a place, and to ids near the expected ones."""
+        """Extend the arrays to include a slot, and the container ids that are not far beyond the
+        expected ones."""
         if slot >= len(self._next):
             self._next = _grown(self._next, slot)
         near = container_ids[container_ids < DENSE_MIN + DENSE_FACTOR * slot]
@@ -121,7 +123,7 @@ class ReplicaChains:
 
 
 class NodeReplicas:
-    """The replicas of one datanode: container ids, ascending, and the replicas' places."""
+    """The replicas of one datanode: container ids, ascending, and the slots of the replicas."""
 
     def __init__(self) -> None:
         self.ids: Ids = np.zeros(0, np.int64)
@@ -131,19 +133,19 @@ class NodeReplicas:
         return len(self.ids)
 
     def find(self, container_ids: Ids) -> Slots:
-        """Return the places of these containers' replicas here; NOBODY if there is none."""
+        """Return the slots of these containers' replicas on the datanode; NOBODY if it has none."""
         places, is_here = self._places(container_ids)
         slots = np.zeros(len(container_ids), np.int64)
         slots[is_here] = self.slots[places[is_here]]
         return slots
 
     def ids_except(self, container_ids: Ids) -> Ids:
-        """Return the containers here that are not among these."""
+        """Return the containers of the datanode that are not among these."""
         places, is_here = self._places(container_ids)
         return np.delete(self.ids, places[is_here])
 
     def add(self, container_ids: Ids, slots: Slots) -> None:
-        """Add containers that are not here, ascending."""
+        """Add containers that the datanode does not have yet, ascending."""
         if not len(self.ids) or (len(container_ids) and container_ids[0] > self.ids[-1]):
             self.ids = np.concatenate((self.ids, container_ids))
             self.slots = np.concatenate((self.slots, slots))
@@ -153,13 +155,14 @@ class NodeReplicas:
         self.slots = np.insert(self.slots, places, slots)
 
     def drop(self, container_ids: Ids) -> None:
-        """Remove containers that are here."""
+        """Remove containers that the datanode has."""
         places = np.searchsorted(self.ids, container_ids)
         self.ids = np.delete(self.ids, places)
         self.slots = np.delete(self.slots, places)
 
     def _places(self, container_ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the positions of these containers, present or not, and which are present."""
+        """Return the positions of these containers in `ids`, and a mask of those that are
+        present."""
         places = np.searchsorted(self.ids, container_ids)
         is_here = places < len(self.ids)
         is_here[is_here] = self.ids[places[is_here]] == container_ids[is_here]
@@ -167,7 +170,7 @@ class NodeReplicas:
 
 
 def _grown(values: NDArray[np.uint32], place: int) -> NDArray[np.uint32]:
-    """Return an array that includes `place` and is at least twice as long."""
+    """Return an array that includes index `place` and is at least twice as long."""
     grown = np.zeros(max(place + 1, 2 * len(values)), np.uint32)
     grown[: len(values)] = values
     return grown

@@ -1,8 +1,8 @@
 """Replica rows of the state: packed numbers and four strings, because there are millions.
 
-    row = CRC32 of the rest ‖ container id ‖ numbers, big-endian ‖ strings, each behind its length
+    row = CRC32 of the rest ‖ container id ‖ numbers, big-endian ‖ four strings
 
-`suture.wire.mapping.replica_columns` defines which numbers there are.
+The length of each string precedes it. `suture.wire.mapping.replica_columns` defines the numbers.
 """
 
 import struct
@@ -36,7 +36,7 @@ _HEAD: Final = struct.Struct(">IQ")  # of a replica's row: checksum and containe
 _LENGTH: Final = struct.Struct(">H")
 _NAMES: Final = 4
 
-_REPORTED_AT: Final = 9  # the column of the report time
+_REPORTED_AT: Final = 9  # column with the time of the report
 _KEPT: Final = (
     *COLUMNS[:_REPORTED_AT],
     ReplicaColumn("reported_at_ms", "<u8", ""),
@@ -62,14 +62,14 @@ _TREE_FIELDS: Final = tuple((c.field.removeprefix("tree."), _PLACES[c.name]) for
 
 
 def replica_row(replica: Replica) -> bytes:
-    """Encode a replica: CRC32 ‖ container id ‖ numbers ‖ four strings, each behind its length."""
+    """Return the row of a replica."""
     names = names_bytes(replica_names(replica))
     body = _ID.pack(replica.container_id) + replica_numbers(replica) + names
     return CRC.pack(zlib.crc32(body)) + body
 
 
 def replica_rows(heads: bytes, names: Iterable[bytes]) -> list[bytes]:
-    """Return rows; `heads` are their container ids and numbers, concatenated."""
+    """Return the rows of replicas. `heads` are their container ids and numbers, concatenated."""
     size, crc, pack_crc = _HEAD_BYTES, zlib.crc32, CRC.pack
     bodies = (heads[i * size : (i + 1) * size] + own for i, own in enumerate(names))
     return [pack_crc(crc(body)) + body for body in bodies]
@@ -85,16 +85,15 @@ def names_bytes(names: tuple[str, str, str, str]) -> bytes:
 def replica_heads(
     rows: Sequence[bytes],
 ) -> tuple[NDArray[np.void], list[bytes], NDArray[np.int64]]:
-    """Return container ids and numbers of rows as `REPLICA_HEAD`; the distinct encoded names; and
-    the index of each row's names. Raise DamagedRow.
-    """
+    """Return three results: the container ids and numbers of rows as `REPLICA_HEAD`, the distinct
+    encoded strings, and the index of each row's strings. Raise DamagedRow if a row is damaged."""
     if min(map(len, rows)) <= _NAMES_AT:
         raise DamagedRow("a row is too short for a replica")
     if len(set(map(len, rows))) == 1:  # as most are; one datanode's often have the same names
         table = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
         heads = np.ascontiguousarray(table[:, :_NAMES_AT]).view(REPLICA_HEAD)[:, 0]
         tails = table[:, _NAMES_AT:]
-        is_other = np.ones(len(rows), np.bool_)  # differs from the row before
+        is_other = np.ones(len(rows), np.bool_)  # differs from the previous row
         is_other[1:] = (tails[1:] != tails[:-1]).any(axis=1)
     else:
         heads = np.frombuffer(b"".join([row[:_NAMES_AT] for row in rows]), REPLICA_HEAD)
@@ -107,7 +106,7 @@ def replica_heads(
 
 
 def names_of(data: bytes) -> tuple[str, str, str, str]:
-    """Return the words of a replica. Raise DamagedRow."""
+    """Return the four strings of a replica. Raise DamagedRow if they are damaged."""
     names, at = [], 0
     try:
         for _ in range(_NAMES):
@@ -127,7 +126,7 @@ def replica_from(row: bytes) -> Replica:
 
 
 def replica_names(replica: Replica) -> tuple[str, str, str, str]:
-    """Return the words of a replica, of which few are distinct."""
+    """Return the four strings of a replica; few of them are distinct."""
     return (
         replica.datanode_id,
         replica.origin_datanode_id,
@@ -137,7 +136,7 @@ def replica_names(replica: Replica) -> tuple[str, str, str, str]:
 
 
 def replica_numbers(replica: Replica) -> bytes:
-    """Return all numbers of a replica, packed: there are millions of them in memory."""
+    """Return all numbers of a replica, packed, because millions of them are in memory."""
     tree = replica.tree
     flags = (EMPTY if replica.is_empty else 0) | (0 if tree is None else HAS_TREE)
     flags |= CONTRADICTORY if replica.is_contradictory else 0
@@ -157,7 +156,7 @@ def replica_numbers(replica: Replica) -> bytes:
 def replica_of(
     container_id: int, names: tuple[str, str, str, str], packed: bytes | memoryview, at: int
 ) -> Replica:
-    """Build a replica from its words and the packed numbers at a place of `packed`."""
+    """Build a replica from its strings and the packed numbers at an offset of `packed`."""
     numbers = _NUMBERS.unpack_from(packed, at)
     datanode_id, origin_datanode_id, volume_id, load_error = names
     flags = numbers[_PLACES["flags"]]

@@ -1,4 +1,4 @@
-"""The table of replicas in memory, as rows in arrays because there are millions."""
+"""The table of replicas in memory. Replicas are rows of arrays, because there are millions."""
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -31,10 +31,10 @@ from suture.wire.mapping.replica_columns import EMPTY
 _WORD: Final = struct.Struct("<I")
 _WORDS: Final = struct.Struct("<4I")
 _ID: Final = struct.Struct("<q")
-_END: Final = b"\0"  # ends a datanode's id in a key: no id contains it, and it sorts first
+_END: Final = b"\0"  # ends a datanode's id in a key: it is in no id, and it sorts first
 NO_WORD: Final = 0
 """The number that stands for no word, such as the error of a replica without one."""
-_COPY_AT_ONCE: Final = 1_024  # rows of a snapshot that are unpacked together
+_COPY_AT_ONCE: Final = 1_024  # rows of a snapshot that are decoded together
 
 UNSETTLED_STATES: Final = frozenset(
     {ReplicaState.OPEN, ReplicaState.CLOSING, ReplicaState.QUASI_CLOSED}
@@ -49,10 +49,12 @@ _UNSETTLED: Final = np.array([state in UNSETTLED_STATES for state in ReplicaStat
 class ReplicaTable(Table[tuple[int, str], Replica]):
     """Replicas by container and datanode, and container ids by datanode.
 
-    There are millions: each is a row of numbers (`scm.state.replicas.arena`), some of which stand
-    for words, and becomes a `Replica` on request. A datanode's report is compared and applied as
-    one array (`take`). On disk the replicas of one datanode are adjacent, because they are reported
-    together: a report of 10,000 changes hundreds of pages instead of thousands.
+    There are millions of replicas. Each is a row of numbers (`scm.state.replicas.arena`), some of
+    which are indexes of words. A `Replica` object is made on request. A datanode's report is
+    compared and applied as one array (`take`).
+
+    On disk the replicas of one datanode are adjacent, because they are reported together. A report
+    of 10,000 replicas then changes hundreds of pages instead of thousands.
     """
 
     def __init__(self) -> None:
@@ -75,21 +77,20 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         """Containers whose replicas changed since `scm.api.health_totals` took these."""
 
     def get(self, key: tuple[int, str]) -> Replica | None:
-        """Return one datanode's replica of a container, if reported."""
+        """Return one datanode's replica of a container; None if it has reported none."""
         slot = self._find(*key)
         return None if slot == NOBODY else self._replica(*self._arena.at(slot))
 
     def values(self) -> "Sequence[Replica]":  # type: ignore[override]
-        """Return a snapshot of all replicas; each is unpacked when it is accessed."""
+        """Return a snapshot of all replicas. Each is decoded when it is accessed."""
         return ReplicaIterator(self, self._arena.share(), self._count)
 
     def __len__(self) -> int:
         return self._count
 
     def _take_in_rows(self, rows: Sequence[bytes]) -> None:
-        """Check rows, by ascending key, and store them side by side. They are not unpacked, because
-        there are millions and the start waits for them.
-        """
+        """Check rows, in ascending order of keys, and store them. They are not decoded, because
+        there are millions and the start waits for them."""
         heads, names, which = replica_rows.replica_heads(rows)
         numbers = [self._words(replica_rows.names_of(one)) for one in names]
         loaded = np.zeros(len(rows), ROW)
@@ -119,10 +120,10 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             self.remove_all(datanode_id, np.array([container_id], np.int64))
 
     def take(self, there: Rows, told: ReportedReplicas) -> tuple[Rows, Callable[[], object]]:
-        """Apply a datanode's report; return its new facts, and an undo function.
+        """Apply a datanode's report; return the rows with new facts, and an undo function.
 
-        `there` are rows of `told`, one per container, ascending. Of an unchanged replica only the
-        report time is updated, in memory, and that is not undone.
+        `there` are rows of `told`, one per container, ascending. Of an unchanged replica, only the
+        report time is updated, in memory; this is not undone.
         """
         rows = self._own(there, told.datanode_id, told.words)
         slots = self._held_by(told.datanode_id).find(rows["container_id"])
@@ -139,9 +140,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return changed, partial(self._undo, told.datanode_id, made, picked(before, ~is_same))
 
     def remove_all(self, datanode_id: str, container_ids: Ids) -> tuple[Ids, Callable[[], object]]:
-        """Remove a datanode's replicas of these containers; return those that it had, and an undo
-        function.
-        """
+        """Remove a datanode's replicas of these containers. Return the containers of which it had a
+        replica, and an undo function."""
         held = self._held_by(datanode_id)
         slots = held.find(container_ids)
         known, slots = container_ids[slots != NOBODY], slots[slots != NOBODY]
@@ -158,7 +158,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return known, partial(self._put, datanode_id, before)
 
     def disk_rows(self, datanode_id: str, rows: Rows) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the disk keys and rows of `take`'s new facts."""
+        """Yield the disk keys and rows of the new facts that `take` returned."""
         ids = rows["container_id"].astype(">u8").tobytes()
         prefix = datanode_id.encode() + _END
         heads = np.concatenate(
@@ -184,9 +184,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return key[: -len(_END + id_key(0))]
 
     def holding(self, container_ids: Ids, without: Collection[str] = ()) -> NDArray[np.bool_]:
-        """Return for which of these containers a replica reports that it holds data; ignore
-        datanodes in `without`.
-        """
+        """Return for which of these containers some replica reports that it has data. Datanodes in
+        `without` are ignored."""
         owner, slots = self._chains.of_all(container_ids)
         rows = self._arena.read(slots)
         is_held = rows["flags"] & EMPTY == 0
@@ -202,25 +201,27 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return tuple(sorted(found, key=lambda replica: replica.datanode_id))
 
     def owned(self, container_ids: Sequence[int] | Ids) -> tuple[NDArray[np.int64], Rows]:
-        """Return all replicas of these containers as one array, each with the position of its
-        container.
+        """Return all replicas of these containers as one array, and an array with the position of
+        each replica's container.
 
-        They come container by container. The fields `datanode`, `origin`, `volume` and `error` are
-        numbers of words (`words`), the others those of `replica_rows.REPLICA_NUMBERS`.
+        The replicas are ordered by container. The fields `datanode`, `origin`, `volume` and `error`
+        are numbers of words (`words`). The other fields are those of
+        `replica_rows.REPLICA_NUMBERS`.
         """
         owner, slots = self._chains.of_all(np.array(container_ids, np.int64))
         return owner, self._arena.read(slots)
 
     def words(self, numbers: Iterable[int]) -> list[str]:
-        """Return the words for numbers of `columns`."""
+        """Return the words with these numbers."""
         return [self._names[number] for number in numbers]
 
     def numbers(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers of words in `columns`, for those that have one."""
+        """Return the numbers of these words; a word without a number is left out."""
         return [self._name_numbers[word] for word in words if word in self._name_numbers]
 
     def of_node(self, datanode_id: str, container_ids: Ids) -> Rows:
-        """Return a datanode's replicas of these containers, if any, as one array."""
+        """Return a datanode's replicas of these containers as one array. Containers without a
+        replica are left out."""
         slots = self._held_by(datanode_id).find(container_ids)
         return self._arena.read(slots[slots != NOBODY])
 
@@ -229,30 +230,31 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return self._chains.container_ids()
 
     def on(self, datanode_id: str) -> frozenset[int]:
-        """Return the ids of the containers that a datanode holds."""
+        """Return the ids of the containers of which a datanode has a replica."""
         return frozenset(self.ids_on(datanode_id).tolist())
 
     def ids_on(self, datanode_id: str) -> Ids:
-        """Return the ids of the containers that a datanode holds, ascending."""
+        """Return the ids of the containers of which a datanode has a replica, ascending."""
         held = self._held.get(datanode_id)
         return np.zeros(0, np.int64) if held is None else held.ids
 
     def ids_besides(self, datanode_id: str, container_ids: Ids) -> Ids:
-        """Return the ids of the other containers that a datanode holds, ascending."""
+        """Return the ids of a datanode's containers that are not in `container_ids`, ascending."""
         return self._held_by(datanode_id).ids_except(container_ids)
 
     def count_on(self, datanode_id: str) -> int:
-        """Return how many replicas a datanode holds."""
+        """Return the number of a datanode's replicas."""
         return len(self.ids_on(datanode_id))
 
     def unpack(self, rows: Rows) -> Iterator[Replica]:
-        """Yield the replicas in rows of a snapshot."""
+        """Yield the replicas in rows of a snapshot, decoded."""
         packed = memoryview(rows.tobytes())
         for at in range(0, len(packed), ROW.itemsize):
             yield self._replica(packed, at)
 
     def _append(self, datanode_id: str, rows: Rows) -> None:
-        """Append replicas that are not present, by ascending container, without notifications."""
+        """Append replicas that are not present, in ascending order of containers, without
+        notifications."""
         slots = self._arena.take(len(rows))
         self._arena.write(slots, rows)
         self._chains.link(rows["container_id"], slots)
@@ -262,7 +264,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled.update(rows["container_id"][_UNSETTLED[rows["state"]]].tolist())
 
     def _put(self, datanode_id: str, rows: Rows) -> None:
-        """Set replicas, present or not, by ascending container."""
+        """Set replicas, present or not, in ascending order of containers."""
         ids = rows["container_id"]
         slots = self._held_by(datanode_id).find(ids)
         is_known = slots != NOBODY
@@ -275,7 +277,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self._changed(ids)
 
     def _undo(self, datanode_id: str, made: Ids, before: Rows) -> None:
-        """Undo `take`: remove what it added, and restore what it changed."""
+        """Undo `take`: remove the rows that it added, and restore those that it changed."""
         self.remove_all(datanode_id, made)
         if len(before):
             self._put(datanode_id, before)
@@ -291,7 +293,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled.update(container_ids[owner[is_unsettled]].tolist())
 
     def _own(self, rows: Rows, datanode_id: str, words: Sequence[str]) -> Rows:
-        """Return a datanode's rows with this table's word numbers."""
+        """Return a datanode's rows with the word numbers of this table."""
         numbers = np.array(self._words([datanode_id, *words]), np.uint32)
         own = copied(rows)
         own["datanode"] = numbers[0]
@@ -303,7 +305,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return self._held.setdefault(datanode_id, NodeReplicas())
 
     def _find(self, container_id: int, datanode_id: str) -> int:
-        """Return the place of a replica, or NOBODY."""
+        """Return the slot of a replica, or NOBODY."""
         number = self._name_numbers.get(datanode_id)
         for slot in self._chains.of(container_id) if number is not None else ():
             packed, at = self._arena.at(slot)
@@ -338,7 +340,7 @@ def _bytes_of(rows: Rows) -> NDArray[np.uint8]:
 
 
 def _recovering_count(rows: Rows) -> int:
-    """Return the number of shards that are being made."""
+    """Return the number of rows in state RECOVERING."""
     return int(np.count_nonzero(rows["state"] == _RECOVERING))
 
 
@@ -353,9 +355,8 @@ def _same_but_for_time(one: Rows, other: Rows) -> NDArray[np.bool_]:
 
 
 class ReplicaIterator(Sequence[Replica]):
-    """All replicas at one moment, by container and datanode id, unpacked one by one at each
-    iteration.
-    """
+    """All replicas at one moment, by container and datanode id. Each iteration decodes them one by
+    one."""
 
     def __init__(self, table: ReplicaTable, blocks: tuple[Rows, ...], count: int) -> None:
         self._table = table

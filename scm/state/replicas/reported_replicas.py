@@ -18,9 +18,8 @@ _DELETED = replica_rows.state_code(ReplicaState.DELETED)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportedReplicas(Sequence[Replica]):
-    """Replicas of one datanode. A word of a row is its index in `words`; the first word is
-    empty.
-    """
+    """Replicas of one datanode. A row refers to a word by its index in `words`; the first word is
+    empty."""
 
     datanode_id: str
     rows: Rows
@@ -51,7 +50,7 @@ class ReportedReplicas(Sequence[Replica]):
     def from_columns(
         cls, datanode_id: str, columns: Columns, words: Sequence[str], now_ms: int
     ) -> Self:
-        """Return a datanode's report of `now_ms`; `words` are the words of `columns`."""
+        """Return a datanode's report, received at `now_ms`. `words` are the words of `columns`."""
         rows = np.zeros(len(columns), ROW)
         for name in (ID.name, *(column.name for column in COLUMNS), *WORDS):
             rows[name] = columns.numbers[name]
@@ -80,13 +79,12 @@ class ReportedReplicas(Sequence[Replica]):
         return next(iter(self[index : index + 1 or None]))
 
     def where(self, is_in: NDArray[np.bool_]) -> Self:
-        """Return the replicas for which `is_in` is true."""
+        """Return the replicas for which `is_in` is True."""
         return replace(self, rows=picked(self.rows, is_in))
 
     def settled(self) -> tuple[Rows, Rows]:
-        """Return the last report for each container, ascending: replicas present, and replicas
-        gone.
-        """
+        """Return the last report for each container, ascending: first the replicas that are
+        present, then those that are gone."""
         rows = self.rows
         ids = rows["container_id"]
         if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():

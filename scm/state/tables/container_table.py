@@ -14,10 +14,10 @@ from scm.state.tables.wanted_counts import WantedCounts
 
 
 class ContainerTable(Table[int, Container]):
-    """Containers by id; open ones by writer, unfinished ones as a set.
+    """Containers by id; open ones also by writer, unfinished ones also as a set.
 
-    Most are closed and unchanged for months: they stay undecoded rows until one is requested.
-    Decoding millions at a start takes longer than reading them.
+    Most containers are closed and unchanged for months. They remain undecoded rows until one is
+    requested, because to decode millions at a start takes longer than to read them.
     """
 
     def __init__(self) -> None:
@@ -57,16 +57,15 @@ class ContainerTable(Table[int, Container]):
         self._stored.update(zip(ids.tolist(), stored, strict=True))
 
     def get(self, key: int) -> Container | None:
-        """Return a container, if it exists; it is decoded once."""
+        """Return a container; None if it does not exist. It is decoded once."""
         found = self._stored.get(key)
         if isinstance(found, bytes):
             found = self._stored[key] = records.container_from(found)
         return found
 
     def promised_counts(self, container_ids: Sequence[int]) -> list[int]:
-        """Return how many blocks were ever promised in these, 0 if unknown, without
-        decoding rows.
-        """
+        """Return how many blocks were ever allocated in these containers, 0 if unknown, without
+        decoding rows."""
         found = [self._stored.get(number) for number in container_ids]
         counts = iter(records.promised_counts([one for one in found if isinstance(one, bytes)]))
         return [
@@ -109,7 +108,7 @@ class ContainerTable(Table[int, Container]):
         return np.fromiter(self._rows, np.int64, len(self._rows))
 
     def missing(self, container_ids: Iterable[int]) -> list[int]:
-        """Return which of these ids belong to no container."""
+        """Return those of these ids that belong to no container."""
         known = self._rows
         return [number for number in container_ids if number not in known]
 

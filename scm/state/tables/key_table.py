@@ -1,4 +1,4 @@
-"""Keys in memory: by name, in order, with their needs per container."""
+"""Keys in memory: by name, in order, with the blocks and commits that they need per container."""
 
 import hashlib
 from bisect import bisect_left, bisect_right, insort
@@ -71,11 +71,11 @@ class KeyTable(Table[str, Key]):
                 self._loose.discard(number)
 
     def blocks_in(self, container_id: int) -> int:
-        """Return how many blocks of keys are in a container."""
+        """Return how many blocks in a container belong to keys."""
         return self._blocks_in.get(container_id, 0)
 
     def blocks_in_each(self, container_ids: Sequence[int]) -> list[int]:
-        """Return `blocks_in` of many containers."""
+        """Return `blocks_in` for many containers."""
         get = self._blocks_in.get
         return [get(number, 0) for number in container_ids]
 
@@ -84,22 +84,23 @@ class KeyTable(Table[str, Key]):
         return self._last_bcsids.get(container_id, 0)
 
     def needed_bcsid_in(self, container_id: int) -> int:
-        """Return the last commit of a container that a key needs; 0 if it is not certain."""
+        """Return the last commit of a container that a key needs now; 0 if it is not certain."""
         return 0 if container_id in self._loose else self.last_bcsid_in(container_id)
 
     def last_bcsids_in(self, container_ids: Sequence[int]) -> list[int]:
-        """Return `last_bcsid_in` of many containers."""
+        """Return `last_bcsid_in` for many containers."""
         get = self._last_bcsids.get
         return [get(number, 0) for number in container_ids]
 
     def last_bcsids(self) -> dict[int, int]:
-        """Return `last_bcsid_in` of every container that has a key's block."""
+        """Return `last_bcsid_in` for every container with a block of a key."""
         return self._last_bcsids.copy()
 
     def blocks_behind(self, container_id: int, bcsid: int) -> list[tuple[KeyBlock, str]]:
-        """Return the blocks after a commit of a container that keys need, with the keys' names.
+        """Return the blocks of a container that keys need and that were committed after a given
+        commit, with the names of the keys.
 
-        Scans all keys: only for an operator's request about one container.
+        The method scans all keys, so it is only for an operator's request about one container.
         """
         return sorted(
             (

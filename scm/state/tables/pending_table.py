@@ -67,17 +67,17 @@ class PendingTable(Table[int, PendingCommand]):
         return [self._rows[key] for key in sorted(self._by_node.get(datanode_id, ()))]
 
     def count_of_node(self, datanode_id: str) -> int:
-        """Return how many commands one datanode has not answered."""
+        """Return the number of commands that one datanode has not answered."""
         return len(self._by_node.get(datanode_id, ()))
 
     def adds_to(self, datanode_id: str) -> list[PendingCommand]:
-        """Return the commands that bring replicas to a datanode."""
+        """Return the commands that make replicas on a datanode."""
         return [self._rows[key] for key in self._adds.get(datanode_id, ())]
 
     def about(
         self, kind: CommandKind, container_id: int, datanode_id: str
     ) -> PendingCommand | None:
-        """Return the unanswered command of this kind for this replica, if any."""
+        """Return the unanswered command of this kind for this replica; None if there is none."""
         key = self._by_target.get((kind, container_id, datanode_id))
         return None if key is None else self._rows[key]
 
@@ -91,7 +91,7 @@ class PendingTable(Table[int, PendingCommand]):
 
 
 def _targets(command: PendingCommand) -> tuple[str, ...]:
-    """Return the datanodes that get a replica by this command."""
+    """Return the datanodes on which this command makes a replica."""
     if command.kind is CommandKind.REPLICATE:
         return (command.target_id,)
     return tuple(dict.fromkeys(node for _index, node in command.shards))

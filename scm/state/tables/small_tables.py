@@ -19,7 +19,7 @@ class NodeTable(Table[str, Node]):
 
 
 class AllocationTable(PairTable[Allocation]):
-    """Blocks promised to writers and not committed, by container and block."""
+    """Blocks allocated to writers and not committed, by container and block."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -78,7 +78,7 @@ class HoldTable(Table[tuple[int, str], Hold]):
 
 
 class ForgottenTable(Table[int, ForgottenContainer]):
-    """Containers that were given up, by id."""
+    """Containers that an operator gave up, by id."""
 
     def __init__(self) -> None:
         super().__init__(

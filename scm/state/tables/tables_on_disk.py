@@ -9,9 +9,8 @@ from scm.state.table import ID_PAIR, KeyAt, Table, id_key
 
 
 class DeletedTable(Table[tuple[int, int], DeletedBlocks]):
-    """Deleted blocks by container and transaction: on disk only, because they may be very many and
-    are rarely read (`State.deleted_in`).
-    """
+    """Deleted blocks by container and transaction. They are only on disk, because there may be very
+    many, and they are rarely read (`StateDatabase.deleted_in`)."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -23,7 +22,7 @@ class DeletedTable(Table[tuple[int, int], DeletedBlocks]):
         )
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
-        """Load nothing: rows stay on disk."""
+        """Load nothing, because the rows remain on disk."""
 
     def apply(self, key: tuple[int, int], value: DeletedBlocks | None) -> DeletedBlocks | None:
         """Keep nothing in memory."""
@@ -48,7 +47,7 @@ class OutcomeTable(Table[int, CommandOutcome]):
         return len(self._ids)
 
     def apply(self, key: int, value: CommandOutcome | None) -> CommandOutcome | None:
-        """Add or remove the id; only the id can be undone."""
+        """Add or remove the id. An undo restores only the id."""
         was_there = key in self._ids
         if value is None:
             self._ids.pop(key, None)
@@ -64,7 +63,8 @@ class OutcomeTable(Table[int, CommandOutcome]):
         return sorted(self._ids)[:count]
 
     def newest(self, count: int, *, before_id: int = 0) -> list[int]:
-        """Return up to `count` ids, newest first, all of them below `before_id` unless it is 0."""
+        """Return up to `count` ids, newest first. If `before_id` is not 0, return only lower
+        ids."""
         older = self._ids if before_id == 0 else {i for i in self._ids if i < before_id}
         return sorted(older, reverse=True)[:count]
 

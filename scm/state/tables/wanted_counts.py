@@ -14,17 +14,15 @@ _KEPT: Final = frozenset({ContainerState.QUASI_CLOSED, ContainerState.CLOSED})
 
 
 class WantedCounts:
-    """Counts by container where a number is sufficient: not for one that is written or deleted, nor
-    for an erasure-coded one.
-    """
+    """Required number of replicas by container. It is known only if a number is sufficient: not for
+    a container that is being written or deleted, and not for an erasure-coded container."""
 
     def __init__(self) -> None:
-        self._bytes = bytearray()  # minus NO_COUNT
+        self._bytes = bytearray()  # each count minus NO_COUNT
 
     def of(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many replicas each of these is to have: 0 if unknown, NO_COUNT if the
-        container itself decides; any ids may be given.
-        """
+        """Return how many replicas each of these containers requires. 0 means unknown, and NO_COUNT
+        means that the container itself decides. Any ids may be given."""
         found = np.full(len(container_ids), NO_COUNT)
         is_near = container_ids < len(self._bytes)
         known = np.frombuffer(self._bytes, np.uint8)[container_ids[is_near]]
@@ -32,11 +30,11 @@ class WantedCounts:
         return found
 
     def note(self, container_id: int, container: Container | None) -> None:
-        """Update the count of a container; None: it no longer exists."""
+        """Update the count of a container; None means that the container no longer exists."""
         self.set_all(np.array([container_id]), np.array([_count_of(container)]))
 
     def set_all(self, container_ids: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Set the counts of several containers, as `of` returns them."""
+        """Set the counts of several containers, in the form that `of` returns."""
         is_near = container_ids < MARKED_MAX
         ids, near = container_ids[is_near], counts[is_near]
         missing = int(ids.max(initial=0)) + 1 - len(self._bytes)
