@@ -346,10 +346,10 @@ class PendingCommand:
     is_second: bool = False  # reconcile: sent after the commands of the minority are answered
     transactions: tuple[DeleteTransaction, ...] = ()  # delete_blocks, which is never kept on disk
     shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target
-    sources: tuple[tuple[int, str], ...] = ()  # reconstruct: index and source when sent; not on disk
+    sources: tuple[tuple[int, str], ...] = ()  # reconstruct: index and source; not on disk
     block_count: int = 0  # reconstruct: blocks to rebuild, set when it is sent; not on disk
     scheme: str = ""
-    holders: tuple["Holder", ...] = ()  # reconcile: replicas that are no peers when sent; not on disk
+    holders: tuple["Holder", ...] = ()  # reconcile: holders that are no peers; not on disk
     why: str = ""  # the reason, for display
 
     @property
