@@ -85,7 +85,8 @@ class Documents:
                 yield key
 
     def faults(self, value: Any, type_: str, at: str = "") -> list[str]:
-        """Return why a value is not of a type, with the places; an empty list if it is."""
+        """Return the reasons why a value does not have a type, with their paths; an empty list if
+        it has."""
         return min((self._faults(value, one, at) for one in alternatives(type_)), key=len)
 
     def _faults(self, value: Any, type_: str, at: str) -> list[str]:

@@ -1,9 +1,10 @@
-"""Runs a program of ours in a process that dies with its parent, whatever kills the parent.
+"""Runs a program of this project in a process that dies with its parent, however the parent ends.
 
     python -m tools.demo.child PARENT agent.main --config ...
 
-The child asks the kernel for that itself, after its own start. Between fork and exec, Python code
-would run in a copy of a process without its gRPC threads, and hang there now and then.
+The child asks the kernel for this itself, after its start. If the parent ran Python code between
+fork and exec, that code would run in a copy of a process without its gRPC threads, and would
+sometimes hang.
 """
 
 import ctypes
@@ -19,7 +20,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
-    """Tie this process to its parent, then run the named module."""
+    """Tie this process to its parent, and run the named module."""
     parent = int(sys.argv[1])
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the call

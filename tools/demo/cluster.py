@@ -1,6 +1,6 @@
 """A real cluster on loopback: one SCM and some agents, each a process of its own.
 
-Every process dies with its parent, whatever kills the parent; nothing is left running.
+Every process dies with its parent, however the parent ends, so no process is left running.
 """
 
 import json
@@ -34,7 +34,7 @@ class Running(Protocol):
     stdout: IO[bytes] | None
 
     def poll(self) -> int | None:
-        """Return its exit code, None while it runs."""
+        """Return its exit code; None while it runs."""
 
     def wait(self, timeout_s: float | None = None, /) -> int:
         """Wait for its end; return its exit code. Raise subprocess.TimeoutExpired."""
@@ -60,9 +60,10 @@ def launched(
     module: str = "tools.demo.child",
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Running:
-    """Start `python -m WORD ...`, which dies with this process.
+    """Start `python -m WORD ...`. The process dies with this process.
 
-    `module` ties it to this process; `environment` is added to our own.
+    `module` is the module that ties it to this process. `environment` is added to this process's
+    environment.
     """
     return subprocess.Popen(
         [sys.executable, "-m", module, str(os.getpid()), *words],
@@ -75,7 +76,7 @@ def launched(
 
 
 def _search_path() -> str:
-    """Return the path at which a child finds this harness, which is not installed."""
+    """Return the search path with which a child finds this harness, which is not installed."""
     return os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
 
 
@@ -92,7 +93,7 @@ class Process:
     launch: Launch = launched
 
     def start(self) -> None:
-        """Start it and wait until it says where it listens."""
+        """Start the process and wait until it reports its address."""
         self.spawn()
         self.wait_until_listening()
 
@@ -147,10 +148,11 @@ class Process:
 
 
 def free_port() -> int:
-    """Return a free TCP port on loopback that stays free over restarts.
+    """Return a free TCP port on loopback that remains free across restarts.
 
-    It is below Linux's range of ephemeral ports. A port of that range may be assigned to any socket
-    once its server was killed, and a restart or a peer would then meet a stranger.
+    The port is below Linux's range of ephemeral ports. While a server is down, the kernel may give
+    an ephemeral port to any socket. A restart would then fail, or a peer would call another
+    process.
     """
     while True:
         port = random.randrange(*FREE_PORTS)  # noqa: S311 - no secret
@@ -261,7 +263,7 @@ class Cluster:
         return config
 
     def stop(self) -> None:
-        """Stop everything; agents first, so that their last reports arrive."""
+        """Stop all processes; agents first, so that their last reports arrive."""
         running = [process for process in getattr(self, "nodes", []) if process.popen is not None]
         for process in running:
             assert process.popen is not None

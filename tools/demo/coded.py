@@ -1,10 +1,8 @@
-"""The demo's erasure-coded files: one shard is lost, another damaged, and both are repaired.
+"""The demo's erasure-coded files: one shard is lost, another is damaged, and both are repaired.
 
-store ─► close ─► lose a shard ─► rebuilt ─► flip a bit ─► (scan, plan, reconcile) ─► prove
-
-The control plane rebuilds the lost shard as soon as it is reported. The flipped bit is handled like
-all other damage: a scan finds it, Spark plans the repair, and the chunk is computed from its
-stripe.
+The control plane rebuilds the lost shard as soon as the loss is reported. The flipped bit is
+handled like all other damage: a scan finds it, Spark plans the repair, and the chunk is computed
+from its stripe. At the end, all shards are verified against each other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -134,7 +132,7 @@ def prove(
     client: ClusterClient,
     sources: Sequence[SourceFile],
 ) -> Iterator[str]:
-    """Compute all shards from each other, and read all files back; yield the errors."""
+    """Verify all shards against each other, and read all files back; yield the errors."""
     with ThreadPoolExecutor(SHARDS_MAX) as executor:
         for info in infos:
             report = parity_of(coded, info, client, executor)

@@ -83,10 +83,10 @@ def demo(
 
 
 class Steps:
-    """Reports the steps of the story, until SIGINT or SIGTERM, for both of which it ends cleanly.
+    """Reports the steps of the story, until SIGINT or SIGTERM. Both end the demo cleanly.
 
-    The exception alone is not enough: if it is raised in a library's callback, it is printed and
-    lost. Then the story ends with the step.
+    The exception of a signal handler is not sufficient: if it is raised in a library's callback, it
+    is printed and lost. In this case the story ends with the current step.
     """
 
     def __init__(self, tell: Say) -> None:
@@ -94,7 +94,8 @@ class Steps:
         self._tell = tell
 
     def listen(self) -> None:
-        """Handle the signals; one that our parent ignored stays ignored, as nohup expects."""
+        """Handle the signals. A signal that the parent process ignores remains ignored, as nohup
+        expects."""
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self.interrupt)
@@ -112,7 +113,7 @@ class Steps:
 
 
 def silence(_text: str) -> None:
-    """Print nothing: JSON output is one document at the end."""
+    """Print nothing, because the JSON output is one document at the end."""
 
 
 class Printer:

@@ -1,8 +1,8 @@
 """Damages real files in the ways of disks and file systems.
 
-Each function returns a description with the chunk bytes that it spoiled; the demo and the tests
-compare that with the scan's findings and the repair's fetches. Every function checks that the
-damage is really there.
+Each function returns a description with the bytes of the chunks that it damaged. The demo and the
+tests compare it with the findings of scans and the bytes that repairs fetch. Every function checks
+that the damage really exists.
 """
 
 import mmap
@@ -30,8 +30,8 @@ class Damage:
     way: str
     container_id: int
     block_ids: tuple[int, ...]
-    blocks_hit: int  # number of damaged blocks; a second one may only be a source of bytes
-    spoiled_bytes: int  # size of the chunks that no longer verify here
+    blocks_hit: int  # number of damaged blocks; a second block may only be a source of bytes
+    spoiled_bytes: int  # bytes of the chunks that no longer verify
     detail: str
     file_faults: tuple[str, ...] = ()  # the scan's names of damage that affects no block
 
@@ -43,7 +43,7 @@ class Target:
     container_id: int
     root: Path  # the replica's directory
     block_ids: tuple[int, ...]
-    chunk_bytes: tuple[int, ...]  # size of the chunk to spoil in each block
+    chunk_bytes: tuple[int, ...]  # bytes of the chunk to damage in each block
     block_bytes: tuple[int, ...]
 
     def block_file(self, index: int = 0) -> Path:
@@ -72,7 +72,7 @@ def zero_page(target: Target) -> Damage:
 
 
 def truncate(target: Target) -> Damage:
-    """Cut the file inside its first chunk, as a crash without journal would."""
+    """Cut the file inside its first chunk, as a crash without a journal would."""
     path = target.block_file()
     keep = target.chunk_bytes[0] // 2
     os.truncate(path, keep)
@@ -87,9 +87,9 @@ def delete_block_file(target: Target) -> Damage:
 
 
 def delete_metadata_row(target: Target) -> Damage:
-    """Remove the block's metadata row from the volume's LMDB, leaving the bytes.
+    """Delete the block's record from the volume's LMDB; the bytes remain.
 
-    Do it while the agent is stopped.
+    The agent must be stopped.
     """
     with block_rows(target) as (transaction, rows, key):
         assert transaction.delete(key, db=rows), "the row was not there"
@@ -97,9 +97,9 @@ def delete_metadata_row(target: Target) -> Damage:
 
 
 def rewrite_with_row(target: Target) -> Damage:
-    """Change all bytes of the first chunk, and its row to match: a lie.
+    """Change all bytes of the first chunk, and its block record to match: a lie.
 
-    Do it while the agent is stopped, because it may have the row in memory.
+    The agent must be stopped, because it may have the block record in memory.
     """
     size = target.chunk_bytes[0]
     path = target.block_file()
@@ -121,7 +121,8 @@ def rewrite_with_row(target: Target) -> Damage:
 def block_rows(
     target: Target,
 ) -> "Iterator[tuple[lmdb.Transaction[bytes], lmdb._Database, bytes]]":
-    """Open the block rows of the target's volume for writing; yield them with the block's key."""
+    """Open the block records of the target's volume for writing; yield them with the block's
+    key."""
     database = next(parent / "db" for parent in target.root.parents if (parent / "db").is_dir())
     key = target.container_id.to_bytes(8, "big") + target.block_ids[0].to_bytes(8, "big")
     with (
@@ -172,7 +173,7 @@ def damage_descriptor(target: Target) -> Damage:
 
 
 def tree_restorer(target: Target) -> Callable[[], Damage]:
-    """Keep the current tree file; the returned function restores it over a newer one."""
+    """Save the current tree file. The returned function writes it back over a newer one."""
     path = target.root / "metadata" / f"{target.container_id}.tree"
     old = path.read_bytes()
 
@@ -240,7 +241,8 @@ def sync(path: Path) -> None:
 
 
 def write_direct(path: Path, offset: int, data: bytes) -> None:
-    """Change bytes within one page past the page cache; fall back to a synced plain write."""
+    """Change bytes within one page, bypassing the page cache. Use a synced plain write if that is
+    impossible."""
     start = offset // PAGE_BYTES * PAGE_BYTES
     size = path.stat().st_size
     assert offset + len(data) <= start + PAGE_BYTES, "the change crosses a page"

@@ -1,7 +1,7 @@
-"""Chooses the demo's damage: each way at least once, never the last good copy of a chunk.
+"""Chooses the demo's damage: each kind at least once, and never the last good copy of a chunk.
 
 Within one container no block is damaged on two replicas, so a healthy copy of each chunk exists.
-The three replicas are damaged differently, so none of them is whole.
+The three replicas have different damage, so none of them is intact.
 """
 
 import random
@@ -25,8 +25,8 @@ from tools.demo.damage import (
     zero_page,
 )
 
-BLOCKS_MIN: Final = 2 * (len(WAYS) + 1)  # two for each way, and for the restored old tree
-BLOCK_BYTES_MIN: Final = 2 * PAGE_BYTES  # with smaller blocks some ways look alike
+BLOCKS_MIN: Final = 2 * (len(WAYS) + 1)  # two blocks for each kind, and for the restored old tree
+BLOCK_BYTES_MIN: Final = 2 * PAGE_BYTES  # with smaller blocks, some kinds of damage look alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def harm_cluster(
     client: ClusterClient,
     indexes: dict[str, int],
 ) -> list[Harm]:
-    """Damage replicas of every container in turn, until each way was used."""
+    """Damage replicas of every container in turn, until each kind of damage was used."""
     harms: list[Harm] = []
     blocks = {info.container_id: damageable_blocks(client, info) for info in infos}
     roomy = [info for info in infos if len(blocks[info.container_id]) >= BLOCKS_MIN]
@@ -74,7 +74,8 @@ def harm_cluster(
 def replica_with_descriptor(
     info: scm_pb2.ContainerInfo, harms: Sequence[Harm]
 ) -> scm_pb2.ContainerInfoReplica:
-    """Return a replica that can be scanned between damages: a scan would rewrite its descriptor."""
+    """Return a replica whose descriptor is not damaged, because a scan between damages would
+    rewrite it."""
     taken = {
         harm.datanode_id
         for harm in harms

@@ -1,6 +1,7 @@
 """The demo's dead node: one agent is killed, stays away for a while, and comes back.
 
-an open container ─► kill ─► said so, read on, replicas made elsewhere ─► back ─► surplus removed
+While it is away, `suture status` reports it, reads continue, and its replicas are made on other
+datanodes. When it is back, surplus replicas are removed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ TIMES: Final = {
 
 @dataclass(slots=True)
 class Death:
-    """The datanode that died, and the outcome of its containers."""
+    """The datanode that died, and what happened to its containers."""
 
     datanode_id: str = ""
     open_id: int = 0  # open when it died
@@ -41,7 +42,7 @@ class Death:
 
 
 def store(death: Death, stage: Stage, sources: Sequence[SourceFile]) -> None:
-    """Store some of the sources again, in a container that stays open."""
+    """Store some of the sources again, in a container that remains open."""
     wanted = smallest_of(sources, PREFIX)
     stored, [death.open_id, *_] = stage.client.put(wanted, lanes=1, close=False)
     death.checksums = source_checksums(wanted, stored)
@@ -71,7 +72,8 @@ def containers_on(stage: Stage, datanode_id: str, container_ids: Sequence[int]) 
 
 
 def outlive(death: Death, stage: Stage, checksums: Checksums) -> Iterator[str]:
-    """Read while it is dead, and wait until there are enough replicas elsewhere."""
+    """Read while the datanode is dead, and wait until there are enough replicas on other
+    datanodes."""
     yield from fetch_through_keys(stage.client, checksums)
     yield from fetch_through_keys(stage.client, death.checksums)
 
@@ -107,7 +109,7 @@ def is_whole_without(death: Death, info: scm_pb2.ContainerInfo) -> bool:
 
 
 def come_back(death: Death, stage: Stage) -> Iterator[str]:
-    """Restart it with all its data, and wait until no replica is surplus."""
+    """Restart the datanode with all its data, and wait until no replica is surplus."""
     index = stage.indexes[death.datanode_id]
     on_disk = sum(count_on_disk(stage, container_id) for container_id in death.containers)
     stage.cluster.start_again(index)

@@ -1,9 +1,11 @@
-"""The demo's liar: a replica with wrong bytes and a matching row of its own.
+"""The demo's liar: a replica with wrong bytes and with a block record that matches these bytes.
 
-store ─► one replica lies, another has a flipped bit ─► (scan, plan, reconcile) ─► a person decides
+All three replicas have the same chunk. One is right. One has a flipped bit, and its block record is
+intact. One is wrong, but its block record matches it: the lie. Only a comparison of replicas can
+find the lie, because a scan cannot.
 
-All three replicas have the same chunk: one is right, one is damaged under an intact row, and one is
-wrong but consistent with itself. No scan can find the lie, only a comparison.
+The container is scanned, planned and reconciled. The flipped bit is repaired, and an operator
+decides about the contradiction.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,13 +23,13 @@ from tools.demo.readback import Checksums, source_checksums
 from tools.demo.stage import Stage, is_whole, wait_until
 
 PREFIX: Final = "contested/"
-FILES: Final = 2  # this few of the smallest always fit into one container
+FILES: Final = 2  # so few of the smallest files always fit into one container
 CONTRADICTORY: Final = "CONTRADICTORY"
 
 
 @dataclass(slots=True)
 class Contest:
-    """A container whose replicas contradict each other, and its outcome."""
+    """A container whose replicas contradict each other, and the outcome."""
 
     container_id: int = 0
     block_id: int = 0
@@ -75,9 +77,9 @@ def smallest_of(sources: Sequence[SourceFile], prefix: str) -> list[SourceFile]:
 
 
 def harm(contest: Contest, stage: Stage) -> None:
-    """Flip a bit of one replica, and make another one lie about the same chunk.
+    """Flip a bit of one replica, and make another replica lie about the same chunk.
 
-    The liar's agent is stopped meanwhile, so that its memory does not keep the earlier state.
+    The liar's agent is stopped during the change, because its memory would keep the earlier state.
     """
     [info] = stage.infos_of([contest.container_id])
     right, flipped, liar = (item.datanode.datanode_id for item in info.replicas)
@@ -102,7 +104,7 @@ def harm(contest: Contest, stage: Stage) -> None:
 
 
 def note_repair(contest: Contest, outcomes: Sequence[scm_pb2.Outcome]) -> None:
-    """Record how reconciling handled the flipped bit."""
+    """Record how the reconcile handled the flipped bit."""
     chunks = [
         chunk
         for outcome in outcomes
@@ -116,10 +118,10 @@ def note_repair(contest: Contest, outcomes: Sequence[scm_pb2.Outcome]) -> None:
 
 
 def judge(contest: Contest, stage: Stage, outcomes: Sequence[scm_pb2.Outcome]) -> Iterator[str]:
-    """Let all three compare once more; yield deviations.
+    """Let all three replicas compare again; yield deviations.
 
-    The flipped bit must be repaired from the right replica, the lie installed nowhere, and each
-    datanode that sees the contradiction must report it.
+    The flipped bit must be repaired from the right replica. The lie must not be copied to any
+    replica. Each datanode that sees the contradiction must report it.
     """
     request = scm_pb2.ReconcileContainersRequest(container_ids=[contest.container_id])
     [decision] = until_decided(stage.client.scm.reconcile_containers, request).decisions
@@ -161,7 +163,7 @@ def reports(contest: Contest, stage: Stage, datanode_id: str) -> bool:
 
 
 def decide(contest: Contest, stage: Stage) -> Iterator[str]:
-    """Trust the right replica, as an operator does; yield remaining problems."""
+    """Trust the right replica, as an operator does; yield the problems that remain."""
     shown = stage.suture(
         "reconcile", str(contest.container_id), "--trust", contest.right_id, "--yes"
     )

@@ -1,8 +1,9 @@
-"""The demo's first act: one flipped bit, found by a scan and repaired without Spark.
+"""The demo's first act: one flipped bit, which a scan finds and the control plane repairs without
+Spark.
 
-flip ─► scan ─► report ─► the control plane's own order ─► equal again
-
-The control plane is then restarted without healing, so that the later acts use plans of Spark.
+A bit is flipped, a scan finds it, the datanode reports it, and the control plane orders a reconcile
+by itself. Then the replicas are equal again. After that, the control plane is restarted without
+healing, so that the later acts use plans of Spark.
 """
 
 import time
@@ -22,7 +23,7 @@ class Selfheal:
 
     container_id: int = 0
     datanode_id: str = ""
-    seconds: float = 0.0  # since the end of the scan that found it
+    seconds: float = 0.0  # seconds since the end of the scan that found it
     fetched_bytes: int = 0
 
 
@@ -67,15 +68,16 @@ def outcomes(stage: Stage) -> dict[int, scm_pb2.Outcome]:
 
 
 def leave_the_rest_to_plans(stage: Stage) -> None:
-    """Restart the control plane with `heal = false`; wait until it decides again."""
+    """Restart the control plane with `heal = false`; wait until safe mode has ended."""
     _start_again(stage, heal="false")
 
 
 def heal_again(stage: Stage) -> None:
-    """Restart the control plane with healing; wait until it decides again.
+    """Restart the control plane with healing; wait until safe mode has ended.
 
-    Needed while a datanode is absent: a writer on a busy machine leaves a replica behind, which
-    nothing else catches up. It counts as one that a repair will heal, so no other is made.
+    This is needed while a datanode is absent. On a busy machine a writer may drop a slow replica,
+    which only a reconcile completes. The control plane expects that reconcile, so it orders no
+    other replica.
     """
     _start_again(stage, heal="true")
 

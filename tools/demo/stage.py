@@ -1,4 +1,4 @@
-"""The common basis of the demo's acts: the cluster, a client, and the command line."""
+"""The common base of the demo's acts: the cluster, a client, and the command line."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ class Stage:
     cluster: Cluster
     client: ClusterClient
     addresses: dict[str, str] = field(default_factory=dict)
-    indexes: dict[str, int] = field(default_factory=dict)  # process number
+    indexes: dict[str, int] = field(default_factory=dict)  # number of the process
 
     def learn_addresses(self) -> None:
         """Wait for all datanodes; map their ids to addresses and to processes."""
@@ -54,7 +54,8 @@ class Stage:
         return self.client.peer(Endpoint(datanode_id, self.addresses[datanode_id]))
 
     def is_heard(self, datanode_id: str) -> bool:
-        """Return True if a datanode is healthy at the SCM and answers us."""
+        """Return True if the SCM lists a datanode as healthy and the datanode answers this
+        process."""
         healthy = {node.datanode_id for node in self.nodes() if node.health == HEALTHY}
         if datanode_id not in healthy:
             return False
@@ -84,9 +85,10 @@ class Stage:
         return outcomes
 
     def suture(self, *arguments: str) -> Any:  # any JSON that the command prints
-        """Run `suture` like an operator, and return the JSON that it printed.
+        """Run `suture` as an operator does, and return the JSON that it printed.
 
-        Raise UnavailableError if it printed none; its exit code may say that there is work to do.
+        Raise UnavailableError if it printed no JSON. A non-zero exit code may only say that there
+        is work to do.
         """
         done = subprocess.run(
             [
@@ -132,9 +134,8 @@ def are_equal(replicas: Sequence[container_pb2.ReplicaReport]) -> bool:
 def are_known(
     scanned: Mapping[Place, container_pb2.ReplicaReport], infos: Sequence[scm_pb2.ContainerInfo]
 ) -> bool:
-    """Return True if the SCM knows each replica as a scan left it. A root reported after the
-    snapshot would make the plan stale.
-    """
+    """Return True if the SCM has the state of each replica as of its last scan. A root that is
+    reported after the snapshot would make the plan stale."""
     known = {
         (one.datanode.datanode_id, info.container_id): _standing(one.replica)
         for info in infos

@@ -1,7 +1,9 @@
 """The whole story of the demo, step by step, with the calls that users make.
 
-store ─► close ─► a flipped bit ─► scan ─► the control plane heals it by itself
-     ─► damage on disk ─► scan ─► snapshot ─► Spark ─► plan ─► reconcile ─► prove
+Files are stored and their containers closed. A bit is flipped, a scan finds it, and the control
+plane heals it by itself. Then replicas are damaged on disk in every known way. Scans find the
+damage, Spark plans the repairs from a snapshot, and reconciles carry the plan out. At the end
+everything is verified.
 """
 
 import json
@@ -46,7 +48,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Evidence:
-    """The observations of the demo, for the table, JSON and the verdict."""
+    """The observations of the demo, for the table, the JSON document and the verdict."""
 
     files: int = 0
     stored_bytes: int = 0
@@ -80,7 +82,7 @@ class Evidence:
 
     @property
     def coded_fetched_bytes(self) -> int:
-        """Bytes of cells that the repair of the damaged shard read from the others."""
+        """Bytes of cells that the repair of the damaged shard read from the other shards."""
         return sum(
             outcome.status.reconcile.bytes_fetched
             for outcome in self.outcomes
@@ -89,7 +91,7 @@ class Evidence:
 
     @property
     def tree_bytes(self) -> int:
-        """Bytes fetched to descend the trees."""
+        """Bytes of tree pages that were fetched to compare trees."""
         return sum(outcome.status.reconcile.tree_bytes_fetched for outcome in self.outcomes)
 
 
@@ -132,7 +134,7 @@ def lanes_for(sources: Sequence[SourceFile]) -> int:
 
 
 def freeze(sources: Sequence[SourceFile], directory: Path) -> list[SourceFile]:
-    """Copy the files and return the copies: a tree in use would change during the demo."""
+    """Copy the files and return the copies, because a tree in use would change during the demo."""
     frozen: list[SourceFile] = []
     for source in sources:
         path = directory / source.key
@@ -238,7 +240,8 @@ class Story:
         self.say("all containers are closed; the roots of their replicas agree")
 
     def heal_alone(self) -> None:
-        """Flip a bit, find it by a scan, and wait until the control plane heals it by itself."""
+        """Flip a bit, find it by a scan, and wait until the control plane heals it without a
+        plan."""
         told, [info, *_] = self.evidence.selfheal, self.infos()
         selfheal.flip_and_watch(told, self.stage, info)
         self.say(
@@ -249,7 +252,7 @@ class Story:
         selfheal.leave_the_rest_to_plans(self.stage)
 
     def harm_shards(self) -> None:
-        """Lose a shard, which is rebuilt at once; then damage another one."""
+        """Remove a shard, which is rebuilt at once; then damage another one."""
         told, [info, *_] = self.evidence.coded, self.coded_infos()
         coded.harm(
             told,
@@ -379,7 +382,7 @@ class Story:
         )
 
     def decide(self) -> None:
-        """Show the state of the contradiction; then resolve it like an operator."""
+        """Show the state of the contradiction; then resolve it as an operator does."""
         told = self.evidence.contest
         self.evidence.not_healed += liar.judge(told, self.stage, self.evidence.outcomes)
         sources = ", ".join(one[:SHORT] for one in told.repaired_from) or "nobody"

@@ -1,6 +1,7 @@
-"""A cluster of Apache Ozone: built through Maven, run in one Java process, controlled by lines.
+"""A cluster of Apache Ozone. It is built through Maven and runs in one Java process, which reads
+commands line by line.
 
-INTEROP_REPOSITORY names a Maven repository that has Ozone already; otherwise 262 MB are fetched
+INTEROP_REPOSITORY names a Maven repository that contains Ozone. Without it, 262 MB are downloaded
 into build/interop.
 """
 
@@ -32,7 +33,7 @@ class PrerequisiteMissing(Exception):
 def build() -> str:
     """Compile the drivers and fetch Ozone, if needed; return the class path.
 
-    Raise PrerequisiteMissing.
+    Raise PrerequisiteMissing if Java, Maven or a download is missing.
     """
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
@@ -96,7 +97,7 @@ class Node:
         return f"127.0.0.1:{self.port}/{self.datanode_id}"
 
     def file(self, container_id: int, block_id: int) -> Path:
-        """Return the path of a block's file, wherever its container is."""
+        """Return the path of a block's file, on whichever volume its container is."""
         pattern = f"hdds/*/current/*/{container_id}/chunks"
         (chunks,) = self.data_dir.glob(pattern)
         return chunks / f"{block_id}.block"
@@ -115,7 +116,7 @@ class Ozone:
         self._process = process
 
     def tell(self, line: str) -> str:
-        """Send a command line; return the answer. Raise RuntimeError."""
+        """Send a command line; return the answer. Raise RuntimeError if the command fails."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
@@ -148,7 +149,8 @@ class Ozone:
         return found
 
     def settled_nodes(self, wait_s: float) -> list[Node]:
-        """Return the datanodes; wait for one that is starting. Raise RuntimeError."""
+        """Return the datanodes; wait for a datanode that is starting. Raise RuntimeError if it does
+        not start."""
         return self._settled(self.nodes, wait_s)
 
     def settled_replicas(self, wait_s: float) -> dict[tuple[int, int], tuple[str, str]]:
@@ -176,10 +178,10 @@ class Ozone:
 
 @contextmanager
 def running(class_path: str, directory: Path, *how: str) -> Iterator[Ozone]:
-    """Start a cluster with its data below `directory`; it ends with the block. Raise
-    PrerequisiteMissing.
+    """Start a cluster with its data below `directory`; it ends with the body. Raise
+    PrerequisiteMissing if it cannot be started.
 
-    `how`: "led" for a replication manager that acts on command, and the number of datanodes.
+    `how` is "led" for a replication manager that acts on command, and the number of datanodes.
     """
     with _driven(class_path, directory, "OzoneDriver", *how) as process:
         yield Ozone(process)
@@ -187,9 +189,8 @@ def running(class_path: str, directory: Path, *how: str) -> Iterator[Ozone]:
 
 @contextmanager
 def _driven(class_path: str, directory: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a driver and wait until it is ready; it ends with the block. Raise
-    PrerequisiteMissing.
-    """
+    """Start a driver and wait until it is ready; it ends with the body. Raise PrerequisiteMissing
+    if it cannot be started."""
     opened = [word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
     command = [
         "java",
@@ -259,8 +260,7 @@ class Stacks(Ozone):
 
 @contextmanager
 def stacks(class_path: str, directory: Path, count: int) -> Iterator[Stacks]:
-    """Start datanodes of Ozone below `directory`; they end with the block. Raise
-    PrerequisiteMissing.
-    """
+    """Start datanodes of Ozone below `directory`; they end with the body. Raise PrerequisiteMissing
+    if they cannot be started."""
     with _driven(class_path, directory, "OzoneNodes", str(directory), str(count)) as process:
         yield Stacks(process)

@@ -55,9 +55,10 @@ HEADS: Final = ("where", "damage", "replicas", "1 round", "2", "more", "not", "b
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The damage to a replica, and its outcome.
+    """The damage to a replica, and the outcome of its repair.
 
-    `rounds`: 0 = not healed; `moved_bytes`: by the repairing datanode.
+    `rounds` is the number of rounds until it was healed; 0 = not healed. `moved_bytes` counts the
+    bytes that the repairing datanode fetched.
     """
 
     container_id: int
@@ -82,7 +83,7 @@ class Spoiled:
 
     @property
     def is_as_before(self) -> bool:
-        """Return True if it has its earlier bytes again."""
+        """Return True if the file has its earlier bytes again."""
         return self.path.exists() and self.path.read_bytes() == self.before
 
 
@@ -95,7 +96,7 @@ def zero(path: Path, offset: int) -> None:
 
 
 def remove(path: Path, _: int) -> None:
-    """Remove a file, whatever the offset."""
+    """Remove a file; `offset` is ignored."""
     path.unlink()
 
 
@@ -162,7 +163,8 @@ class Trial(Mixed):
         return blocks
 
     def spread(self) -> None:
-        """Have one or two of three replicas of each container on agents, by the SCM's orders."""
+        """Move one or two of the three replicas of each container to agents, by orders of the
+        SCM."""
         containers = sorted(self._blocks)
         for at in range(0, len(containers), MOVED_AT_ONCE):
             self._move(containers[at : at + MOVED_AT_ONCE])
@@ -188,9 +190,8 @@ class Trial(Mixed):
         awaited("equal replicas", lambda: all(self._is_equal(one) for one in old))
 
     def _push(self, pushes: Sequence[tuple[int, str, str]]) -> None:
-        """Order copies until they are present. An agent limits concurrent imports and rejects more,
-        which the SCM's replication manager orders again later.
-        """
+        """Order copies until they exist. An agent limits concurrent imports and rejects further
+        ones. The SCM's replication manager orders these again later."""
         left = list(pushes)
         for _ in range(ORDERS_MAX):
             for container, source, target in left:
@@ -204,7 +205,8 @@ class Trial(Mixed):
         raise RuntimeError(f"not copied after {ORDERS_MAX} orders: {left}")
 
     def _is_equal(self, container: int) -> bool:
-        """Return True if it has the required number of replicas, all with one root."""
+        """Return True if a container has the required number of replicas, all with the same
+        root."""
         roots = [root for _, root in self._scm.replicas(container).values()]
         return len(roots) == COPIES and len(set(roots)) == 1
 
@@ -261,7 +263,7 @@ class Trial(Mixed):
     # healing
 
     def heal(self) -> None:
-        """Have the SCM order reconciles until all are whole, or no progress is made."""
+        """Have the SCM order reconciles until all containers are whole, or no progress is made."""
         healed: dict[int, int] = {}
         left = sorted(self._blocks)
         for number in range(1, ROUNDS_MAX + 1):
@@ -281,7 +283,8 @@ class Trial(Mixed):
             self.tell(f"container {container} is not healed", self._scm.replicas(container), False)
 
     def _well(self, containers: Sequence[int]) -> list[int]:
-        """Wait until these are whole, or no more of them become so; return which are."""
+        """Wait until these containers are whole, or their number no longer grows; return those that
+        are whole."""
         well: list[int] = []
         ends_at_s = time.monotonic() + STALLED_S
         while len(well) < len(containers) and time.monotonic() < ends_at_s:
@@ -305,9 +308,8 @@ class Trial(Mixed):
         return moved
 
     def _moved_to_ozone(self) -> Counter[tuple[int, bool]]:
-        """Return the chunks that Ozone's log reports as taken from a peer, by container: only the
-        datanode with the damaged replica takes any.
-        """
+        """Return the chunks that Ozone's log reports as taken from a peer, by container. Only the
+        datanode with the damaged replica takes chunks."""
         moved: Counter[tuple[int, bool]] = Counter()
         for offset, block_id, container in TAKEN.findall((self._place / "log").read_text()):
             chunks = self._chunks[int(container), int(block_id)]
@@ -317,7 +319,7 @@ class Trial(Mixed):
     # results
 
     def count(self) -> None:
-        """Judge what was healed, and in how many rounds."""
+        """Determine which damages were healed, and in how many rounds."""
         moved = {}
         for is_agents, name in SIDES.items():
             found = self._totals(is_agents)
@@ -363,7 +365,7 @@ class Trial(Mixed):
         }
 
     def table(self) -> str:
-        """Return what was healed where, by kind of damage, as lines."""
+        """Return a table, by kind of damage, of how many were healed on which side."""
         rows = [
             (name, how or "all", *(f"{number:,}" for number in self._totals(side, how).values()))
             for side, name in SIDES.items()

@@ -58,7 +58,7 @@ FAILED: Final = re.compile(r"Container (\d+) replication was unsuccessful")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copied container; times are of the clock, `s`."""
+    """A copied container. Times are in seconds, of the clock `s`."""
 
     container_id: int
     source: str
@@ -72,9 +72,9 @@ class Copy:
 class Rate:
     """The rate of one kind of copies.
 
-    `duration_s`: of the phase, `copying_s`: of all copies together; `share`: of the rate of Ozone's
-    own, in containers; `bytes_share`: in bytes; `phase_share`: in containers, each side over the
-    whole phase.
+    `duration_s` is the time of the phase, and `copying_s` the sum of the times of all copies. The
+    shares are relative to copies between Ozone's datanodes: `share` in containers, `bytes_share` in
+    bytes, `phase_share` in containers per side over the whole phase.
     """
 
     phase: str
@@ -90,17 +90,17 @@ class Rate:
 
     @property
     def per_minute(self) -> float:
-        """Containers a minute of one running copy."""
+        """Containers per minute of one running copy."""
         return 60 * self.count / self.copying_s
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes a second of one running copy."""
+        """Bytes per second of one running copy."""
         return self.used_bytes / self.copying_s
 
     @property
     def per_phase_minute(self) -> float:
-        """Containers a minute of the phase and side."""
+        """Containers per minute of the whole phase on this side."""
         return 60 * self.count / self.sides / self.duration_s
 
 
@@ -161,7 +161,7 @@ class Trial(SiteTrial):
         return blocks
 
     def _is_whole(self, container: int) -> bool:
-        """Return True if it has three equal closed replicas on datanodes in service."""
+        """Return True if a container has three equal closed replicas on datanodes in service."""
         replicas = self._living(container).values()
         roots = {one.root for one in replicas}
         return len(replicas) == COPIES and len(roots) == 1 and 0 not in roots
@@ -186,9 +186,8 @@ class Trial(SiteTrial):
     # copying
 
     def lose(self) -> None:
-        """Kill the datanode with the most replicas, and wait until all have three copies
-        elsewhere.
-        """
+        """Kill the datanode with the most replicas, and wait until all its containers have three
+        copies elsewhere."""
         before = self._holders()
         counts = Counter(uuid for holders in before.values() for uuid in holders)
         uuid, count = counts.most_common(1)[0]
@@ -255,7 +254,7 @@ class Trial(SiteTrial):
         )
 
     def _copies(self, before: Mapping[int, set[str]], since_s: float) -> list[Copy]:
-        """Return the copies since then, as their senders report them."""
+        """Return the copies since an instant, as their senders report them."""
         after = self._holders()
         ended = self._ended(since_s)
         copies = []
@@ -293,9 +292,8 @@ class Trial(SiteTrial):
     # results
 
     def look_back(self) -> None:
-        """Check every key against what was written, and Ozone's logs for errors about the
-        agents.
-        """
+        """Compare every key with the bytes that were written. Search Ozone's logs for errors about
+        the agents."""
         with ThreadPoolExecutor(WRITERS) as pool:
             found = Counter(pool.map(self._read, self._keys))
         self.tell("keys read by Ozone's client", dict(found), found["equal"] == len(self._keys))

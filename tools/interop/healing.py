@@ -40,9 +40,8 @@ HEADS: Final = ("what was damaged", "where", "healed by", "bytes", "moved", "rou
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A container moved from one datanode to another with the same root; `index`: of a shard, 0 for
-    a copy.
-    """
+    """A container that was moved from one datanode to another with the same root. `index` is that
+    of the shard, or 0 for a copy."""
 
     how: str
     source: str
@@ -53,9 +52,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """A damage and its outcome. `moved_bytes`: 0 if Ozone does not report it; `is_whole`: it has
-    its earlier bytes again.
-    """
+    """A damage and its outcome. `moved_bytes` is 0 if Ozone does not report it. `is_whole` means
+    that the replica has its earlier bytes again."""
 
     what: str
     where: str
@@ -96,9 +94,8 @@ class Story(Mixed):
     # storing
 
     def fill(self) -> None:
-        """Write keys: with three copies on Ozone's datanodes, and erasure-coded over them and an
-        agent.
-        """
+        """Write keys: some with three copies on Ozone's datanodes, some erasure-coded over these
+        and an agent."""
         first = self._join()
         for number, size_bytes in enumerate(COPIED):
             key = f"copied{number}"
@@ -126,7 +123,7 @@ class Story(Mixed):
     # moving
 
     def move(self) -> None:
-        """Push and pull a container, each from Ozone to an agent and back."""
+        """Push and pull a container from Ozone to an agent, and back."""
         container = self._copied[0][0]
         one, two = (agent.datanode_id for agent in self._agents)
         there = list(self._scm.replicas(container))
@@ -177,9 +174,8 @@ class Story(Mixed):
         self._heal_copy(self._agents[0].datanode_id, "a copy: 4 KiB", self._largest())
 
     def heal_copy_at_ozone(self) -> None:
-        """Damage the only copy left on Ozone's datanodes: a bit in one block, the file of
-        another.
-        """
+        """Damage the only copy left on Ozone's datanodes: flip a bit in one block, and remove the
+        file of another."""
         container = self._copied[0][0]
         mine = {agent.datanode_id for agent in self._agents}
         last, *others = set(self._scm.replicas(container)) - mine
@@ -226,7 +222,8 @@ class Story(Mixed):
         self._heal_shard(self._agents[0].datanode_id)
 
     def heal_shard_at_ozone(self) -> None:
-        """Damage the shard of an Ozone datanode; there is room where the first one was."""
+        """Damage the shard of an Ozone datanode. The datanode that had the first shard has room for
+        the rebuilt one."""
         shards = self._scm.shards(self._coded[0])
         there = next(uuid for uuid in shards if not self._is_agent(uuid))
         self._heal_shard(there)
@@ -262,7 +259,7 @@ class Story(Mixed):
         )
 
     def _row(self, uuid: str, index: int) -> BlockData:
-        """Return the row of a shard's block, with all its client's notes."""
+        """Return the row of a shard's block, with all metadata of its client."""
         container, block_id = self._coded
         with Datanode(self._address(uuid), uuid, replica_index=index) as datanode:
             block = datanode.block(ContainerId(container), BlockId(block_id))
@@ -280,7 +277,7 @@ class Story(Mixed):
     # around both
 
     def _rounds(self, is_over: Callable[[], bool], order: Callable[[], object]) -> int:
-        """Repeat an order until it has its effect; return how often."""
+        """Repeat an order until it has its effect; return the number of orders."""
         for number in range(1, ROUNDS_MAX + 1):
             order()
             ends_at_s = time.monotonic() + ROUND_S

@@ -1,9 +1,10 @@
-"""An agent under the SCM of a real cluster of Apache Ozone, with three of its datanodes.
+"""An agent under the SCM of a real cluster of Apache Ozone, with three of Ozone's datanodes.
 
-It joins, is in no pipeline while keys are written, holds a copy of a closed container, has damage
-healed by a reconcile that the SCM orders, deletes what clients deleted, survives kill -9 and a
-restart of the SCM, and is decommissioned and recommissioned. Of four copies the SCM deletes one,
-and of the last one it makes the agent send two.
+The trial has these steps. The agent joins, and is in no pipeline while keys are written. It gets a
+copy of a closed container. Its copy is damaged, and a reconcile that the SCM orders heals it. It
+deletes blocks of keys that clients deleted. It survives kill -9 and a restart of the SCM. It is
+decommissioned and recommissioned. When there are four copies, the SCM deletes one of them. When the
+agent has the last copy, the SCM makes it send two.
 """
 
 import os
@@ -41,7 +42,8 @@ class Trial(Steps):
         self._container = 0
 
     def join(self) -> None:
-        """Check that the SCM lists it as healthy, and in no pipeline while keys are written."""
+        """Check that the SCM lists the agent as healthy, and in no pipeline while keys are
+        written."""
         uuid = self.agent.datanode_id
         awaited("healthy", lambda: self._scm.node(uuid) == "HEALTHY IN_SERVICE")
         self.tell("the SCM's list of datanodes has it", self._scm.node(uuid), True)
@@ -58,7 +60,7 @@ class Trial(Steps):
         )
 
     def hold(self) -> None:
-        """Copy a closed container to it, with the bytes that clients wrote."""
+        """Copy a closed container to the agent; compare its bytes with those that clients wrote."""
         containers = [block[0] for blocks in self._keys.values() for block in blocks]
         self._container = max(set(containers), key=containers.count)
         self._close()
@@ -105,7 +107,7 @@ class Trial(Steps):
         return len(ids)
 
     def _equal(self) -> int:
-        """Return the number of CLOSED replicas with one root; 0 if there are two roots."""
+        """Return the number of CLOSED replicas if all have the same root; otherwise 0."""
         replicas = set(self._scm.replicas(self._container).values())
         if len(replicas) != 1 or next(iter(replicas))[0] != "CLOSED":
             return 0
@@ -115,7 +117,8 @@ class Trial(Steps):
         return max(root for _, root in self._scm.replicas(self._container).values())
 
     def heal(self) -> None:
-        """Damage its copy; the SCM gets the report and orders the reconcile that heals it."""
+        """Damage the agent's copy. The SCM gets the report and orders the reconcile that heals
+        it."""
         container_id, block_id = self._largest()
         path = self.agent.file(container_id, block_id)
         before = path.read_bytes()
@@ -167,7 +170,7 @@ class Trial(Steps):
         )
 
     def die(self) -> None:
-        """Kill and restart it: it reports its replicas."""
+        """Kill and restart the agent; check that it reports its replicas."""
         self.agent.end(signal.SIGKILL)
         self.agent.start()
         awaited("registered again", lambda: self.agent.said("agent_registered") == 2)
@@ -186,7 +189,7 @@ class Trial(Steps):
         self.tell("a restart of the SCM", "registered again, three equal replicas", True)
 
     def leave(self) -> None:
-        """Decommission and recommission it; it remembers its operational state."""
+        """Decommission and recommission the agent; check that it stores its operational state."""
         uuid, states = self.agent.datanode_id, []
         self._ozone.tell(f"decommission {self.agent.door}")
         awaited("leaving", lambda: "DECOMMISSION" in self._scm.node(uuid))
@@ -199,12 +202,11 @@ class Trial(Steps):
 
     def _kept(self) -> str:
         paths = self._place.glob("agent/volume/hdds/*/NODE_STATE")
-        return "".join(path.read_text() for path in paths)  # none yet: nothing was decided
+        return "".join(path.read_text() for path in paths)  # none yet, because nothing was decided
 
     def manage(self) -> None:
-        """Show the SCM's replication manager a surplus copy; keep three, one of them on the
-        agent.
-        """
+        """Create a surplus copy, which the SCM's replication manager must delete. Three copies must
+        remain, one of them on the agent."""
 
         def is_settled() -> bool:
             self._ozone.tell("manage")
@@ -223,7 +225,8 @@ class Trial(Steps):
         awaited("three replicas, one here", lambda: self._equal() == 3)
 
     def send(self) -> None:
-        """Lose the copies of Ozone's datanodes: the SCM makes the agent send its own to two."""
+        """Destroy the copies on Ozone's datanodes. The SCM must make the agent send its copy to two
+        of them."""
         mine = self.agent.datanode_id
         theirs = set(self._scm.replicas(self._container)) - {mine}
         for node in self._ozone.nodes():
@@ -243,7 +246,7 @@ class Trial(Steps):
         )
 
     def look_back(self) -> None:
-        """Check that Ozone's log has no error about it, and that it stops cleanly."""
+        """Check that Ozone's log has no error about the agent, and that the agent stops cleanly."""
         errors = errors_about(self._place / "log", self.agent.datanode_id)
         code = self.agent.end()
         self.tell("errors in Ozone's log that name it", len(errors), not errors)
@@ -253,7 +256,7 @@ class Trial(Steps):
 
 
 def conduct(class_path: str) -> bool:
-    """Run the trial and print its table; return True if everything holds."""
+    """Run the trial and print its table; return True if every check passes."""
     with tempfile.TemporaryDirectory(prefix="interop-") as name, ExitStack() as ends:
         place = Path(name)
         ozone = ends.enter_context(running(class_path, place, "led"))

@@ -1,8 +1,8 @@
 """A real Ozone cluster with two agents, for the trials that damage replicas.
 
-Each trial is a `Mixed` with its own steps. `judged` exits 1 if a check fails, and 0 also if no
-cluster is available, and says why. `--json` prints one document. INTEROP_KEEP names a directory for
-the files of a failed trial.
+Each trial is a `Mixed` with its own steps. `judged` exits 1 if a check fails. It exits 0 if all
+pass, or if no cluster is available, and prints the reason. `--json` prints one document.
+INTEROP_KEEP names a directory for the files of a failed trial.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from suture.wire.clients.peer import Peer
 from tools.interop.agents import Agent, Scm, Steps, awaited, errors_about
 from tools.interop.cluster import Block, Node, Ozone, PrerequisiteMissing, build, running
 
-DATANODES: Final = 4  # with an agent enough for rs-3-2; the other agent is spare then
+DATANODES: Final = 4  # together with an agent enough for rs-3-2; the other agent is a spare
 COPIES: Final = 3  # of a key by default
 
 
@@ -84,7 +84,7 @@ class Mixed(Steps, ABC):
         return uuid in {agent.datanode_id for agent in self._agents}
 
     def _scan(self, uuid: str, container: int) -> None:
-        """Scan a replica now if an agent has it; Ozone's datanodes do it later."""
+        """Scan a replica now if it is on an agent. Ozone's datanodes scan by themselves, later."""
         for agent in self._agents:
             if agent.datanode_id == uuid:
                 with Peer(agent.address) as peer:
@@ -119,9 +119,8 @@ class Mixed(Steps, ABC):
             raise RuntimeError(f"container {container} is not reconciled: {refused}")
 
     def look_back(self) -> None:
-        """Check every key against what was written, and Ozone's logs for errors about the
-        agents.
-        """
+        """Compare every key with the bytes that were written. Search Ozone's logs for errors about
+        the agents."""
         found = [
             self._ozone.tell(f"read {key} {size_bytes} {seed}")
             for key, (size_bytes, seed) in self._keys.items()

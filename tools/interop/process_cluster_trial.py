@@ -1,7 +1,7 @@
-"""A real Ozone cluster of separate processes with two agents, shared by its trials.
+"""A real Ozone cluster of separate processes with two agents, used by several trials.
 
-`judged` exits 1 if a check fails, and 0 also if no cluster is available, and says why. INTEROP_KEEP
-names a directory for the files of a failed trial.
+`judged` exits 1 if a check fails. It exits 0 if all pass, or if no cluster is available, and prints
+the reason. INTEROP_KEEP names a directory for the files of a failed trial.
 """
 
 import argparse
@@ -78,18 +78,18 @@ class SiteTrial(Steps, ABC):
         self.tell("datanodes", ", ".join(sorted(one.name for one in self.places.values())), True)
 
     def is_agent(self, uuid: str) -> bool:
-        """Return True if it is an agent, not a datanode of Ozone's."""
+        """Return True if the datanode is an agent, not Ozone's."""
         return uuid in {agent.datanode_id for agent in self.agents}
 
     def is_healthy(self) -> bool:
-        """Return True if the SCM has all of them healthy and in service."""
+        """Return True if the SCM lists all of them as healthy and in service."""
         try:
             return all(self.scm.node(uuid) == "HEALTHY IN_SERVICE" for uuid in self.places)
         except SutureError:
             return False
 
     def end_agents(self) -> None:
-        """Stop the agents like an operator."""
+        """Stop the agents as an operator does."""
         codes = [agent.end() for agent in self.agents]
         self.tell("SIGTERM to the agents", f"exit codes {codes}", codes == [0] * AGENTS)
 

@@ -26,7 +26,7 @@ from tools.interop.cluster import ROOT, Block, Node, Ozone, PrerequisiteMissing,
 
 SUTURE: Final = Path(sys.executable).parent / "suture"
 SYNCED: Final = 6  # keys that are synced and never closed
-KEEPERS: Final = 40  # keys that stay: damage is placed in their blocks
+KEEPERS: Final = 40  # keys that are never deleted: damage is placed in their blocks
 KEY_BYTES: Final = (5, 900, 40_000, 700_000, 3_000_000)
 SETTLED_S: Final = 90.0
 ROCKSDB: Final = ("MANIFEST-", "OPTIONS-", "LOG", "CURRENT", "IDENTITY", "LOCK")
@@ -84,7 +84,7 @@ class Trial:
         self._place = place
         self._rng = rng
         self.tally = Tally()
-        self._keepers: list[tuple[Block, int]] = []  # with the place of their last byte
+        self._keepers: list[tuple[Block, int]] = []  # with the offset of their last byte
         self._tails: list[tuple[Block, int]] = []
         self._reserved: Block | None = None  # to be damaged on all datanodes
         self._leavers: list[str] = []
@@ -93,7 +93,7 @@ class Trial:
     # keys
 
     def fill(self) -> None:
-        """Write the keys that stay, and some that are synced and never closed."""
+        """Write the keys that are never deleted, and some that are synced and never closed."""
         for number in range(KEEPERS):
             self._keep(f"keep{number}", KEY_BYTES[1 + number % 4], self._keepers)
         self._reserved = max(self._keepers, key=lambda one: one[1])[0]
@@ -121,7 +121,7 @@ class Trial:
         raise RuntimeError(f"containers {sorted(containers)} do not close: {states}")
 
     def churn(self) -> None:
-        """Write keys, delete some, and close open containers now and then."""
+        """Write keys, delete some, and close open containers from time to time."""
         for _ in range(6):
             key = f"leave{self.tally.written}"
             self._ozone.write(key, self._rng.choice(KEY_BYTES), self.tally.written)
@@ -136,7 +136,8 @@ class Trial:
     # scrub
 
     def plant(self) -> None:
-        """Flip bits in whole blocks that stay, one of them in a synced tail while there is one."""
+        """Flip bits in complete blocks that are never deleted. One of the bits is in a synced tail,
+        while there is one."""
         # On one datanode each: the same damage everywhere cannot be repaired.
         damaged = {place[1:] for place in self.tally.planted}
         free = [
@@ -156,7 +157,7 @@ class Trial:
                 self.tally.tails.add((node.index, *block))
 
     def scrub_round(self) -> None:
-        """Scrub every volume during the load, and compare."""
+        """Scrub every volume during the load, and compare the findings with the planted flips."""
         for node in self._nodes:
             begun_s = time.monotonic()
             before = self._facts(node)
@@ -196,9 +197,8 @@ class Trial:
                     self.tally.missed.append(place)
 
     def _facts(self, node: Node) -> dict[Path, tuple[object, ...]]:
-        """Return the facts of files that the datanode does not change: those of blocks that stay,
-        and VERSION.
-        """
+        """Return facts of the files that the datanode must not change: VERSION, and those of blocks
+        that are never deleted."""
         files = [node.data_dir / "hdds" / "VERSION"]
         files += [node.file(*block) for block, _ in (*self._keepers, *self._tails)]
         return {path: _facts_of(path) for path in files}
@@ -265,9 +265,8 @@ class Trial:
         return dict(written)
 
     def scanned_by_ozone(self) -> tuple[list[str], int]:
-        """Have Ozone scan the repaired containers; return those not CLOSED or unequal, and their
-        number.
-        """
+        """Have Ozone scan the repaired containers. Return those that are not CLOSED or not equal,
+        and the number of all."""
         containers = {place[1] for place in self.tally.planted}
         for node in self._nodes:
             for container_id in containers:

@@ -29,11 +29,11 @@ from tools.interop.scrub import flip
 
 NOWHERE: Final = "127.0.0.1:1"  # no control plane
 CLUSTER: Final = "CID-6a4dbe9c-5f0e-4b4e-9d6a-2d1f3a7c0001"
-KEY_BYTES: Final = 7 * 1024**2 + 12_345  # of three cells a stripe: two whole stripes and a part
+KEY_BYTES: Final = 7 * 1024**2 + 12_345  # three cells per stripe: two whole stripes and a part
 CELL_BYTES: Final = 1024**2 - 777
 EQUAL: Final = "equal"
 DONE: Final = ""
-SMALL_BYTES: Final = 100  # one cell, and padding in the other cells' places
+SMALL_BYTES: Final = 100  # one cell; the other cells are padding
 
 
 @contextmanager
@@ -84,7 +84,8 @@ class Trial:
         print(f"{'ok  ' if is_right else 'FAIL'} {what}{'' if is_right else f': {found}'}")
 
     def single(self) -> None:
-        """Read a block that is in one shard, with Ozone's two readers of replicated blocks."""
+        """Read a block that is entirely in one shard, with Ozone's two readers of replicated
+        blocks."""
         peers = [self._agents[0], *(stack.peer for stack in self._stacks[:4])]
         key = f"30 13 {CELL_BYTES} 13"
         self._ozone.tell(f"ecwrite {key} {' '.join(peers)}")
@@ -92,7 +93,8 @@ class Trial:
             self.say(f"block of an agent read {name}", EQUAL, f"{how} {key} {peers[0]}")
 
     def mixed(self) -> None:
-        """Write keys over agents and datanodes of Ozone, read them without some shards, rebuild."""
+        """Write keys over agents and Ozone's datanodes, read them without some shards, and rebuild
+        the shards."""
         one, two = self._agents[:2]
         three, four, five = (stack.peer for stack in self._stacks[:3])
         peers = [one, three, four, two, five]
@@ -108,7 +110,8 @@ class Trial:
             self.rebuilt(9 + block, key, peers)
 
     def healed(self) -> None:
-        """Damage a replica of Ozone's in three ways; it heals itself from an agent's copy."""
+        """Damage a replica of an Ozone datanode in three ways. The datanode heals it from an
+        agent's copy."""
         container, agent = 50, self._agents[0]
         tell = self._ozone.tell
         tell(f"create 0 {container} 0")
@@ -124,7 +127,7 @@ class Trial:
         self.say(
             "a replica of Ozone damaged, and scanned", f"(?!.* {root} ).*", f"scan 0 {container}"
         )
-        for _ in range(2):  # Ozone repairs missing parts first, damaged ones the next time
+        for _ in range(2):  # Ozone repairs missing parts first, and damaged ones the next time
             tell(f"reconcile 0 {container} {agent}")
         self.say("  healed by Ozone from an agent", f".* {root} .*", f"scan 0 {container}")
         found = {path.name: path.read_bytes() for path in chunks.iterdir()}
@@ -132,7 +135,7 @@ class Trial:
         print(f"{'ok  ' if found == whole else 'FAIL'}   every byte of it")
 
     def rebuilt(self, container: int, key: str, peers: list[str]) -> None:
-        """Rebuild shards with Ozone's coordinator: on agents and on a datanode of Ozone."""
+        """Rebuild shards with Ozone's coordinator, on agents and on an Ozone datanode."""
         for index, target, name in (
             (2, self._agents[2], "2 (of Ozone) on an agent"),
             (5, self._agents[3], "5 (parity, of Ozone) on an agent"),
@@ -147,7 +150,7 @@ class Trial:
             self.say("  read from it", EQUAL, f"ecread {key} {left}")
 
     def pushed(self) -> None:
-        """Push replicas of Ozone's to an agent, and read them there."""
+        """Push replicas of Ozone's datanodes to an agent, and read them there."""
         whole, shard = 40, 41
         for container, index in ((whole, 0), (shard, 2)):
             self._ozone.tell(f"create 0 {container} {index}")

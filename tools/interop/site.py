@@ -1,6 +1,6 @@
 """An Ozone cluster of separate processes, each of which can be killed: SCM, OM, datanodes, client.
 
-Ports are chosen once, so that a restarted process has its earlier address.
+Ports are chosen once, so that a restarted process has the same address as before.
 """
 
 import socket
@@ -19,7 +19,7 @@ from tools.interop.cluster import OPENED, PREFIX, Block, PrerequisiteMissing
 PORTS_FROM: Final = 21_000  # below the kernel's ephemeral ports
 PORTS_TO: Final = 29_000
 START_S: Final = 180.0
-ANSWER_S: Final = 900.0  # Ozone's clients try for minutes
+ANSWER_S: Final = 900.0  # Ozone's clients retry for minutes
 HEAPS: Final = {"scm": "320m", "om": "320m", "client": "640m"}
 DATANODE_HEAP: Final = "320m"
 SCM_MAIN: Final = "org.apache.hadoop.hdds.scm.server.StorageContainerManagerStarter"
@@ -97,13 +97,13 @@ DATANODE_PORTS: Final = (
 
 
 class Ports:
-    """Free ports, each given out once."""
+    """Free ports; each is returned once."""
 
     def __init__(self) -> None:
         self._next = PORTS_FROM
 
     def one(self) -> int:
-        """Return the next one. Raise PrerequisiteMissing if there is none."""
+        """Return the next free port. Raise PrerequisiteMissing if there is none."""
         while self._next < PORTS_TO:
             self._next += 1
             with socket.socket() as probe:
@@ -117,7 +117,7 @@ class Ports:
 
 @dataclass
 class Process:
-    """A process of Ozone's, with its own configuration, data and log below `place`."""
+    """A process of Ozone. Its configuration, data and log are below `place`."""
 
     name: str
     main: str
@@ -160,7 +160,7 @@ class Process:
         (self.place / "log4j.properties").write_text(LOG)
 
     def init(self) -> None:
-        """Initialise its data. Raise PrerequisiteMissing."""
+        """Initialise its data. Raise PrerequisiteMissing if that fails."""
         with (self.place / "out").open("ab") as out:
             done = subprocess.run(
                 self.command("--init"), stdout=out, stderr=out, cwd=self.place, check=False
@@ -185,13 +185,13 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Return True if it ended by itself."""
+        """Return True if the process ended by itself."""
         return self.running is not None and self.running.poll() is not None
 
 
 @dataclass
 class Client:
-    """Ozone's clients in one process; commands run in parallel."""
+    """Ozone's clients in one process. Commands run in parallel."""
 
     process: "subprocess.Popen[str]"
     _asked: dict[int, "Future[str]"] = field(default_factory=dict)
@@ -199,7 +199,8 @@ class Client:
     _count: int = 0
 
     def tell(self, line: str, wait_s: float = ANSWER_S) -> str:
-        """Send a command; return the answer. Raise RuntimeError if it fails or is not answered."""
+        """Send a command; return the answer. Raise RuntimeError if the command fails or gets no
+        answer."""
         answer: Future[str] = Future()
         assert self.process.stdin is not None
         with self._lock:
@@ -236,7 +237,8 @@ class Client:
             self._asked.clear()
 
     def write(self, how: str, key: str, length_bytes: int, seed: int) -> list[Block]:
-        """Write a key; return its blocks. Raise RuntimeError; the key may then exist or not."""
+        """Write a key; return its blocks. Raise RuntimeError if the write fails; the key may exist
+        nevertheless."""
         pairs = (
             text.split(":") for text in self.tell(f"{how} {key} {length_bytes} {seed}").split()
         )
@@ -263,7 +265,7 @@ class Client:
 
 
 class OzoneProcessCluster:
-    """All processes of Ozone, below `place`. `more` applies to all of them."""
+    """All processes of Ozone, below `place`. The options `more` apply to all of them."""
 
     def __init__(
         self, class_path: str, place: Path, count: int, more: Mapping[str, str] | None = None
@@ -308,7 +310,7 @@ class OzoneProcessCluster:
         return int(settings[DATANODE_PORTS[0]]), int(settings["hdds.datanode.replication.port"])
 
     def begin(self) -> None:
-        """Initialise and start all processes. Raise PrerequisiteMissing."""
+        """Initialise and start all processes. Raise PrerequisiteMissing if that fails."""
         for process in self.processes:
             process.configure()
         self.scm.init()

@@ -114,7 +114,7 @@ def changed_lines(path: str, revision: str) -> set[int]:
 
 
 class Trials:
-    """The mutants of one group against the tests of that group."""
+    """Runs the mutants of one group against the tests of that group."""
 
     def __init__(self, group: Group, scratch: Path) -> None:
         self._group = group
@@ -152,7 +152,7 @@ class Trials:
     def _collected(
         self, items: list[Any], imports: Imports, mutants: list[Mutant]
     ) -> tuple[Knowledge, dict[tuple[str, int], Verdict]]:
-        """Try the mutants that can be applied to loaded functions. Runs in the session."""
+        """Try the mutants that can be applied to loaded functions. Runs in the pytest session."""
         known = self._know(items, imports)
         by_name = {item.nodeid: item for item in items}
         self._functions = suite.functions_loaded()
@@ -165,7 +165,7 @@ class Trials:
         return known, found
 
     def _know(self, items: list[Any], imports: Imports) -> Knowledge:
-        """Find out which functions each test calls, unless known."""
+        """Record which functions each test calls, unless this is known."""
         by_file: dict[str, list[Any]] = {}
         for item in items:
             by_file.setdefault(item.nodeid.split("::")[0], []).append(item)
@@ -186,9 +186,8 @@ class Trials:
         return Knowledge(tests, imports)
 
     def _order(self, mutant: Mutant, known: Knowledge) -> list[Seen]:
-        """Return the tests of a mutant: first those that killed it, or others of its function,
-        before.
-        """
+        """Return the tests of a mutant in order: tests that earlier killed this mutant, or other
+        mutants of its function, come first."""
         group = self._group
         tests = suite.chosen_tests(
             mutant, known, group.package, shared=group.shared, own_budget_s=group.own_budget_s
@@ -204,9 +203,8 @@ class Trials:
         )
 
     def _loaded(self, mutant: Mutant, known: Knowledge, items: dict[str, Any]) -> Verdict | None:
-        """Try a mutant in the loaded functions; None if it must be imported, because no test that
-        can run this way detects it.
-        """
+        """Try a mutant in the loaded functions. Return None if it must be imported, because no test
+        that can run in this way detects it."""
         tests = self._order(mutant, known)
         earlier = self._verdicts.still_true(mutant, tests)
         if earlier is not None:
@@ -271,7 +269,7 @@ class Trials:
     def _judge(self, mutant: Mutant, ended: child.Ended, tests: Sequence[Seen]) -> Verdict:
         """Convert the end of a trial to a verdict and store it."""
         verdict = Verdict("timed out") if ended.timed_out else ended.result
-        if verdict is None:  # the change broke the process itself: out of memory, or a crash
+        if verdict is None:  # the change crashed the process or exhausted its memory
             verdict = Verdict("killed")
         self._verdicts.add(mutant, verdict, tests)
         if verdict.killer:

@@ -1,7 +1,7 @@
 """Runs one function in a forked process that may be killed, loop for ever or exhaust memory.
 
-The forking process has imported all slow modules and has started no thread, so a trial costs a few
-milliseconds instead of the start of an interpreter.
+The forking process has imported all slow modules and has started no thread. A trial therefore costs
+a few milliseconds, and not the start of an interpreter.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ WAIT_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a process: with a result, killed because its time was up, or broken."""
+    """How a process ended: with a result, killed because its time was over, or broken."""
 
     result: Any = None
     timed_out: bool = False
@@ -43,7 +43,7 @@ def run(
                 silence()
             resource.setrlimit(resource.RLIMIT_AS, (memory_max_bytes, memory_max_bytes))
             message = pickle.dumps(Ended(work()))
-        finally:  # whatever happened, nothing may continue in the child
+        finally:  # whatever happened, the child must not continue in the parent's code
             message = message or pickle.dumps(Ended(fault=traceback.format_exc()))
             with contextlib.suppress(OSError), os.fdopen(sender, "wb") as stream:
                 stream.write(message)

@@ -11,9 +11,9 @@ from tools.mutants.suite import OWN_BUDGET_S, ROOT, files_of
 class Group:
     """Modules, the folders or files of their tests, and words in the names of other test files.
 
-    A test file outside of `tests` is included if it imports one of the group's modules. Files in
-    `shared`, or below a folder there, count as named after each module: tests of several modules
-    together. Tests that are named after a module have `own_budget_s` together.
+    A test file outside of `tests` is included if it imports one of the group's modules. The files
+    in `shared`, or below a folder in it, contain tests of several modules; they count as named
+    after each module. The tests that are named after a module together get `own_budget_s`.
     """
 
     name: str
@@ -139,11 +139,10 @@ GROUPS = (
 
 
 def chosen(names: Iterable[str]) -> list[tuple[Group, list[str]]]:
-    """Return the groups and modules for these names; all if there are none.
+    """Return the groups and modules that these names select; all if there are no names.
 
-    A name is a group, or a module as `merkle.diff`, `merkle/diff.py` or `diff`.
-
-    Raise LookupError for any other name.
+    A name is a group, or a module such as `merkle.diff`, `merkle/diff.py` or `diff`. Raise
+    LookupError for any other name.
     """
     wanted: dict[str, set[str]] = {}
     for name in names:

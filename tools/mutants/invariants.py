@@ -1,11 +1,13 @@
 """Checks each guard of `guards.tsv` against the test that is named beside it.
 
-Each check in the guard's function is removed in turn, until the named test fails. A guard whose
-checks can all be removed while its test passes is not tested by it. A failure because the code now
-crashes (on None, for instance) does not count as detecting the missing check.
+Each row of `guards.tsv` names a guard (a function) and a test. The tool removes one check of the
+guard at a time and runs the test, until the test fails. If the test passes for every removed check,
+it does not test the guard. If the test fails because the code now crashes (on None, for instance),
+that does not count as detection.
 
-The test runs in a forked process that imports the changed module. If it starts processes of its
-own, which would import the file, it runs once more in a copy of the repository with the change.
+The test runs in a forked process that imports the changed module. If the test starts processes of
+its own, they would import the unchanged file. Such a test runs once more in a copy of the
+repository with the change.
 """
 
 import ast
@@ -67,7 +69,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The change with which the test failed; empty if it never did."""
+    """The change with which the test failed; empty if the test never failed."""
 
     guard: Guard
     tried: int
@@ -77,7 +79,7 @@ class Answer:
 
 
 def main(only: str, out: Path | None) -> int:
-    """Try all guards whose row contains `only`; return 1 if one is not tested by its test."""
+    """Try all guards whose row contains `only`. Return 1 if a guard is not tested by its test."""
     suite.preload()
     guards = [guard for guard in guards_listed() if only in " ".join(astuple(guard))]
     answers: list[Answer] = []
@@ -102,13 +104,14 @@ def main(only: str, out: Path | None) -> int:
 
 
 def guards_listed() -> list[Guard]:
-    """Return all rows of `GUARDS`. Raise TypeError for wrong columns."""
+    """Return all rows of `GUARDS`. Raise TypeError if the columns are wrong."""
     with GUARDS.open(newline="") as file:
         return [Guard(*row) for row in list(csv.reader(file, csv.excel_tab))[1:]]
 
 
 def proof(guard: Guard) -> str:
-    """Return a checksum of everything an answer depends on: guard, test, and shared test code."""
+    """Return a checksum of everything on which an answer depends: guard, test, and shared test
+    code."""
     return checksum(
         f"{guard.function} {guard.test}",
         *map(content, (guard.path, guard.test_file, "tests/support")),
@@ -155,7 +158,7 @@ def checks_of(guard: Guard) -> list[Mutant]:
 def checks_in(path: str, source: str, function: str) -> list[Mutant]:
     """Return the changes that remove a check of a function, the surest first.
 
-    If it has no checks, return all its changes: then its result is the guard.
+    If the function has no checks, return all its changes, because its result is then the guard.
     """
     tree = ast.parse(source)
     lines = lines_of(tree, function)
@@ -180,7 +183,7 @@ def lines_of(tree: ast.Module, function: str) -> set[int]:
 
 
 def rank(mutant: Mutant, change: Change) -> int | None:
-    """Return how surely a change removes a check; None if it does something else."""
+    """Return how surely a change removes a check; None if it does not remove a check."""
     node, spot = change.spot.node(), change.spot
     is_condition = spot.field == "test" and isinstance(spot.parent, ast.If | ast.IfExp)
     if mutant.after == "False" and is_condition:
@@ -207,7 +210,7 @@ class Trials:
         self._green: dict[tuple[str, bool], bool] = {}
 
     def answer(self, guard: Guard) -> Answer:
-        """Remove check after check until the test fails."""
+        """Remove one check after the other until the test fails."""
         test = guard.test_id()
         checks = checks_of(guard)
         if not checks:

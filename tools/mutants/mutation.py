@@ -73,7 +73,7 @@ TEST_NODES = (ast.If, ast.IfExp, ast.While)
 class Mutant:
     """A change of one module.
 
-    `index` counts the module's changes; `key` stays the same when lines move.
+    `index` is the number of the change within the module. `key` does not change when lines move.
     """
 
     path: str
@@ -86,7 +86,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """The function and the change, with a number if both occur several times."""
+        """The function and the change. A number is added if both occur several times."""
         number = f" #{self.occurrence}" if self.occurrence > 1 else ""
         return f"{self.place}: {self.before} -> {self.after}{number}"
 
@@ -98,7 +98,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that can be made in the tree it was found in."""
+    """A change, and the position in the tree at which it can be made."""
 
     place: str
     spot: "Slot"
@@ -131,7 +131,7 @@ def mutated(path: str, source: str, index: int) -> ast.Module:
 
 
 def changes(tree: ast.Module) -> list[Change]:
-    """Return every change of a tree; the tree is unchanged until one is made."""
+    """Yield every change of a tree. The tree is unchanged until one of them is made."""
     return list(Walk().body_of(tree, MODULE))
 
 
@@ -139,7 +139,7 @@ class Walk:
     """Walks the code of a module and names the function of each change."""
 
     def body_of(self, node: ast.AST, place: str) -> Iterator[Change]:
-        """Yield the changes below a node, in fields that hold code."""
+        """Yield the changes below a node, in fields that contain code."""
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "keywords") and not isinstance(
                 node, ast.Call
@@ -184,7 +184,7 @@ def qualified(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, place
 
 
 def outside(place: str) -> str:
-    """Return the place where the defaults of a function are evaluated."""
+    """Return the scope in which the defaults of a function are evaluated."""
     return f"{MODULE} {place}"
 
 
@@ -253,7 +253,7 @@ def of_statement(node: ast.stmt) -> Iterator[Replacement]:
     elif isinstance(node, ast.For):
         yield Slot(node, "iter"), ast.Tuple(elts=[], ctx=ast.Load())
     elif isinstance(node, ast.Return):
-        # None instead of False makes no difference in a condition; True makes one.
+        # None instead of False makes no difference in a condition, but True does.
         if node.value is not None and ast.unparse(node.value) not in ("None", "False"):
             yield Slot(node, "value"), ast.Constant(value=None)
     elif isinstance(node, ast.AugAssign):
@@ -265,7 +265,8 @@ def of_statement(node: ast.stmt) -> Iterator[Replacement]:
 
 
 def is_left_out(node: ast.stmt) -> bool:
-    """Return True if the statement has an effect and defines no name that others need."""
+    """Return True if a mutant leaves the statement out: it has an effect and defines no name that
+    others need."""
     if isinstance(node, ast.Raise | ast.Break | ast.Continue | ast.Delete):
         return True
     if isinstance(node, ast.Assign):
@@ -308,7 +309,7 @@ def of_logic(node: ast.BoolOp) -> Iterator[Replacement]:
 
 
 def of_call(node: ast.Call) -> Iterator[Replacement]:
-    """Yield calls with the first two arguments swapped, or of the opposite function."""
+    """Yield calls with the first two arguments swapped, and calls of the opposite function."""
     if isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
         yield None, changed(node, func=ast.Name(id=FUNCTIONS[node.func.id], ctx=ast.Load()))
         return

@@ -28,7 +28,8 @@ def counts_of(found: Sequence[tuple[Mutant, Verdict]]) -> Counts:
 
 
 def percent(counts: Counts) -> float:
-    """Return the share that the tests detected; a test that never ends counts as detection."""
+    """Return the percentage that the tests detected. A mutant whose tests time out counts as
+    detected."""
     return 100 * (counts[0] + counts[1]) / (sum(counts) or 1)
 
 
@@ -49,7 +50,8 @@ def as_json(results: Results) -> dict[str, Any]:
 
 
 def show(results: Results, reasons: Mapping[tuple[str, str], str]) -> int:
-    """Print the result; return 1 if a module is below the bound or a survivor has no reason."""
+    """Print the result. Return 1 if a module is below the required percentage, or a survivor has no
+    reason."""
     code = 0
     print(f"{'module':<32} {'killed':>8} {'timed out':>10} {'survived':>9}")
     for path, found in sorted(results.items()):
@@ -84,7 +86,8 @@ class Record:
         return cls(counts, reasons)
 
     def with_results(self, results: Results) -> "Record":
-        """Return the record with the modules of a run replaced; reasons are kept."""
+        """Return the record with the modules of a run replaced. The reasons of survivors are
+        kept."""
         counts = dict(self.counts)
         for path, found in results.items():
             change_count = len(mutants_of(path, (ROOT / path).read_text()))

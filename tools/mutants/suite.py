@@ -1,14 +1,15 @@
 """Selects and runs the tests of a module on its mutants.
 
-    zygote ── fork ── collected: every test file is imported, no test has run
-       |                 |── fork per test file: which functions does each test call, how long?
-       |                 └── fork per mutant: new code into the functions that exist, run the tests
-       └── fork per mutant that is seen at import time only: import all with it, run the tests
+A parent process (the zygote) has imported all slow modules. It forks three kinds of processes:
 
-New code is put into existing functions (`__code__`), so it does not matter who imported or wrapped
-them. That does not cover constants, defaults and classes: those mutants are imported as a whole. So
-are mutants of a function that was called during an import, for the test files that keep results of
-the unchanged function.
+1. A collected session imports every test file without running a test. It forks one process per test
+   file, to record which functions each test calls and how long it takes.
+2. The collected session also forks one process per mutant. It puts the new code into existing
+   functions (`__code__`) and runs the tests. Therefore it does not matter which module imported or
+   wrapped a function.
+3. For some mutants, the zygote forks a process that imports everything with the mutant. These are
+   changes of constants, defaults and classes. They are also mutants of functions called during an
+   import, for the test files that keep results of the unchanged function.
 """
 
 import ast
@@ -53,7 +54,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The functions that one test calls, and its processor time."""
+    """The functions that one test calls, and the CPU time of the test."""
 
     test: str
     cpu_s: float
@@ -63,23 +64,23 @@ class Seen:
 
 @dataclass(slots=True)
 class Imports:
-    """Our functions called during imports: of the modules that test files import, and of each test
-    file.
-    """
+    """The product's functions that are called during imports: of the modules that test files
+    import, and of each test file."""
 
     shared: frozenset[Place] = frozenset()
     by_file: dict[str, frozenset[Place]] = field(default_factory=dict)
 
     def spare(self, place: Place, file: str) -> bool:
-        """Return True if nothing in this test file depends on a call of the function at import."""
+        """Return True if nothing in this test file depends on a call of the function during an
+        import."""
         return place not in self.shared and place not in self.by_file.get(file, frozenset())
 
 
 @dataclass(slots=True)
 class Knowledge:
-    """The facts about the tests: one entry per test, and functions called only by imports.
+    """Facts about the tests: one entry per test, and the functions that only imports call.
 
-    `asked`: functions whose mutants are tried in loaded functions first.
+    `asked` are the functions whose mutants are first tried by replacing code in loaded functions.
     """
 
     tests: dict[str, Seen] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The tests' verdict on a mutant: `killed` (by which), `timed out` or `survived`."""
+    """The tests' verdict on a mutant: `killed` (by which test), `timed out` or `survived`."""
 
     outcome: str
     killer: str = ""
@@ -97,7 +98,7 @@ class Verdict:
 
 
 def arguments(scratch: Path) -> list[str]:
-    """Return the pytest options that make a run repeatable and leave nothing behind."""
+    """Return the pytest options that make a run repeatable and create no files."""
     return [
         "-q",
         "--capture=no",
@@ -126,9 +127,8 @@ def steady() -> None:
 
 
 def shorten(items: Sequence[pytest.Item]) -> None:
-    """Reduce the examples of property tests: there are thousands of mutants, and most fail the
-    first.
-    """
+    """Reduce the number of examples of property tests. There are thousands of mutants, and most
+    fail the first example."""
     for item in items:
         function = getattr(item, "function", None)
         function = getattr(function, "__func__", function)
@@ -149,7 +149,8 @@ HEALTH_CHECKS = tuple(HealthCheck)
 
 
 def place_of(code: types.CodeType) -> Place | None:
-    """Return the function that a code object belongs to, if it is ours."""
+    """Return the function of the product to which a code object belongs; None if it is not the
+    product's."""
     file = code.co_filename
     if not file.startswith(ROOT_PREFIX):
         return None
@@ -164,14 +165,14 @@ PRODUCT_PREFIXES = tuple(f"{name}/" for name in PRODUCT)
 
 
 def calls_during(work: Callable[[], Any]) -> tuple[Any, frozenset[Place]]:
-    """Return the result of `work`, and our functions that it called."""
+    """Return the result of `work`, and the product's functions that it called."""
     profile = cProfile.Profile(builtins=False)
     result = profile.runcall(work)
     return result, places_in(profile)
 
 
 def places_in(profile: cProfile.Profile) -> frozenset[Place]:
-    """Return our functions in a profile."""
+    """Return the product's functions in a profile."""
     codes = [entry.code for entry in profile.getstats()]
     places = (place_of(code) for code in codes if isinstance(code, types.CodeType))
     return frozenset(place for place in places if place is not None)
@@ -191,7 +192,8 @@ class Collected:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Iterator[None]:
-        """Import the test files' dependencies first, so that each file's own calls are distinct."""
+        """Import the test files' dependencies first, so that the calls of each test file can be
+        distinguished."""
         names = sorted({name for file in self._files for name in imported_by(file)})
         _, self._imports.shared = calls_during(lambda: [import_module(name) for name in names])
         return (yield)
@@ -218,7 +220,7 @@ class Collected:
 
 
 def imported_by(file: str) -> Iterator[str]:
-    """Yield our modules, and the tests' support modules, that a test file imports."""
+    """Yield the product's modules, and the tests' support modules, that a test file imports."""
     for node in ast.walk(ast.parse((ROOT / file.split("::")[0]).read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -230,7 +232,7 @@ PACKAGES = tuple(f"{name}." for name in PRODUCT)
 
 
 def in_session(files: Sequence[str], scratch: Path, work: Work) -> Any:
-    """Collect test files here, and return the result of `work` on the tests."""
+    """Collect test files in this process, and return the result of `work` on the tests."""
     steady()
     plugin = Collected(files, work)
     code = pytest.main([*arguments(scratch), *files], plugins=[plugin])
@@ -240,7 +242,7 @@ def in_session(files: Sequence[str], scratch: Path, work: Work) -> Any:
 
 
 def run_tests(items: Sequence[pytest.Item], times_s: dict[str, float]) -> Verdict:
-    """Run tests until one fails, each for a time based on its earlier duration."""
+    """Run tests until one fails. The time limit of each is based on its earlier duration."""
     for number, item in enumerate(items):
         child.limit_time(TEST_GRACE_CPU_S + TEST_SLOWER * times_s[item.nodeid])
         following = items[number + 1] if number + 1 < len(items) else None
@@ -259,7 +261,7 @@ def reports_of(item: pytest.Item, following: pytest.Item | None) -> list[pytest.
 
 
 def look(items: Sequence[pytest.Item]) -> list[Seen]:
-    """Run tests and record the calls of each. In a separate process."""
+    """Run tests in a separate process and record the calls of each."""
     seen: list[Seen] = []
     for number, item in enumerate(items):
         following = items[number + 1] if number + 1 < len(items) else None
@@ -273,7 +275,7 @@ def look(items: Sequence[pytest.Item]) -> list[Seen]:
 
 
 def functions_loaded() -> list[types.FunctionType]:
-    """Return all our functions, including wrapped ones; then freeze the heap."""
+    """Return all functions of the product, including wrapped ones. Then freeze the heap."""
     gc.unfreeze()  # objects frozen by tests/conftest.py would not be listed
     gc.collect()
     found = [
@@ -288,7 +290,8 @@ def functions_loaded() -> list[types.FunctionType]:
 def new_code(mutant: Mutant, source: str, functions: Sequence[types.FunctionType]) -> None:
     """Put the code of a mutant into the functions of this process.
 
-    For a process that ends with the trial: the change is made in the tree that `prepared` keeps.
+    The process must end after the trial, because the change is made in the tree that `prepared`
+    caches.
     """
     file = str(ROOT / mutant.path)
     tree, found = prepared(file, source)
@@ -316,7 +319,7 @@ def new_code(mutant: Mutant, source: str, functions: Sequence[types.FunctionType
 
 @cache
 def prepared(file: str, source: str) -> tuple[ast.Module, list[Change]]:
-    """Return the tree of a module and its changes, computed once in the forking process."""
+    """Return the tree of a module and its changes. It is computed once, in the forking process."""
     tree = ast.parse(source, file)
     return tree, changes(tree)
 
@@ -377,9 +380,9 @@ def chosen_tests(
     shared: Sequence[str] = (),
     own_budget_s: float = OWN_BUDGET_S,
 ) -> list[Seen]:
-    """Return the tests to run for a mutant, its module's first, within the time budget.
+    """Return the tests to run for a mutant within the time budget. Those of its module come first.
 
-    `shared` are test files, or folders, that count as named after every module.
+    `shared` are test files or folders that count as named after every module.
     """
     stem = Path(mutant.path).stem
     place = (mutant.path, mutant.place)
@@ -411,7 +414,7 @@ def chosen_tests(
 
 
 def rank(test: str, stem: str, package: str) -> int:
-    """Return how near a test is to a module: by name, by package, or not at all."""
+    """Return how close a test is to a module: by name, by package, or not at all."""
     file = test.split("::")[0]
     if stem in Path(file).stem:
         return 0

@@ -1,8 +1,8 @@
-"""Stores verdicts, so that a second run costs only what changed.
+"""Stores verdicts, so that a second run only tries mutants to which something has changed.
 
-A killed mutant stays killed while its module and the test that killed it are unchanged; a survivor
-stays one while its module, its tests and their shared code are unchanged. Each verdict is a line of
-JSON in `.mutants/verdicts.jsonl`, so an interrupted run resumes.
+The verdict on a killed mutant is valid while its module and the test that killed it are unchanged.
+The verdict on a survivor is valid while its module, its tests and their shared code are unchanged.
+Each verdict is a line of JSON in `.mutants/verdicts.jsonl`, so an interrupted run continues.
 """
 
 import ast
@@ -31,7 +31,8 @@ def content(path: str) -> str:
 
 @cache
 def content_for(file: str, test: str) -> str:
-    """Return the checksum of a test file without its other tests: the basis of one test."""
+    """Return the checksum of a test file without its other tests. The verdict of one test depends
+    on it."""
     tree = ast.parse((ROOT / file).read_text()) if (ROOT / file).is_file() else ast.Module([], [])
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef):
@@ -40,12 +41,12 @@ def content_for(file: str, test: str) -> str:
 
 
 def is_other_test(node: ast.stmt, test: str) -> bool:
-    """Return True if a statement of a test file is another test."""
+    """Return True if a statement of a test file defines another test."""
     return isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and node.name != test
 
 
 def proof(verdict: Verdict, tests: Sequence[Seen]) -> str:
-    """Return a checksum of everything besides the module that a verdict depends on."""
+    """Return a checksum of everything on which a verdict depends, except the module."""
     if verdict.outcome == "killed" and verdict.killer:
         file, *names = verdict.killer.split("[")[0].split("::")
         return content_for(file, names[-1])
@@ -75,11 +76,12 @@ class Verdicts:
         return self._lines.get(name(mutant), {}).get("killer", "")
 
     def outcome(self, mutant: Mutant) -> str:
-        """Return the mutant's last outcome, whatever has changed since."""
+        """Return the mutant's last outcome, even if something has changed since."""
         return self._lines.get(name(mutant), {}).get("outcome", "")
 
     def of_module(self, path: str) -> list[tuple[Mutant, Verdict]]:
-        """Return the last verdict on each current change of a module, if there is one."""
+        """Return the mutants of a module with a valid last verdict on the module's present
+        content."""
         found = []
         for mutant in mutants_of(path, (ROOT / path).read_text()):
             line = self._lines.get(name(mutant))
@@ -88,7 +90,7 @@ class Verdicts:
         return found
 
     def still_true(self, mutant: Mutant, tests: Sequence[Seen]) -> Verdict | None:
-        """Return the earlier verdict if nothing it depends on has changed."""
+        """Return the earlier verdict if nothing on which it depends has changed; otherwise None."""
         line = self._lines.get(name(mutant))
         if line is None or line["module"] != content(mutant.path):
             return None
@@ -111,12 +113,13 @@ class Verdicts:
 
 
 def name(mutant: Mutant) -> str:
-    """Return a name of a mutant that stays the same when lines move."""
+    """Return a name of a mutant that does not change when lines move."""
     return f"{mutant.path} {mutant.key}"
 
 
 def load_tests() -> dict[str, tuple[dict[str, str], list[Seen]]]:
-    """Return each test file's recorded calls, with the checksums at the time."""
+    """Return the recorded calls of each test file, with the checksums at the time of the
+    recording."""
     if not TESTS.is_file():
         return {}
     return {
@@ -160,11 +163,11 @@ def save_tests(known: dict[str, tuple[dict[str, str], list[Seen]]]) -> None:
 
 
 def contents_behind(file: str, tests: Sequence[Seen]) -> dict[str, str]:
-    """Return what the recorded calls of a test file depend on: the file, and the functions in the
-    files that it calls.
+    """Return checksums of everything on which the recorded calls of a test file depend: the file
+    itself, and the functions in the files that it calls.
 
-    A function that a changed caller calls now is missed until the next recording: a mutant of it
-    may survive for lack of a test, but none is killed because of it.
+    If a changed caller now calls another function, this is not detected until the next recording. A
+    mutant of that function may then survive for lack of a test, but none is killed because of it.
     """
     paths = {path for seen in tests for path, _ in seen.places}
     return {file: content(file)} | {path: functions_of(path) for path in sorted(paths)}
@@ -180,7 +183,7 @@ def functions_of(path: str) -> str:
 
 
 def is_fresh(file: str, contents: dict[str, str]) -> bool:
-    """Return True if a test file's calls were recorded with these contents."""
+    """Return True if a test file's calls were recorded with the present contents."""
     return all(
         then == (content(path) if path == file else functions_of(path))
         for path, then in contents.items()

@@ -12,7 +12,7 @@ STOP_S = 60
 
 
 class Fault(Exception):
-    """Raised if something is not as documented."""
+    """Raised if a package does not behave as documented."""
 
 
 class Host:
@@ -25,7 +25,7 @@ class Host:
         self._running: list[subprocess.Popen[str]] = []
 
     def run(self, command: str) -> str:
-        """Run a shell command on this host; return its output. Raise Fault."""
+        """Run a shell command on this host; return its output. Raise Fault if it fails."""
         done = subprocess.run(
             ["chroot", self.root, "/bin/bash", "-c", command],  # noqa: S607
             capture_output=True,
@@ -38,7 +38,8 @@ class Host:
         return done.stdout
 
     def start(self, unit: str) -> None:
-        """Start the command of a unit, and wait until it reports that it listens. Raise Fault."""
+        """Start the command of a unit, and wait until it reports that it listens. Raise Fault if it
+        does not."""
         text = (self.root / "usr/lib/systemd/system" / unit).read_text()
         (command,) = re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)
         (folder,) = re.findall(r"^StateDirectory=(.+)$", text, re.MULTILINE)
@@ -63,7 +64,7 @@ class Host:
             raise Fault(f"{unit} does not listen: {log.read_text()}")
 
     def stop(self) -> None:
-        """Stop the units' processes; they drain. Raise Fault if one does not end cleanly."""
+        """Stop the units' processes, which drain first. Raise Fault if one does not end cleanly."""
         for process in reversed(self._running):
             process.terminate()
             if process.wait(STOP_S) != 0:

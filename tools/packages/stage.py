@@ -1,7 +1,8 @@
 """The files of two packages, laid out below a folder as on a host.
 
-suture          agent, control plane, command line, and an environment of their wheels
-suture-verify   the Spark job: wheels that this environment gets as well, its unit and timer
+- `suture` contains the agent, the control plane, the command line, and their wheels.
+- `suture-verify` contains the Spark job: its wheels, which are installed into the same environment,
+  and its unit and timer.
 """
 
 import gzip
@@ -48,8 +49,8 @@ RPM: Final = Layout("usr/lib/systemd/system", "usr/share/zsh/site-functions")
 
 
 def stage(root: Path, verify_root: Path, layout: Layout) -> None:
-    """Put everything of `suture` below `root`, and of `suture-verify` below `verify_root`. Raise
-    wheels.Incomplete."""
+    """Put all files of `suture` below `root`, and those of `suture-verify` below `verify_root`.
+    Raise wheels.Incomplete if a wheel is missing."""
     wheels.gather(root / HOME / "wheels")
     place_files(root, layout)
     place_programs(root, layout)

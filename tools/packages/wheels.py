@@ -25,11 +25,12 @@ GLIBC_MINORS: Final = range(5, 29)  # manylinux_2_5 to manylinux_2_28, that of R
 
 
 class Incomplete(Exception):
-    """Raised if a host would lack something."""
+    """Raised if a wheel that some host needs is missing."""
 
 
 def gather(folder: Path) -> None:
-    """Put all wheels and the list of requirements into an empty folder. Raise Incomplete."""
+    """Put all wheels and the list of requirements into an empty folder. Raise Incomplete if one is
+    missing."""
     folder.mkdir(parents=True)
     wheel = build(folder)
     for python in PYTHONS:
@@ -43,8 +44,7 @@ def gather(folder: Path) -> None:
 
 def gather_spark(folder: Path, present: Path) -> None:
     """Put the additional wheels of `suture-verify` into an empty folder; `present` has the others.
-    Raise Incomplete.
-    """
+    Raise Incomplete if one is missing."""
     folder.mkdir(parents=True)
     (wheel,) = present.glob("suture-*.whl")
     needed = needed_by(metadata_of(wheel), {"spark"}, PYTHONS[0])
@@ -64,7 +64,7 @@ def gather_spark(folder: Path, present: Path) -> None:
 
 
 def check_complete(folder: Path, extras: str) -> None:
-    """Raise Incomplete if a host with one of the Pythons would lack a wheel."""
+    """Raise Incomplete if a wheel is missing for a host with one of the Pythons."""
     lacking = [
         f"Python {python}: {text}"
         for python in PYTHONS
@@ -101,20 +101,20 @@ def platforms_here() -> list[str]:
 
 
 def checksum(folder: Path) -> str:
-    """Return eight digits that distinguish these wheels from others of the same version."""
+    """Return eight digits that distinguish these wheels from other wheels of the same version."""
     total = hashlib.sha256()
     for wheel in sorted(folder.glob("*.whl")):
         total.update(f"{wheel.name}\n".encode())
-        if wheel.name.startswith("suture-"):  # others never change under the same name
+        if wheel.name.startswith("suture-"):  # other wheels never change under the same name
             total.update(wheel.read_bytes())
     return total.hexdigest()[:8]
 
 
 def absent(folder: Path, python: str, wanted: list[str]) -> Iterator[str]:
-    """Yield what a host with this Python would not find in the folder.
+    """Yield the requirements that a host with this Python would not find in the folder.
 
-    When pip downloads for another Python, it evaluates markers for the one that it runs on, so
-    requirements of older Pythons only could be missed.
+    When pip downloads for another Python, it evaluates markers for the Python that runs pip.
+    Requirements that only older Pythons have could therefore be missing.
     """
     tags = tags_of(python)
     here = {

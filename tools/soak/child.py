@@ -2,10 +2,10 @@
 
     python -m tools.soak.child PARENT agent.main --config ...
 
-A pool creates a thread when all its threads are busy, and keeps it. So the number of threads grows
-for an hour and more, whenever more work coincides than ever before, and the kernel's count says
-little about leaks. Here each thread is recorded with its name, and whether it is an idle worker of
-a pool.
+A pool creates a thread when all its threads are busy, and keeps the thread. The number of threads
+therefore grows for hours, whenever more work coincides than before, so the kernel's count does not
+show leaks. This program records each thread with its name, and whether it is an idle worker of a
+pool.
 """
 
 import json
@@ -72,9 +72,8 @@ def note_pools(bounds: dict[str, int]) -> None:
 
 
 def note(bounds: dict[str, int], name: str, bound: int) -> None:
-    """Record a pool. Of several with one name the largest counts: more than one at a time is a
-    leak.
-    """
+    """Record a pool. Of several pools with one name the largest counts, because two at the same
+    time are a leak."""
     name = kind_of(name)
     bounds[name] = max(bound, bounds.get(name, 0))
 

@@ -1,8 +1,8 @@
 """Disks of the soak test: file systems on loop devices, which can lose power and fill up.
 
-The file system itself cuts the power: `EXT4_IOC_SHUTDOWN` without a flush of the log ends it at
-once, and nothing unsynced is written any more, as in xfstests. At the next mount its journal is
-replayed. If this process cannot mount, a disk is a directory without faults.
+As in xfstests, the file system itself simulates the power cut: `EXT4_IOC_SHUTDOWN` without a flush
+of the log ends the file system at once, and no unsynced data is written after that. The next mount
+replays the journal. If this process cannot mount, a disk is a directory without faults.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 NO_LOG_FLUSH: Final = 2
 FILLER: Final = "filler"
 FILL_PIECE_BYTES: Final = 4 * 1024**2
-LEFT_BYTES: Final = 64 * 1024  # on a full disk: less than any chunk that is written
+LEFT_BYTES: Final = 64 * 1024  # space left on a full disk: less than any chunk
 
 
 class NoLoopDevices(Exception):
@@ -44,18 +44,18 @@ class Disk:
     path: Path
 
     def make(self) -> None:
-        """Create it, and use it."""
+        """Create the disk and make it usable."""
         self.path.mkdir(parents=True, exist_ok=True)
 
     def cut_power(self) -> bool:
-        """Lose unsynced data; return True if that was possible."""
+        """Discard unsynced data; return True if that is possible on this disk."""
         return False
 
     def power_on(self) -> None:
-        """Use it again."""
+        """Make the disk usable again."""
 
     def fill(self) -> bool:
-        """Use up all space; return True if that was possible."""
+        """Use up all space; return True if that is possible on this disk."""
         return False
 
     def free(self) -> None:
@@ -91,7 +91,8 @@ class LoopDisk(Disk):
         return True
 
     def power_on(self) -> None:
-        """Mount it, also after a cut, once processes with open files on it have ended."""
+        """Mount the file system, also after a power cut. Processes with open files on it must have
+        ended."""
         if self.device:
             run("umount", self.path)
             run("losetup", "-d", self.device)

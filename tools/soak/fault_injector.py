@@ -1,7 +1,7 @@
-"""Faults of the soak test, injected one at a time and undone before the next.
+"""Faults of the soak test, injected one at a time. Each is undone before the next.
 
 Damage is the exception: it stays until the cluster has found and repaired it. Only one replica of a
-container is ever damaged, so good bytes exist elsewhere.
+container is ever damaged, so good bytes exist in the others.
 """
 
 import random
@@ -58,7 +58,7 @@ class FaultInjector:
     site: Site
     stop: threading.Event
     chance: random.Random
-    scm_until_s: float  # end of the control plane's kills: then its memory is watched
+    scm_until_s: float  # until this time the control plane is killed; later its memory is watched
     counts: Counter[str] = field(default_factory=Counter)
     damaged: dict[int, str] = field(default_factory=dict)  # container -> datanode with the damage
     told: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ class FaultInjector:
         index = self._victim()
         process, disks = self.site.cluster.nodes[index], self.site.disks[index]
         assert process.popen is not None
-        process.popen.send_signal(signal.SIGSTOP)  # so that it does not notice
+        process.popen.send_signal(signal.SIGSTOP)  # so that the agent does not notice the power cut
         were_possible = [disk.cut_power() for disk in disks]
         process.kill()
         for disk in disks:
@@ -162,7 +162,7 @@ class FaultInjector:
         return True
 
     def damage(self) -> bool:
-        """Damage a block or two of one replica in a whole container."""
+        """Damage one or two blocks of one replica in a healthy container."""
         whole = [info for info in self.site.containers() if is_whole(info)]
         self.chance.shuffle(whole)
         for info in whole:
@@ -177,7 +177,8 @@ class FaultInjector:
         return False
 
     def _damageable(self, info: scm_pb2.ContainerInfo) -> scm_pb2.ContainerInfoReplica | None:
-        """Return the replica of a container that may be damaged: always the same one."""
+        """Return the replica of a container that may be damaged. It is the same replica each
+        time."""
         mine = self.damaged.get(info.container_id)
         fit = [one for one in info.replicas if one.datanode.datanode_id in self.site.indexes]
         if mine is not None:
@@ -192,7 +193,7 @@ class FaultInjector:
         try:
             root = replica_root(cluster, index, info.container_id)
             blocks = damageable_blocks(self.site.client, info)
-        except SutureError:  # deleted meanwhile, or its datanode does not answer
+        except SutureError:  # deleted in the meantime, or its datanode does not answer
             return []
         with_files = [b for b in blocks if (root / "chunks" / f"{b.block_id}.block").exists()]
         done: list[Damage] = []
@@ -200,7 +201,7 @@ class FaultInjector:
             target: Target = target_of(cluster, indexes, info.container_id, replica, [block])
             try:
                 done.append(self.chance.choice(WAYS)(target))
-            except (OSError, AssertionError):  # deleted by a client, or damaged in this way before
+            except (OSError, AssertionError):  # deleted by a client, or already damaged in this way
                 continue
         return done
 
@@ -214,7 +215,8 @@ class FaultInjector:
         self.stop.wait(self.chance.uniform(*AWAY_S))
 
     def _start(self, index: int) -> None:
-        """Start an agent. On a busy machine that takes long: wait as long as the process lives."""
+        """Start an agent. On a busy machine a start takes long, so wait as long as the process
+        lives."""
         process = self.site.cluster.nodes[index]
         listen = self.site.cluster.start_again
         for tries_left in reversed(range(START_TRIES)):

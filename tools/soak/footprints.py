@@ -1,8 +1,8 @@
 """Tracks memory, descriptors and threads of processes over time, and their growth.
 
-Memory is private memory only (RssAnon): the pages of an index are a cache, which may fill up.
-Threads count while they work; idle workers of pools are capacity, which the pools bound
-(`child.py`).
+Memory means private memory only (RssAnon), because the pages of a mapped index are a cache, which
+may grow. A thread counts only while it works. Idle workers of pools do not count, because the pools
+limit their number (`child.py`).
 """
 
 import json
@@ -21,7 +21,7 @@ from tools.soak.child import path_of
 from tools.soak.site import Site
 
 EVERY_S: Final = 5.0
-WARM_SHARE: Final = 0.25  # of a process's life: caches fill, and pools reach their size
+WARM_SHARE: Final = 0.25  # warm-up of a process: caches fill, and pools reach their size
 SAMPLES_MIN: Final = 24
 
 
@@ -33,12 +33,13 @@ class Sample:
     anon_bytes: int
     descriptors: int
     threads: int
-    resting: int = 0  # of these, idle workers of pools
+    resting: int = 0  # number of idle workers of pools among these
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The growth of a process over `life_s` after its warm-up; per hour, by least squares."""
+    """The growth of a process over `life_s` after its warm-up. Rates are per hour, by least
+    squares."""
 
     name: str
     life_s: float
@@ -77,7 +78,7 @@ class Watch:
                 yield process.name, popen.pid
 
     def growths(self) -> list[Growth]:
-        """Return the growth in the longest life of each process, while there was load."""
+        """Return the growth of each process in its longest life, as far as there was load."""
         longest: dict[str, list[Sample]] = {}
         for (name, _), lived in self.lives.items():
             samples = [one for one in lived if one.at_s <= self.loaded_until_s]
@@ -138,7 +139,7 @@ def sampled(pid: int, resting_count: int = 0) -> Sample | None:
 
 
 def growth(name: str, samples: list[Sample]) -> Growth:
-    """Return the growth in a life after its warm-up."""
+    """Return the growth of a process in one life, after its warm-up."""
     life_s = samples[-1].at_s - samples[0].at_s
     warm = [one for one in samples if one.at_s - samples[0].at_s >= WARM_SHARE * life_s]
     hours = np.array([one.at_s for one in warm]) / 3600

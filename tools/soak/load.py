@@ -1,6 +1,7 @@
-"""Mixed load, and the check of its results: the bytes of every key are derived from a seed.
+"""Mixed load, and the check of its results. The bytes of every key are derived from a seed.
 
-An acknowledged operation holds whatever happens; a failed one may have either result, but no other.
+The result of an acknowledged operation must persist, whatever happens. A failed operation may have
+happened or not, but must not have any third result.
 """
 
 import hashlib
@@ -13,9 +14,9 @@ from typing import Final
 
 from suture import Client, KeyNotFound, SutureError
 
-BYTES_MAX: Final = 350 * 1024**2  # stored at a time; three times that on disks
+BYTES_MAX: Final = 350 * 1024**2  # limit on stored bytes; three times that on disks
 SIZES: Final = ((0.6, 1, 20_000), (0.3, 50_000, 900_000), (0.1, 1_000_000, 9_000_000))
-PUTS, GETS, LISTS = 0.45, 0.40, 0.02  # shares of all operations; the rest deletes
+PUTS, GETS, LISTS = 0.45, 0.40, 0.02  # shares of all operations; the others delete
 
 
 class KeyState(Enum):
@@ -23,8 +24,8 @@ class KeyState(Enum):
 
     STORED = auto()
     GONE = auto()
-    EITHER_STORED = auto()  # a put failed: it may be there
-    EITHER_GONE = auto()  # a delete failed: it may be gone
+    EITHER_STORED = auto()  # a put failed: the key may exist
+    EITHER_GONE = auto()  # a delete failed: the key may be gone
 
 
 @dataclass(slots=True)
@@ -169,7 +170,8 @@ class Worker:
 
 
 def look(client: Client, key: Key, oracle: Oracle) -> str:
-    """Read a key and compare it with its expected state; return why it could not be read."""
+    """Read a key and compare it with its expected state; return the reason if it could not be
+    read."""
     try:
         content = client.get(key.name)
     except KeyNotFound:
@@ -186,5 +188,5 @@ def look(client: Client, key: Key, oracle: Oracle) -> str:
 
 
 def checksum_of(content: bytes) -> str:
-    """Return the hash of bytes, of a kind that the product does not use for data."""
+    """Return a hash of bytes. The product does not use this kind of hash for data."""
     return hashlib.blake2b(content).hexdigest()

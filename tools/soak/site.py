@@ -1,5 +1,5 @@
-"""The cluster of the soak test: real processes on disks, each agent behind lines that can
-be cut.
+"""The cluster of the soak test: real processes on disks, with network connections that can be
+cut.
 """
 
 import json
@@ -39,7 +39,7 @@ SCM_SETTINGS: Final = {
 
 @dataclass(slots=True)
 class LinedCluster(Cluster):
-    """A cluster in which all calls to and from agents go over separate lines."""
+    """A cluster in which all calls to and from each agent go over a separate connection."""
 
     lines: ExitStack = field(default_factory=ExitStack)
     to_scm: dict[int, BadLine] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class LinedCluster(Cluster):
     ports: dict[int, int] = field(default_factory=dict)
 
     def write_config(self, index: int, listen: str = "") -> Path:
-        """Write the config file of agent `index`; its port stays the same over restarts."""
+        """Write the config file of agent `index`. Its port is the same after each restart."""
         del listen
         if index not in self.ports:
             self.ports[index] = free_port()
@@ -83,7 +83,7 @@ class Site:
     indexes: dict[str, int] = field(default_factory=dict)  # by datanode id
 
     def learn(self) -> bool:
-        """Map datanode ids to processes; return True if all are known."""
+        """Map datanode ids to processes; return True if all ids are known."""
         by_address = {line.address: i for i, line in self.cluster.to_agent.items()}
         nodes = self.client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
         self.indexes = {
@@ -143,9 +143,8 @@ def build(root: Path, *, agents: int, volumes: int) -> Site:
 
 
 def made_disks(cluster: Cluster, agents: int) -> tuple[dict[int, list[Disk]], str]:
-    """Create the disks of all agents; if mounting is impossible, plain directories, with the
-    reason.
-    """
+    """Create the disks of all agents. If mounting is impossible, return plain directories, and the
+    reason."""
     made: dict[int, list[Disk]] = {}
     why = ""
     for index in range(agents):

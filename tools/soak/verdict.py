@@ -1,6 +1,7 @@
-"""The end of a soak test: waits until the cluster is quiet, and judges it.
+"""The end of a soak test: it waits until the cluster is quiet, and judges it.
 
-quiet ─► all closed, read, whole, equal ─► every key read back ─► room and processes judged
+The cluster is quiet when every container is closed, scanned, complete and equal on all replicas.
+Then every key is read back, and the disk space and the processes are judged.
 """
 
 import time
@@ -36,7 +37,7 @@ ANON_BYTES_PER_H_MAX: Final = 96 * 1024**2
 
 @dataclass
 class Result:
-    """The result of a soak test; `wrong` is empty if everything is right."""
+    """The result of a soak test. `wrong` is empty if every check passed."""
 
     seed: int
     minutes: float
@@ -61,7 +62,7 @@ class Result:
 
 
 def judge(result: Result, site: Site, oracle: Oracle, harms: FaultInjector, watch: Watch) -> None:
-    """Wait until it is quiet; record all errors."""
+    """Wait until the cluster is quiet, and judge it; record all errors."""
     began_s = time.monotonic()
     for what in (not_quiet, unread_since(int(time.time() * 1000)), not_quiet):
         why = until(partial(what, site), QUIET_S)
@@ -81,7 +82,7 @@ def judge(result: Result, site: Site, oracle: Oracle, harms: FaultInjector, watc
 
 
 def until(why_not: Callable[[], str], wait_s: float) -> str:
-    """Wait until there is no reason left; return the last one."""
+    """Wait until `why_not` returns ""; return its last result."""
     pause, deadline_s = Event(), time.monotonic() + wait_s
     why = why_not()
     while why and time.monotonic() < deadline_s:
@@ -91,7 +92,7 @@ def until(why_not: Callable[[], str], wait_s: float) -> str:
 
 
 def not_quiet(site: Site) -> str:
-    """Return the remaining work, "" if every container is closed and whole."""
+    """Return the remaining work; "" if every container is closed and healthy."""
     try:
         nodes = site.client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
         silent = [node.datanode_id for node in nodes if node.health != HEALTHY]
@@ -116,7 +117,8 @@ def is_sound(info: scm_pb2.ContainerInfo) -> bool:
 
 
 def unread_since(since_ms: int) -> Callable[[Site], str]:
-    """Return a function that reports replicas not read whole since then."""
+    """Return a function that reports the replicas that were not read completely since an
+    instant."""
 
     def unread(site: Site) -> str:
         try:

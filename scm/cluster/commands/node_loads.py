@@ -58,8 +58,8 @@ class NodeLoads:
         return replication_limit(op_state, self.service_limit(datanode_id))
 
     def service_limit(self, datanode_id: str) -> int:
-        """Return the replication limit of a node in service. It depends on the number of volumes that the
-        node last reported as working."""
+        """Return the replication limit of a node in service. It depends on the number of volumes
+        that the node last reported as working."""
         live = self._nodes.liveness(datanode_id)
         volumes = () if live is None else live.volumes
         return volume_limit(self._replication_limit, sum(not v.failed for v in volumes))

@@ -107,7 +107,7 @@ class Trial(SiteTrial):
     # judging
 
     def judge(self) -> None:
-        """Wait until it is settled, break what `--spoil` names, and check everything."""
+        """Wait until the cluster is settled, damage what `--spoil` names, and check everything."""
         looks = ClusterInspector(self.site, self.scm, self.agents, self.places)
         began_s = time.monotonic()
         why = looks.settle()
@@ -204,7 +204,7 @@ class Trial(SiteTrial):
         return self.places[agent.datanode_id].name
 
     def _spoil(self, looks: ClusterInspector, what: str) -> None:
-        """Break something, to check that it is detected."""
+        """Damage one thing in the cluster, to check that the judgement detects it."""
         stored = [key for key in self._load.keys if key.fate is OzoneKeyState.STORED]
         keys = [key for key in stored if key.how == "write"]
         if what == "key":

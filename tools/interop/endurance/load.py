@@ -1,7 +1,7 @@
-"""Mixed load on an Ozone cluster by its own client, and the expected state of each key.
+"""Mixed load on an Ozone cluster by Ozone's own client, and the expected state of each key.
 
-An acknowledged operation holds whatever happens to datanodes and the SCM; a failed one may have
-either result, but no other.
+The result of an acknowledged operation must persist, whatever happens to datanodes and the SCM. A
+failed operation may have happened or not, but must not have any third result.
 """
 
 import random
@@ -15,9 +15,9 @@ from typing import Final
 from tools.interop.cluster import Block
 from tools.interop.site import Client
 
-BYTES_MAX: Final = 400 * 1024**2  # stored at a time, without copies and parity
+BYTES_MAX: Final = 400 * 1024**2  # limit on stored bytes, without copies and parity
 SIZES: Final = ((0.55, 1, 60_000), (0.3, 60_000, 900_000), (0.15, 900_000, 7_000_000))
-WRITTEN, DELETED, READ = 0.5, 0.16, 0.31  # shares of all operations; the rest closes containers
+WRITTEN, DELETED, READ = 0.5, 0.16, 0.31  # shares of all operations; the others close containers
 CODED: Final = 0.45  # of the keys
 FAILED_S: Final = 2.0  # after a failed operation
 PAUSE_S: Final = (0.05, 0.6)  # so that other processes get processor time as well
@@ -42,7 +42,7 @@ class Key:
     fate: OzoneKeyState = OzoneKeyState.EITHER
     is_busy: bool = True
     blocks: list[Block] = field(default_factory=list)
-    gone_s: float = 0.0  # when its delete was acknowledged, of the clock that only goes on
+    gone_s: float = 0.0  # time of the acknowledgement of its delete, on the monotonic clock
 
     @property
     def words(self) -> str:
@@ -66,7 +66,8 @@ class Load:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, number: int) -> None:
-        """Work until stopped; worker `number` draws from the seed."""
+        """Run operations until stopped. The seed and `number` determine the worker's random
+        choices."""
         chance = random.Random(f"{self.seed}/{number}")  # noqa: S311 - no secret
         while not self.stop.wait(chance.uniform(*PAUSE_S)):
             draw = chance.random()

@@ -1,4 +1,6 @@
-"""Kills agents, Ozone's datanodes and its SCM (kill -9), at times and in an order from a seed."""
+"""Kills agents, Ozone's datanodes and its SCM (kill -9). A seed determines the times and the
+order.
+"""
 
 import random
 import signal
@@ -15,16 +17,16 @@ from tools.interop.site import OzoneProcessCluster
 WEIGHTS: Final = {"agent": 4, "datanode": 4, "SCM": 2}
 BETWEEN_S: Final = (4.0, 20.0)
 AWAY_S: Final = (0.5, 15.0)
-LONG_S: Final = (62.0, 80.0)  # so that the SCM counts it as dead and copies its replicas
-LONG: Final = 0.12  # of the harms
-DEAD_S: Final = 55.0  # from a kill until all are healthy: the SCM may have counted it as dead
+LONG_S: Final = (62.0, 80.0)  # long enough for the SCM to consider it dead and copy its replicas
+LONG: Final = 0.12  # share of the faults
+DEAD_S: Final = 55.0  # wait until all are healthy again: the SCM may have considered it dead
 HEALTHY_S: Final = 400.0
-TWO: Final = 0.2  # of the faults hit another process as well
+TWO: Final = 0.2  # share of the faults that hit a second process as well
 
 
 @dataclass
 class ProcessFaults:
-    """Kills and restarts processes until it is stopped; then all run."""
+    """Kills and restarts processes until it is stopped. At the end all processes run."""
 
     site: OzoneProcessCluster
     agents: Sequence[Agent]
@@ -36,7 +38,7 @@ class ProcessFaults:
     """Return times, on the monotonic clock, of processes that may have been counted as dead."""
 
     def run(self) -> None:
-        """Apply one fault after the other, each when all are healthy again."""
+        """Inject one fault after the other, each when all processes are healthy again."""
         while not self.stop.wait(self.chance.uniform(*BETWEEN_S)):
             count = 2 if self.chance.random() < TWO else 1
             victims = {self._victim() for _ in range(count)}

@@ -1,7 +1,9 @@
-"""Judges a cluster after load and faults: waits until it is settled, then checks every replica.
+"""Judges a cluster after load and faults: it waits until the cluster is settled, and checks every
+replica.
 
-settled: all datanodes healthy, every container closed, no delete under way, the replication
-manager's report without anything but healthy containers, each with the replicas that it should have
+A cluster is settled if all of these hold: all datanodes are healthy, every container is closed, no
+delete is pending, and the replication manager reports only healthy containers, each with the
+required number of replicas.
 """
 
 import re
@@ -21,7 +23,7 @@ from tools.interop.process_cluster_trial import Place
 from tools.interop.site import OzoneProcessCluster
 
 SETTLE_S: Final = 1200.0
-FORGOTTEN_S: Final = 90.0  # pending deletes that are the only work left, and do not decrease
+FORGOTTEN_S: Final = 90.0  # after this time, pending deletes that do not decrease count as stuck
 POLL_S: Final = 2.0
 READ_TRIES: Final = 3
 READERS: Final = 4
@@ -64,7 +66,8 @@ class ClusterInspector:
     # settling
 
     def settle(self) -> str:
-        """Wait until nothing is in progress; return what still is after a long time, or ""."""
+        """Wait until nothing is in progress. Return "" or, after a long time, the work that is
+        still in progress."""
         ends_at_s = time.monotonic() + SETTLE_S
         since_ms, since_s, last = int(time.time() * 1000), time.monotonic(), ""
         while True:
@@ -78,16 +81,17 @@ class ClusterInspector:
                 last, since_s = why, time.monotonic()
             elif why.endswith(UNACKNOWLEDGED) and time.monotonic() - since_s > FORGOTTEN_S:
                 if self.hollow and self.woken:
-                    return ""  # everything that could be ordered again was
+                    return ""  # all commands that could be ordered again were ordered
                 self._wake_scm()
                 since_s = time.monotonic()
             time.sleep(POLL_S)
 
     def _wake_scm(self) -> None:
-        """Restart the SCM, which has forgotten deletes that all datanodes have acknowledged.
+        """Restart the SCM if it no longer orders deletes.
 
-        Observed with Ozone 2.2.0 if a replica moved meanwhile: the SCM no longer orders the deletes
-        and counts them as not done. After a restart it orders them again, and they complete.
+        Observed with Ozone 2.2.0 if a replica moved during the deletes: all datanodes have
+        acknowledged them, but the SCM counts them as pending and does not order them again. After a
+        restart it orders them again, and they complete.
         """
         self.woken += 1
         self.site.scm.kill()
@@ -202,12 +206,12 @@ class ClusterInspector:
     def misplaced(
         self, keys: Iterable[Key], returned_s: Sequence[float]
     ) -> tuple[list[str], list[str]]:
-        """Return blocks that are missing or that should have been deleted, separately for keys
-        deleted before a dead datanode returned.
+        """Return blocks that are missing, and blocks that should have been deleted. Keys that were
+        deleted before a dead datanode returned are listed separately.
 
-        Ozone's SCM counts a delete as done when all datanodes that it then considers alive have
+        Ozone's SCM counts a delete as done when all datanodes that it considers alive have
         acknowledged it. A datanode that was considered dead and returns with its replica never
-        receives it, and neither does one that copies from it.
+        receives the delete. Neither does a datanode that copies the replica from it.
         """
         held = self.blocks()
         wrong: list[str] = []
