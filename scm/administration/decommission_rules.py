@@ -28,7 +28,7 @@ DONE: Final = {
     OpState.DECOMMISSIONING: OpState.DECOMMISSIONED,
     OpState.ENTERING_MAINTENANCE: OpState.IN_MAINTENANCE,
 }
-"""The state that follows once nothing holds the node back."""
+"""The state that follows when no container needs the node any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,26 +64,26 @@ class ImpactTotals:
 
     container_count: int = 0
     already_count: int = 0
-    """Cannot be read now, whatever is stopped."""
+    """Containers that cannot be read now, whatever is stopped."""
     unreadable_count: int = 0
     unreadable_ids: list[int] = field(default_factory=list)
     doubtful_count: int = 0
     doubtful_ids: list[int] = field(default_factory=list)
     last_copy_count: int = 0
     few_count: int = 0
-    """Readable, from fewer copies than were asked to stay."""
+    """Containers that remain readable, but with fewer copies than requested."""
     lost_count: int = 0
-    """If lost for good: no other node ever had enough of them."""
+    """Containers whose data would be gone if the targets were lost for good."""
     lost_ids: list[int] = field(default_factory=list)
     lost_states: Counter[str] = field(default_factory=Counter)
     healths: Counter[str] = field(default_factory=Counter)
     """Health of the containers that would not be healthy."""
     lacking: Counter[int] = field(default_factory=Counter)
-    """Containers by how many replicas they would lack."""
+    """Number of containers by how many replicas they would lack."""
     open_ids: list[int] = field(default_factory=list)
     rebuild_bytes: int = 0
     width_max: int = 0
-    """Most datanodes that a container which lacks replicas needs."""
+    """The highest number of datanodes that a container with missing replicas needs."""
 
     @property
     def lacking_count(self) -> int:

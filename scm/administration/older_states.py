@@ -43,9 +43,9 @@ class OlderStates(ControlComponent):
         self._safe_mode = safe_mode
         self._writers = writers
         self.trouble = ""
-        """What datanodes saw that is not in this state; "" if nothing."""
+        """The later state that a datanode has seen, as text; "" if there is none."""
         self.term_seen = 0
-        """The highest term of such a start."""
+        """The highest term of a later start that a datanode has seen."""
 
     def compare(self, change: StateChange, datanode_id: str, seen: Sequence[ReportedStart]) -> None:
         """Compare this state with the starts that a datanode has seen; if the state is outdated,

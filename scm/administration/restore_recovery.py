@@ -51,9 +51,10 @@ KNOWN: Final = "KNOWN"
 DELETED: Final = "DELETED"  # this state has ordered its delete
 
 MADE_SINCE_MAX: Final = 4_000_000
-"""Containers that may have been made since a backup: one a second for more than a month. An id
-beyond them is nobody's: a stray directory, or what some client asked a datanode to create. Tables
-hold a byte for every id up to the last one, and ids are never taken back."""
+"""Maximum number of containers that may have been made since a backup: one a second for more than a
+month. A higher id was not assigned by a control plane. It may be a stray directory, or a container
+that some client asked a datanode to create. Tables need a byte for every id up to the highest, and
+an id is never reused."""
 LOCAL_ID_SEEN_MAX: Final = ID_MAX // 2  # a higher id leaves too few ids for future blocks
 
 _WHY: Final = "it was made after the backup that the control plane was restored from"

@@ -21,7 +21,7 @@ from suture.errors import Code, RefusedError, size_text
 
 TRIES: Final = 3
 NEVER_DEAD: Final = frozenset({OpState.IN_MAINTENANCE, OpState.ENTERING_MAINTENANCE})
-"""States in which a silent datanode is waited for."""
+"""States in which a silent datanode is expected back."""
 
 Stamp = tuple[tuple[str, str, str, bool], ...]
 
@@ -44,13 +44,13 @@ class StopImpact:
     reasons: tuple[str, ...]
     outlook: ImpactTotals
     open_count: int
-    """Containers that are being written there."""
+    """Open containers on the targets."""
     writer_count: int
-    """Clients that write them."""
+    """Clients that write these containers."""
     wait_ms: int
-    """Until what lacks is made elsewhere at all: a datanode that is silent may return."""
+    """Time until missing replicas are made elsewhere, because a silent datanode may return."""
     rebuild_ms: int
-    """Time to copy it at the recent rate, one copy at a time on each remaining datanode."""
+    """Time to copy them at the recent rate, one copy at a time on each remaining datanode."""
     stays_count: int
     """Datanodes that would still take new replicas."""
     free_bytes: int

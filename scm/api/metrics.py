@@ -39,32 +39,32 @@ class ClusterMetrics:
     containers: Mapping[str, int]
     """By state."""
     unhealthy: Mapping[str, int]
-    """By health state, those that are not HEALTHY."""
+    """By health state, without HEALTHY containers."""
     differ: int
     contradict: int
     lost: int
     lacking: int
     stray: int
     uncounted: int
-    """Not counted since they changed."""
+    """Containers whose counts are outdated because of a change."""
     commands: Mapping[CommandKind, int]
-    """Unanswered ones, by kind."""
+    """Unanswered commands, by kind."""
     outcomes: Mapping[tuple[str, str], int]
-    """Answered ones since the start, by kind and result."""
+    """Answered commands since the start, by kind and result."""
     moved_bytes: Mapping[str, int]
-    """By them, by kind."""
+    """Bytes that these commands moved, by kind."""
     under_replicated: int
     over_replicated: int
     verdict: DataVerdict
     sums: NodeTotals
-    """Volumes as datanodes report them."""
+    """Totals of the volumes, as datanodes report them."""
     verified_at_s: float
-    """End of the last verification by Spark; 0: none yet."""
+    """End of the last verification by Spark; 0 = there was none."""
     has_verify_failed: bool
     is_unwritable: bool
     is_older: bool
     refusing: int
-    """Datanodes with recent invalid parts of reports."""
+    """Datanodes whose recent reports had invalid parts."""
 
 
 class LockHoldMetrics(Collector):
@@ -136,7 +136,7 @@ class ScmMetrics:
         self.lock_holds = LockHoldMetrics()
         self.registry.register(self.lock_holds)
         self.lock_held = self.lock_holds.add
-        """Count one hold of the lock: its seconds, and those of the processor."""
+        """Count one hold of the lock: its seconds and its CPU time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ from suture.wire.mapping.replica_columns import report_of
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 _SHOWS_VERDICT: Final = ("", "suture status", "suture scm report")
-"""Commands that are not named beside a reason: they show it."""
+"""Commands that show the verdict itself; a reason does not name them as a next step."""
 
 
 def _counts(counts: Iterable[tuple[str, int]]) -> list[scm_pb2.QueueCount]:

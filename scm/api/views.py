@@ -14,9 +14,10 @@ from scm.state.state_access import locked
 from suture.errors import Code, RefusedError
 
 UNKNOWN_STATE: Final = "UNKNOWN"
-"""State shown for a container that datanodes reported and this SCM never made."""
+"""State shown for a container that datanodes reported and this SCM did not make."""
 MARKED_LOST_STATE: Final = "MARKED_LOST"
-"""State shown for a container that an operator gave up, whoever reports a replica of it."""
+"""State shown for a container that an operator gave up, even if a datanode reports a replica of
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class NodeView:
     live: Liveness | None
     container_count: int
     has_reported: bool
-    """It has reported all its replicas since it registered with this process."""
+    """Whether it has reported all its replicas since it registered with this process."""
     is_managed: bool
 
 

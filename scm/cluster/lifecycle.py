@@ -64,14 +64,15 @@ NEXT: Final[Mapping[tuple[ContainerState, ContainerEvent], ContainerState]] = {
     (ContainerState.DELETING, ContainerEvent.RETURNED): ContainerState.QUASI_CLOSED,
     (ContainerState.DELETED, ContainerEvent.RETURNED): ContainerState.QUASI_CLOSED,
 }
-"""Every other pair changes nothing: a state further along stays."""
+"""Transitions. Every other pair changes nothing, so a container never goes back to an earlier
+state."""
 
 CLOSED_STATES: Final = frozenset({ReplicaState.QUASI_CLOSED, ReplicaState.CLOSED})
 _WRITABLE: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 _WITNESSES: Final = CLOSED_STATES | _WRITABLE | {ReplicaState.UNHEALTHY}
 _OVER: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
 _DECIDED: Final = frozenset({ContainerState.CLOSED, ContainerState.DELETING})
-"""States in which it is settled what was committed."""
+"""States in which the last commit of the container is final."""
 
 
 @dataclass(frozen=True, slots=True)

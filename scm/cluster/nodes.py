@@ -74,7 +74,7 @@ class NodeManager:
         self._rest: list[str] = []  # nodes that the next calls of `note_health` evaluate
         self._rack_count: int | None = None  # counted on request
         self.dead: set[str] = set()
-        """Nodes that were DEAD when health was noted last, and have not called since."""
+        """Nodes that the last call of `note_health` found DEAD, and that have not called since."""
 
     def register(self, change: StateChange, registration: Registration) -> bool:
         """Record a datanode; return True if it is another process than the registered one.

@@ -49,7 +49,7 @@ class NodeReplicaReport:
     is_continued: bool = False
     is_unfinished: bool = False
     refused_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Containers with an invalid report: they exist, and keep their known facts."""
+    """Containers with an invalid report. Their replicas exist, and keep the facts known before."""
     refused: str = ""  # the first reason for leaving replicas out
 
     def parts(self, count_max: int) -> Iterator["NodeReplicaReport"]:
@@ -71,7 +71,7 @@ class _Assembly:
     report_id: int
     next_page: int = 0
     seen: list[Ids] = field(default_factory=list)
-    """Containers that were named, page by page; they are not taken out again."""
+    """Containers that were named, page by page; none is removed from this list."""
     deleted: set[int] = field(default_factory=set)
 
     @property
@@ -92,9 +92,10 @@ class ReportProcessor:
         self._state = state
         self._assemblies: dict[str, _Assembly] = {}
         self.confirmed: set[str] = set()
-        """Datanodes that named all their replicas since they registered with this process."""
+        """Datanodes that have reported all their replicas since they registered with this
+        process."""
         self.cut_off: set[str] = set()
-        """Datanodes whose full report lost a page: it is unknown whether they named all
+        """Datanodes whose full report lost a page, so that it is unknown whether they reported all
         replicas."""
         self._is_older = False  # an older state than datanodes have seen, already logged
         self.unknown_container_ids: set[int] = set(

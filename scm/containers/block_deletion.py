@@ -88,12 +88,13 @@ class BlockDeletion(ControlComponent):
         state = basis.state
         self._state = state
         self._unsent: dict[tuple[int, bool], int] = {}
-        """By container, and whether it is unproven: a transaction that was sent to no datanode."""
+        """(container, whether it is unproven) -> id of a transaction that was not sent to any
+        datanode."""
         self._resting = state.settled()  # containers with deletes pending on dead nodes only
         self._stirred = state.dirty_containers()
         self._to_tell: defaultdict[str, dict[int, None]] = defaultdict(dict)
-        """Containers with deletes that may be pending on a datanode, by datanode, in
-        sending order."""
+        """By datanode: the containers for which deletes may be pending on it, in the order of
+        sending."""
         self._uneven_at = 0  # the next container to check
         self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # last seen, due
         self._unfinished: dict[int, None] = {

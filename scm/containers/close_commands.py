@@ -30,7 +30,7 @@ class CloseCommands(ControlComponent):
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
         self._attempts: dict[int, dict[str, _Attempt]] = {}
-        """By container and datanode: closes that were commanded and are not seen to be done."""
+        """By container and datanode: close commands whose effect no report shows yet."""
         self._closed: ContainerBitmap = self._state.settled()
 
     @property

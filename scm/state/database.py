@@ -222,9 +222,9 @@ class StateDatabase:
         self.lineage = Lineage()
         self.is_cold = False
         self.restored: RestoreRecord | None = None
-        """The backup that this state was made of, until it is recovered."""
+        """The backup from which this state was restored, until it is recovered."""
         self.recovered: RestoreRecord | None = None
-        """The same of one that is."""
+        """The backup from which this state was restored, after it is recovered."""
         self.writability: Final = Writability()
         names = ("meta", *(table.name for table in self._tables()))
         environment.open_databases(names)

@@ -53,7 +53,7 @@ class ContainerState(StrEnum):
 UNFINISHED: Final = frozenset(
     {ContainerState.OPEN, ContainerState.CLOSING, ContainerState.QUASI_CLOSED}
 )
-"""States of a container in which commits may be under way, or be known to one replica alone."""
+"""States of a container whose commits may be in progress, or may be known to one replica only."""
 
 
 class CommandKind(StrEnum):
@@ -293,7 +293,7 @@ class DeleteTransaction:
 
 
 ASKED: Final = "asked by an operator"
-"""The reason of a hold that only a person releases."""
+"""The reason of a hold that only an operator releases."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ _AT_REST: Final = re.compile(  # the body of a container's row, as `pack` writes
     rf'(?:{_NUMBER}){{4}}{_WORD},"(?P<scheme>[a-z0-9-]*)"\]'.encode()
 )
 NO_COUNT: Final = -1
-"""In place of a number of replicas: it does not say enough of this container."""
+"""Stands for a replica count if a number is not sufficient to describe the container."""
 _KEY_FIELDS: Final = 4
 _NODE_FIELDS: Final = 11
 _PENDING_FIELDS: Final = 15

@@ -38,7 +38,7 @@ class StateDirectoryLock:
     def __init__(self, descriptor: int, left: str) -> None:
         self._descriptor = descriptor
         self.left = left
-        """The text that the owner before left here."""
+        """The text that the previous owner left in the lock file."""
 
     @classmethod
     def take(cls, path: Path, *, is_first: bool = False) -> Self:

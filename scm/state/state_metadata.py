@@ -23,9 +23,10 @@ COUNTERS: Final = (
 )
 
 CONTAINER_GAP: Final = 10_000
-"""Container ids left out by a restore, and again by its recovery. Few, because who goes through all
-containers goes through all ids; enough, because nothing is allocated before the datanodes have
-named what they have: these are for containers of which nobody who answers has a replica."""
+"""Number of container ids that a restore leaves out; its recovery leaves out as many again. The
+number is small, because a pass through all containers visits all ids. It is sufficient, because
+nothing is allocated before the datanodes have reported. The gap is for containers of which no
+reachable datanode has a replica."""
 
 _US: Final = 1_000  # in a millisecond
 

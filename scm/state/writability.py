@@ -27,7 +27,7 @@ class Writability:
         self._monotonic_s = monotonic_s
         self._failed_at_s = 0.0
         self.trouble = ""
-        """Why changes are refused, "" while all are taken."""
+        """The reason why changes are refused; "" if they are accepted."""
 
     def failed(self, error: str) -> None:
         """Record that a change was not written."""

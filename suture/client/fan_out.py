@@ -20,12 +20,13 @@ from suture.wire.mapping.errors import error_from
 WAITING_MAX: Final = 2  # queued messages of one lane, beside the one being sent
 BUSY_PATIENCE_S: Final = 120.0  # with a datanode that has too many calls
 BUSY: Final = frozenset({Code.BUSY, Code.CANCELLED})
-"""Its statuses in that case: it refuses calls, or ends those that wait for their callers."""
+"""Statuses of a datanode that has too many calls: it refuses calls, or ends those that wait for
+their callers."""
 
 Name = TypeVar("Name")
 
 Open = Callable[[Iterator[bytes], float], Any]
-"""Begins a call with these messages and a timeout in seconds; returns its future."""
+"""Starts a call with these messages and a timeout in seconds; returns the call's future."""
 
 
 class ReplicaStream:

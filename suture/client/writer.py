@@ -81,9 +81,9 @@ class SessionState:
     renew_s: float = LOOK_S
     has_blocks: bool = False  # the SCM has allocated blocks, so it knows the session
     failed: dict[tuple[int, str], str] = field(default_factory=dict)
-    """(container, datanode) -> why, of replicas that were left behind."""
+    """(container, datanode) -> error, of replicas that failed and get no more writes."""
     created: set[tuple[int, str]] = field(default_factory=set)
-    """(container, datanode) of the replicas that exist."""
+    """(container, datanode) of the replicas that were created."""
 
     def forget_except(self, container_ids: Collection[int]) -> None:
         """Forget all other containers. The commit of the put reported their failed replicas to the

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 LabelledItems = Iterable[tuple[tuple[str, ...], Any]]
-"""Items, each after the values of its labels."""
+"""Pairs of the values of an item's labels, and the item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class MetricTable:
 
     labels: tuple[str, ...]
     items: Callable[[Any], LabelledItems]
-    """Return the items of the figures."""
+    """Function that returns the items of the figures."""
     rows: Mapping[str, MetricRow]
 
     def __call__(self, figures: object) -> Iterator[Metric]:

@@ -55,7 +55,7 @@ class HttpResponse:
 
 Pages = Mapping[str, Callable[[], HttpResponse]]
 AskingPages = Mapping[str, Callable[[Mapping[str, str]], HttpResponse]]
-"""Pages with query parameters: the first value of each name."""
+"""Pages with query parameters. A page function receives the first value of each parameter."""
 
 
 class WebListener:

@@ -50,8 +50,8 @@ class Executor(Protocol):
 
 
 Pace: TypeAlias = Callable[[int, Callable[[], bool]], None]
-"""Receives the bytes of work done beside clients, and returns when more may follow (`SharedPace`
-in `agent.scan.throttle`); at once when the second argument returns True."""
+"""Receives the number of bytes of background work done, and returns when more work may follow
+(`SharedPace` in `agent.scan.throttle`). Returns at once if the second argument returns True."""
 
 
 def at_once(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:

@@ -10,8 +10,8 @@ from suture.wire.clients.channel import PATIENCE_S, retry_while
 THE_SCM: Final = "the control plane"
 BUSY: Final = frozenset({Code.BUSY, Code.SAFE_MODE})
 TRANSIENT: Final = BUSY | {Code.UNAVAILABLE}
-"""Codes of a decision that may be another one soon. A whole call that fails with UNAVAILABLE is not
-repeated if it changes something, because it may have had its effect."""
+"""Codes of a decision that may soon change. A whole call that fails with UNAVAILABLE is not retried
+if it changes something, because it may have had its effect."""
 ITEM_FIELDS: Final = ("container_ids", "datanode_ids", "rows")  # of requests to the SCM
 
 T = TypeVar("T")

@@ -50,7 +50,8 @@ class Running(Protocol):
 
 
 Launch = Callable[[Sequence[str], IO[bytes]], Running]
-"""Starts the program that the words name; its stdout is read, its stderr goes to the file."""
+"""Starts the program that the words name. The caller reads its stdout; its stderr goes to the
+file."""
 
 
 def launched(

@@ -199,10 +199,10 @@ WAYS: Final[tuple[Callable[[Target], Damage], ...]] = (
     misdirect_write,
     damage_descriptor,
 )
-"""Every way that needs no preparation; `tree_restorer` is the tenth."""
+"""Every kind of damage that needs no preparation; `tree_restorer` is the tenth kind."""
 WHILE_STOPPED: Final = frozenset({delete_metadata_row})
-"""Ways that write to the index: a running agent shares its table of readers with nobody, so that
-what another process commits may be lost."""
+"""Kinds of damage that write to the index. A running agent keeps its table of readers to itself, so
+a commit of another process could be lost."""
 
 
 def result(

@@ -24,7 +24,7 @@ TIMES: Final = {
     "heal_after_ms": 2_000,
     "reconcile_cooldown_ms": 1_000,  # what healed by itself is damaged again, and planned at once
 }
-"""Options of the demo's SCM: what takes minutes elsewhere takes seconds."""
+"""Options of the demo's SCM: seconds for what normally takes minutes."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ LISTED_MAX: Final = 1000
 HEALTHY: Final = "HEALTHY"
 
 Place = tuple[str, int]
-"""A datanode and a container: where a replica is."""
+"""A datanode and a container, which identify a replica."""
 
 
 @dataclass(slots=True)

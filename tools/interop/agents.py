@@ -45,7 +45,7 @@ heartbeat_interval_s = 1
 
 
 def awaited(what: str, condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:
-    """Poll until the condition holds. Raise RuntimeError if it does not."""
+    """Poll until the condition is true. Raise RuntimeError if it does not become true in time."""
     deadline_s = time.monotonic() + wait_s
     while not condition():
         if time.monotonic() > deadline_s:
@@ -65,7 +65,7 @@ class Agent:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the agent, and wait until it answers."""
         config = self._place / "agent.toml"
         config.write_text(
             CONFIG.format(port=self._port, volume=self._place / "volume", door=self._door)
@@ -105,13 +105,13 @@ class Agent:
         return [json.loads(line) for line in log_lines(self.log) if found in line]
 
     def said(self, event: str) -> int:
-        """Return how often an event was logged."""
+        """Return how often the agent logged an event."""
         return self.log.read_text().count(f'"event": "{event}"')
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """The SCM's facts about a replica; `index`: of a shard, 0 for a copy."""
+    """The SCM's facts about a replica. `index` is that of the shard, or 0 for a copy."""
 
     state: str
     root: int
@@ -127,7 +127,7 @@ class Scm:
         )
 
     def node(self, uuid: str) -> str:
-        """Return health and state of a datanode, "" if it is unknown."""
+        """Return health and state of a datanode; "" if the SCM does not know it."""
         for node in self._client.ask(
             ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER
         ).query_nodes.nodes:
@@ -137,7 +137,7 @@ class Scm:
         return ""
 
     def told_of(self, container_id: int) -> dict[str, Replica]:
-        """Return the replicas by datanode."""
+        """Return the replicas as the SCM knows them, by datanode."""
         answer = self._client.ask(ScmRequestType.GET_REPLICAS, container_id=container_id)
         return {
             datanode_id(one.datanode): Replica(one.state, one.checksum, one.index)
@@ -162,7 +162,7 @@ class Scm:
         }
 
     def reconcile(self, container_id: int) -> str:
-        """Order a reconcile; return why it was rejected, "" if it was not."""
+        """Order a reconcile; return why the SCM rejected it, or ""."""
         ((_, answer),) = self._client.order_each(
             [container_id], lambda key: request(ScmRequestType.RECONCILE, container_id=key)
         )

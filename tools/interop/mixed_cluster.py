@@ -148,7 +148,8 @@ def spaced(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozens
 
 
 Begin = Callable[[Ozone, Path, ExitStack, bool], Mixed]
-"""Makes a trial of a cluster, a place, what is ended after it, and whether it is quiet."""
+"""Creates a trial from a cluster, a directory, the resources to release after it, and whether it
+prints nothing."""
 
 
 def _conduct(begin: Begin, class_path: str, *, as_json: bool) -> bool:

@@ -95,7 +95,7 @@ class SiteTrial(Steps, ABC):
 
 
 Begin = Callable[[OzoneProcessCluster, Path, ExitStack], SiteTrial]
-"""Makes a trial of a site, a place, and what is ended after it."""
+"""Creates a trial from a site, a directory, and the resources to release after it."""
 
 
 def _conduct(begin: Begin, class_path: str, more: Mapping[str, str], *, as_json: bool) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 MEMORY_MAX_BYTES = 3 * 1024**3
 WAIT_S = 20
-"""Beyond its processor time a test may wait for this long, then it hangs."""
+"""Seconds that a test may wait in addition to its CPU time; then it hangs."""
 
 
 @dataclass(frozen=True, slots=True)

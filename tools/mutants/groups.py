@@ -50,7 +50,7 @@ class Group:
 
 
 SERVED = ("tests/property/test_ozone_orders.py",)
-"""They start a gRPC server, which answers no call in a forked process."""
+"""Tests that start a gRPC server, which answers no call in a forked process."""
 
 JUDGE_LAW = "tests/property/test_judge_reference.py"
 ASKED_BY_SCM = (
@@ -58,7 +58,8 @@ ASKED_BY_SCM = (
     *("tests/unit/health/test_rule_vectors.py", "tests/unit/health/plan/test_copied_in_doubt.py"),
     "tests/unit/scm/administration/test_decommission_rules.py",
 )
-"""They ask the judge what the control plane's own rules were asked before."""
+"""Tests that call the judge with the questions that were formerly put to the control plane's own
+rules."""
 
 SCM_RULES = (
     *(

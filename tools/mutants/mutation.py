@@ -59,7 +59,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 NOT_SWAPPED = frozenset({"isinstance", "range", "np.minimum", "np.maximum", "math.gcd"})
-"""With the arguments the other way round they are the same, or nonsense."""
+"""Functions whose arguments are not swapped: the result would be the same, or nonsense."""
 
 UNCHANGED_KEYWORDS = frozenset({"strict"})
 """`zip(..., strict=True)` states an invariant, as an assertion does."""
@@ -347,4 +347,4 @@ def brief(node: ast.AST) -> str:
 
 
 BRIEF_MAX = 90
-"""Letters of a change that are shown and that distinguish it."""
+"""Number of characters of a change that are shown and that distinguish it."""

@@ -17,7 +17,7 @@ UNEXPLAINED = "no reason yet"
 Results = Mapping[str, Sequence[tuple[Mutant, Verdict]]]
 Counts = tuple[int, int, int]
 Tried = tuple[int, Counts]
-"""The number of a module's changes, and the outcomes of those that were tried."""
+"""The number of a module's changes, and the outcomes of the changes that were tried."""
 
 
 def counts_of(found: Sequence[tuple[Mutant, Verdict]]) -> Counts:

@@ -39,14 +39,14 @@ from tools.mutants.mutation import Change, Mutant, changes, mutated
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("agent", "health", "merkle", "ozone", "scanner", "scm", "spark_verify", "suture")
 OWN_BUDGET_S = 2.0
-"""Tests that are named after a module, the fast ones first: as many as run in this time."""
+"""CPU time for the tests that are named after a module, the fastest first."""
 FOREIGN_BUDGET_S = 0.5
-"""Other tests that call a function: as many as run in this time."""
+"""CPU time for other tests that call a function, the fastest first."""
 IMPORT_FILES_MAX = 3
-"""Limit on the files of a mutant for which everything must be imported."""
+"""Maximum number of test files for a mutant for which everything must be imported."""
 TEST_GRACE_CPU_S = 2.0
 TEST_SLOWER = 6
-"""A test that takes so many times as long as it did hangs."""
+"""A test hangs if it takes this many times its earlier duration."""
 
 Place = tuple[str, str]
 """A function: path and qualified name."""
@@ -140,12 +140,13 @@ def shorten(items: Sequence[pytest.Item]) -> None:
 
 
 JUDGED_CONTAINERS = 500
-"""Of the seeded cluster that the judge and its plain reference are asked about, instead of
-thousands; all health states are among them."""
+"""Size of the seeded cluster with which the judge and its plain reference are compared, instead of
+thousands of containers. All health states occur in it."""
 SETTINGS_OF = "_hypothesis_internal_use_settings"
 EXAMPLES_MAX = 50
 HEALTH_CHECKS = tuple(HealthCheck)
-"""All are off: a law that is slow because the machine is busy has noticed no change."""
+"""All health checks are off, because a property test that is slow on a busy machine has not
+detected a mutant."""
 
 
 def place_of(code: types.CodeType) -> Place | None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tools.simulation.stage import Result
 
 TOLD_MAX: Final = 20
-LIVES_MAX: Final = 40  # schedules per process: some memory of each stays
-HUNG_S: Final = 600.0  # of real time; a schedule takes less than ten
+LIVES_MAX: Final = 40  # schedules per process, because each leaves some memory behind
+HUNG_S: Final = 600.0  # seconds of real time; a schedule takes less than ten
 
 
 def main() -> int:
@@ -71,9 +71,7 @@ def main() -> int:
 
 
 def _fix_hashes() -> None:
-    """Restart with hashes that are the same in every process, otherwise sets differ in
-    their order.
-    """
+    """Restart with the same hash seed in every process; otherwise sets differ in their order."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         command = [sys.executable, "-m", "tools.simulation", *sys.argv[1:]]
@@ -88,7 +86,7 @@ def _run(asked: argparse.Namespace) -> int:
     broken: list[Result] = []
     steps: list[int] = []
     signals: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):  # the schedule that is lived goes on to its end
+    for number in (signal.SIGINT, signal.SIGTERM):  # the running schedule continues to its end
         signal.signal(number, lambda number, _: signals.append(number))
     with closing(lived(seeds, asked.jobs)) as results:
         for result in results:
@@ -132,9 +130,10 @@ def _children_cpu_s() -> float:
 
 
 def lived(seeds: Sequence[int], jobs: int) -> "Generator[Result, None, None]":
-    """Run these schedules; a process is replaced now and then, since some memory of each stays.
+    """Run these schedules. A process is replaced after some schedules, because each leaves memory
+    behind.
 
-    A schedule that does not end is the last one, with that as its violation.
+    If a schedule does not end, it is the last one, and this is its violation.
     """
     from tools.simulation.schedule import simulate
     from tools.simulation.stage import Result

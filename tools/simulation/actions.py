@@ -1,4 +1,6 @@
-"""Actions of clients, the control plane and disks in a burst: one function per kind of event."""
+"""Actions of clients, the control plane and disks within a burst: one function per kind of
+event.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +30,7 @@ SAFE_CODES: Final = frozenset({Code.NOT_PROVEN, Code.BUSY})  # nothing was begun
 
 
 class RunLog(Protocol):
-    """A schedule while it runs, with its oracle and its record."""
+    """A running schedule, with its oracle and its record."""
 
     oracle: Oracle
     where: str
@@ -47,7 +49,7 @@ class DatanodeRun(RunLog, Protocol):
     held_by: dict[int, set[str]]
 
     def holders(self, event: Event) -> set[str]:
-        """Return the datanodes that were given an event's container."""
+        """Return the datanodes that have a replica of the event's container by order."""
 
 
 def content(event: Event) -> list[bytes]:
@@ -57,7 +59,7 @@ def content(event: Event) -> list[bytes]:
 
 
 def block_of(event: Event, parts: list[bytes]) -> BlockData:
-    """Return the block that an event writes, in its client's form."""
+    """Return the block that an event writes, as a client describes it."""
     chunks, offset = [], 0
     for part in parts:
         sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, part)
@@ -67,7 +69,7 @@ def block_of(event: Event, parts: list[bytes]) -> BlockData:
 
 
 def write(run: DatanodeRun, event: Event) -> None:
-    """Write a block to all datanodes of its container; record which have it."""
+    """Write a block to all datanodes of its container; record which of them acknowledged it."""
     parts = content(event)
     run.oracle.begins(event.container, event.block, b"".join(parts))
     for number in placed_on(event.container):
@@ -86,9 +88,8 @@ def write(run: DatanodeRun, event: Event) -> None:
 def write_block(
     peer: Peer, container_id: ContainerId, block: BlockData, parts: list[bytes], seed: int
 ) -> str:
-    """Write a block to one datanode in one of the possible ways; return which. Raise the call's
-    error: then nothing is acknowledged.
-    """
+    """Write a block to one datanode in one of the possible ways; return the way. Raise the error of
+    the call; the block is then not acknowledged."""
     create = datanode_pb2.CreateContainerRequest(container_id=container_id)
     peer.stub.CreateContainer(create, timeout=CALL_S)
     way = Random(f"{seed} way").choice((_by_chunk, _at_once, _in_messages))
@@ -128,7 +129,7 @@ def _send(
     chunks: Sequence[ChunkInfo],
     groups: list[list[bytes]],
 ) -> None:
-    """Write the chunks of a block in one call, a group in each message."""
+    """Write the chunks of a block in one call, one group of chunks per message."""
 
     def messages() -> Iterator[bytes]:
         begin = 0
@@ -176,7 +177,7 @@ def scan(run: DatanodeRun, event: Event) -> None:
 
 
 def reconcile(run: DatanodeRun, event: Event) -> None:
-    """Reconcile a container of one datanode with all others that were given it."""
+    """Reconcile one datanode's replica with those of all other datanodes of its container."""
     node = run.nodes[event.node]
     others = [
         other for other in run.nodes if other is not node and other.name in run.holders(event)
@@ -193,7 +194,7 @@ def reconcile(run: DatanodeRun, event: Event) -> None:
 
 
 def delete(run: DatanodeRun, event: Event) -> None:
-    """Order the delete of a block, and carry it out wherever that is possible now."""
+    """Order the delete of a block, and carry it out on each datanode that can do so now."""
     if (event.container, event.block) not in run.oracle.blocks:
         return
     run.oracle.ordered(event.container, event.block)
@@ -217,7 +218,7 @@ def delete_on(run: DatanodeRun, node: Datanode, container: int, block: int) -> N
 
 
 def replicate(run: DatanodeRun, event: Event) -> None:
-    """Push a replica to a datanode that was not given it."""
+    """Push a replica to a datanode that has none."""
     source = run.nodes[event.node]
     targets = [node for node in run.nodes if node.name not in run.holders(event)]
     if not source.is_up or not targets or source.name not in run.holders(event):
@@ -242,7 +243,7 @@ def rot(run: DatanodeRun, event: Event) -> None:
 
 
 def rot_at(run: RunLog, node: DiskHost, container: int, block: int, seed: int) -> None:
-    """Change a block on a medium, if enough other datanodes have it whole."""
+    """Change a block on a medium, if enough other datanodes have it intact."""
     dice = Random(f"{seed} rot")
     place = Held(node.name, container, block)
     path = run.oracle.path(place)
@@ -264,7 +265,8 @@ def rot_at(run: RunLog, node: DiskHost, container: int, block: int, seed: int) -
 
 
 def rot_beneath(run: DatanodeRun, event: Event) -> None:
-    """Change a block on a medium, or make it unreadable, beneath a page cache that still has it."""
+    """Change a block on a medium, or make it unreadable, while the page cache still has its
+    bytes."""
     node, dice = run.nodes[event.node], Random(f"{event.seed} beneath")
     place = Held(node.name, event.container, event.block)
     if (event.container, event.block) not in run.oracle.blocks or not run.oracle.may_harm(place):
@@ -281,7 +283,8 @@ def rot_beneath(run: DatanodeRun, event: Event) -> None:
 
 
 def drop(run: DatanodeRun, event: Event) -> None:
-    """Order the delete of a datanode's replica, naming all others as holders."""
+    """Order the delete of a datanode's replica. All other datanodes are named as having
+    replicas."""
     node = run.nodes[event.node]
     if not node.is_up or event.container not in node.store.replica_ids():
         return
@@ -303,7 +306,7 @@ def drop(run: DatanodeRun, event: Event) -> None:
 
 
 def rotten(dice: Random, way: str, path: Path) -> bytes:
-    """Return what is left of a file."""
+    """Return the damaged content of a file."""
     data = path.read_bytes()
     at = dice.randrange(len(data))
     match way:
@@ -326,7 +329,7 @@ def rot_tree(run: DatanodeRun, event: Event) -> None:
 
 
 def rot_tree_at(run: RunLog, node: DiskHost, container: int, seed: int) -> None:
-    """Change a bit of a tree file: it is then invalid, and no data is harmed."""
+    """Change a bit of a tree file. The tree is then invalid, and no data is harmed."""
     chunks = node.block_file(ContainerId(container), BlockId(1)).parent
     path = chunks.parent / "metadata" / f"{container}.tree"
     if path.is_file() and path.stat().st_size:

@@ -46,7 +46,7 @@ PLAIN: Final = Security(allow_plaintext=True)
 
 
 class Agent:
-    """The contents of a datanode's process."""
+    """The components of a datanode's process."""
 
     def __init__(self, node: "Datanode") -> None:
         self.leases = ContainerLeases(clock=node.clock)
@@ -182,7 +182,7 @@ class Datanode(DiskHost):
         return self.agent.reconciler.reconcile(container_id, peers)
 
     def drop(self, container_id: ContainerId, others: "Sequence[Datanode]") -> None:
-        """Delete a replica, naming others as holders."""
+        """Delete a replica. The other datanodes are named as having replicas."""
         assert self.agent is not None, f"{self.name} is down"
         peers = {
             other.name: Peer(other.address, timeouts=QUICK, security=PLAIN) for other in others

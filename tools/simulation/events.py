@@ -1,7 +1,7 @@
 """The events of a schedule, drawn from its seed: a list that can be printed and shortened.
 
-Each event has a seed of its own, so leaving one out does not change the others. Those of one burst
-run in parallel; between bursts dead processes are cleaned up, and the oracle checks.
+Each event has its own seed, so leaving one out does not change the others. The events of one burst
+run in parallel. Between bursts, dead processes are cleaned up and the oracle checks the promises.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,22 +28,22 @@ class Kind(StrEnum):
     CLOSE = "close"
     SCAN = "scan"
     RECONCILE = "reconcile"
-    DELETE = "delete"  # a block, by order
-    REPLICATE = "replicate"  # to a node without it
-    ROT = "rot"  # the medium changes what it holds of a block
+    DELETE = "delete"  # delete a block, by order
+    REPLICATE = "replicate"  # push a replica to a node without it
+    ROT = "rot"  # the medium changes the bytes of a block
     ROT_TREE = "rot_tree"
     ROT_ROW = "rot_row"  # the index loses the row of a block
     ROT_BENEATH = "rot_beneath"  # the same, and the page cache still has what was there
-    DROP = "drop"  # delete a replica, by order, because others have it
+    DROP = "drop"  # delete a replica, by order, because there are others
     LIE = "lie"  # the next writes are lost, cut short or changed on their way to the medium
     ERRORS = "errors"  # reads and writes fail, for a burst
     FLIPS = "flips"  # memory flips bits of what was read, for a burst
     SHORTAGE = "shortage"  # opening a file fails because no descriptor is left, for a burst
     CUT = "cut"  # cut the power after a number of disk operations
-    KILL = "kill"  # kill the process, likewise
+    KILL = "kill"  # kill the process after a number of disk operations
     DOWN = "down"  # a node is off for a burst
-    DEPART = "depart"  # an operator has a node leave service, or return to it
-    LEAVE = "leave"  # when all is quiet a node is off, and never comes back
+    DEPART = "depart"  # an operator orders a node to leave service, or to return to it
+    LEAVE = "leave"  # in the quiet phase a node is off, and never comes back
     WEATHER = "weather"  # change the network conditions
     CLOCK = "clock"  # a wall clock jumps, or drifts from now on
     SNAPSHOT = "snapshot"  # the state of the control plane is copied
@@ -69,7 +69,7 @@ DEATHS: Final = (Kind.CUT, Kind.CUT, Kind.KILL, Kind.LIE, Kind.ERRORS)  # in the
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event. `node` counts from 0; what the rest means depends on the kind."""
+    """An event. `node` counts from 0; the meaning of the other fields depends on the kind."""
 
     burst: int
     kind: Kind
@@ -114,24 +114,24 @@ class Shape:
     bursts: int = BURSTS
     containers: int = CONTAINERS
     faults: Mapping[Kind, int] = field(default_factory=lambda: FAULTS)
-    faults_a_burst: Sequence[int] = (0, 1, 1, 2, 3)  # one of these
+    faults_a_burst: Sequence[int] = (0, 1, 1, 2, 3)  # number of events: one of these
 
 
 WHOLE: Final = Shape()
 
 
 def some_of(faults: Mapping[Kind, int], dice: Random) -> dict[Kind, int]:
-    """Return about half of the kinds of faults, which replace the others.
+    """Return about half of the kinds of faults; the other kinds do not occur.
 
     This is swarm testing (Groce, Zhang, Eide, Chen and Regehr, ISSTA 2012): in a schedule with all
-    kinds of faults, one fault hides what another would have shown.
+    kinds of faults, one fault hides errors that another would have shown.
     """
     chosen = [kind for kind in faults if dice.random() < KEPT_ODDS]
     return {kind: faults[kind] for kind in chosen or [dice.choice(list(faults))]}
 
 
 def placed_on(container: int) -> list[int]:
-    """Return the nodes on which a container begins."""
+    """Return the nodes on which a container is first created."""
     return [(container + number) % NODES for number in range(COPIES)]
 
 
@@ -149,7 +149,7 @@ def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
 
 
 def draw_drops(seed: int, shape: Shape = WHOLE) -> list[Event]:
-    """Return the schedule of a seed, with orders to delete replicas while media lie."""
+    """Return the schedule of a seed, with orders to delete replicas while media lose data."""
     dice = Random(f"{seed} drops")
     events = draw(seed, shape)
     counts = {
@@ -176,9 +176,8 @@ def _drops(dice: Random, burst: int, container: int, count: int) -> list[Event]:
 
 
 def _ordeal(dice: Random, burst: int, blocks: dict[int, int], shape: Shape) -> list[Event]:
-    """Return damage, a repair of it and a death during the repair: chance alone seldom
-    draws that.
-    """
+    """Return damage, a repair of it and a death during the repair, because random events seldom
+    occur in this order."""
     container = dice.randrange(shape.containers)
     if burst - 2 * container <= YOUTH or not blocks[container] or dice.random() < CALM_ODDS:
         return []

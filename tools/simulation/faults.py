@@ -1,4 +1,4 @@
-"""Faults of disks and memory, operation by operation, as the events of a schedule say."""
+"""Faults of disks and memory, operation by operation, as the events of a schedule specify."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ FAILING: Final = frozenset({"write", "fsync", "create", "read", "rename"})
 
 @dataclass(slots=True)
 class CrashTrigger:
-    """The end of a process after a number of disk operations, by a kill or a power cut."""
+    """Ends a process after a number of disk operations, by a kill or a power cut."""
 
     left: int
     is_cut: bool
@@ -41,7 +41,7 @@ class SeededFaults(Faults):
     note: Callable[[str], None] = lambda _: None
 
     def before(self, what: str, path: str, life: ProcessLifetime) -> None:
-        """Let the process die, or the operation fail, if it is due."""
+        """End the process, or raise the error of the operation, if a fault is due."""
         for fuse in self.fuses.get(life.name, ()):
             fuse.left -= 1
         ended = [fuse for fuse in self.fuses.get(life.name, ()) if fuse.left <= 0]

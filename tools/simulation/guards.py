@@ -20,15 +20,16 @@ from tools.mutants import child, suite
 from tools.mutants.invariants import Guard, checks_of, guards_listed
 from tools.mutants.mutation import Mutant
 
-CHECKS_MAX: Final = 6  # per guard: those that surely remove it come first
-SCHEDULE_CPU_S: Final = 60.0  # one takes a second: a longer one never ends
-BUSY: Final = 50  # times the processor time: a slower one is blocked
+CHECKS_MAX: Final = 6  # changes per guard; those that surely remove it come first
+SCHEDULE_CPU_S: Final = 60.0  # a schedule takes one second: a longer one never ends
+BUSY: Final = 50  # times the CPU time: a slower one is blocked
 BROKEN: Final = ("Deadlock", "AssertionError")  # raised by broken promises inside the product
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The simulation's result without a check; `schedules` 0: nothing found in `lived` or more."""
+    """The simulation's result without a check. `schedules` 0 means that nothing was found in at
+    least `lived` schedules."""
 
     guard: str
     what: str
@@ -39,7 +40,7 @@ class Found:
 
 
 class SchedulesNotRun(Exception):
-    """Raised if schedules could not run at all, so that finding nothing means nothing."""
+    """Raised if schedules could not run at all, so that "nothing found" has no meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ class Trial:
 
 
 def guards(only: Sequence[str], without: str, trial: Trial, out: Path | None) -> int:
-    """Try the guards whose row contains a text of `only`; return 1 if nothing was found without
-    one.
+    """Try the guards whose row contains a text of `only`. Return 1 if the simulation finds nothing
+    although a guard is removed.
 
-    Raise SchedulesNotRun.
+    Raise SchedulesNotRun if no schedule could run.
     """
     found: list[Found] = []
     for guard in guards_listed():
@@ -72,10 +73,10 @@ def guards(only: Sequence[str], without: str, trial: Trial, out: Path | None) ->
 
 
 def _tried(guard: Guard, without: str, trial: Trial) -> Found:
-    """Remove the checks of a guard, one by one, until something is found.
+    """Remove the checks of a guard one by one, until the simulation finds a violation.
 
-    A change that cannot be imported, or that never ends, is skipped; if that is true for all,
-    something else is missing.
+    A change that cannot be imported, or that never ends, is skipped. If this is so for all changes,
+    the cause is something else.
     """
     name = f"{guard.path}:{guard.function}"
     mutants = [one for one in checks_of(guard) if without in one.key][:CHECKS_MAX]
@@ -96,14 +97,16 @@ def _tried(guard: Guard, without: str, trial: Trial) -> Found:
 
 
 def is_stumble(violation: str) -> bool:
-    """Return True if it only says that the changed code crashed."""
+    """Return True if a violation only says that the changed code crashed."""
     return violation.startswith("no crash") and not any(word in violation for word in BROKEN)
 
 
 def _lived_without(mutant: Mutant, trial: Trial) -> tuple[int, str]:
-    """Return how many schedules ran until a promise was broken, and which, "" if none was.
+    """Return how many schedules ran until a promise was broken, and which promise; "" if none was
+    broken.
 
-    Raise SchedulesNotRun. On a busy machine a second of processor time takes many.
+    Raise SchedulesNotRun if none could run. On a busy machine one second of CPU time takes many
+    seconds.
     """
     source = (suite.ROOT / mutant.path).read_text()
 

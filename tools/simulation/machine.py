@@ -1,4 +1,4 @@
-"""A host of a simulation: a disk, clocks, and the process that runs on it, if one does."""
+"""A host of a simulation: a disk, clocks, and at most one running process."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -57,11 +57,11 @@ class Machine(ABC):
 
     @abstractmethod
     def boot(self, life: ProcessLifetime) -> None:
-        """Start the process's contents. Raise SutureError."""
+        """Create the components of the process. Raise SutureError if that fails."""
 
     @abstractmethod
     def shut(self) -> None:
-        """Stop it like an operator."""
+        """Stop the process as an operator does."""
 
     @abstractmethod
     def forget(self) -> None:
@@ -84,7 +84,8 @@ class Machine(ABC):
             fiber.lives.pop()
 
     def start(self) -> bool:
-        """Start a process, which runs its recovery; return True if it serves. It may die."""
+        """Start a process, which recovers its state; return True if it then serves. It may die
+        during the start."""
         assert self.life is None, f"{self.name} runs already"
         life = self.life = ProcessLifetime(self.name)
         self.start_count += 1
@@ -100,16 +101,17 @@ class Machine(ABC):
         return True
 
     def kill(self) -> None:
-        """Kill the process. Its fibers end at their next step; then call `bury`."""
+        """Kill the process. Its fibers end at their next step. Call `bury` after that."""
         if self.life is not None:
             self.life.is_dead = True
 
     def is_still(self) -> bool:
-        """True if no fiber works for the dead process any more."""
+        """True if no fiber runs code of the dead process any more."""
         return not any(self.life in fiber.lives for fiber in self.scheduler.fibers)
 
     def bury(self, dice: Random | None) -> None:
-        """Clean up after the process; with `dice`, the power was cut."""
+        """Clean up after the process. With `dice`, the power was cut, and unsynced data is lost by
+        chance."""
         assert self.life is not None, "nothing died"
         self.scheduler.block(self.is_still)
         self.forget()
@@ -119,7 +121,7 @@ class Machine(ABC):
             self.disk.cut(dice)
 
     def stop(self) -> None:
-        """Stop it like an operator."""
+        """Stop the process as an operator does."""
         if self.is_up:
             try:
                 with self.running():

@@ -1,16 +1,16 @@
 """The expected state, from clients' answers and injected damage, and the promises to check.
 
-The oracle knows each block's bytes, which datanodes acknowledged it, and whose medium was harmed
-since. It reads the files themselves, never through product code.
+The oracle knows each block's bytes, which datanodes acknowledged it, and which media were harmed
+since. It reads the files itself, never through product code.
 
-    I1, I2   what a datanode acknowledged, or had whole, it has: unless its medium was harmed,
-             or the delete was ordered
-    I3       nothing is called corrupt on a medium that was not harmed
-    I5       what was deleted stays deleted, generations only grow
-    I10      after quiet all replicas are equal and whole
+- I1 and I2: a datanode has each block that it acknowledged or had intact, unless its medium was
+  harmed or the delete was ordered.
+- I3: no finding reports corruption on a medium that was not harmed.
+- I5: deleted blocks do not reappear, and generations only grow.
+- I10: after the quiet phase all replicas are equal and intact.
 
-A medium is harmed only if another datanode has the block whole: the loss of all copies is no fault
-of the product.
+A medium is harmed only if another datanode has the block intact, because the loss of all copies
+would not be a fault of the product.
 """
 
 from abc import abstractmethod
@@ -49,7 +49,7 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class Truth:
-    """A block."""
+    """The expected content and state of a block."""
 
     data: bytes
     is_deleted: bool = False
@@ -69,8 +69,8 @@ class Oracle:
     generations: dict[tuple[str, int], int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     leaving: set[tuple[str, int]] = field(default_factory=set)  # replicas that may be gone
-    counts_copies: bool = False  # whether replicas are deleted, of which one must stay
-    keeps_replicas: bool = True  # False if replicas are deleted as a whole and made again
+    counts_copies: bool = False  # True if replicas are deleted, of which one must remain
+    keeps_replicas: bool = True  # False if whole replicas are deleted and made again
 
     # Events.
 
@@ -84,15 +84,14 @@ class Oracle:
         self.blocks[container, block].is_whole_somewhere = True
 
     def mended(self, place: Held) -> None:
-        """Record that a datanode reports a repair of a block: if it is whole now, it must
-        stay so.
-        """
+        """Record that a datanode reports a repair of a block. If the block is intact now, it must
+        remain so."""
         if (place.container, place.block) in self.blocks and self.is_whole(place):
             self.held.add(place)
             self.harmed.discard(place)
 
     def drops(self, node: str, container: int) -> None:
-        """Record that a datanode is to delete its replica, which no longer counts."""
+        """Record that a datanode is ordered to delete its replica, which no longer counts."""
         self.leaving.add((node, container))
         self.counts_copies = True
 
@@ -118,7 +117,7 @@ class Oracle:
         return truth is not None and truth.is_deleted
 
     def may_harm(self, place: Held) -> bool:
-        """Return True if another datanode has the block whole on its medium."""
+        """Return True if another datanode has the block intact on its medium."""
         return any(
             other.node != place.node and other not in self.harmed and self._is_lasting(other)
             for other in self.held
@@ -154,7 +153,8 @@ class Oracle:
         return self.is_whole(place) and self._node(place.node).disk.is_settled(self.path(place))
 
     def look(self, where: str) -> None:
-        """Check what must always hold. No process may be in the middle of a change."""
+        """Check the promises that must hold at any time. No process may be in the middle of a
+        change."""
         for place in sorted(self.held):
             truth = self.blocks[place.container, place.block]
             if truth.is_deleted or place[:2] in self.leaving:
@@ -233,15 +233,14 @@ class Oracle:
                 self._violated("I3", f"{where}: {node} calls corrupt what is whole: {finding}")
 
     def converged(self) -> None:
-        """Check what must hold after quiet."""
+        """Check the promises of the quiet phase."""
         for container in sorted({container for container, _ in self.blocks}):
             for what in self.differences(ContainerId(container)):
                 self._violated("I10", f"after quiet {what}")
 
     def differences(self, container_id: ContainerId) -> Iterator[str]:
-        """Yield the reasons why a container's replicas, which are all up, are not whole, equal and
-        without findings.
-        """
+        """Yield the reasons why a container's replicas are not intact, equal and without findings.
+        All their datanodes must be up."""
         for (container, block), truth in self.blocks.items():
             if container == container_id and truth.is_whole_somewhere and not truth.is_deleted:
                 yield from self._missing(container_id, block)
@@ -268,14 +267,15 @@ class Oracle:
                 yield f"{node.name} has not block {block} of container {container_id}"
 
     def _has_replica(self, node: DiskHost, container_id: ContainerId) -> bool:
-        """Return True if a replica exists and stays: one whose delete has begun is gone."""
+        """Return True if a replica exists and remains. A replica whose delete has begun counts as
+        gone."""
         if container_id not in node.store.replica_ids():
             return False
         is_leaving = (node.name, container_id) in self.leaving
         return not is_leaving or node.store.replica(container_id).state is not ReplicaState.DELETED
 
     def crashed(self, where: str, error: BaseException) -> None:
-        """Record an exception that no product code may raise."""
+        """Record an exception that product code must never raise."""
         self._violated("no crash", f"{where}: {type(error).__name__}: {error}")
 
     def _violated(self, law: str, what: str) -> None:

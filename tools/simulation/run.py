@@ -18,7 +18,7 @@ from tools.simulation.simulated_os.fibers import Fiber
 from tools.simulation.stage import ScheduleRun
 
 QUIET_ROUNDS: Final = 3
-BREAKER_S: Final = 700.0  # a host with bad reads is not trusted for this long
+BREAKER_S: Final = 700.0  # time for which a host with bad reads is not trusted
 
 
 class Run(ScheduleRun):
@@ -35,7 +35,7 @@ class Run(ScheduleRun):
         self.held_by: dict[int, set[str]] = defaultdict(set)
 
     def holders(self, event: Event) -> set[str]:
-        """Return the datanodes that were given an event's container."""
+        """Return the datanodes that have a replica of the event's container by order."""
         begun = {self.nodes[number].name for number in placed_on(event.container)}
         return begun | self.held_by[event.container]
 
@@ -59,14 +59,14 @@ class Run(ScheduleRun):
         self.scheduler.block(lambda: len(self.scheduler.fibers) == 1)
 
     def settle(self) -> None:
-        """Do what the control plane would order, long after the last memory fault."""
+        """Do what a control plane would order, long after the last memory fault."""
         self.scheduler.sleep(BREAKER_S)
         self._finish_drops()
         for container in sorted({container for container, _ in self.oracle.blocks}):
             self._settle(ContainerId(container))
 
     def _finish_drops(self) -> None:
-        """Order deletes again that failed half way."""
+        """Order the deletes of replicas again that failed half-way."""
         for node in self.nodes:
             if node.agent is None:  # a failed start is reported at the end
                 continue
@@ -82,9 +82,9 @@ class Run(ScheduleRun):
                         node.drop(owner, [])
 
     def _finish_deletes(self, container_id: ContainerId) -> None:
-        """Order deletes again that no remaining datanode received, like a control plane until all
-        have confirmed; if one has received it, the others must learn it from that one.
-        """
+        """Order deletes of blocks again that no remaining datanode received, as a control plane
+        does until all have acknowledged. If one datanode has received the delete, the others must
+        get it from that datanode."""
         having = self._having(container_id)
         with self.kernel.quiet():
             buried = {
@@ -113,7 +113,7 @@ class Run(ScheduleRun):
                     node.reconcile(container_id, others)
             if self._is_settled(container_id):
                 break
-        self._scan_all(container_id)  # the last repairs must not be called corrupt
+        self._scan_all(container_id)  # scans must not report the last repairs as corrupt
 
     def _scan_all(self, container_id: ContainerId) -> None:
         for node in self._having(container_id):
@@ -121,9 +121,8 @@ class Run(ScheduleRun):
                 node.scan(container_id)
 
     def _is_settled(self, container_id: ContainerId) -> bool:
-        """Return True if a container's replicas are whole and equal, so that more rounds would do
-        nothing.
-        """
+        """Return True if a container's replicas are intact and equal, so that more rounds would
+        change nothing."""
         if not all(node.is_up for node in self.nodes):
             return False
         with self.kernel.quiet():

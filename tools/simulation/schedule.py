@@ -24,14 +24,14 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are ma
 LED_EVERY: Final = 10  # one of this many seeds has a control plane
 CODED_EVERY: Final = 40  # one of this many seeds writes erasure-coded keys under its control plane
 CODED_AT: Final = 30
-DROPS_AT: Final = 5  # these have orders to delete whole replicas
-SWARM_FROM: Final = 10_000_000  # this and later seeds: short, with some kinds of faults
-SWARM_A_BURST: Final = (0, 1, 2, 3)  # faults: one of these numbers
-STEPS_MIN: Final = 1_000  # of a whole schedule
+DROPS_AT: Final = 5  # schedules of these seeds delete whole replicas by order
+SWARM_FROM: Final = 10_000_000  # this seed and later ones: short, with some kinds of faults
+SWARM_A_BURST: Final = (0, 1, 2, 3)  # number of faults: one of these
+STEPS_MIN: Final = 1_000  # length of a whole schedule
 
 
 def is_led(seed: int) -> bool:
-    """Return True if a control plane leads whole agents in the schedule of a seed."""
+    """Return True if the schedule of a seed has a control plane and whole agents."""
     return seed % LED_EVERY == 0
 
 
@@ -76,8 +76,8 @@ def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool =
     root = Path(
         tempfile.mkdtemp(prefix="suture-simulation-", dir=MEMORY if MEMORY.is_dir() else None)
     )
-    gc.freeze()  # imported modules and rests of earlier schedules are not examined again
-    gc.disable()  # otherwise abandoned generators would run at unpredictable moments
+    gc.freeze()  # not to examine imported modules and objects of earlier schedules again
+    gc.disable()  # otherwise abandoned generators would run at unpredictable times
     told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # generators of dead processes
     stage: ScheduleRun | None = None
     try:
@@ -86,7 +86,7 @@ def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool =
         return stage.live(chosen, STEPS_MIN if events is None else 0)
     finally:
         del stage
-        gc.collect()  # here, where objects that end now have no effect
+        gc.collect()  # at this point, objects that end have no effect
         gc.enable()
         sys.unraisablehook = told
         shutil.rmtree(root, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Minimises a schedule with a violation: leaves out events as long as the violation remains.
 
-Halves first, then quarters, down to single events (Zeller and Hildebrandt's delta debugging). The
-same promise must be broken, in whatever words.
+It leaves out halves first, then quarters, down to single events (the delta debugging of Zeller and
+Hildebrandt). The remaining violation must be of the same promise; its text may differ.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,8 @@ TRIES_MAX: Final = 400
 def shrunk(
     seed: int, events: Sequence[Event], *, tell: Callable[[str], object] = lambda _: None
 ) -> list[Event] | None:
-    """Return few events that break the same promise as the schedule; None if it breaks none."""
+    """Return few events that break the same promise as the schedule; None if the schedule breaks
+    none."""
     laws = _broken(seed, events)
     if not laws:
         return None

@@ -1,4 +1,4 @@
-"""The common basis of all schedules: the machines, the faults, and the oracle."""
+"""The common base of all schedules: the machines, the faults, and the oracle."""
 
 import gc
 import hashlib
@@ -74,10 +74,10 @@ class ScheduleRun(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Make replicas equal, once there are no more faults."""
+        """Make replicas equal, after the last fault."""
 
     def finished(self) -> None:
-        """Check what can only be checked while all machines are up."""
+        """Check the promises that can only be checked while all machines are up."""
         self.count("lived to the end")
 
     def surroundings(self) -> AbstractContextManager[None]:
@@ -106,7 +106,8 @@ class ScheduleRun(ABC):
     def live(self, events: Sequence[Event], steps_min: int = 0) -> Result:
         """Run all events; return the result.
 
-        If that took fewer steps, all machines are restarted until it has taken `steps_min`.
+        If they took fewer steps than `steps_min`, restart all machines until that number is
+        reached.
         """
         with (
             self.kernel.installed(),
@@ -137,7 +138,7 @@ class ScheduleRun(ABC):
         return result
 
     def start(self, node: Machine) -> None:
-        """Start a machine; if it dies meanwhile, clean up and try again."""
+        """Start a machine. If it dies during the start, clean up and try again."""
         for _ in range(STARTS_MAX):
             if node.life is not None:
                 self._bury(node)
@@ -218,7 +219,7 @@ class ScheduleRun(ABC):
 
     @contextmanager
     def judged(self, what: str) -> Iterator[None]:
-        """Accept the errors that a call may raise; any other is a bug."""
+        """Accept the errors that a call may raise. Any other exception is recorded as a bug."""
         try:
             yield
         except (SutureError, CallFailed) as error:
@@ -234,7 +235,8 @@ class ScheduleRun(ABC):
     # The quiet end.
 
     def _quiet(self, steps_min: int) -> None:
-        """Stop all faults: all machines are up, and do what the control plane would order."""
+        """The quiet phase: stop all faults, start all machines, and do what the control plane would
+        order."""
         self.where = "quiet"
         self.note("== quiet")
         self.network.weather = NetworkConditions()
@@ -260,16 +262,15 @@ class ScheduleRun(ABC):
                 self.oracle.crashed(self.where, RuntimeError(f"does not start: {names}"))
 
     def _start_again(self) -> bool:
-        """Stop and restart all machines; return True if they serve. Whole replicas must
-        stay whole.
-        """
+        """Stop and restart all machines; return True if they serve. Intact replicas must remain
+        intact."""
         for node in self.machines:
             node.stop()
             self.start(node)
         return all(node.is_up for node in self.machines)
 
     def _abandon(self) -> None:
-        """End all fibers in whatever state."""
+        """End all fibers, whatever they are doing."""
         self.faults.fuses.clear()
         for node in self.machines:
             node.kill()

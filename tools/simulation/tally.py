@@ -1,4 +1,4 @@
-"""The table of all runs of schedules and their findings: each run adds its row.
+"""The table of all runs of schedules and their findings. Each run adds a row.
 
 A row names a commit, so that its seeds can be run again.
 """

@@ -34,7 +34,7 @@ SCM_SETTINGS: Final = {
     "heal_after_ms": 3_000,
     "reconcile_cooldown_ms": 10_000,
 }
-"""Shortens minutes to seconds; an absent datanode is not given up."""
+"""Options that shorten minutes to seconds. An absent datanode is not given up."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from scm.state.history.interval_samples import NEVER_VERIFIED, NOTHING_TO_VERIFY
 from suture.observe.terminal_escape import short_id
 
 GONE: Final = OpState.DECOMMISSIONED
-"""No replica is expected of such a node, and it may be switched off."""
+"""State of a node of which no replica is expected, and which may be switched off."""
 
 
 def is_silent(view: NodeView) -> bool:

@@ -57,9 +57,9 @@ class CommandProgress:
         self._started_at_s = now_s
         self._portions: deque[CompletedWork] = deque()
         self.done: Counter[tuple[str, str]] = Counter()
-        """By kind and result, since the start."""
+        """Number of commands since the start, by kind and result."""
         self.moved_bytes: Counter[str] = Counter()
-        """By kind, since the start."""
+        """Bytes moved since the start, by kind."""
 
     def note(self, outcome: CommandOutcome, now_s: float) -> None:
         """Count one command that a datanode answered."""

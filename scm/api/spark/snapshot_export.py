@@ -36,12 +36,12 @@ OWN_RULES: Final = (
     "enough_copies",
     "most_copies",
 )
-"""Rules that options say."""
+"""Parameters of the rules that options set."""
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-"""What a column holds at most. A datanode that says more, which none can mean, costs the cluster
-no snapshot: it is written as the most there is."""
+"""The highest number that a column can hold. If a datanode reports a higher number, which must be
+wrong, this number is written instead, so that the snapshot can be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +67,23 @@ class SnapshotData:
     pending: Sequence[PendingOp]
     suppressed: frozenset[int] = frozenset()
     states: HealthStates = NOT_KNOWN
-    """Health states as the control plane found them."""
+    """Health states of containers as of the control plane's last checks."""
     rules: Rules = field(default_factory=Rules)
-    """By which they were found."""
+    """Parameters of the rules for these checks."""
     containers_with_unacknowledged_deletes: frozenset[int] = frozenset()
-    """Containers with deletes that some holder has not received."""
+    """Containers with deletes that some datanode with a replica has not acknowledged."""
     barred_nodes: frozenset[str] = frozenset()
-    """Datanodes that are ordered nothing about replicas."""
+    """Datanodes to which no commands about replicas are sent."""
     barred: frozenset[tuple[int, str]] = frozenset()
-    """Replicas of which nothing is ordered, by container and datanode."""
+    """Replicas for which no commands are sent, by container and datanode."""
     healable_holders: frozenset[tuple[int, str]] = frozenset()
     """Bad replicas that a repair may still heal."""
     acknowledged: Mapping[int, int] = field(default_factory=dict)
-    """Last acknowledged commit of each container, because a key needs it."""
+    """Last acknowledged commit of each container: the last commit that a key needs or needed."""
     keys: Iterable[Key] = ()
     at_risk: Collection[int] = ()
-    """Containers that are lost or at risk: the first keys with blocks in them are named."""
+    """Containers that are lost or at risk. The snapshot names the first keys with blocks in
+    them."""
 
 
 @dataclass(frozen=True, slots=True)

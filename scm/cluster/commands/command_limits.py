@@ -49,10 +49,11 @@ assert len(_ORDER) == len(CommandKind)
 OF_THE_NODE: Final = frozenset(
     {CommandKind.SET_OPERATIONAL_STATE, CommandKind.REREGISTER, CommandKind.REFRESH_VOLUME_USAGE}
 )
-"""Commands that a datanode of another layout may receive: none that touches a replica."""
+"""Commands that a datanode of another layout version may receive: they concern no replica."""
 
 HARMLESS: Final = OF_THE_NODE | {CommandKind.CLOSE}
-"""Commands that may be sent in safe mode: none that copies, changes or deletes a replica's data."""
+"""Commands that may be sent in safe mode: they do not copy, change or delete the data of a
+replica."""
 
 
 def limit(

@@ -19,12 +19,13 @@ from suture.errors import Code
 
 _OF_A_REPLICA: Final = frozenset({CommandKind.REPLICATE, CommandKind.DELETE, CommandKind.RECONCILE})
 _OF_OTHERS: Final = frozenset({Code.NOT_PROVEN})
-"""Failures that say nothing against the replica: those who were to prove that they have it did
-not. One that is excluded for that would be kept from where it is the last whole one."""
+"""Failures that are no evidence against the replica: the datanodes that had to prove that they have
+its data did not do so. If the replica were excluded for that, it might be the last whole one and
+yet not be copied."""
 
 HOLD_REST_MS: Final = 3_600_000
-"""After so long an excluded replica gets another chance: what failed may have been the network, and
-it may be the last whole one."""
+"""After this time an excluded replica is tried again. The cause may have been the network, and the
+replica may be the last whole one."""
 
 _log = structlog.get_logger("suture.scm")
 

@@ -44,7 +44,7 @@ OP_WORDS: Final = {
     entities.CommandKind.REPLICATE: "ADD",
     entities.CommandKind.RECONSTRUCT: "ADD",
 }
-"""The judge's words for pending commands; others are not about a replica."""
+"""The judge's words for pending commands; commands of other kinds do not concern a replica."""
 
 _STATES: Final = {word: code for code, word in enumerate(CONTAINER_STATES)}
 _REPLICA_STATES: Final = np.array([REPLICA_STATES.index(state) for state in ReplicaState])

@@ -15,7 +15,7 @@ class HealthStates:
 
     unhealthy: Mapping[int, HealthState]
     judged: ContainerBitmap
-    """Containers about which nothing changed since their last look."""
+    """Containers that have not changed since their last check."""
 
     def of(self, container_id: int) -> str | None:
         """Return the health state as a word. Return None if it is unknown because the container
@@ -38,7 +38,8 @@ AT_RISK: Final = frozenset(
         HealthState.QUASI_CLOSED_STUCK_MISSING,
     }
 )
-"""Of a container so called no whole replica is known, or not of its last commits."""
+"""States of containers without any known whole replica, or without one that has the last
+commits."""
 
 
 class UnhealthyContainers(dict[int, HealthState]):

@@ -26,7 +26,7 @@ class ReplicationQueue:
         """`has_room` returns True if a datanode may get more work of this kind now."""
         self._has_room = has_room
         self.found: dict[int, tuple[int, int]] = {}
-        """By container: its weight, the smallest is the most urgent, and how often it was tried."""
+        """By container: its weight (the smallest is the most urgent), and the number of tries."""
         self._order: list[tuple[int, int]] = []  # a heap; entries that differ from `found` are void
         self._chosen: list[int] = []  # by the last step: unordered until the next
         self._datanodes: dict[int, tuple[str, ...]] = {}  # that were all busy at the last try

@@ -27,14 +27,14 @@ ROW: Final = np.dtype(
         *replica_rows.REPLICA_NUMBERS,
     ]
 )
-"""A replica in memory, as numpy reads it; the words are numbers of words, and `nothing` is there so
-that all of it is words of 8 bytes."""
+"""A replica in memory, as numpy reads it. Words are stored as numbers. `nothing` pads the row to a
+multiple of 8 bytes."""
 assert ROW.itemsize % 8 == 0
 DATANODE_AT: Final[int] = ROW.fields["datanode"][1]  # type: ignore[index]
 NUMBERS_AT: Final[int] = ROW.fields["state"][1]  # type: ignore[index]
 _PLAIN: Final = np.dtype((np.void, ROW.itemsize))
 NOBODY: Final = 0
-"""The place of no row."""
+"""The slot that no row uses."""
 
 Rows = NDArray[Any]
 Slots = NDArray[np.int64]

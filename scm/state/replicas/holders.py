@@ -17,7 +17,7 @@ from scm.state.replicas.arena import NOBODY, Slots
 
 DENSE_MIN: Final = 1 << 20
 DENSE_FACTOR: Final = 8
-"""An id below so many times the replicas there are is found in an array."""
+"""A container id lower than this factor times the number of replicas is found in an array."""
 
 Ids = NDArray[np.int64]
 

@@ -43,9 +43,9 @@ _KEPT: Final = (
     *COLUMNS[_REPORTED_AT:],
 )
 REPLICA_NUMBERS: Final = tuple((c.name, c.type.replace("<", ">")) for c in _KEPT)
-"""The numbers of a packed replica as numpy reads them: name and type."""
+"""Name and numpy type of each number of a packed replica."""
 REPLICA_HEAD: Final = np.dtype([("checksum", ">u4"), ("container_id", ">u8"), *REPLICA_NUMBERS])
-"""The row of a replica before its names, as numpy reads it."""
+"""The part of a replica's row before its strings, as a numpy type."""
 _LETTERS: Final = {"|u1": "B", "<u8": "Q"}
 _NUMBERS: Final = struct.Struct(">" + "".join(_LETTERS[c.type] for c in _KEPT))
 _PLACES: Final = {c.name: i for i, c in enumerate(_KEPT)}

@@ -33,7 +33,7 @@ _WORDS: Final = struct.Struct("<4I")
 _ID: Final = struct.Struct("<q")
 _END: Final = b"\0"  # ends a datanode's id in a key: it is in no id, and it sorts first
 NO_WORD: Final = 0
-"""The number that stands for no word, such as the error of a replica without one."""
+"""The number of the empty word, for instance the error of a replica without an error."""
 _COPY_AT_ONCE: Final = 1_024  # rows of a snapshot that are decoded together
 
 UNSETTLED_STATES: Final = frozenset(
@@ -74,7 +74,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled: set[int] = set()
         self.recovering_count = 0
         self.touched: set[int] = set()
-        """Containers whose replicas changed since `scm.api.health_totals` took these."""
+        """Containers whose replicas changed since `scm.api.health_totals` last cleared this set."""
 
     def get(self, key: tuple[int, str]) -> Replica | None:
         """Return one datanode's replica of a container; None if it has reported none."""

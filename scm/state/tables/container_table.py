@@ -35,7 +35,8 @@ class ContainerTable(Table[int, Container]):
         self.states: Counter[ContainerState] = Counter()
         """Number of containers in each state."""
         self.touched: set[int] = set()
-        """Containers that were set or removed since `scm.api.health_totals` took these."""
+        """Containers that were set or removed since `scm.api.health_totals` last cleared this
+        set."""
         self.wanted = WantedCounts()
 
     def _take_in_rows(self, rows: Sequence[bytes]) -> None:

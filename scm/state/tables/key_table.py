@@ -25,9 +25,10 @@ class KeyTable(Table[str, Key]):
         self._blocks_in: dict[int, int] = {}
         self._last_bcsids: dict[int, int] = {}
         self._loose: set[int] = set()
-        """Containers of which the last commit that a key needed is needed no more."""
+        """Containers whose last commit that a key needed is no longer needed by any key."""
         self.touched: set[int] = set()
-        """Containers of whose blocks keys need others since `scm.api.health_totals` took these."""
+        """Containers in which keys need other blocks since `scm.api.health_totals` last cleared
+        this set."""
 
     def _take_in(self, values: Sequence[Key]) -> None:
         """Load values from disk in any order; they are sorted at the end."""

@@ -21,12 +21,13 @@ class PendingTable(Table[int, PendingCommand]):
         self._by_node: dict[str, dict[int, None]] = {}
         self._by_target: dict[tuple[CommandKind, int, str], int] = {}
         self.by_container: dict[int, set[int]] = {}
-        """The commands about each container about which there is one."""
+        """The ids of the commands about each container."""
         self._adds: dict[str, set[int]] = {}
         self.kinds: Counter[CommandKind] = Counter()
         """Number of commands of each kind."""
         self.add_count = 0
-        """Replicas on their way in the whole cluster, all targets of a reconstruction counted."""
+        """Number of replicas being made in the cluster; a reconstruction counts each of its
+        targets."""
 
     def apply(self, key: int, value: PendingCommand | None) -> PendingCommand | None:
         """Set or remove a command, and update the indexes."""

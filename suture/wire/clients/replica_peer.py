@@ -138,7 +138,7 @@ class ShardPeer(ReplicaPeer, Protocol):
 
 
 DialShard: TypeAlias = Callable[[ShardLocation], ShardPeer]
-"""Returns a datanode of a reconstruction by its address."""
+"""Returns the datanode of a reconstruction that has this shard."""
 
 
 @runtime_checkable

@@ -40,7 +40,8 @@ _PLAIN_NAME: Final = re.compile(r"|[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 REPLICA_INDEX_MAX: Final = NUMBERS["replica_index"].high
 NAME_CHARS_MAX: Final = 255  # ids, addresses, states: the limit of file names
 UNSTATED: Final = cast(ChecksumType, None)
-"""In a chunk to be written, it makes the store compute CRC32C. Never in a recorded chunk."""
+"""Checksum type of a chunk to be written: the store must compute CRC32C. A recorded chunk never has
+it."""
 
 # Enums are open: any number may arrive.
 STATES: Final = {pb.ReplicaState.Value(state): state for state in ReplicaState}

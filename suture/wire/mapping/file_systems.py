@@ -28,7 +28,7 @@ import pyarrow.fs as pafs
 from suture.errors import Code, RefusedError
 
 SAME: Final = {"s3a": "s3", "s3n": "s3"}
-"""Hadoop's schemes, with their names here."""
+"""Hadoop's names of schemes, mapped to the names used in this module."""
 
 LOCAL: Final = "file"
 

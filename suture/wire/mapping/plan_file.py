@@ -13,7 +13,8 @@ from suture.wire.v1 import scm_pb2
 UINT64 = 2**64
 
 PLAN_ORDER: Final = [(name, "ascending") for name in ("priority", "container_id", "action")]
-"""Order of the rows: most urgent first; equal plans have equal orders."""
+"""Order of the rows: the most urgent first. The order is total, so equal plans have equal
+orders."""
 
 ROWS_PER_PAGE: Final = 5_000  # in one message; a row takes kilobytes, twice
 
@@ -21,7 +22,7 @@ SCAN: Final = "scan"  # no SCM command: the applying process calls the datanode
 
 
 TABLES_BESIDE: Final = 3
-"""First version of the result whose tables are beside the run, not in it."""
+"""First version of the result in which the tables are in directories beside the run's directory."""
 
 TEXT_BYTES_MAX: Final = 64 * 1024**2
 """Limit of a run's JSON, which has about 100 bytes per datanode."""
@@ -41,7 +42,7 @@ class FinishedRun:
     path: str
     manifest: dict[str, Any]
     attempt: str = ""
-    """The attempt with the rows of the run: its directory in those of the tables."""
+    """The attempt whose rows belong to the run; each table has a directory per attempt."""
 
     @classmethod
     def opened(cls, name: str) -> "FinishedRun":

@@ -69,7 +69,7 @@ COLUMNS: Final = (
 """Numbers besides the id. In `Columns` a state and an algorithm are indexes of their words."""
 
 WORDS: Final = ("origin", "volume", "error")
-"""Columns of indexes into a list of words, whose first is empty."""
+"""Names of columns that contain indexes into a list of words; the first word is empty."""
 _WORD_FIELDS: Final = ("origin_datanode_id", "volume_id", "load_error")
 
 _PLAIN: Final = tuple(c for c in (ID, *COLUMNS) if c.field and "." not in c.field)

@@ -35,7 +35,7 @@ class ProcessFaults:
     is_healthy: Callable[[], bool]
     counts: Counter[str] = field(default_factory=Counter)
     returned_s: list[float] = field(default_factory=list)
-    """Return times, on the monotonic clock, of processes that may have been counted as dead."""
+    """Return times, on the monotonic clock, of processes that the SCM may have considered dead."""
 
     def run(self) -> None:
         """Inject one fault after the other, each when all processes are healthy again."""

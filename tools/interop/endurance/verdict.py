@@ -47,20 +47,21 @@ class ClusterInspector:
     replicas: dict[int, dict[str, Replica]] = field(default_factory=dict)
     kinds: dict[int, str] = field(default_factory=dict)
     stuck: list[int] = field(default_factory=list)
-    """QUASI_CLOSED with three replicas, which Ozone's replication manager calls stuck: where all of
-    them come from one of the three that clients wrote to, it cannot know what the others had, and
-    leaves them so. Their roots, keys and blocks are judged as those of all."""
+    """QUASI_CLOSED containers with three replicas, which Ozone's replication manager calls stuck.
+    All their replicas come from one of the three datanodes to which clients wrote. The manager
+    cannot know what the other two had, and leaves the containers in this state. Their roots, keys
+    and blocks are judged like those of others."""
     empty: list[int] = field(default_factory=list)
-    """Without a key and without a replica: nobody is left who could be told to delete one, and the
-    replication manager counts them as EMPTY for ever."""
+    """Containers without a key and without a replica. No datanode can be ordered to delete one, and
+    the replication manager counts them as EMPTY for ever."""
     hollow: list[int] = field(default_factory=list)
-    """Coded, without a key, and with too few shards to make the others: a client had written chunks
-    to some of its datanodes when it found another dead, and committed nothing. The SCM calls it
-    MISSING, and nobody acknowledges its deletes."""
+    """Erasure-coded containers without a key and with too few shards to rebuild the others. A
+    client wrote chunks to some of the datanodes, found another one dead, and committed nothing. The
+    SCM calls such a container MISSING, and no datanode acknowledges its deletes."""
     miscounted: int = 0
-    """How far below none the SCM counts deletes that are not acknowledged: it keeps a sum of them
-    apart from themselves, and one that was killed counts some as done twice. What is really left of
-    deleted keys is looked for at every replica."""
+    """Absolute value of the SCM's count of unacknowledged deletes if it is negative. The SCM stores
+    this sum separately from the deletes, and an SCM that was killed counts some of them as done
+    twice. What really remains of deleted keys is searched for in every replica."""
     woken: int = 0  # SCM restarts needed to continue deletes
 
     # settling

@@ -1,13 +1,14 @@
-"""Models what a disk would hold after a power cut, beside the files that programs see.
+"""Models the content of a disk after a power cut, besides the files that programs see.
 
-    files below the root (tmpfs)       what a running process reads: the page cache
-    Inode.durable, Directory.entries   what was synced: survives whatever happens
-    Inode.pending, Disk.renames        what was done since: each part survives, or does not
+    files below the root (tmpfs)       the page cache, which running processes read
+    Inode.durable, Directory.entries   synced data, which survives a power cut
+    Inode.pending, Disk.renames        unsynced changes; each part survives or not
 
-An unsynced write arrives whole, in part (sector by sector) or not at all, whatever came after it.
-Each change of a name is independent: only later changes of the same name wait for it. A rename is
-one change. Only a sync orders names after bytes. That is weaker than ext4 or XFS, so code that is
-right here is right there. An LMDB index is durable as a whole at each commit.
+An unsynced write survives completely, in part (sector by sector) or not at all, independent of
+later writes. Each change of a name is independent, except that later changes of the same name wait
+for it. A rename is one change. Only a sync orders names after bytes. These guarantees are weaker
+than those of ext4 or XFS, so code that is correct in the simulation is correct on them. An LMDB
+index is durable as a whole at each commit.
 """
 
 import os
@@ -24,7 +25,8 @@ INDEX_FILE: Final = "data.mdb"
 
 @dataclass(slots=True)
 class Write:
-    """Written, unsynced bytes; `data` None: the file was truncated or extended to `at`."""
+    """Unsynced bytes of a write. `data` None means that the file was truncated or extended to
+    `at`."""
 
     at: int
     data: bytes | None
@@ -40,7 +42,8 @@ class Inode:
     is_dead: bool = False  # and cannot be read
 
     def medium(self) -> bytes:
-        """Return what a read past the page cache gives; pending writes are written first."""
+        """Return the bytes that a read past the page cache returns. Pending writes are written
+        first."""
         content = self.durable
         for write in self.pending:
             content = applied(content, write)
@@ -53,7 +56,8 @@ class Inode:
         self.pending.clear()
 
     def survivors(self, dice: Random, odds: float) -> bytes:
-        """Return what is left after a power cut: each sector of pending writes by chance."""
+        """Return the content after a power cut. Each sector of a pending write survives by
+        chance."""
         content = self.durable
         for write in self.pending:
             if write.data is None:
@@ -79,7 +83,7 @@ Entry = Inode | Directory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NameChange:
-    """Names that changed together: directory, name, and new target."""
+    """Changes of names that happened together: directory, name, and new target."""
 
     slots: tuple[tuple[Directory, str, Entry | None], ...]
 
@@ -97,7 +101,7 @@ class NameChange:
 
 
 class Disk:
-    """A volume: its files below `root`, and what of them is durable."""
+    """A volume: its files below `root`, and the durable part of them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -139,7 +143,7 @@ class Disk:
         inode.settle()
 
     def sync_directory(self, directory: Directory) -> None:
-        """Make the names in a directory durable, with the changes they depend on."""
+        """Make the names in a directory durable, together with the changes on which they depend."""
         needed: set[tuple[int, str]] = set()
         chosen: list[NameChange] = []
         for change in reversed(self.changes):
@@ -192,7 +196,7 @@ class Disk:
         inode.durable, inode.is_hidden, inode.is_dead = data, True, is_dead
 
     def bytes_of(self, path: Path) -> bytes:
-        """Return a file's bytes on the medium; raise OSError if there is none."""
+        """Return a file's bytes on the medium. Raise OSError if there is no such file."""
         inode = self.entry(str(path))
         if isinstance(inode, Inode) and inode.is_hidden:
             return b"" if inode.is_dead else inode.medium()
@@ -238,7 +242,7 @@ class Disk:
     # Power cuts.
 
     def cut(self, dice: Random) -> None:
-        """Cut the power: replace the files below the root by what survives."""
+        """Cut the power: replace the files below the root by the surviving data."""
         odds = dice.choice((0.0, 0.3, 0.5, 0.8, 1.0))
         self._keep_names(dice, odds)
         self.changes.clear()
@@ -256,7 +260,8 @@ class Disk:
                 (Path(environment) / INDEX_FILE).write_bytes(data)
 
     def _keep_names(self, dice: Random, odds: float) -> None:
-        """Choose which changes of names survive: any, but none without those it depends on."""
+        """Choose which changes of names survive. A change survives only with the changes on which
+        it depends."""
         dropped: set[tuple[int, str]] = set()
         for change in self.changes:
             keys = change.keys()

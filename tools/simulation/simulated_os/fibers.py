@@ -1,13 +1,16 @@
-"""Threads of which one runs at a time, chosen by the seed.
+"""Fibers: simulated threads of which one runs at a time, chosen by the seed.
 
-    point() ─► goes on, or another fiber does        block() ─► goes on when its condition is true
+A fiber is a greenlet. All fibers are in one thread of the operating system, and a switch needs no
+system call. A switch is possible in two functions:
 
-A fiber is a greenlet: all are in one thread of the operating system, and switching needs no system
-call. Another fiber runs only at a point (a disk operation, a message) or where one would wait: for
-a lock, a condition, an event, a moment. So the real code runs unchanged, and the same seed gives
-the same order. When all wait, the clock advances to the first awaited moment.
+- `point` marks a disk operation or a message. The fiber continues, or by chance another one runs.
+- `block` waits for a lock, a condition, an event or an instant. Another fiber runs until the
+  condition is true.
 
-A fiber may work for a process that dies: `ProcessDied` is then raised in it, at the next point.
+The real code therefore runs unchanged, and the same seed gives the same order. If all fibers wait,
+the clock advances to the first instant for which a fiber waits.
+
+If a fiber runs code of a process that dies, `ProcessDied` is raised in it at the next point.
 """
 
 import _thread
@@ -18,7 +21,7 @@ from typing import ClassVar, Final
 
 from greenlet import getcurrent, greenlet
 
-SWITCH_ODDS: Final = 0.15  # per point: that another fiber continues
+SWITCH_ODDS: Final = 0.15  # per point: probability that another fiber continues
 STEPS_MAX: Final = 400_000  # per schedule: more steps mean a loop
 STEP_S: Final = 0.000_2  # simulated duration of a step
 
@@ -32,7 +35,7 @@ class ProcessDied(BaseException):
 
 
 class Deadlock(Exception):
-    """Raised if all fibers wait for each other, or one never ends."""
+    """Raised if all fibers wait for each other, or if there are too many steps."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,9 +47,8 @@ class ProcessLifetime:
 
 
 class WorkerFiber:
-    """A greenlet that runs one job after the other: an ended one would return to its creator, and
-    the next job has another one.
-    """
+    """A greenlet that runs one job after the other. It is reused, because a greenlet that ends
+    would return to its creator."""
 
     idle: "ClassVar[list[WorkerFiber]]"
     all: "ClassVar[list[WorkerFiber]]"  # one that waits must not be collected: it would be woken
@@ -66,12 +68,13 @@ WorkerFiber.idle, WorkerFiber.all = [], []
 
 @dataclass(eq=False, slots=True)
 class Fiber:
-    """A thread. `lives` are the processes whose code it runs: the callee's is last."""
+    """A simulated thread. `lives` are the processes whose code it runs; the last one is the
+    innermost callee's."""
 
     name: str
     runs_in: greenlet
     lives: list[ProcessLifetime] = field(default_factory=list)
-    condition: Callable[[], bool] | None = None  # that it waits for
+    condition: Callable[[], bool] | None = None  # the condition that it waits for
     until_s: float | None = None
     has_ended: bool = False
     is_quiet: bool = False  # its disk operations are not part of the schedule
@@ -106,9 +109,8 @@ class Scheduler:
     def spawn(
         self, name: str, work: Callable[[], None], life: ProcessLifetime | None = None
     ) -> Fiber:
-        """Start a fiber; it runs when it is chosen. An exception in it, except
-        `ProcessDied`, is a failure.
-        """
+        """Start a fiber; it runs when it is chosen. An exception in it, except `ProcessDied`, is
+        recorded as a failure."""
         lives = self.current.lives[-1:] if life is None else [life]
         self._made += 1
         hand = WorkerFiber.idle.pop() if WorkerFiber.idle else WorkerFiber()
@@ -142,7 +144,7 @@ class Scheduler:
             raise ProcessDied(fiber.lives[-1])
 
     def block(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until `condition` is true or the timeout; return whether it is true."""
+        """Wait until `condition` is true, or until the timeout; return whether it is true."""
         fiber = self.current
         if fiber.must_die():
             raise ProcessDied(fiber.lives[-1])
@@ -157,15 +159,16 @@ class Scheduler:
         return condition()
 
     def sleep(self, seconds: float) -> None:
-        """Wait for this time."""
+        """Wait for this number of simulated seconds."""
         self.block(lambda: False, seconds)
 
     def settle(self, timeout_s: float, is_done: Callable[[], bool]) -> bool:
-        """Let the others run until `is_done` returns True, or until the timeout."""
+        """Let the other fibers run until `is_done` returns True, or until the timeout; return
+        whether it is done."""
         return self.block(is_done, timeout_s)
 
     def _next(self) -> Fiber:
-        while True:  # a cluster has some fifty, each checked thousands of times
+        while True:  # inlined: a cluster has some fifty fibers, each checked thousands of times
             now_s = self.now_s
             ready = [
                 fiber
@@ -195,11 +198,11 @@ class Scheduler:
             raise Deadlock(trouble)
 
     def _end(self, fiber: Fiber) -> None:
-        """Switch to another fiber for good."""
+        """End this fiber and switch to another one."""
         fiber.has_ended = True
         self.fibers.remove(fiber)
         assert fiber.hand is not None, "the first one does not end"
         WorkerFiber.idle.append(fiber.hand)
         after = self._next()
         self.current = after
-        after.runs_in.switch()  # returns with the next job
+        after.runs_in.switch()  # returns when this greenlet gets its next job

@@ -1,6 +1,6 @@
 """Objects through which the product uses the environment: writing files, the index, the C library.
 
-Each has the library's interface, as far as the product uses it, and notifies the kernel.
+Each object has the library's interface, limited to what the product uses, and notifies the kernel.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Replaces the system calls on simulated volumes while a simulation runs.
 
-Product code calls `os.pwrite`, `os.rename`, `lmdb.open` as usual. On a simulated disk each call is
-a step of the scheduler, may fail like a disk, is carried out on the real file, and is recorded in
-the disk's model. Calls of other threads, and on other paths, pass through.
+Product code calls `os.pwrite`, `os.rename`, `lmdb.open` as usual. On a simulated disk, each call is
+a step of the scheduler and may fail like a disk operation. It is carried out on the real file and
+recorded in the disk's model. Calls of other threads, and on other paths, are passed through.
 """
 
 import errno
@@ -41,18 +41,18 @@ SYSCALLS: Final = (
 
 
 class Faults:
-    """The faults, operation by operation; none by default."""
+    """Faults of single operations; this base class causes none."""
 
     def before(self, what: str, path: str, life: ProcessLifetime) -> None:
-        """Raise OSError for a failing operation, `ProcessDied` if the process dies before it."""
+        """Raise OSError if the operation fails, `ProcessDied` if the process dies before it."""
 
     def read(self, path: str, data: bytes) -> bytes:
-        """Return what a read gives."""
+        """Return the bytes that a read returns."""
         del path
         return data
 
     def write(self, path: str, offset: int, data: bytes) -> bytes | None:
-        """Return what really reaches the medium; None for nothing."""
+        """Return the bytes that reach the medium; None if no bytes reach it."""
         del path, offset
         return data
 
@@ -95,9 +95,8 @@ class Kernel:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Access disks without a step and without faults. Other fibers' operations meanwhile remain
-        part of the schedule.
-        """
+        """Access disks without steps and without faults during the body. Operations of other fibers
+        remain part of the schedule."""
         fiber = self._scheduler.current
         was, fiber.is_quiet = fiber.is_quiet, True
         try:
@@ -275,7 +274,7 @@ class Kernel:
         do(reached)
         inode = file.disk.entry(fd)
         if isinstance(inode, Inode):
-            inode.is_dead = False  # a disk remaps what is written
+            inode.is_dead = False  # a disk remaps a bad sector that is written
             inode.pending.append(Write(offset, reached))
         return len(data)
 
@@ -343,7 +342,7 @@ class Kernel:
                 self.step("read", file.path)
                 medium = self._medium(fd, file)
             except BaseException:
-                buffers = ()  # the traceback has this frame, which must not hold the memory
+                buffers = ()  # the traceback has this frame, which must not keep the memory alive
                 raise
         count = int(self._real["preadv"](fd, buffers, offset, flags))
         if medium is not None:
@@ -383,7 +382,7 @@ class Kernel:
         return Writer(fd)
 
     def _statvfs(self, path: Any) -> os.statvfs_result:
-        """Return the statistics of a disk whose size no other process changes."""
+        """Return the statistics of a file system whose free space other processes do not change."""
         if self._disk(path) is None:
             return self._real_statvfs(path)
         free = BLOCKS_FREE

@@ -1,10 +1,11 @@
 """Simulates gRPC's channels and contexts between processes, without sockets.
 
-    stub ─► Channel: bytes ─► on the way: late, lost, twice, cut off ─► handler, in its process
-         ◄─ bytes ◄──────────── on the way back: late, or lost after it was carried out ◄──┘
+A channel serialises a request with the real stub and calls the handler in the handler's process.
+The request may arrive late, twice, or not at all. The answer may arrive late, or may be lost after
+the handler has carried out the call.
 
-Messages are really serialised, with the real stubs and handlers on both sides. If a process dies
-while it answers, its caller gets UNAVAILABLE; if the caller dies, the callee continues.
+If a process dies while it answers, its caller gets UNAVAILABLE. If the caller dies, the callee
+continues.
 """
 
 import sys
@@ -22,8 +23,8 @@ from tools.simulation.simulated_os.fibers import ProcessDied, ProcessLifetime, S
 
 Seconds = float | None
 
-INTERNAL: Final = "internal error"  # what `ErrorEdge` makes of an error that is not ours
-LOST_S: Final = 3.0  # wait for a lost message, unless the deadline comes first
+INTERNAL: Final = "internal error"  # status of an unexpected exception
+LOST_S: Final = 3.0  # wait for a lost message, unless the deadline is earlier
 
 
 class CallFailed(grpc.RpcError, grpc.Call):
@@ -103,9 +104,8 @@ class Context:
         self.has_gone = True
 
     def abort_with_status(self, status: Any) -> None:
-        """End the call with an error; an error that no caller may see is a failure of the
-        callee.
-        """
+        """End the call with an error. If it is an error that no caller may see, record a failure of
+        the callee."""
         if status.details == INTERNAL:
             error = sys.exc_info()[1]
             self._scheduler.failures.append(("a handler", error or AssertionError(INTERNAL)))
@@ -134,7 +134,7 @@ class Collected:
         self.handlers: dict[str, Any] = {}
 
     def add_generic_rpc_handlers(self, _handlers: Any) -> None:
-        """Ignore these: older generated code adds them, but also the methods by name."""
+        """Do nothing: older generated code calls this, but also adds the methods by name."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         """Store the handlers of a service."""
@@ -145,7 +145,7 @@ class Collected:
 
 @dataclass(slots=True)
 class NetworkConditions:
-    """The odds of each message's faults, and the disconnected pairs."""
+    """The probability of each fault of a message, and the disconnected pairs."""
 
     lost: float = 0.0
     late: float = 0.0
@@ -155,7 +155,7 @@ class NetworkConditions:
     one_way: set[tuple[str, str]] = field(default_factory=set)
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Return True if no message gets from one to the other."""
+        """Return True if no message can pass from one address to the other."""
         return frozenset({source, target}) in self.apart or (source, target) in self.one_way
 
 
@@ -178,7 +178,7 @@ class Network:
         return Channel(self, lives[-1] if lives else ProcessLifetime("client"), address)
 
     def server(self, address: str) -> Server:
-        """Return the listening process. Raise CallFailed."""
+        """Return the listening process. Raise CallFailed if there is none."""
         server = self.servers.get(address)
         if server is None or server.life.is_dead:
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, "connection refused")
@@ -204,7 +204,8 @@ class Network:
 
     @contextmanager
     def inside(self, server_life: ProcessLifetime) -> Iterator[None]:
-        """Run code of another process. Its death is a broken connection for the caller."""
+        """Run code of another process. If that process dies, raise the error of a broken
+        connection."""
         fiber = self.scheduler.current
         fiber.lives.append(server_life)
         try:
@@ -215,7 +216,7 @@ class Network:
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the connection broke") from None
         finally:
             fiber.lives.pop()
-            # The callee continues without its caller; the caller notices its own death here.
+            # The callee continues without its caller, which notices its own death later.
         if fiber.must_die():
             raise ProcessDied(fiber.lives[-1])
 
@@ -301,7 +302,7 @@ class _Method:
         return self._decode(answer)
 
     def future(self, request: Any, timeout: Seconds = None, **_: Any) -> "_Call":
-        """Begin to call."""
+        """Start the call."""
         self._begin()
         return _Call(self, lambda: self(request, timeout))
 
@@ -376,7 +377,7 @@ class _UploadMethod(_Method):
         return self.future((part for part in request), timeout).result()
 
     def future(self, request: Any, timeout: Seconds = None, **_: Any) -> "_Upload":
-        """Begin to send all that an iterator yields."""
+        """Start to send all messages of an iterator."""
         self._begin()
         return _Upload(self, request, timeout)
 
@@ -394,11 +395,11 @@ class _UploadMethod(_Method):
         return self._decode(encoded)
 
     def let_go(self, requests: Any) -> None:
-        """Stop sending: the generator of the messages ends in its own process."""
+        """Stop sending. The generator of the messages ends in its own process."""
         fiber = self._network.scheduler.current
         fiber.lives.append(self._channel.life)
         try:
-            # A queue of messages has no end; the thread that takes the last one ends with its
+            # A queue of messages has no end. The thread that takes its messages ends with its
             # process.
             with suppress(ProcessDied, ValueError, AttributeError):
                 requests.close()
@@ -406,7 +407,7 @@ class _UploadMethod(_Method):
             fiber.lives.pop()
 
     def _arriving(self, upload: "_Upload", requests: Iterator[Any], handler: Any) -> Iterator[Any]:
-        """Take the requests in the sender's process; deliver them here."""
+        """Take the requests in the sender's process, and deliver them in this one."""
         while not upload.is_cancelled:
             try:
                 with self._network.inside(self._channel.life):

@@ -1,6 +1,6 @@
 """Replacements for `threading`, `time` and `concurrent.futures`, based on fibers.
 
-Each has the library's interface, only as far as the product uses it.
+Each replacement has the library's interface, limited to what the product uses.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ class Lock:
         self._holder: Fiber | None = None
 
     def acquire(self, blocking: bool = True, timeout: Limit = -1) -> bool:
-        """Acquire it; return True if that was possible in time."""
+        """Acquire the lock; return True if that was possible in time."""
         if self._holder is not None:
             if not blocking:
                 return False
@@ -68,7 +68,7 @@ class RLock(Lock):
             self._holder = None
 
     def let_go(self) -> int:
-        """Release it completely; return how often it was acquired."""
+        """Release the lock completely; return how often it was acquired."""
         depth, self._depth = self._depth, 0
         self._holder = None
         return depth
@@ -115,7 +115,7 @@ class Condition:
                     self._lock.take_back(depth)
                 else:
                     self._lock.acquire()
-            except ProcessDied:  # its process is dead, and with it everybody who could mind
+            except ProcessDied:  # its process is dead, and so are all threads that could notice
                 if isinstance(self._lock, RLock):
                     self._lock._depth = depth
                 self._lock._holder = self._scheduler.current
@@ -167,7 +167,7 @@ class Event:
 
 
 class Thread:
-    """A thread as `threading.Thread`, in its creator's process."""
+    """A thread like `threading.Thread`; it belongs to the process of its creator."""
 
     def __init__(
         self,

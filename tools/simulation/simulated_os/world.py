@@ -1,7 +1,7 @@
 """Replaces time, threads, randomness and the network around product code during a simulation.
 
-Each replacement is active within `around`, and only for threads of the simulation: all others get
-the library's own.
+Each replacement is active within `around`, and only for threads of the simulation. All other
+threads use the library's own functions.
 """
 
 import concurrent.futures

@@ -1,14 +1,15 @@
-"""Schedules with erasure-coded keys: the real client writes groups of three shards over four
-datanodes, and the control plane has lost ones rebuilt.
+"""Schedules with erasure-coded keys. The real client writes groups of three shards over four
+datanodes, and the control plane orders the rebuilding of lost shards.
 
-The shards of a group are computed here again in the simplest way, never through product code: cells
-in turn, and their exclusive or.
+The oracle computes the shards of a group itself, never through product code: data cells in turn,
+and their exclusive or.
 
-    I1    of each key that was committed, two of the three shards are whole on media, always
-    I10   after quiet all three are, closed and without findings, and the real reader gives the key
+- I1: of each committed key, two of the three shards are intact on media, at any time.
+- I10: after the quiet phase all three shards are intact, closed and without findings, and the real
+  reader returns the key.
 
-A container without any commit is not checked: what a client wrote to some datanodes before it gave
-up cannot be computed, and is not needed.
+A container without any commit is not checked. If a client gives up a write, the data that it wrote
+to some datanodes cannot be computed and is not needed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,17 +59,18 @@ def shards_of(data: bytes) -> dict[int, bytes]:
 
 @dataclass(slots=True)
 class Group(Truth):
-    """A block group. `data` is that of the key."""
+    """A block group. `data` is the data of the key."""
 
     shards: Mapping[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class CodedOracle(LedOracle):
-    """The promises about shards."""
+    """The promises about shards, and their checks."""
 
     def index_of(self, place: Held) -> int | None:
-        """Return which shard of a group is whole on a medium."""
+        """Return the index of the shard of a group that is intact on a medium; None if there is
+        none."""
         group = self.blocks[place.container, place.block]
         assert isinstance(group, Group), "all are"
         try:
@@ -81,19 +83,19 @@ class CodedOracle(LedOracle):
         return None
 
     def is_whole(self, place: Held) -> bool:
-        """Return True if a medium has any shard of a group whole."""
+        """Return True if a medium has any shard of a group intact."""
         return self.index_of(place) is not None
 
     def _indexes(self, container: int, block: int, *, without: str = "") -> set[int]:
-        """Return which shards are whole, durable, and known to their datanodes."""
+        """Return the indexes of the shards that are intact, durable, and known to their
+        datanodes."""
         places = [Held(node.name, container, block) for node in self.nodes if node.name != without]
         lasting = [p for p in places if self._is_lasting(p) and p not in self.rowless]
         return {self.index_of(place) or 0 for place in lasting if self._is_committed(place)}
 
     def _has_row(self, place: Held) -> bool:
-        """Return True if a datanode has the complete row of a shard's block; while a row is rebuilt
-        it has only a part.
-        """
+        """Return True if a datanode has the complete row of a shard's block. During a rebuild the
+        row has only a part of the block."""
         group = self.blocks[place.container, place.block]
         assert isinstance(group, Group), "all are"
         node = self._node(place.node)
@@ -107,19 +109,19 @@ class CodedOracle(LedOracle):
         return False
 
     def _is_committed(self, place: Held) -> bool:
-        """Return True if a block is more than the rest of an unfinished reconstruction; assumed for
-        a datanode that is down.
-        """
+        """Return True if a block is committed, and not the remains of an unfinished reconstruction.
+        If the datanode is down, this is assumed."""
         return not self._node(place.node).is_up or self._has_row(place)
 
     def may_harm(self, place: Held) -> bool:
-        """Return True if a group is readable after a medium loses its shard."""
+        """Return True if a group remains readable after a medium loses its shard."""
         return len(self._indexes(*place[1:], without=place.node)) >= DATA_COUNT
 
     def may_lose_row(self, place: Held) -> bool:
-        """Return True if a group is readable without a shard's row, and a tree shows the loss.
+        """Return True if a group remains readable without a shard's row, and a tree shows the loss.
 
-        Before a container is closed nothing does, because no other replica has the same root.
+        Before a container is closed, no tree shows the loss, because no other replica has the same
+        root.
         """
         with suppress(SutureError):
             facts = self._node(place.node).store.replica(ContainerId(place.container))
@@ -127,10 +129,9 @@ class CodedOracle(LedOracle):
         return False
 
     def may_leave(self, name: str) -> bool:
-        """Return True if each needed group is readable without a datanode, and also each other
-        group that is readable with it: its key may exist, because a commit's answer or a delete was
-        lost.
-        """
+        """Return True if a datanode may disappear: each needed group is readable without it, and
+        each other group that is readable with it. A key of such a group may exist, because the
+        answer to a commit or a delete was lost."""
         for place, truth in self.blocks.items():
             if len(self._indexes(*place, without=name)) >= DATA_COUNT:
                 continue
@@ -139,7 +140,7 @@ class CodedOracle(LedOracle):
         return True
 
     def look(self, where: str) -> None:
-        """Check what must hold at any time."""
+        """Check the promises that must hold at any time."""
         self.rowless -= {place for place in self.rowless if self._has_row(place)}
         for (container, block), truth in self.blocks.items():
             places = [Held(node.name, container, block) for node in self.nodes]
@@ -153,7 +154,7 @@ class CodedOracle(LedOracle):
                 self._look_at(node, where)
 
     def unsettled(self) -> list[str]:
-        """Return what does not hold yet after quiet."""
+        """Return the promises of the quiet phase that do not hold yet."""
         found = [f"{node.name} is down" for node in self.nodes if not node.is_up]
         if found:
             return found
@@ -219,7 +220,7 @@ class CodedRun(LedRun):
         return Peer(datanode.address, timeouts=QUICK, security=PLAIN).stub
 
     def stream(self, datanode: NodeAddress) -> Open:
-        """Return the function that begins to write blocks at a datanode."""
+        """Return a function that starts to write blocks to a datanode."""
         return Peer(datanode.address, timeouts=QUICK, security=PLAIN).begin_blocks
 
     def _put(self, event: Event) -> None:

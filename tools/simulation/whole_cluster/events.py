@@ -1,4 +1,4 @@
-"""Schedules under a control plane: clients put and delete keys, and everything else fails."""
+"""Schedules under a control plane: clients put and delete keys, while faults of all kinds occur."""
 
 from collections.abc import Sequence
 from random import Random
@@ -32,9 +32,10 @@ WHOLE: Final = Shape(BURSTS, CONTAINERS_MAX, NEMESES, (0, 1, 1, 2))
 
 
 def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
-    """Return the schedule of a seed. `block` numbers a put, and in other events selects one.
+    """Return the schedule of a seed. `block` is the number of a put; in other events it selects a
+    put.
 
-    Clients put keys in the first half of it.
+    Clients put keys in the first half of the schedule.
     """
     dice = Random(f"{seed} led events")
     events: list[Event] = []
@@ -81,9 +82,8 @@ def _departures(seed: int, shape: Shape) -> list[Event]:
 
 
 def _shortages(seed: int, shape: Shape) -> list[Event]:
-    """Return consecutive bursts in which a host has no descriptor left, or few: long enough for
-    its volumes to be checked twice.
-    """
+    """Return consecutive bursts in which a host has few descriptors left, or none. They last long
+    enough for its volumes to be checked twice."""
     dice = Random(f"{seed} shortages")
     first, node = dice.randint(0, shape.bursts // 2), dice.randrange(NODES)
     amount = dice.choice((300, 1_000, 1_000))
@@ -109,9 +109,8 @@ def _absence(seed: int, shape: Shape, puts: int) -> list[Event]:
 
 
 def _older_state(seed: int, shape: Shape, writes: Sequence[int]) -> list[Event]:
-    """Return the copy of the control plane's state while clients write, and its return a few bursts
-    later.
-    """
+    """Return two events: the control plane's state is copied while clients write, and it is put
+    back a few bursts later."""
     dice = Random(f"{seed} older state")
     first = dice.choice(writes)
     second = dice.randint(first + 1, shape.bursts - 2)
@@ -122,7 +121,8 @@ def _older_state(seed: int, shape: Shape, writes: Sequence[int]) -> list[Event]:
 
 
 def _bereavement(seed: int, shape: Shape) -> list[Event]:
-    """Return the final losses: rows of the index, and a datanode with them for good."""
+    """Return the final losses: rows of the index, and with them a datanode that never comes
+    back."""
     dice = Random(f"{seed} bereavement")
     gone, *left = dice.sample(range(NODES), NODES)
     events = [Event(shape.bursts - 1, Kind.LEAVE, gone)]

@@ -1,4 +1,4 @@
-"""Hosts with the whole contents of an agent's process, and the control plane's host."""
+"""Hosts whose process contains a whole agent, and the control plane's host."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -61,7 +61,7 @@ class LedNode(DiskHost):
         super().__init__(name, f"{name}:{PORT}", root, scheduler, kernel, network)
         self.host: AgentProcess | None = None
         self.cluster_id = ""
-        self.advertised = self.address  # may become the address of another one before the start
+        self.advertised = self.address  # an event may change it before the start
 
     def boot(self, life: ProcessLifetime) -> None:
         """Assemble the agent and start its loops."""
@@ -146,7 +146,7 @@ class ScmMachine(Machine):
                 continue
 
     def state_now(self) -> bytes:
-        """Return the committed state, as a snapshot of the machine has it."""
+        """Return the committed state, as a snapshot of the host's disk would contain it."""
         return self.disk.indexes[str(self.disk.root / "data" / "state")]
 
     def put_back(self, state: bytes) -> None:

@@ -1,13 +1,14 @@
-"""The promises where a control plane moves, makes and deletes replicas.
+"""The promises to check where a control plane moves, makes and deletes replicas.
 
-    I1       of each key that was committed, each block is whole on one medium at least, always
-    I3, I7   as without a control plane
-    I10      after quiet each container of them has all its replicas, closed, whole and equal, at
-             datanodes in service, and who was told to leave it may go
+- I1: of each committed key, each block is intact on at least one medium, at any time.
+- I3 and I7: as without a control plane.
+- I10: after the quiet phase, each container of committed keys has all its replicas on datanodes in
+  service. The replicas are closed, intact and equal. Each datanode that was ordered to leave may
+  go.
 
-A medium is harmed only if two others have the block whole, with its row: one may be surplus, and
-the control plane may be about to delete it. A datanode leaves for good only if another one has each
-block so.
+A medium is harmed only if two other datanodes have the block intact, with its row. One of these may
+be surplus, and the control plane may be about to delete it. A datanode leaves for good only if
+another datanode has each of its blocks in the same way.
 """
 
 from contextlib import suppress
@@ -45,23 +46,23 @@ class LedOracle(Oracle):
         return [place.node for place in places if self.is_whole(place)]
 
     def _lenders(self, place: Held) -> int:
-        """Return how many other datanodes have a block whole on their media, and its row."""
+        """Return how many other datanodes have a block intact on their media, together with its
+        row."""
         others = [Held(node.name, *place[1:]) for node in self.nodes if node.name != place.node]
         return sum(self._is_lasting(other) and not self._is_rowless(other) for other in others)
 
     def _is_rowless(self, place: Held) -> bool:
-        """Return True if the index is known to lack the row: it was lost there, or where the
-        replica was copied from.
-        """
+        """Return True if the index is known to lack the row. It was lost on this datanode, or on
+        the datanode from which the replica was copied."""
         is_known = self._node(place.node).is_up
         return place in self.rowless or (is_known and not self._has_row(place))
 
     def may_harm(self, place: Held) -> bool:
-        """Return True if enough other datanodes have the block whole."""
+        """Return True if enough other datanodes have the block intact."""
         return self._lenders(place) >= SPARE
 
     def may_lose_row(self, place: Held) -> bool:
-        """Return True if enough other datanodes have the block whole, with its row."""
+        """Return True if enough other datanodes have the block intact, with its row."""
         return self.may_harm(place)
 
     def loses_row(self, place: Held) -> None:
@@ -70,9 +71,9 @@ class LedOracle(Oracle):
         self.ever_harmed.add(place)
 
     def may_leave(self, name: str) -> bool:
-        """Return True if each needed block is whole without a datanode, and also each other block
-        that is whole on it: its key may exist, because a commit's answer or a delete was lost.
-        """
+        """Return True if a datanode may disappear: other datanodes have each needed block intact,
+        and each other block that is intact on it. A key of such a block may exist, because the
+        answer to a commit or a delete was lost."""
         for place, truth in self.blocks.items():
             here = Held(name, *place)
             if self._lenders(here):
@@ -86,13 +87,12 @@ class LedOracle(Oracle):
         return truth.is_whole_somewhere and not truth.is_deleted
 
     def is_to_go(self, truth: Truth) -> bool:
-        """Return True if a block was ordered deleted, or never committed, so that the control plane
-        deletes it.
-        """
+        """Return True if a block's delete was ordered, or the block was never committed. The
+        control plane deletes such a block."""
         return not self._is_owed(truth)
 
     def look(self, where: str) -> None:
-        """Check what must hold at any time."""
+        """Check the promises that must hold at any time."""
         self.rowless -= {place for place in self.rowless if self._has_row(place)}
         for (container, block), truth in self.blocks.items():
             if self._is_owed(truth) and not self._whole_on(container, block):
@@ -106,7 +106,7 @@ class LedOracle(Oracle):
         self._violated("I1", f"{key} in container {place[0]} is not found: {error}")
 
     def is_settled(self) -> bool:
-        """True if everything holds that must hold after quiet."""
+        """True if all promises of the quiet phase hold."""
         return not self.unsettled()
 
     def is_out(self, name: str) -> bool:
@@ -114,13 +114,14 @@ class LedOracle(Oracle):
         return self.out.get(name) == OUT
 
     def departing(self) -> list[str]:
-        """Return the datanodes that are to leave or rest, but may not yet."""
+        """Return the datanodes that were ordered to leave or to go into maintenance, and have not
+        done so."""
         return [
             f"{name} is {state}" for name, state in self.out.items() if state not in {OUT, RESTING}
         ]
 
     def unsettled(self) -> list[str]:
-        """Return what does not hold yet after quiet."""
+        """Return the promises of the quiet phase that do not hold yet."""
         found = self.departing()
         out = {node.name for node in self.nodes if self.is_out(node.name)}
         for (container, block), truth in self.blocks.items():
@@ -151,6 +152,6 @@ class LedOracle(Oracle):
         return found + ([f"container {container} has {len(roots)} roots"] if len(roots) > 1 else [])
 
     def converged(self) -> None:
-        """Check what must hold after quiet."""
+        """Check the promises of the quiet phase."""
         for what in self.unsettled():
             self._violated("I10", f"after quiet {what}")

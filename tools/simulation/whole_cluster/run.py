@@ -41,7 +41,7 @@ from tools.simulation.whole_cluster.oracle import LedOracle
 MAJORITY: Final = OPTIONS.replication_factor // 2 + 1
 BURST_S: Final = (2.0, 45.0)
 PUTS_A_CLIENT: Final = 3  # sharing a container
-LOOKS_MAX: Final = 80  # checks after quiet
+LOOKS_MAX: Final = 80  # checks in the quiet phase
 LOOK_S: Final = 30.0
 SNAPSHOT_POINTS_MAX: Final = 200
 
@@ -62,7 +62,7 @@ class LedRun(ScheduleRun):
         self._keys: dict[str, tuple[int, int]] = {}
         self._leaver: LedNode | None = None
         self._older: bytes | None = None
-        self._since_snapshot: set[str] = set()  # keys that an older state does not have
+        self._since_snapshot: set[str] = set()  # keys that the earlier state does not contain
         self._is_put_back = False
         self._unreported: set[str] = set()  # datanodes that were off when the SCM started
         if seed % SEEDS_ROUND in TWINS:
@@ -107,12 +107,13 @@ class LedRun(ScheduleRun):
         }
 
     def let_pass(self, fibers: Sequence[Fiber]) -> None:
-        """Wait for the clients; then let time pass, in which loops work."""
+        """Wait for the clients; then let time pass, so that loops work."""
         self.scheduler.block(lambda: all(fiber.has_ended for fiber in fibers))
         self.scheduler.sleep(self.dice.uniform(*BURST_S))
 
     def prepare(self, event: Event) -> None:
-        """Arm the faults of an event, or put the copy of the control plane's state back."""
+        """Arm the faults of an event, or start the control plane on the earlier copy of its
+        state."""
         super().prepare(event)
         if event.kind is Kind.PUT_BACK and self._older is not None:
             if self.scm.life is not None:
@@ -124,23 +125,22 @@ class LedRun(ScheduleRun):
             self.start(self.scm)
 
     def settle(self) -> None:
-        """Wait until everything is healed, for as long as that may take."""
+        """Wait until everything is healed, or the limit of checks is reached."""
         if self._leaver is not None:
             self._let_go(self._leaver)
         if self._is_put_back:
             self._recover()
         for _ in range(LOOKS_MAX):
             self.scheduler.sleep(LOOK_S)
-            with suppress(SutureError):  # it is starting; its next heartbeat counts
+            with suppress(SutureError):  # the control plane is starting
                 self.led.out = self._out_of_service()
             with self.kernel.quiet():
                 if self.led.is_settled():
                     return
 
     def finished(self) -> None:
-        """Check that each committed key exists, except those that an older state did not have: the
-        blocks here do not name their keys, so only their bytes must be left.
-        """
+        """Check that each committed key exists. Keys that an earlier state did not contain are
+        excepted: the blocks do not name their keys, so only their bytes must remain."""
         super().finished()
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
         gone = self._since_snapshot if self._is_put_back else set()
@@ -155,9 +155,8 @@ class LedRun(ScheduleRun):
     # Operators.
 
     def _take_snapshot(self, event: Event) -> None:
-        """Copy the control plane's state at some moment, perhaps between the promise of a block and
-        its commit.
-        """
+        """Copy the control plane's state at some moment, perhaps between the allocation of a block
+        and its commit."""
         for _ in range(event.seed % SNAPSHOT_POINTS_MAX):
             self.scheduler.point("wait")
         if self.scm.is_up:
@@ -183,7 +182,7 @@ class LedRun(ScheduleRun):
                 return
 
     def _adopt(self, scm: ScmClient, container_id: int) -> int:
-        """Have a container taken over; return the last id of its blocks."""
+        """Let the control plane adopt a container; return the last id of its blocks."""
         asked = scm_pb2.GetContainerInfoRequest(container_id=container_id)
         info = scm.get_container_info(asked).container
         found = fetch_contents(
@@ -196,9 +195,8 @@ class LedRun(ScheduleRun):
         return found.last_local_id
 
     def _depart(self, event: Event) -> None:
-        """Send an operator's order: not while another datanode is out because the message of its
-        return was lost; that one is sent again first.
-        """
+        """Send an operator's order. If another datanode is still out of service because the order
+        of its return was lost, that order is sent again first."""
         name, wanted = self.nodes[event.node].name, WANTED[event.amount]
         if wanted != IN_SERVICE:
             for other in self._out_of_service().keys() - {name}:
@@ -259,7 +257,7 @@ class LedRun(ScheduleRun):
         replica: container_pb2.DatanodeEndpoint,
         parts: list[bytes],
     ) -> bool:
-        """Write a block to one of its datanodes; return True if that one has it."""
+        """Write a block to one of its datanodes; return True if that datanode has it."""
         peer = Peer(replica.address, timeouts=QUICK, security=PLAIN)
         container_id = codec.parse_container_id(promised.block_id.container_id)
         block = BlockData(
@@ -290,7 +288,7 @@ class LedRun(ScheduleRun):
         self._leaver = self.nodes[event.node]
 
     def _let_go(self, node: LedNode) -> None:
-        """Let a datanode never come back, if each block is whole without it."""
+        """Stop a datanode for good, if each block is intact without it."""
         with self.kernel.quiet():
             if not self.led.may_leave(node.name):
                 return
@@ -309,7 +307,8 @@ class LedRun(ScheduleRun):
             self._lose_row(self.nodes[event.node], *Random(event.seed).choice(places))
 
     def _lose_row(self, node: LedNode, container: int, block: int) -> None:
-        """Make a datanode's index lose the row of a block, if enough others have the block."""
+        """Make a datanode's index lose the row of a block, if enough other datanodes have the
+        block."""
         place = Held(node.name, container, block)
         with self.kernel.quiet():
             may_lose = node.is_up and self.led.may_lose_row(place)
