@@ -1,4 +1,4 @@
-"""A private authority and certificates from it, made by the product's own code."""
+"""A private certificate authority, and certificates from it, made by the product's own code."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +11,7 @@ HOSTS = ("127.0.0.1", "localhost")
 
 
 class Authority:
-    """One authority in a directory; what it issues is for this machine."""
+    """One authority in a directory. Its certificates are for this machine."""
 
     def __init__(self, directory: Path, name: str = "Test CA") -> None:
         self.directory = directory
@@ -35,7 +35,7 @@ class Authority:
         return TlsFiles(certificate, key, self.ca)
 
     def security(self, name: str, *roles: Role, node_id: str = "", age_days: int = 0) -> Security:
-        """Return how the holder of a new certificate calls and serves."""
+        """Return the security with which the holder of a new certificate calls and serves."""
         return load_security(self.issue(name, *roles, node_id=node_id, age_days=age_days))
 
 

@@ -1,4 +1,4 @@
-"""A real browser that shows a page and says how wide it is laid out."""
+"""A real browser that shows a page and reports the width of its layout."""
 
 import re
 import shutil
@@ -10,18 +10,19 @@ TIMEOUT_S = 120
 
 
 def shown(address: str, profile: Path, *, width: int = 1400) -> str:
-    """Load a page; return its document as the browser has it. Fail on any complaint."""
+    """Load a page; return its document as the browser has it. Fail on any error that the browser
+    logs."""
     found = _run(address, profile, width, "--dump-dom")
     assert "CONSOLE" not in found.stderr, found.stderr
     return found.stdout
 
 
 def overflow(address: str, profile: Path, *, width: int, within: str = "html") -> int:
-    """Return by how many pixels a page, or what it has within elements, is wider than a frame of
+    """Return by how many pixels a page, or content within its elements, is wider than a frame of
     this width.
 
-    The page itself runs no script: it is shown in a frame, and the page around that measures. For
-    that both come from files, and the browser is told to let one look into the other.
+    The page itself runs no script. It is shown in a frame, and the page around the frame measures
+    it. Both pages are files, and the browser is started with access between files allowed.
     """
     page = profile.parent / "page.html"
     page.write_text(shown(address, profile, width=width), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that does not advance until a test moves it."""
 
 
 class FakeClock:
@@ -22,5 +22,5 @@ class FakeClock:
         self._monotonic_s += seconds
 
     def set_wall_s(self, seconds: float) -> None:
-        """Move the wall clock alone, ahead or back, as somebody does who sets it."""
+        """Set the wall clock alone, as an operator does."""
         self._now_ms += int(seconds * 1000)

@@ -1,4 +1,4 @@
-"""Runs `suture` in this process, as its user would, against one cluster."""
+"""Runs `suture` in this process, as a user does, against one cluster."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,18 +33,19 @@ class CommandLine:
         return document_in(self(*arguments, "--json", code=code), " ".join(command_of(arguments)))
 
     def json_any(self, *arguments: str) -> Any:
-        """Run a command with --json, whatever it exits with; return the document."""
+        """Run a command with --json; return the document whatever the exit code is."""
         self.capsys.readouterr()
         run([*arguments, "--json", "--scm", self.scm])
         return document_in(self.capsys.readouterr().out, " ".join(command_of(arguments)))
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Poll a condition of the cluster until it holds."""
+        """Poll a condition of the cluster until it is true."""
         wait_until(condition)
 
     def status_when_well(self) -> str:
-        """Return the first output of `status` that finds nothing wrong: what an earlier test left,
-        such as a put that was interrupted on some replicas, is repaired within seconds."""
+        """Return the first output of `status` that finds no fault. An earlier test may have left
+        damage, such as a put that was interrupted on some replicas; the cluster repairs it within
+        seconds."""
         shown = ""
 
         def is_well() -> bool:
@@ -58,8 +59,8 @@ class CommandLine:
         return shown
 
     def wait_until_reported(self, container_id: int, replica_count: int = 3) -> dict[str, Any]:
-        """Wait until the control plane knows of all replicas: the report of a new one takes a
-        moment. Return the container as it sees it."""
+        """Wait until the control plane knows all replicas, because the report of a new replica
+        takes a moment. Return the control plane's record of the container."""
         found: dict[str, Any] = {}
 
         def reported() -> bool:
@@ -70,7 +71,7 @@ class CommandLine:
         return found
 
     def wait_until_closed(self, container_ids: list[int]) -> list[dict[str, Any]]:
-        """Wait until the containers are closed and compared; return them as the SCM sees them."""
+        """Wait until the containers are closed and compared; return the SCM's records of them."""
         found: list[dict[str, Any]] = []
 
         def closed() -> bool:

@@ -8,8 +8,8 @@ from tools.demo.cluster import Cluster
 
 
 def forked_cluster(path: Path, **options: Any) -> Cluster:
-    """Return a cluster of three quick datanodes with one volume each that scan only what they are
-    asked to; `options` of `Cluster` say otherwise."""
+    """Return a cluster of three quick datanodes with one volume each, without background scans.
+    `options` of `Cluster` override this."""
     quick: dict[str, Any] = {
         "agents": 3,
         "volumes": 1,

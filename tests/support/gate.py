@@ -1,4 +1,4 @@
-"""A task that runs until it is let go."""
+"""A task that runs until the test releases it."""
 
 import threading
 
@@ -7,7 +7,7 @@ from agent.commands.pool import TaskContext
 
 
 class Gate:
-    """A task body that waits until the test lets it go on."""
+    """A task body that waits until the test releases it."""
 
     def __init__(self) -> None:
         self.entered = threading.Semaphore(0)

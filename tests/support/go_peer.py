@@ -1,7 +1,7 @@
-"""The peer in Go: its code for the wire is generated from the contract, then it is built and run.
+"""A peer in Go. Its code for the wire is generated from the contract; then it is built and run.
 
-protoc is not needed: what it would read out of `proto/` lies in the committed code as descriptors,
-which `test_generated.py` holds to `proto/`. Go's own tools are those that `go.mod` pins.
+protoc is not needed: the committed code contains the descriptors that protoc would read from
+`proto/`, and `test_generated.py` checks that they match. `go.mod` pins Go's own tools.
 """
 
 import json
@@ -36,8 +36,8 @@ class GoPeer:
     def read(
         self, address: str, container_id: int, files: TlsFiles | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """Read a container off an agent; return the exit code and what was printed. An answer
-        that is none fails the test."""
+        """Read a container from an agent; return the exit code and the output. An invalid answer
+        fails the test."""
         words = [address, str(container_id)]
         if files is not None:
             own = {"certificate": files.certificate, "key": files.key, "ca": files.ca}
@@ -53,7 +53,7 @@ class GoPeer:
 
 
 def built(folder: Path) -> GoPeer:
-    """Generate and build below `folder`; skip the test where Go or its modules are not there."""
+    """Generate and build below `folder`; skip the test if Go or its modules are missing."""
     check_toolchain()
     for name in ("main.go", "go.mod", "go.sum"):
         shutil.copy(SOURCE / name, folder / name)
@@ -70,7 +70,7 @@ def built(folder: Path) -> GoPeer:
 
 
 def check_toolchain() -> None:
-    """Skip the test where no Go is that can build the peer."""
+    """Skip the test if there is no Go that can build the peer."""
     if shutil.which("go") is None:
         pytest.skip("Go is not installed")
     said = go(SOURCE, "version").stdout.decode()
@@ -80,7 +80,7 @@ def check_toolchain() -> None:
 
 
 def go(folder: Path, *words: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run `go ...` in a folder; it fetches no other toolchain."""
+    """Run `go ...` in a folder; it downloads no other toolchain."""
     return subprocess.run(
         ["go", *words],  # noqa: S607 - the one on the PATH
         cwd=folder,
@@ -92,7 +92,7 @@ def go(folder: Path, *words: str, data: bytes = b"") -> subprocess.CompletedProc
 
 
 def generate(folder: Path, tool: str) -> None:
-    """Have a plugin of protoc write Go code for the whole contract."""
+    """Generate Go code for the whole contract with a plugin of protoc."""
     contract = [module.DESCRIPTOR for module in (container_pb2, datanode_pb2, scm_pb2)]
     request = plugin_pb2.CodeGeneratorRequest(
         file_to_generate=[file.name for file in contract],

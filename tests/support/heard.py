@@ -1,4 +1,4 @@
-"""What is logged while a test listens."""
+"""Captures log events while a test runs."""
 
 import logging
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from structlog.typing import EventDict
 
 @contextmanager
 def logged() -> Iterator[list[EventDict]]:
-    """Yield what is logged from INFO on, whatever level an earlier test left configured."""
+    """Yield the log events from INFO on, whatever level an earlier test configured."""
     before = structlog.get_config()["wrapper_class"]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     try:

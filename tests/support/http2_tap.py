@@ -1,8 +1,8 @@
-"""What a client of gRPC says on the wire, seen by a relay between it and its server.
+"""The frames of a gRPC client on the wire, seen by a relay between the client and its server.
 
-A server of gRPC for Python cannot tell a cancelled call from one whose client has sent all: of
-either it first hears that no message follows, and of the cancellation a moment later. On the wire
-they are two frames (RFC 9113, sections 6.1 and 6.4).
+A gRPC server for Python cannot distinguish a cancelled call from a call whose client has sent
+everything. In both cases it first learns that no message follows, and learns of the cancellation a
+moment later. On the wire there are two different frames (RFC 9113, sections 6.1 and 6.4).
 """
 
 import socket
@@ -19,8 +19,8 @@ _END_STREAM = 0x1
 
 @dataclass
 class Http2Tap:
-    """The relay's port, and how the client ended its streams, in order: "end" for all was sent,
-    "reset" for a cancelled call."""
+    """The relay's port, and how the client ended its streams, in order: "end" if it sent
+    everything, "reset" for a cancelled call."""
 
     port: int
     endings: list[str] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Http2Tap:
 
 @contextmanager
 def http2_tap(server_port: int) -> Iterator[Http2Tap]:
-    """Relay one connection to a server of this machine that speaks HTTP/2 without TLS."""
+    """Relay one connection to a server on this machine that speaks HTTP/2 without TLS."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         tap = Http2Tap(listener.getsockname()[1])
         threads = [threading.Thread(target=_relay, args=(tap, listener, server_port))]
@@ -50,14 +50,14 @@ def _relay(tap: Http2Tap, listener: socket.socket, server_port: int) -> None:
     try:
         client, _ = listener.accept()
     except OSError:
-        return  # nobody called before the relay was closed
+        return  # no client connected before the relay was closed
     with client, socket.create_connection(("127.0.0.1", server_port)) as server:
         answers = threading.Thread(target=_pass_answers, args=(server, client))
         answers.start()
         try:
             _pass_frames(tap, client, server)
         except OSError:
-            pass  # one of the two hung up
+            pass  # one side closed the connection
         finally:
             for end in (server, client):
                 _shut(end)
@@ -77,7 +77,7 @@ def _pass_answers(server: socket.socket, client: socket.socket) -> None:
         while data := server.recv(65_536):
             client.sendall(data)
     except OSError:
-        pass  # one of the two hung up
+        pass  # one side closed the connection
     finally:
         _shut(client)
 

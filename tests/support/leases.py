@@ -1,4 +1,4 @@
-"""Whether anybody has the lease of a container, asked as anybody may ask."""
+"""Checks whether a thread has the lease of a container, through the public interface."""
 
 from agent.leases import ContainerLeases
 from merkle.replica import ContainerId
@@ -6,7 +6,8 @@ from suture.errors import Code, UnavailableError
 
 
 def is_held(leases: ContainerLeases, container_id: ContainerId) -> bool:
-    """Return whether another thread holds the lease: it cannot be had at once."""
+    """Return whether another thread holds the lease, that is, whether it cannot be acquired at
+    once."""
     try:
         with leases.hold(container_id, timeout_s=0, writes_chunks=False):
             return False

@@ -1,13 +1,14 @@
-"""A process that has imported our programs, and forks one whenever a test starts it.
+"""A process that has imported the programs of this project, and forks one whenever a test starts
+it.
 
-An agent needs more than a second of processor time for its imports alone, and the suite starts
-hundreds. What is forked is a process like any other: its id, session, files, environment and main
-thread are its own, signals reach it, SIGKILL ends it, and it ends as its program ends. Only the
-modules were there before. Programs that start from nothing are in `test_agent_process.py`,
-`test_demo.py` and `tests/packaging`.
+An agent needs more than a second of CPU time for its imports alone, and the suite starts hundreds
+of agents. A forked program is a process like any other. It has its own id, session, files,
+environment and main thread. Signals reach it, SIGKILL ends it, and it ends as its program ends.
+Only its modules are already imported. `test_agent_process.py`, `test_demo.py` and `tests/packaging`
+start programs without forking.
 
     in    {"module": "agent.main", "arguments": [...], "environment": {...}, "directory": "..."}
-          with the descriptors of stdin, stdout and stderr, and one to write how it ended
+          with the descriptors of stdin, stdout and stderr, and one for the result
     out   {"pid": 123} with the pidfd
 """
 
@@ -49,10 +50,10 @@ STOP_TIMEOUT_S: Final = 30.0
 
 
 class Child:
-    """A forked program, with what tests use of `subprocess.Popen`.
+    """A forked program, with the part of `subprocess.Popen` that tests use.
 
-    It has a stdin if `stdin` says so. Its stderr is the file given, else it is read as stdout is:
-    as text, unless `text` is false.
+    It has a stdin if `stdin` is True. Its stderr is the given file; otherwise it can be read like
+    stdout, as text unless `text` is False.
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class Child:
         self.wait()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended: its id may be another's by then."""
+        """Send a signal, unless the process has ended: its id may then belong to another
+        process."""
         if self.poll() is None:
             with suppress(ProcessLookupError):  # it ended between the two
                 signal.pidfd_send_signal(self._pidfd, number)
@@ -113,11 +115,11 @@ class Child:
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the process, as a crash would."""
         self.send_signal(signal.SIGKILL)
 
     def poll(self) -> int | None:
-        """Return how it ended, None while it runs."""
+        """Return how it ended; None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
@@ -135,7 +137,7 @@ class Child:
         return self.returncode
 
     def communicate(self, timeout_s: float | None = None) -> tuple[Any, Any]:
-        """Close stdin, wait for the end; return what it wrote and nobody has read."""
+        """Close stdin and wait for the end; return the output that was not read yet."""
         if self.stdin is not None:
             with suppress(BrokenPipeError):  # what was not sent has nobody to go to
                 self.stdin.close()
@@ -151,7 +153,7 @@ class Child:
 
 
 def is_readable(descriptor: int, timeout_s: float | None) -> bool:
-    """Wait until there is something to read, or an end; return whether there is."""
+    """Wait until there is output to read, or the end of the output; return whether there is."""
     waiting = select.poll()  # select() takes no descriptor above 1023
     waiting.register(descriptor, select.POLLIN)
     return bool(waiting.poll(None if timeout_s is None else timeout_s * 1_000))
@@ -163,7 +165,7 @@ def forked(arguments: Sequence[str], log: IO[bytes]) -> Child:
 
 
 class Nursery:
-    """The process that forks, as those that ask see it."""
+    """The process that forks, as its callers see it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -181,7 +183,8 @@ class Nursery:
     def fork(
         self, module: str, arguments: Sequence[str], descriptors: Sequence[int]
     ) -> tuple[int, int]:
-        """Start a program in our environment and directory; return its id and its pidfd."""
+        """Start a program in this process's environment and directory; return its id and its
+        pidfd."""
         request = {
             "module": module,
             "arguments": arguments,
@@ -195,29 +198,29 @@ class Nursery:
         return int(json.loads(answer)["pid"]), received[0]
 
     def close(self) -> None:
-        """End it; what still runs is killed."""
+        """End the process; programs that still run are killed."""
         self._line.close()
         self._process.wait(STOP_TIMEOUT_S)
 
 
 @functools.cache
 def nursery() -> Nursery:
-    """Return the nursery of this process; who asks first waits for its imports."""
+    """Return the nursery of this process. The first call waits for its imports."""
     started = Nursery()
     atexit.register(started.close)
     return started
 
 
 class Forker:
-    """What runs in the nursery: one thread that forks, and waits for what it forked."""
+    """The code of the nursery process: one thread forks, and waits for the forked programs."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._running: dict[int, tuple[int, int]] = {}  # by pidfd: the id, and where to tell
 
     def next_child(self) -> dict[str, Any] | None:
-        """Fork whatever is asked for. Return what to be in each child, and None in the nursery,
-        once nobody can ask any more."""
+        """Fork the requested programs. In each child, return the program to run. In the nursery,
+        return None when no more requests can come."""
         while True:
             waiting = select.poll()
             for descriptor in (self._line.fileno(), *self._running):
@@ -244,7 +247,7 @@ class Forker:
         os.close(pidfd)
 
     def _is_child(self, descriptors: Sequence[int]) -> bool:
-        """Fork; return whether this is the child, whose first descriptors these are now."""
+        """Fork; return True in the child, whose first descriptors are now the given ones."""
         *files, ended = descriptors
         parent = os.getpid()
         pid = os.fork()
@@ -269,12 +272,12 @@ class Forker:
 
 
 def main() -> None:
-    """Import everything, then be the nursery, or one of its children."""
+    """Import everything; then serve as the nursery, or run as one of its children."""
     before = dict(os.environ)
     for name in (*PROGRAMS, LOST_FIELD, *LATER):  # programs first: they set how loud gRPC is
         importlib.import_module(name)
     set_by_imports = {k: v for k, v in os.environ.items() if k not in before}
-    gc.freeze()  # else a child's first collection copies every page of what is imported
+    gc.freeze()  # otherwise a child's first garbage collection copies every imported page
     child = Forker(socket.socket(fileno=int(sys.argv[1]))).next_child()
     if child is None:
         return

@@ -7,8 +7,8 @@ from tools.json_documents import documents
 
 
 def document_in(text: str, command: str = "") -> dict[str, Any]:
-    """Return a JSON document that a program printed: an object that begins with its schema, and has
-    the documented keys of `command`, if given."""
+    """Return a JSON document that a program printed. It must be an object that begins with its
+    schema. If `command` is given, it must have the documented keys of this command."""
     document = json.loads(text)
     assert isinstance(document, dict), text
     assert [("schema", 1)] == list(document.items())[:1], text

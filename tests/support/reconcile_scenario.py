@@ -2,18 +2,18 @@
 
     mine        17: 0+4M=aaaa 4M+4M=bbbb! ; 18: deleted=cccc ; 19:
     peer dn2    17: 0+4M=aaaa 4M+4M=bbbb
-    row         17: 0+4M=aaaa 4M+4M=bbbb    what our index knows; without it our row is lost
+    row         17: 0+4M=aaaa 4M+4M=bbbb    our index's row; without it our row is lost
     finding     TRAILING_BYTES 17           fault, block and offset (both may be left out)
-    silent      dn4 dn5                     known holders that were not heard
+    silent      dn4 dn5                     known holders that did not answer
     empty       dn4                         known holders without a block
     echoed      dn2                         peers whose root a silent holder reported
     dead        dn4                         known holders whose datanode was given up
     ordered     17                          deletes that the control plane ordered
-    kept        17                          blocks that a key names
-    trust       dn2                         whom an operator trusts
+    kept        17                          blocks that a key needs
+    trust       dn2                         the datanode that an operator trusts
 
-`!` marks a chunk that its owner calls unhealthy. A name like `aaaa` stands for the checksums of
-the chunk's windows; answers show the same names.
+`!` marks a chunk that its owner reports as unhealthy. A name such as `aaaa` stands for the
+checksums of the chunk's windows. Answers use the same names.
 """
 
 from agent.plan.actions import (
@@ -92,7 +92,7 @@ def block_ids_of(words: list[str]) -> frozenset[BlockId]:
 
 
 class Names:
-    """Which name stands for which checksum."""
+    """Mapping of names to checksums."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -152,7 +152,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def row_chunk(text: str, names: Names) -> ChunkInfo:
-    """Return a chunk of our index: its checksums are those of the leaf of that name."""
+    """Return a chunk of our index. Its checksums are those of the leaf with the same name."""
     span, _, name = text.partition("=")
     offset, length_bytes = span_of(span)
     names.leaf(offset, length_bytes, name, healthy=True)
@@ -201,7 +201,7 @@ def told(planned: RepairPlan, names: Names) -> list[str]:
 
 
 def told_detail(skip: Skip, names: Names) -> str:
-    """Return the rest of why, with names in the place of checksums."""
+    """Return the remaining reasons, with names in place of checksums."""
     if not skip.versions:
         return skip.detail
     said = [("here", skip.mine), *skip.versions]
@@ -209,5 +209,5 @@ def told_detail(skip: Skip, names: Names) -> str:
 
 
 def span_text(leaf: Leaf) -> str:
-    """Return where a chunk is, as the scenarios write it."""
+    """Return the position of a chunk in the notation of the scenarios."""
     return f"{size_text(leaf.offset)}+{size_text(leaf.length_bytes)}"

@@ -28,7 +28,7 @@ ca = "{ca}"
 
 
 class SecuredCluster(Cluster):
-    """Every process has a certificate of its own, and writes its own audit log."""
+    """A cluster whose processes each have their own certificate and audit log."""
 
     def __init__(
         self, root: Path, authority: Authority, algorithm: Algorithm = Algorithm.XXH3_64

@@ -1,4 +1,6 @@
-"""`suture` at a terminal of its own: what it shows, up to its question, and the answer."""
+"""Runs `suture` on a pseudo terminal: the test reads what it prints, up to its question, and
+answers.
+"""
 
 import os
 import pty
@@ -13,7 +15,7 @@ WAIT_S = 60.0
 
 
 class Terminal:
-    """One command that asks before it does something."""
+    """One command that asks for confirmation."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._command = [sys.executable, "-m", "agent.cli.start", *arguments]
@@ -21,7 +23,7 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """What was on the screen, wherever its lines were broken."""
+        """The text that was printed, without the terminal's line breaks."""
         return " ".join(self._text.split())
 
     def __enter__(self) -> "Terminal":
@@ -43,7 +45,7 @@ class Terminal:
         self._process.wait(WAIT_S)
 
     def answer(self, word: str) -> int:
-        """Type a word; return the exit code."""
+        """Type a word as the answer; return the exit code of the command."""
         os.write(self._mine, f"{word}\n".encode())
         self._read_until("\0")
         return self._process.wait(WAIT_S)
@@ -53,6 +55,6 @@ class Terminal:
         while end not in seen:
             try:
                 seen += os.read(self._mine, READ_BYTES).decode()
-            except OSError:  # so a terminal says that nobody is at its other end any more
+            except OSError:  # a terminal reports in this way that the other side is closed
                 break
         self._text += seen

@@ -1,8 +1,9 @@
-"""How several processes share the suite: what stays together, and what starts first.
+"""Division of the suite among several processes: which tests run in the same process, and which
+start first.
 
-A file stays whole, because its tests share what its module sets up. Files that share something
-costly, which lives as long as the process that runs them, stay together as well. The longest start
-first, so that no process is left with a long file when the others have nothing more to do.
+All tests of a file run in one process, because they share what its module sets up. Files that share
+a costly fixture, which lives as long as its process, also run in one process. The longest scopes
+start first, so that no process is left with a long file at the end.
 """
 
 from pathlib import Path
@@ -67,26 +68,27 @@ FIRST: Final = (
 
 
 def scope_of(nodeid: str) -> str:
-    """Return what a test must share a process with: its file, or what several files share."""
+    """Return the scope of a test: its file, or the fixture that several files share."""
     file = nodeid.partition("::")[0]
     shared = (name for name, files in TOGETHER.items() if file in files)
     return next(shared, file)
 
 
 def turn_of(nodeid: str) -> int:
-    """Return when a test's scope starts: the lower, the earlier."""
+    """Return the position of a test's scope; the lowest starts first."""
     scope = scope_of(nodeid)
     turns = (turn for turn, first in enumerate(FIRST) if f"{scope}/".startswith(f"{first}/"))
     return next(turns, len(FIRST))
 
 
 def worker_count(paths: list[str]) -> int:
-    """Return how many processes run `paths`: a few files are done before a second one is up."""
+    """Return how many processes run `paths`. A few files are finished before a second process has
+    started."""
     return 0 if all(Path(path.partition("::")[0]).is_file() for path in paths) else WORKERS
 
 
 class Scheduler(LoadScopeScheduling):
-    """Hands out whole scopes, in the order in which the tests were collected."""
+    """Assigns whole scopes to processes, in the order in which the tests were collected."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)

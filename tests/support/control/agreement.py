@@ -1,4 +1,4 @@
-"""Whether a control plane and the judge of its snapshot agree, container by container."""
+"""Compares the states that a control plane and the judge of its snapshot give each container."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ def _read(exported: SnapshotExport, name: str) -> pa.Table:
 
 @dataclass
 class Agreement:
-    """What came of many comparisons."""
+    """The result of many comparisons."""
 
     compared: int = 0
     """Container-ticks: containers of which the control plane said a state, at one moment each."""

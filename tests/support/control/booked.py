@@ -1,4 +1,4 @@
-"""Rows of a snapshot as the books of a control plane: the same world, told in its own terms."""
+"""Enters the rows of a snapshot into a control plane, so that both describe the same cluster."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -30,10 +30,10 @@ KINDS = {
 
 
 def sayable(rows: SnapshotRows) -> SnapshotRows:
-    """Return the rows without what only other control planes say.
+    """Return the rows without facts that only Ozone's control plane reports.
 
-    Replicas always have a commit id, a tree is known whole or not at all, and there are no
-    containers of one replica beside a pipeline, and no invalid replicas.
+    Replicas always have a commit id, a tree is known completely or not at all, no container has a
+    single replica besides a pipeline, and there are no invalid replicas.
     """
     known = {state.value for state in ContainerState}
     boxes = [box for box in rows.containers if box.state in known]
@@ -76,7 +76,8 @@ def _sayable_replica(row: ReplicaRow) -> ReplicaRow:
 
 
 def enter(world: ScmWorld, rows: SnapshotRows) -> None:
-    """Bring the world of some rows about: nodes report their replicas, and some fall silent."""
+    """Create the state that the rows describe: nodes report their replicas, and some fall
+    silent."""
     for node in rows.nodes:
         world.join(node.datanode_id, racks=(node.rack,))
     with world.state.change() as change:

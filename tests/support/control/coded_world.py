@@ -1,4 +1,6 @@
-"""An erasure-coded container in a control plane without a server: shards lost, damaged, ordered."""
+"""An erasure-coded container in a control plane without a server: lost shards, damage, and
+commands.
+"""
 
 from typing import Final
 
@@ -14,7 +16,7 @@ NODES: Final = tuple(f"dn{number}" for number in range(1, 7))
 
 
 def closed(world: ScmWorld, *, lost: list[int]) -> tuple[list[str], int]:
-    """Make a closed container whose shards `lost` were never reported; return its nodes."""
+    """Create a closed container whose shards `lost` were never reported; return its nodes."""
     [block] = world.control.clients.allocate("a", [1], scheme=SCHEME)
     nodes = [endpoint.datanode_id for endpoint in block.replicas]
     world.control.clients.finish("a", close=True)
@@ -38,7 +40,7 @@ def closed(world: ScmWorld, *, lost: list[int]) -> tuple[list[str], int]:
 
 
 def spoil(world: ScmWorld, node: str, container_id: int, *, index: int) -> None:
-    """Have a node report its shard as damaged beyond what a repair in place can mend."""
+    """Let a node report damage of its shard that a repair in place cannot heal."""
     bad = replica(
         node,
         ReplicaState.UNHEALTHY,
@@ -53,7 +55,8 @@ def spoil(world: ScmWorld, node: str, container_id: int, *, index: int) -> None:
 def orders(
     world: ScmWorld, kind: CommandKind = CommandKind.RECONSTRUCT
 ) -> list[tuple[PendingCommand, list[str]]]:
-    """Let time pass, and all nodes call; return what they are sent of one kind."""
+    """Let time pass, with heartbeats of all nodes; return the commands of one kind that they
+    get."""
     sent = []
     for _ in range(5):
         world.clock.advance_s(1)

@@ -1,4 +1,4 @@
-"""A datanode as the SCM sees one: a real gRPC client with replicas in a dict."""
+"""A datanode as the SCM sees one: a real gRPC client with replicas in a dictionary."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ HOSTS = itertools.count(1)
 
 
 def unreachable() -> str:
-    """Return an address at which nobody listens, another one at each call."""
+    """Return an address at which no server listens; each call returns another one."""
     number = next(HOSTS)
     return f"127.{number // 65_025 % 255}.{number // 255 % 255}.{number % 255}:1"
 
@@ -45,7 +45,7 @@ def report(
 
 @dataclass
 class FakeDatanode:
-    """Registers, calls, remembers its commands, and obeys close commands if asked to."""
+    """Registers, sends heartbeats, keeps its commands, and obeys close commands if requested."""
 
     stub: scm_pb2_grpc.ScmStub
     datanode_id: str
@@ -60,7 +60,7 @@ class FakeDatanode:
 
     @classmethod
     def dial(cls, address: str, datanode_id: str, **more: object) -> "FakeDatanode":
-        """Open a channel of its own to the SCM at `address`."""
+        """Open a separate channel to the SCM at `address`."""
         stub = scm_pb2_grpc.ScmStub(grpc.insecure_channel(address))  # type: ignore[no-untyped-call]
         return cls(stub, datanode_id, **more)  # type: ignore[arg-type]
 
@@ -97,7 +97,7 @@ class FakeDatanode:
         statuses: tuple[scm_pb2.CommandStatus, ...] = (),
         queues: dict[str, int] | None = None,
     ) -> scm_pb2.HeartbeatResponse:
-        """Call once; commands of the answer are remembered."""
+        """Send one heartbeat; the commands in the answer are kept."""
         response: scm_pb2.HeartbeatResponse = self.stub.Heartbeat(
             scm_pb2.HeartbeatRequest(
                 datanode_id=self.datanode_id,
@@ -115,7 +115,7 @@ class FakeDatanode:
         return response
 
     def report_full(self, *replicas: container_pb2.ReplicaReport) -> scm_pb2.HeartbeatResponse:
-        """Report these replicas as all there are."""
+        """Report these replicas in a full report."""
         self.replicas = {replica.container_id: replica for replica in replicas}
         return self.heartbeat(
             scm_pb2.ContainerReport(full=True, report_id=1, last=True, replicas=replicas)
@@ -127,7 +127,7 @@ class FakeDatanode:
         return self.heartbeat(scm_pb2.ContainerReport(replicas=replicas))
 
     def obey_closes(self, *, root: int) -> scm_pb2.HeartbeatResponse:
-        """Do what the close commands say, answer them, and report what came of it."""
+        """Carry out the close commands, answer them, and report the result."""
         statuses, changed = [], []
         for command in self.commands:
             if command.WhichOneof("command") != "close":

@@ -1,4 +1,4 @@
-"""A control plane that hears heartbeats, and replicas to tell of."""
+"""A control plane that receives heartbeats, and replicas to report."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -16,7 +16,7 @@ IDENTITY = RegistrationInfo(DatanodeIdentity("dn1", CLUSTER, "1", 42), "127.0.0.
 
 
 class Scm:
-    """An SCM that records what it hears, and fails when told to."""
+    """An SCM that records requests, and fails on request."""
 
     def __init__(self) -> None:
         self.registered: list[scm_pb2.RegisterRequest] = []
@@ -42,7 +42,7 @@ class Scm:
 
 
 class Replicas:
-    """What there is to report: container ids with a bcsid each."""
+    """The replicas to report: container ids with a bcsid each."""
 
     def __init__(self, count: int) -> None:
         self.bcsids = dict.fromkeys(range(1, count + 1), 1)
@@ -73,7 +73,7 @@ class Replicas:
 
 
 class Failing(Replicas):
-    """Replicas of which one cannot be read, as often as told."""
+    """Replicas of which one cannot be read a given number of times."""
 
     def __init__(self, count: int, *, broken: int) -> None:
         super().__init__(count)

@@ -1,7 +1,7 @@
-"""A container whose replicas are as a test says, as the control plane sees it
+"""A container with replicas described by a test, as the control plane sees it
 (`scm.cluster.container_context.ContainerContext`).
 
-What it says comes back as the datanodes it names, so that a test reads like the table it is from.
+Results are given as the names of datanodes, so that a test reads like the table it is from.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ ALGORITHMS = list(Algorithm)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What the judge says of a container."""
+    """The judge's result for a container."""
 
     health: HealthState
     copies: int
@@ -53,7 +53,7 @@ class Need:
 def batch_of(case: JudgedContainer) -> ContainerBatch:
     """Return the container of a case as a batch of one.
 
-    An add may say the rack of its datanode: `dn9@/b`.
+    An add may name the rack of its datanode: `dn9@/b`.
     """
     placed = sorted(case.placed, key=lambda p: (p.replica.replica_index, p.datanode_id))
     adds = {name: rack for name, _, rack in (add.partition("@") for add in case.adds) if rack}
@@ -167,13 +167,13 @@ def rules_of(case: JudgedContainer, **numbers: int) -> Rules:
 
 
 def asked(case: JudgedContainer, **numbers: int) -> HealthJudgement:
-    """Return all that the judge says, by rules with these numbers changed."""
+    """Return all results of the judge, by rules with these numbers changed."""
     return judge(batch_of(case), rules_of(case, **numbers))
 
 
 def counts(case: JudgedContainer, **numbers: int) -> tuple[int, int, int, int, bool]:
-    """Return what lacks now, what is to be made, what may go, what may still be lost, and whether
-    only nodes out of service are the reason."""
+    """Return the numbers of replicas that are missing now, that must be made, that may be removed,
+    that may still be lost, and whether only nodes out of service are the reason."""
     found = asked(case, **numbers)
     n = found.counts.ratis
     need = int(n.need[0])
@@ -187,7 +187,7 @@ def counts(case: JudgedContainer, **numbers: int) -> tuple[int, int, int, int, b
 
 
 def needs(case: JudgedContainer, **numbers: int) -> Need:
-    """Return what a container is and lacks, or has too many of."""
+    """Return the health of a container, and its missing or surplus replicas."""
     found = asked(case, **numbers)
     made = np.isin(found.actions.action, (Action.REPLICATE, Action.RECONSTRUCT))
     return Need(
@@ -199,7 +199,7 @@ def needs(case: JudgedContainer, **numbers: int) -> Need:
 
 
 def doubts(case: JudgedContainer) -> dict[str, str]:
-    """Return what speaks against copying each replica, by datanode."""
+    """Return the objections to copying each replica, by datanode."""
     found = asked(case)
     names, node = found.view.batch.nodes.names, found.view.batch.replicas.node
     return {names[node[row]]: DOUBTS[code] for row, code in enumerate(found.doubts) if code}
@@ -232,7 +232,8 @@ def _sources_of(found: HealthJudgement, action: Action) -> list[int]:
 
 
 def copied(case: JudgedContainer, *, is_move: bool = False) -> list[JudgedReplica]:
-    """Return the shards to copy because they are about to go, or as `is_move` off a full rack."""
+    """Return the shards to copy because they are about to go, or, with `is_move`, off a full
+    rack."""
     found = asked(case)
     moves = found.actions.priority == MISPLACED_PRIORITY
     lists = found.actions.sources
@@ -246,7 +247,7 @@ def copied(case: JudgedContainer, *, is_move: bool = False) -> list[JudgedReplic
 
 
 def lost(case: JudgedContainer) -> tuple[int, ...]:
-    """Return the indexes to compute."""
+    """Return the indexes of the lost shards to compute."""
     found = asked(case).actions
     lists = found.indexes
     return tuple(
@@ -265,7 +266,8 @@ def read_from(case: JudgedContainer) -> list[tuple[int, str]]:
 
 
 def victims(case: JudgedContainer, **numbers: int) -> list[JudgedReplica]:
-    """Return what is deleted one after the other, each while those before are being deleted."""
+    """Return the replicas that are deleted one after the other, each while the previous ones are
+    being deleted."""
     chosen: list[JudgedReplica] = []
     while True:
         found = asked(case, **numbers)
@@ -280,14 +282,14 @@ def victims(case: JudgedContainer, **numbers: int) -> list[JudgedReplica]:
 
 
 def obstacle(case: JudgedContainer, **numbers: int) -> str | None:
-    """Return why the nodes of a container that are to leave are needed; None if they are not."""
+    """Return why the leaving nodes of a container are still needed; None if they are not."""
     found = asked(case, **numbers)
     [held] = obstacles(found.view, found.counts, found.flags).tolist()
     return None if held == FREE else HELD_BY[held]
 
 
 def need(case: JudgedContainer, leaving: Collection[str], op_state: OpState) -> LeavingNeed:
-    """Return what a container needs if these nodes leave or rest."""
+    """Return what a container needs if these nodes leave or go into maintenance."""
     [loss] = losses_without(batch_of(case), rules_of(case), leaving, op_state)
     size_bytes = max((p.replica.bytes_used for p in present(case.placed)), default=0)
     return need_of(case.container, loss, op_state, rules_of(case), size_bytes=size_bytes)

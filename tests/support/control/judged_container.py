@@ -1,4 +1,4 @@
-"""A container as a test describes it, with the facts of it that only a batch of the judge has."""
+"""A container as a test describes it, with facts that only a batch of the judge contains."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The control plane's knowledge of its nodes alone: no containers, no calls."""
+"""The control plane's node manager alone: no containers, no calls."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ OPTIONS: Final = ScmOptions(heartbeat_interval_ms=500, stale_after_ms=10_000, de
 
 
 def registration(datanode_id: str, *, boot_id: int = 1, rack: str = "/r1") -> Registration:
-    """Build what a new datanode says of itself."""
+    """Return the registration of a new datanode."""
     return Registration(datanode_id, f"{datanode_id}:1", rack, "0.1", "", boot_id, (volume(),))
 
 
@@ -49,7 +49,7 @@ class Cluster:
             state.close()
 
     def restart(self) -> None:
-        """Forget what is not kept on disk."""
+        """Restart: forget everything that is not on disk."""
         clock = ScmClock(self.clock.now_ms, self.clock.monotonic_s)
         self.nodes = NodeManager(self.state, clock, OPTIONS)
 
@@ -59,7 +59,7 @@ class Cluster:
             return self.nodes.register(change, made)
 
     def join(self, *datanode_ids: str) -> None:
-        """Register datanodes with nothing special about them."""
+        """Register datanodes with default properties."""
         for datanode_id in datanode_ids:
             self.register(registration(datanode_id))
 
@@ -75,18 +75,18 @@ class Cluster:
         return node
 
     def note(self, count_max: int = 1_000) -> list[str]:
-        """Note everybody's health, as far as so many changes go."""
+        """Call `note_health`, with at most this many changes."""
         with self.state.change() as change:
             return self.nodes.note_health(change, count_max=count_max)
 
     def note_in_vain(self, count_max: int = 1_000) -> list[str]:
-        """Do the same in a change that cannot be kept; return what is logged of it."""
+        """Call `note_health` in a change that fails; return what is logged."""
         with logged() as logs, unwritable(), pytest.raises(UnavailableError):
             self.note(count_max)
         return [line["event"] for line in logs]
 
     def silence(self, health: NodeHealthState) -> None:
-        """Let so much time pass that who called just now, and then no more, has this health."""
+        """Let time pass until a node that called just now, and not since, has this health."""
         self.clock.advance_s(
             {NodeHealthState.HEALTHY: 0, NodeHealthState.STALE: 11, NodeHealthState.DEAD: 61}[
                 health

@@ -1,4 +1,4 @@
-"""A datanode that is ordered nothing."""
+"""A datanode that gets no commands."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""A container on datanodes that do what the control plane tells them; no sockets, no disks."""
+"""A container on datanodes that carry out the control plane's commands; no sockets, no disks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ OPTIONS: Final = ScmOptions(check_interval_ms=10_000, repair_grace_ms=0, heal=Fa
 
 @dataclass
 class Cluster:
-    """Container 1 on datanodes that delete and copy what they are told."""
+    """Container 1 on datanodes that carry out deletes and copies."""
 
     world: ScmWorld
     nodes: list[str]
@@ -34,7 +34,8 @@ class Cluster:
     """Whom the deletes name that left, by the datanode that deletes."""
 
     def pass_time(self, seconds: int) -> None:
-        """Let time pass second by second; all nodes call and do what they are sent."""
+        """Let time pass second by second. All nodes send heartbeats and carry out their
+        commands."""
         for _ in range(seconds):
             self.world.clock.advance_s(1)
             for node in self.nodes:
@@ -45,7 +46,7 @@ class Cluster:
         self.ended = [one for one in found if one is not None]
 
     def refused(self) -> list[str]:
-        """Return what was said of the deletes that were not let go."""
+        """Return the reasons for the deletes that were not sent."""
         of_deletes = [one for one in self.ended if one.kind == CommandKind.DELETE]
         return [one.message for one in of_deletes if one.state == OutcomeState.SKIPPED]
 
@@ -64,7 +65,7 @@ class Cluster:
             self.world.beat(node, outcomes=(outcome(command),))
 
     def report(self, node: str) -> None:
-        """Let a node name all it holds."""
+        """Let a node report all its replicas."""
         mine = (self.held[node],) if node in self.held else ()
         self.world.call(node, NodeReplicaReport(True, 1, 0, is_last=True, replicas=mine))
 
@@ -79,7 +80,7 @@ def cluster(
     racks: tuple[str, ...] = ("/r1",),
     acknowledged_bcsid: int = 0,
 ) -> Iterator[Cluster]:
-    """Make a cluster whose nodes hold these replicas, and have named them."""
+    """Return a cluster whose nodes have these replicas and have reported them."""
     nodes = [f"dn{number}" for number in range(1, node_count + 1)]
     with ScmWorld(path, options).running() as world:
         world.join(*nodes, racks=racks)

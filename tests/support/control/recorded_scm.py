@@ -1,8 +1,8 @@
-"""An SCM that answers, over real sockets, with the bytes that a real one gave.
+"""An SCM that answers, over real sockets, with the recorded bytes of a real SCM.
 
-`tests/golden/ozone/scm.jsonl.zst` has each call to the SCM of Ozone 2.2.0 that was recorded: what
-stood behind the call's header, and the whole frame of the answer. What arrives is taken apart here
-by hand, by the rules of protobuf's encoding; only the number of the call is put into the answer.
+`tests/golden/ozone/scm.jsonl.zst` has each recorded call to the SCM of Ozone 2.2.0: the bytes after
+the call's header, and the whole frame of the answer. This module parses requests by hand, by the
+rules of protobuf's encoding. Of the answer, only the call number is replaced.
 """
 
 import json
@@ -22,8 +22,8 @@ NO_ACCESS = "org.apache.hadoop.security.AccessControlException"
 
 
 def recorded(server: str) -> dict[bytes, bytes]:
-    """Return answers by request, of the server that was asked: scm, dn, http, or a
-    follower, which says the same to all."""
+    """Return answers by request and by the server that was called: scm, dn, http, or a follower,
+    which gives the same answer to all requests."""
     with (GOLDEN / "scm.jsonl.zst").open("rb") as packed:
         text = zstandard.ZstdDecompressor().stream_reader(packed).read()
     lines = map(json.loads, text.decode().splitlines())
@@ -35,13 +35,13 @@ def recorded(server: str) -> dict[bytes, bytes]:
 
 
 def replicas_of_ozone() -> list[dict[str, object]]:
-    """Return what the datanodes of that cluster said of their replicas themselves."""
+    """Return the replicas as the datanodes of that cluster themselves reported them."""
     text = (GOLDEN / "scm-replicas.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number and where it ends."""
+    """Return the number in a varint, and its end."""
     number = shift = 0
     while True:
         number |= (data[at] & 0x7F) << shift
@@ -92,7 +92,7 @@ def failure(call_id: int, exception: str, text: str, *, status: int = 1, detail:
 
 
 def renumbered(frame: bytes, call_id: int) -> bytes:
-    """Return the frame of an answer as one to another call: its number is the first field."""
+    """Return the frame of an answer with another call number, which is its first field."""
     length, at = read_varint(frame, 0)
     header = frame[at : at + length]
     assert header[0] == 1 << 3
@@ -103,7 +103,7 @@ def renumbered(frame: bytes, call_id: int) -> bytes:
 
 @dataclass
 class RecordedScm:
-    """A server on a port of its own, one thread a connection."""
+    """A server on its own port, with one thread per connection."""
 
     answers: dict[bytes, bytes] = field(default_factory=lambda: recorded("scm"))
     leads: bool = True

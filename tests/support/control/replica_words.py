@@ -40,7 +40,8 @@ def placed(words: str, racks: str = "") -> tuple[JudgedReplica, ...]:
 
 
 def case(words: str, racks: str = "", **more: object) -> JudgedContainer:
-    """Build the case of a container with these replicas; as many racks as are named."""
+    """Return the context of a container with these replicas, and with as many racks as are
+    named."""
     replicas = placed(words, racks)
     made = JudgedContainer(
         container(), replicas, cluster_rack_count=len({p.rack for p in replicas}) or 1

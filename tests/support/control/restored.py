@@ -1,4 +1,4 @@
-"""A control plane that was restored from a backup, what datanodes tell it, and its recovery."""
+"""A control plane that was restored from a backup, the reports of datanodes, and its recovery."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ TAKEN_MS = 1_800_000_000_000
 @contextmanager
 def restored_world(data: Path) -> Iterator[ScmWorld]:
     """A control plane of three nodes, restored from a backup with a closed container (1) and one
-    that was being written then (2)."""
+    that was open at the time of the backup (2)."""
     made = ScmWorld(data)
     made.join(*NODES)
     confirm(made, *NODES)
@@ -31,7 +31,7 @@ def restored_world(data: Path) -> Iterator[ScmWorld]:
 
 
 def report(world: ScmWorld, *container_ids: int, state: ReplicaState = ReplicaState.CLOSED) -> None:
-    """Let every node name these replicas, as all it has."""
+    """Let every node report these replicas in a full report."""
     world.join(*NODES)
     for node in NODES:
         mine = [replica(node, state, container_id=number) for number in container_ids]
@@ -39,12 +39,12 @@ def report(world: ScmWorld, *container_ids: int, state: ReplicaState = ReplicaSt
 
 
 def put(name: str, container_id: int, local_id: int) -> Key:
-    """A key of one block, as its block tells of it."""
+    """A key of one block, as the block's metadata describes it."""
     return Key(name, 10, 1, (KeyBlock(container_id, local_id, 5, 10),))
 
 
 def looked(container_id: int, *deleted: int, scheme: str = "") -> InspectedContainer:
-    """What was seen of a container."""
+    """The findings about a container."""
     return InspectedContainer(container_id, scheme, frozenset(deleted))
 
 
@@ -57,7 +57,7 @@ def recover(
     is_dry_run: bool = False,
     last_local_id: int = 0,
 ) -> RecoveryResult:
-    """Tell the control plane what was found."""
+    """Send the findings to the control plane."""
     call = RecoveryCall(
         containers, found, last_local_id=last_local_id, is_end=is_end, is_forced=is_forced
     )
@@ -65,7 +65,7 @@ def recover(
 
 
 def codes(made: RecoveryResult) -> list[tuple[str, str]]:
-    """Return what became of each key."""
+    """Return the outcome of each key."""
     return [(one.name, one.code) for one in made.brought]
 
 

@@ -19,7 +19,7 @@ FAST = {
 
 @dataclass
 class ScmProcess:
-    """A running control plane and what it said when it was ready."""
+    """A running control plane, and the line that it printed when it was ready."""
 
     process: Child
     listening: dict[str, Any]
@@ -34,8 +34,8 @@ class ScmProcess:
         arguments: Sequence[str] = (),
         **settings: int | str,
     ) -> "ScmProcess":
-        """Start on `data` and wait until it answers calls. Who lets it log much must read that: it
-        waits until there is room in the pipe."""
+        """Start on `data` and wait until it answers calls. If it logs much, the caller must read
+        the log, because it waits for room in the pipe."""
         process = spawn(data, listen=listen, log_level=log_level, arguments=arguments, **settings)
         line = process.stdout.readline()
         if not line:
@@ -44,7 +44,7 @@ class ScmProcess:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address of its server."""
         return str(self.listening["address"])
 
     def kill(self) -> None:

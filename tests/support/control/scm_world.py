@@ -129,7 +129,7 @@ class ScmWorld:
         )
 
     def restart(self, *, is_cold: bool = False) -> None:
-        """Stop and start; what was only in memory is gone."""
+        """Stop and start the control plane; what was only in memory is lost."""
         self.state.close()
         self.start(is_cold=is_cold)
 
@@ -163,7 +163,7 @@ class ScmWorld:
         outcomes: tuple[CommandOutcome, ...] = (),
         boot_id: int = 1,
     ) -> HeartbeatAnswer:
-        """Let a node call with one report."""
+        """Let a node send a heartbeat with one report."""
         report = NodeReplicaReport(full, 1, 0, is_last=True, replicas=replicas)
         return self.call(node, report, outcomes=outcomes, boot_id=boot_id)
 
@@ -174,7 +174,7 @@ class ScmWorld:
         outcomes: tuple[CommandOutcome, ...] = (),
         boot_id: int = 1,
     ) -> HeartbeatAnswer:
-        """Let a node call with these reports."""
+        """Let a node send a heartbeat with these reports."""
         op_state, op_expiry_ms = self.kept.get(node, (None, 0))
         return self.control.datanodes.heartbeat(
             Heartbeat(
@@ -192,7 +192,7 @@ class ScmWorld:
     def write(
         self, client_id: str, name: str, *sizes: int, hold: Sequence[str] = ()
     ) -> list[AllocatedBlockInfo]:
-        """Allocate, let the chosen nodes report (but `hold`), and commit one key."""
+        """Allocate, let the chosen nodes report (except `hold`), and commit one key."""
         blocks = self.control.clients.allocate(client_id, sizes)
         for block in blocks:
             for endpoint in block.replicas:
@@ -233,7 +233,7 @@ class ScmWorld:
         self.beat(node, outcomes=tuple(outcome(command) for command, _peers in answer.commands))
 
     def keep_alive(self, *nodes: str) -> None:
-        """Let nodes call with nothing to say."""
+        """Let nodes send heartbeats without reports."""
         for node in nodes:
             self.call(node)
 
@@ -258,7 +258,7 @@ class ScmWorld:
 
 
 def key(name: str, blocks: Sequence[AllocatedBlockInfo], lengths: Sequence[int]) -> Key:
-    """Build a key of promised blocks."""
+    """Return a key of allocated blocks."""
     return Key(
         name,
         sum(lengths),
@@ -308,14 +308,14 @@ def pending(
 
 
 def confirm(world: ScmWorld, *nodes: str) -> None:
-    """Let nodes report all they have, as it is known."""
+    """Let nodes report all replicas that the control plane knows of them."""
     for node in nodes:
         mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
         world.beat(node, *mine, full=True)
 
 
 def pass_time(world: ScmWorld, seconds: int, *alive: str) -> None:
-    """Let time pass second by second; these nodes call."""
+    """Let time pass second by second, with heartbeats of these nodes."""
     for _ in range(seconds):
         world.clock.advance_s(1)
         for node in alive:

@@ -1,4 +1,6 @@
-"""A real gRPC server that plays the SCM from a script: it hands out commands and keeps answers."""
+"""A real gRPC server that acts as the SCM from a script: it sends commands and keeps the
+answers.
+"""
 
 import struct
 import threading
@@ -16,7 +18,7 @@ WAIT_S = 60.0
 
 
 class ScriptedScm(scm_pb2_grpc.ScmServicer):
-    """Answers register and heartbeat; tests put commands in and wait for what comes back."""
+    """Answers registrations and heartbeats. Tests add commands and wait for their outcomes."""
 
     def __init__(self, heartbeat_interval_ms: int = 50, cluster_id: str = CLUSTER_ID) -> None:
         self.cluster_id = cluster_id
@@ -24,7 +26,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self.changed = threading.Condition()
         self.commands: deque[scm_pb2.Command] = deque()
         self.statuses: dict[int, scm_pb2.CommandStatus] = {}
-        self.replicas: set[tuple[str, int]] = set()  # of which datanode, of which container
+        self.replicas: set[tuple[str, int]] = set()  # (datanode, container)
         self.heartbeats = 0
         self.nodes: list[scm_pb2.NodeInfo] = []
         self.term = 1
@@ -95,17 +97,18 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
             self.commands.extend(commands)
 
     def withdraw(self) -> None:
-        """Forget commands that nobody has fetched."""
+        """Remove commands that no datanode has fetched."""
         with self.changed:
             self.commands.clear()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = WAIT_S) -> bool:
-        """Wait until something is true of what was heard; return whether it became so."""
+        """Wait until a condition about the received messages is true; return whether it became
+        true."""
         with self.changed:
             return self.changed.wait_for(condition, timeout_s)
 
     def wait_for(self, command_id: int, timeout_s: float = WAIT_S) -> scm_pb2.CommandStatus | None:
-        """Wait for a command's answer; None when none came."""
+        """Wait for a command's outcome; return None if none arrived."""
         with self.changed:
             self.changed.wait_for(lambda: command_id in self.statuses, timeout_s)
             return self.statuses.get(command_id)

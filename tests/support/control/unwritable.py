@@ -1,4 +1,4 @@
-"""A disk that takes nothing, as a full one, while a block of code runs."""
+"""A disk that accepts no writes, like a full one, during a block of code."""
 
 import resource
 from collections.abc import Iterator

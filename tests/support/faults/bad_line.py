@@ -1,4 +1,4 @@
-"""A line between two datanodes that breaks: bytes stop, or the connection ends, after so many."""
+"""A network connection between two datanodes that stalls or breaks after a number of bytes."""
 
 import socket
 import threading
@@ -11,7 +11,8 @@ CONNECT_S: Final = 5.0
 
 
 class BadLine:
-    """A TCP proxy to `target`. After `bytes_max` to the target it drops or stalls for good."""
+    """A TCP proxy to `target`. After `bytes_max` bytes to the target, it breaks or stalls for
+    good."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -28,7 +29,7 @@ class BadLine:
 
     @property
     def address(self) -> str:
-        """Where to dial."""
+        """The address of the proxy."""
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Self:
@@ -50,7 +51,7 @@ class BadLine:
             thread.join()
 
     def breaks_after(self, bytes_max: int, *, stalls: bool) -> None:
-        """Let so many bytes through to the target on each new connection; -1: all."""
+        """Let this many bytes through to the target on each new connection; -1 = all."""
         self.bytes_max, self.stalls = bytes_max, stalls
 
     def cut(self) -> None:
@@ -97,7 +98,7 @@ class BadLine:
                 one.shutdown(socket.SHUT_RDWR)
 
     def _swallow(self, source: socket.socket) -> None:
-        """Take no more and pass nothing on, as a line does that is down: until it is cut."""
+        """Read nothing and pass nothing on, like a broken network, until the connection is cut."""
         while not self._closing.wait(0.05):
             with self._lock:
                 if source not in self._sockets:

@@ -10,10 +10,10 @@ from tests.support.storage.datanodes import CountingReads, Datanode
 
 
 class Liar(CountingReads):
-    """Serves other bytes than its tree says, with checksums that fit them."""
+    """Serves other bytes than its tree says, with checksums that match these bytes."""
 
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
-        """Serve a chunk of lies that is consistent in itself."""
+        """Serve a chunk of wrong bytes that is consistent in itself."""
         for answer in super().ReadChunk(request, context):
             if answer.HasField("chunk"):
                 lie = bytes(answer.chunk.length)
@@ -27,10 +27,10 @@ class Liar(CountingReads):
 
 
 class Garbler(CountingReads):
-    """Serves bytes that do not even have the checksums they come with."""
+    """Serves bytes that do not match the checksums in the same answer."""
 
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
-        """Flip a bit of every piece."""
+        """Flip a bit of every piece of a chunk."""
         for answer in super().ReadChunk(request, context):
             if answer.data:
                 answer.data = bytes([answer.data[0] ^ 1]) + answer.data[1:]
@@ -38,18 +38,18 @@ class Garbler(CountingReads):
 
 
 class Dying(CountingReads):
-    """Goes away in the middle of the first chunk that is read."""
+    """Stops in the middle of the first chunk that is read."""
 
     def __init__(self, datanode: Datanode) -> None:
         super().__init__(datanode)
         self._deaths = count()
 
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
-        """Send the description, then stop the server, once.
+        """Send the description of a chunk, and stop the server, once.
 
-        A handler that returned before the call was cut off could still end it in good order,
-        which a process that dies never does: so it waits for the end of the call. Nor does a
-        server stop from within its own handlers, let alone from several at once.
+        If the handler returned before the connection is cut, the call could end normally. A dying
+        process never ends a call normally, so the handler waits for the end of the call. A server
+        also cannot be stopped from its own handlers, and not by several handlers at once.
         """
         over = Event()
         assert context.add_callback(over.set)
@@ -63,12 +63,12 @@ class Dying(CountingReads):
 
 
 class Hanging(CountingReads):
-    """Takes questions for chunks and never answers them."""
+    """Accepts requests for chunks and never answers them."""
 
     go_on = Event()
 
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
-        """Note the question, and wait."""
+        """Record the request, and wait."""
         del context
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         self.go_on.wait(20)
@@ -76,10 +76,10 @@ class Hanging(CountingReads):
 
 
 class Shifting(CountingReads):
-    """Its tree changes between the question for its blocks and that for their chunks."""
+    """Its tree changes between the request for its blocks and the request for their chunks."""
 
     def GetContainerHashes(self, request, context):  # type: ignore[no-untyped-def]
-        """Heal the replica before the first question for chunks is answered."""
+        """Repair the replica before the first request for chunks is answered."""
         if request.level == datanode_pb2.CHUNKS and not self.datanode.reads:
             self.datanode.reads.append((0, 0))
             self.datanode.replica.flip(3, 5)

@@ -1,10 +1,12 @@
-"""A real agent with four volumes, of which one at a time is damaged, and what becomes of all four.
+"""A real agent with four volumes. One volume at a time gets a fault, and all four are checked.
 
-One set-up serves many cases: the damaged volume is put back from its template after each, the three
-others go on, and what was ever acknowledged on them is read again and again.
+One setup serves many cases. After each case the damaged volume is restored from its template. The
+other three volumes continue, and all data that was ever acknowledged on them is read again and
+again.
 
-    case: fault at rest ─ start          or: start ─ fault in use ─ reads and writes ─ restart
-    then: the three others serve (timed), the bad one is named, its files are as they were
+A fault is either made before the agent starts, or while the agent is used, followed by a restart.
+Then the other three volumes must serve in time, the bad volume must be named, and its files must be
+unchanged.
 """
 
 import contextlib
@@ -50,13 +52,13 @@ SMALL_BLOCKS = 60  # of an open one: they fill the index
 SERVED_MAX_S = 60.0
 CALL_S = 10.0
 TOLD_MAX_S = 20.0
-READS_OF_OTHERS = 12  # in each look at the good volumes; the last look reads all
+READS_OF_OTHERS = 12  # blocks read in each check of the good volumes; the last check reads all
 QUICK = PeerTimeouts(call_s=CALL_S, tree_s=CALL_S, chunk_s=CALL_S)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of it. `faults` is empty when all is as promised."""
+    """The result of a case. `faults` is empty if everything is as promised."""
 
     case: Case
     where: str = ""
@@ -67,7 +69,7 @@ class Outcome:
 
 
 class HearingScm(ScriptedScm):
-    """Parses what it hears as the control plane does, and keeps the volumes of the last message."""
+    """Parses heartbeats as the control plane does, and keeps the volumes of the last message."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +101,7 @@ class HearingScm(ScriptedScm):
 
 
 class FourVolumes:
-    """The world: volumes below `root`, an agent that is restarted when it dies, a control plane."""
+    """Volumes below `root`, an agent that is restarted when it dies, and a control plane."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -179,7 +181,7 @@ class FourVolumes:
             shutil.copytree(path, self.root / "template" / path.name)
 
     def _restore(self, number: int) -> None:
-        """Put a volume back as it was made; what was written to it since is forgotten."""
+        """Restore a volume as it was made; later writes to it are discarded."""
         path = self.paths[number]
         if self._disk is not None:
             self._disk.unmount()
@@ -194,7 +196,7 @@ class FourVolumes:
     # -- one case
 
     def run(self, case: Case) -> Outcome:
-        """Do one case and put everything back."""
+        """Run one case, and restore everything."""
         chance, fault = random.Random(case.seed), random.Random(case.seed)
         outcome = Outcome(case)
         bad = chance.randrange(VOLUMES)
@@ -270,7 +272,7 @@ class FourVolumes:
     # -- the agent
 
     def _alive(self) -> str:
-        """Return the agent's address; start it again if it died, as systemd does."""
+        """Return the agent's address. If the agent died, start it again, as systemd does."""
         deadline_s = time.monotonic() + SERVED_MAX_S
         while True:
             if self._address is not None and self.zygote.is_over(0.0):
@@ -286,7 +288,7 @@ class FourVolumes:
             assert time.monotonic() < deadline_s, "the agent does not start"
 
     def _end(self, chance: random.Random) -> None:
-        """Stop the agent, now and then by force."""
+        """Stop the agent, sometimes by SIGKILL."""
         if self._address is None:
             return
         if self.zygote.is_over(0.0):
@@ -298,7 +300,7 @@ class FourVolumes:
         self._address = None
 
     def _serve(self, bad: int, chance: random.Random, outcome: Outcome) -> None:
-        """Wait until the good volumes serve reads and writes; note how long that took."""
+        """Wait until the good volumes serve reads and writes; record how long that took."""
         began_s, last = time.monotonic(), ""
         while time.monotonic() - began_s < SERVED_MAX_S:
             try:
@@ -321,7 +323,8 @@ class FourVolumes:
             self._read(peer, key)
 
     def read_all(self) -> int:
-        """Read all that was acknowledged and is due, on all volumes; return how many chunks."""
+        """Read all acknowledged blocks that are due, on all volumes; return the number of
+        chunks."""
         with Peer(self._alive(), timeouts=QUICK) as peer:
             for key in self.acknowledged:
                 self._read(peer, key)
@@ -350,7 +353,7 @@ class FourVolumes:
         self.acknowledged[container_id, block_id, 0] = data
 
     def _poke(self, bad: int, chance: random.Random) -> list[int]:
-        """Use the bad volume: read all, write; return the containers of which a read failed."""
+        """Use the bad volume: read all and write; return the containers of which a read failed."""
         failed = set()
         keys = [key for key in self.template if self.volume_of[key[0]] == bad]
         chance.shuffle(keys)
@@ -371,7 +374,8 @@ class FourVolumes:
     # -- what it came to
 
     def _judge(self, bad: int, chance: random.Random, outcome: Outcome, log_from: int) -> None:
-        """Note how the bad volume ended, and whether it is named where a person looks."""
+        """Record the final state of the bad volume, and whether operators can see which volume it
+        is."""
         path = str(self.paths[bad])
         unread = self._poke(bad, chance)
         damaged = {number for number in self.volume_of if self._has_findings(number, bad)}
@@ -399,7 +403,7 @@ class FourVolumes:
             return log.read().decode(errors="replace")
 
     def _has_findings(self, container_id: int, bad: int) -> bool:
-        """Have a replica of the bad volume read whole; return whether it is called damaged."""
+        """Scan a replica of the bad volume; return whether the scan reports damage."""
         if self.volume_of[container_id] != bad:
             return False
         one = ContainerId(container_id)
@@ -414,7 +418,8 @@ class FourVolumes:
             return str(self.paths[bad]) in str(error) or "cannot be loaded" in str(error)
 
     def _compare(self, case: Case, target: Path, bad: int, outcome: Outcome) -> None:
-        """Note block files of the bad volume that are not what they were, but for the target."""
+        """Record block files of the bad volume that have changed, except the target of the
+        fault."""
         if case.kind is Kind.UNMOUNTED:
             return
         path = self.paths[bad]

@@ -1,4 +1,4 @@
-"""What the kernel says is done to a tree of directories, while a test runs."""
+"""Records the changes to a tree of directories, as the kernel reports them, while a test runs."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ EVENTS_BYTES_MAX = 1024**2
 
 @contextmanager
 def changes(root: Path) -> Iterator[list[str]]:
-    """Give a list that holds, after the block, every change below `root` within it."""
+    """Yield a list. After the block it contains every change below `root` during the block."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     seen: list[str] = []

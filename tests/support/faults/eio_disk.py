@@ -1,8 +1,8 @@
-"""A disk of which chosen places cannot be read: the kernel's own EIO, and SIGBUS under a map.
+"""A disk of which chosen pages cannot be read: the kernel returns EIO, or SIGBUS for a mapped file.
 
-A btrfs with one copy of everything, in a file, on a loop device. Bytes that are changed in the file
-under it no longer have their checksum, and the kernel gives EIO for just them. It needs root, loop
-devices and mkfs.btrfs; no device mapper.
+The disk is a btrfs with a single copy of everything, in a file on a loop device. If bytes in the
+file below the btrfs are changed, they no longer match their checksum, and the kernel returns EIO
+for exactly these bytes. This needs root, loop devices and mkfs.btrfs, but no device mapper.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 PAGE_BYTES = 4096
 DISK_BYTES = 160 * 1024**2
-LEFT_BYTES = 1024**2  # of a disk that is cut: the superblock is in it
+LEFT_BYTES = 1024**2  # bytes that remain of a cut disk; the superblock is in them
 COMMAND_TIMEOUT_S = 60
 PROCESS_MADVISE = 440  # the system call, on every architecture
 MADV_PAGEOUT = 21
@@ -22,7 +22,7 @@ NEEDS = ("mkfs.btrfs", "losetup", "mount", "umount")
 
 
 def why_not() -> str:
-    """Return why there can be no such disk here, "" if there can."""
+    """Return why such a disk is impossible on this machine; "" if it is possible."""
     if os.geteuid() != 0:
         return "only root can mount"
     missing = [name for name in NEEDS if shutil.which(name) is None]
@@ -50,17 +50,17 @@ class EioDisk:
         run("mkfs.btrfs", "-q", "-m", "single", "-d", "single", image)
 
     def mount(self) -> None:
-        """Mount it; small files have blocks of their own, so that they can fail alone."""
+        """Mount the disk. Small files have their own blocks, so that they can fail alone."""
         run("mount", "-t", "btrfs", "-o", "loop,max_inline=0,noatime", self.image, self.mount_point)
 
     def unmount(self) -> None:
-        """Unmount it, whatever state it is in."""
+        """Unmount the disk, whatever state it is in."""
         with contextlib.suppress(subprocess.CalledProcessError):
             run("umount", self.mount_point)
 
     def spoil(self, pages: list[bytes]) -> int:
-        """Have every read of these pages fail that is not in the page cache; returns how many
-        places of the disk held them."""
+        """Let every read of these pages fail that the page cache does not answer. Return in how
+        many places of the disk they were found."""
         wanted, count = frozenset(pages), 0
         with self.image.open("r+b") as file:
             fd, at = file.fileno(), 0
@@ -78,12 +78,12 @@ class EioDisk:
         return count
 
     def cut(self) -> None:
-        """Take nearly all of the disk away: what is not in the page cache cannot be read."""
+        """Remove nearly all of the disk. Only the page cache can answer reads from then on."""
         os.truncate(self.image, LEFT_BYTES)
 
 
 def forget_pages(path: Path) -> None:
-    """Have the kernel drop what it cached of a file and nobody has mapped."""
+    """Let the kernel drop the cached pages of a file that no process has mapped."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -93,9 +93,10 @@ def forget_pages(path: Path) -> None:
 
 
 def forget_mapped(pid: int, path: Path) -> None:
-    """Have the kernel drop also what a process has mapped of a file (process_madvise(2)).
+    """Let the kernel drop the pages of a file that a process has mapped, too (process_madvise(2)).
 
-    A page that is written to disk, was not used for long, and gives way to others ends so.
+    The kernel does this itself to a page that was written back and not used for a long time, when
+    memory is short.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     pid_fd = os.pidfd_open(pid)

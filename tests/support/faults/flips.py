@@ -1,8 +1,9 @@
-"""Bits that flip: in memory between the medium and the scan, and on the medium itself.
+"""Bit flips: in memory between the medium and the scan, and on the medium itself.
 
-python -m tests.support.faults.flips FOLDER SCANS     scan a real replica, as a child that a
-                                                      flipping library is preloaded into; prints
-                                                      what was found
+    python -m tests.support.faults.flips FOLDER SCANS
+
+The command scans a real replica in a child process, into which a library that flips bits is
+preloaded, and prints the findings.
 """
 
 import json
@@ -24,7 +25,7 @@ from tests.support.storage.replica_reader import AlteredReader, MemoryReplica, f
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
 C_SOURCE = Path(__file__).parents[1] / "c" / "flip.c"
-SHARE_OF_1024 = 512  # of the reads, first ones and re-reads alike
+SHARE_OF_1024 = 512  # share of the reads, first reads and re-reads alike
 BLOCK_COUNT = 8
 CHUNK_BYTES = 2_000
 STORED_BLOCKS = 100
@@ -35,15 +36,15 @@ CHILD_TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Lies:
-    """How many bits were flipped on their way, and what the scans made of it."""
+    """The number of bits flipped in memory, and the verdicts of the scans."""
 
     flip_count: int
     verdicts: Counter[Verdict]
 
 
 def failing_memory(monkeypatch: pytest.MonkeyPatch, *, good: Container[int] = ()) -> list[int]:
-    """Flip another bit in what each read of a medium gives, but in those of these numbers; return
-    the numbers of the reads so far, from 1 on."""
+    """Flip a random bit in the result of each read of a medium, except the reads with these
+    numbers. Return the numbers of the reads so far, from 1 on."""
     reads: list[int] = []
     for name in ("read", "read_past_cache"):
         real = getattr(blockfile, name)
@@ -60,7 +61,7 @@ def failing_memory(monkeypatch: pytest.MonkeyPatch, *, good: Container[int] = ()
 
 
 def flip_in_memory(flip_count: int) -> Lies:
-    """Scan good replicas through memory that flips bits of first reads and of re-reads."""
+    """Scan good replicas through a memory that flips bits of first reads and of re-reads."""
     replica = MemoryReplica()
     for block_id in range(1, BLOCK_COUNT + 1):
         pieces = [noise(CHUNK_BYTES, block_id), noise(CHUNK_BYTES, 100 + block_id)]
@@ -90,7 +91,7 @@ def flip_in_memory(flip_count: int) -> Lies:
 
 
 def compile_flipper(folder: Path) -> Path:
-    """Compile the library that flips what the real system call returned."""
+    """Compile the library that flips bits in results of the real system call."""
     library = folder / "flip.so"
     command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(C_SOURCE), "-ldl"]
     subprocess.run(command, check=True, timeout=COMPILE_TIMEOUT_S)
@@ -98,7 +99,7 @@ def compile_flipper(folder: Path) -> Path:
 
 
 def flip_in_system_calls(folder: Path, scan_count: int) -> Lies:
-    """Scan a real replica, in a process whose every second read comes back with a bit flipped."""
+    """Scan a real replica in a process in which every second read has a flipped bit."""
     count = folder / "flipped"
     environment = {
         **os.environ,
@@ -132,7 +133,7 @@ def stored_replica(folder: Path) -> StoredReplica:
 
 
 def scan_disk(stored: StoredReplica) -> tuple[ScanFinding, ...]:
-    """Read the replica as a scan does, and commit nothing."""
+    """Read the replica as a scan does, without committing a result."""
     reader = StoreReplicaReader(stored.store, CONTAINER, stored.store.begin_scan(CONTAINER))
     try:
         return scan(reader).findings
@@ -142,7 +143,8 @@ def scan_disk(stored: StoredReplica) -> tuple[ScanFinding, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DiskFlips:
-    """How many bits were flipped on the medium, and how many were found, classed, explained."""
+    """The number of bits flipped on the medium, and how many of them were found, classified and
+    explained."""
 
     flip_count: int
     warm_count: int
@@ -153,9 +155,9 @@ class DiskFlips:
 
 
 def flip_on_disk(stored: StoredReplica, flip_count: int, seed: int = 1) -> DiskFlips:
-    """Flip bits of one chunk after another, half of them under a warm page cache, and scan.
+    """Flip bits of one chunk after the other, half of them under a warm page cache, and scan.
 
-    Every scan sees up to one flip a block; the blocks are made whole again after it.
+    Every scan sees at most one flip per block. The blocks are repaired after each scan.
     """
     random = Random(seed)
     total = warm = found = classed = explained = other = 0

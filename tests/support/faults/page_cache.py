@@ -1,4 +1,4 @@
-"""What the page cache holds of a file: asked of the kernel, not guessed."""
+"""The pages of a file in the page cache, as the kernel reports them."""
 
 import ctypes
 import mmap

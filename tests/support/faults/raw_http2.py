@@ -1,4 +1,4 @@
-"""HTTP/2 by hand, over a socket: a client that keeps to no rule but those a test wants kept."""
+"""HTTP/2 by hand, over a socket: a client that only follows the rules that a test requires."""
 
 import socket
 import struct
@@ -47,7 +47,7 @@ class Frame:
 
 
 class RawHttp2:
-    """One connection. Reads raise TimeoutError rather than wait for ever."""
+    """One connection. Reads raise TimeoutError after a while."""
 
     def __init__(self, address: str, source: str = "127.0.0.1") -> None:
         host, _, port = address.rpartition(":")
@@ -69,9 +69,10 @@ class RawHttp2:
         self.socket.close()
 
     def greet(self, *, window_bytes: int | None = None) -> dict[int, int]:
-        """Exchange settings; return the server's.
+        """Exchange settings; return the server's settings.
 
-        `window_bytes`: how much of each answer the server may send, for it is never given more.
+        `window_bytes` is how much of each answer the server may send; the client never extends the
+        window.
         """
         ours = b"" if window_bytes is None else struct.pack(">HI", WINDOW_BYTES, window_bytes)
         self.socket.sendall(PREFACE + frame(Type.SETTINGS, ours))
@@ -80,7 +81,7 @@ class RawHttp2:
         return dict(struct.iter_unpack(">HI", settings))
 
     def begin(self, stream_id: int, path: str) -> None:
-        """Begin a call, and send nothing of its message yet."""
+        """Begin a call without sending any part of its message."""
         headers = (
             (":method", "POST"),
             (":scheme", "http"),
@@ -93,13 +94,13 @@ class RawHttp2:
         self.socket.sendall(frame(Type.HEADERS, block, flags=END_HEADERS, stream_id=stream_id))
 
     def finish(self, stream_id: int, message: bytes = b"") -> None:
-        """Send a message, and that it was all."""
+        """Send a message, and end the stream."""
         data = b"\x00" + len(message).to_bytes(4, "big") + message  # of gRPC: not compressed
         self.socket.sendall(frame(Type.DATA, data, flags=END_STREAM, stream_id=stream_id))
 
     def push(self, stream_id: int, path: str, size_bytes: int, within_s: float) -> int:
-        """Greet, begin a call, and send of its message what the server has room for, but not the
-        last byte; return how much went out in that time."""
+        """Connect, begin a call, and send its message as far as the server has room, but not the
+        last byte. Return the number of bytes sent."""
         window_bytes = self.greet().get(WINDOW_BYTES, WINDOW_BYTES_FIRST)
         self.begin(stream_id, path)
         message = memoryview(b"\x00" + size_bytes.to_bytes(4, "big") + bytes(size_bytes - 1))
@@ -124,7 +125,8 @@ class RawHttp2:
         return sent_bytes
 
     def settle(self) -> None:
-        """Wait until the server has read all that was sent: it answers a ping in its turn."""
+        """Wait until the server has read everything that was sent, because it then answers a
+        ping."""
         self.socket.sendall(frame(Type.PING, PING))
         while True:
             answer = self.until(Type.PING)
@@ -132,7 +134,7 @@ class RawHttp2:
                 return
 
     def frames(self) -> Iterator[Frame]:
-        """Yield what comes until the server closes the connection."""
+        """Yield the received frames until the server closes the connection."""
         while header := self._read(9):
             length = int.from_bytes(header[:3], "big")
             kind, flags, stream_id = struct.unpack(">BBI", header[3:])
@@ -144,11 +146,11 @@ class RawHttp2:
         return next(frame for frame in self.frames() if frame.type == kind)
 
     def is_closed(self) -> bool:
-        """Wait until the server closes the connection, whatever comes before."""
+        """Wait until the server closes the connection, ignoring frames before that."""
         return all(True for _ in self.frames())
 
     def _read(self, count: int) -> bytes:
-        """Return that many bytes; none if the connection ends before."""
+        """Return exactly this many bytes; none if the connection ends before."""
         parts, missing = [], count
         while missing:
             try:

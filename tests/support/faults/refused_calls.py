@@ -1,5 +1,6 @@
-"""System calls that a filter refuses, as a unit's SystemCallFilter= does, for this process and all
-that it starts."""
+"""System calls that a filter refuses, as a unit's SystemCallFilter= does, for this process and its
+children.
+"""
 
 import ctypes
 import errno
@@ -26,7 +27,7 @@ class _Program(ctypes.Structure):
 
 
 def refuse_setpriority() -> None:
-    """Have setpriority(2) end in EPERM from now on (seccomp(2))."""
+    """Let setpriority(2) fail with EPERM from now on (seccomp(2))."""
     architecture, number = SETPRIORITY[os.uname().machine]
     instructions = [
         (_LOAD, 0, 0, 4),

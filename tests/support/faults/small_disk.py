@@ -22,7 +22,7 @@ class SmallDisk:
         self._inode_count = 0
 
     def fill(self, *, leave_bytes: int = 0) -> None:
-        """Take all the space but this; assert that it is really gone."""
+        """Use up all space except this many bytes; assert that the rest is really used."""
         self.ballast.unlink(missing_ok=True)
         space = os.statvfs(self.path)
         with self.ballast.open("wb") as file:
@@ -50,7 +50,7 @@ class SmallDisk:
 def small_disk(
     path: Path, size_bytes: int = DISK_BYTES, *, inode_count: int = 0
 ) -> Iterator[SmallDisk]:
-    """Mount a disk while it is needed; skip the test where nobody may."""
+    """Mount a disk for the body; skip the test if mounting is not permitted."""
     path.mkdir()
     options = f"size={size_bytes},nr_inodes={inode_count}"
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]

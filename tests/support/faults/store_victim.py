@@ -1,13 +1,14 @@
 """A process that forks children which work on a store and kill themselves at a chosen step.
 
-    stdin   {"path": "...", "scenario": "repair", "kill_at": N, "tear": false}      N = 0: never
+    stdin   {"path": "...", "scenario": "repair", "kill_at": N, "tear": false}
     stdout  {"signal": 9, "code": 0, "steps": ["pwrite", ...], "acknowledged": ["..."]}
 
-With the argument `count` it says before how many steps the tests kill each scenario, and which.
+`kill_at` 0 means never. With the argument `count`, the process prints for each scenario the steps
+before which the tests kill it.
 
-A step is a call into the kernel, or an LMDB commit, seen by `sys.setprofile`: production code has
-no hook. The child dies right before its N-th step; with `tear` it first writes half of what that
-step was to write.
+A step is a system call or an LMDB commit. `sys.setprofile` observes steps, so production code has
+no hook. The child dies right before its N-th step. With `tear`, it first writes half of the data of
+this step.
 """
 
 import gc
@@ -80,12 +81,12 @@ BATCH_CHUNKS: Final = {21: 1, 22: 2, 23: 0, 24: 8, 25: 1}  # 24 is written besid
 
 
 def open_packing(path: Path) -> ReplicaStore:
-    """Open a store that packs small blocks however few arrive."""
+    """Open a store that packs small blocks even if only a few arrive."""
     return open_store(path, options=options_of_test(packed_count_min=1))
 
 
 def prepare(path: Path) -> None:
-    """Make what every scenario starts from."""
+    """Create the initial state of every scenario."""
     store = open_packing(path)
     for container_id in (CLOSED, DAMAGED, DOOMED):
         closed_replica(store, container_id)
@@ -153,7 +154,7 @@ def described(block_id: BlockId) -> tuple[tuple[ChunkInfo, ...], bytes]:
 
 
 def rewrite(store: ReplicaStore, acknowledge: Acknowledge) -> None:
-    """Write an uncommitted chunk again, otherwise."""
+    """Write an uncommitted chunk again, with other data."""
     store.writer(OPEN).write_chunk(TWO, chunk_of(LATER), LATER)
     acknowledge("rewritten")
 
@@ -229,7 +230,8 @@ def transactions(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 
 class Inline:
-    """An executor that works at once, in the thread that asks: steps are counted in one thread."""
+    """An executor that works at once, in the calling thread, so that steps are counted in one
+    thread."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
         """Do the work."""
@@ -239,7 +241,7 @@ class Inline:
 
 
 def finish(future: "Future[Any]", work: Callable[..., Any], *arguments: Any) -> None:
-    """Do the work, and tell what came of it."""
+    """Run the work, and store its result or exception."""
     try:
         future.set_result(work(*arguments))
     except (OSError, SutureError) as error:
@@ -247,7 +249,8 @@ def finish(future: "Future[Any]", work: Callable[..., Any], *arguments: Any) -> 
 
 
 class ReceivingBeside(Inline):
-    """As `Inline`, but what is asked for first, the receiving, waits for who takes what came."""
+    """Like `Inline`, except that the first work, which receives, runs in a thread of its own: it
+    waits for the thread that takes what it received."""
 
     def __init__(self) -> None:
         self._has_begun = False
@@ -361,7 +364,7 @@ COMMANDS: Final = (
 
 @contextmanager
 def suppress_refusal(code: Code) -> Iterator[None]:
-    """Let a step pass that an earlier, interrupted run has done already."""
+    """Ignore the refusal of a step that an earlier, interrupted run has already done."""
     try:
         yield
     except RefusedError as refusal:
@@ -395,7 +398,7 @@ class StepCounter:
         sys.setprofile(self.see)
 
     def log(self, line: str) -> None:
-        """Tell the parent; a pipe keeps what a dead process wrote."""
+        """Report to the parent; a pipe keeps the data of a dead process."""
         os.write(self._log_fd, f"{line}\n".encode())
 
 
@@ -416,12 +419,12 @@ def child(request: dict[str, Any], log_fd: int) -> None:
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Fork a child for the request and tell how it ended."""
+    """Fork a child for the request, and return how it ended."""
     return lived(lambda log_fd: child(request, log_fd))
 
 
 def lived(body: Callable[[int], None]) -> dict[str, Any]:
-    """Fork a child that runs `body`, which logs to a descriptor; tell how it ended."""
+    """Fork a child that runs `body`, which logs to a descriptor; return how it ended."""
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -445,7 +448,7 @@ def lived(body: Callable[[int], None]) -> dict[str, Any]:
 
 
 def counted() -> dict[str, list[str]]:
-    """Return the steps of each scenario, from one life of it that is not ended."""
+    """Return the steps of each scenario, from a run that is not killed."""
     found = {}
     for scenario in SCENARIOS:
         with private_directory() as directory:
@@ -466,8 +469,8 @@ def show_counts() -> None:
 
 
 def lasting(steps: list[str]) -> list[str]:
-    """Return the steps that change what a volume holds, or make it lasting; not what fills buffers
-    (`write`) or may be a text's (`replace`)."""
+    """Return the steps that change a volume or make a change durable. Steps that fill buffers
+    (`write`) and calls that may be a string's (`replace`) are left out."""
     return [step for step in steps if step not in {"write", "replace"}]
 
 
@@ -476,7 +479,7 @@ def main() -> None:
     if sys.argv[1:] == ["count"]:
         show_counts()
         return
-    gc.freeze()  # else a child's first collection copies every page of what is imported
+    gc.freeze()  # otherwise a child's first garbage collection copies every imported page
     for line in sys.stdin:
         sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""An agent in a process of its own that dies when told to (tests/support/faults/zygote.py)."""
+"""An agent in its own process that dies at a chosen step (tests/support/faults/zygote.py)."""
 
 import contextlib
 import json
@@ -43,19 +43,19 @@ class Zygote:
         self._log.close()
 
     def start(self, config: Path) -> str:
-        """Start an agent that lives, whose steps nobody counts; return its address."""
+        """Start an agent that is not killed and whose steps are not counted; return its address."""
         event = self._fork(config, kill_at=-1)
         assert event["event"] == "listening", f"{event}; its log ends: {self._log_end()}"
         return str(event["address"])
 
     def start_counted(self, config: Path) -> str:
-        """Start an agent that lives and counts its steps; return its address."""
+        """Start an agent that is not killed and counts its steps; return its address."""
         address = self.start_doomed(config, kill_at=0)
         assert address is not None
         return address
 
     def start_doomed(self, config: Path, *, kill_at: int) -> str | None:
-        """Start an agent; return its address, None when it died before it listened."""
+        """Start an agent; return its address, or None if it died before it listened."""
         event = self._fork(config, kill_at=kill_at)
         if event["event"] == "exited":
             assert event["signal"] == signal.SIGKILL, f"the agent ended by itself: {event}"
@@ -63,13 +63,13 @@ class Zygote:
         return str(event["address"])
 
     def begin(self, config: Path) -> str | None:
-        """Start an agent whose steps nobody counts; return its address, None when it ended before
-        it listened, however that was."""
+        """Start an agent whose steps are not counted. Return its address, or None if it ended
+        before it listened, for any reason."""
         event = self._fork(config, kill_at=-1)
         return None if event["event"] == "exited" else str(event["address"])
 
     def _fork(self, config: Path, *, kill_at: int) -> dict[str, Any]:
-        """Start an agent; return what it said when it listened, or how it ended before."""
+        """Start an agent; return its `listening` event, or how it ended before."""
         request = json.dumps({"config": str(config), "kill_at": kill_at}) + "\n"
         self._process.stdin.write(request.encode())
         self._process.stdin.flush()
@@ -92,7 +92,7 @@ class Zygote:
         return event
 
     def is_over(self, wait_s: float) -> bool:
-        """Wait a little for news from the agent; return whether it has ended."""
+        """Wait a little for an event of the agent; return whether it has ended."""
         if b"\n" not in self._rest:
             ready, _, _ = select.select([self._process.stdout], [], [], wait_s)
             if ready:
@@ -118,7 +118,7 @@ class Zygote:
             self._rest += piece
 
     def _log_end(self) -> str:
-        """Return the last of what the agents logged: it says what one that hangs was about."""
+        """Return the end of the agents' log, which shows what a hanging agent was doing."""
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - LOG_SHOWN_BYTES))
         return self._log.read().decode(errors="replace")

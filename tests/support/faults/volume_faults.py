@@ -1,4 +1,4 @@
-"""Faults of one volume: what happens to a file or directory of it, where, and when."""
+"""Faults of one volume: which file or directory is changed, how, and when."""
 
 import contextlib
 import itertools
@@ -16,7 +16,7 @@ SPARSE_BYTES = 2**40
 
 
 class Kind(StrEnum):
-    """What happens to a file or directory."""
+    """The change of a file or directory."""
 
     EIO = "eio"
     CUT = "cut"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 
 class Place(StrEnum):
-    """Where."""
+    """The file or directory that is changed."""
 
     INDEX = "index"
     VERSION = "VERSION"
@@ -52,7 +52,7 @@ class Case:
 
 
 def cases(count: int, *, with_eio: bool) -> Iterator[Case]:
-    """Return seeded cases: each kind at each place, at rest and in use, again and again."""
+    """Return seeded cases: each kind at each place, at rest and in use, several times."""
     pairs = [
         (kind, place)
         for kind, place in itertools.product(Kind, Place)
@@ -65,7 +65,7 @@ def cases(count: int, *, with_eio: bool) -> Iterator[Case]:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever has this name."""
+    """Remove the object with this name, of whatever kind."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -75,7 +75,7 @@ def remove(path: Path) -> None:
 def damage(
     case: Case, target: Path, disk: EioDisk | None, volume: Path, aside: Path, chance: random.Random
 ) -> None:
-    """Do the fault."""
+    """Make the fault."""
     match case.kind:
         case Kind.EIO:
             assert disk is not None
@@ -101,7 +101,7 @@ def damage(
 
 
 def replace(kind: Kind, target: Path, aside: Path, chance: random.Random) -> None:
-    """Put something else in the place of what is aside, or nothing."""
+    """Put another object, or none, at the path of the one that was moved aside."""
     match kind:
         case Kind.DIRECTORY:
             target.mkdir()
@@ -127,7 +127,8 @@ def garble(target: Path, chance: random.Random) -> None:
 
 
 def cannot_read(disk: EioDisk, target: Path, chance: random.Random) -> None:
-    """Have pages of a file fail; for a directory, all that was not read yet."""
+    """Let reads of pages of a file fail; for a directory, reads of everything that was not read
+    yet."""
     if target.is_dir():
         disk.cut()
         with contextlib.suppress(OSError):  # the directories above them may be gone, too

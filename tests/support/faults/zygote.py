@@ -1,13 +1,14 @@
 """A process that forks real agents which kill themselves at a chosen step.
 
-    stdin   {"config": "...", "kill_at": N}      N = 0: never; -1: nor are steps counted
+    stdin   {"config": "...", "kill_at": N}
     stdout  {"event": "forked", "pid": P}        from the child
             {"event": "listening", ...}          from the agent
             {"event": "exited", "signal": S, "code": C, "steps": K}
 
-A step is one call that changes the disk: a write, a sync, a rename, an LMDB put or commit. The
-child counts them with a profile function in every thread and sends itself SIGKILL before step N,
-so that production code has no hook for it. Forking spares each of the many agents the imports.
+`kill_at` 0 means never; with -1, steps are not counted either. A step is one call that changes the
+disk: a write, a sync, a rename, an LMDB put or commit. The child counts steps with a profile
+function in every thread and sends itself SIGKILL before step N. Production code therefore has no
+hook. A forked agent need not import its modules again.
 """
 
 import gc
@@ -56,7 +57,7 @@ def child(config: str, kill_at: int, counts: int) -> None:
     from agent.main import run
     from suture.runtime.stop_request import StopRequest
 
-    # Said here, not by the parent: that could be overtaken by what the agent says.
+    # The child prints this, because its line could otherwise come after the agent's.
     say({"event": "forked", "pid": os.getpid()})
     killer = Killer(kill_at, Path(config))
     if kill_at >= 0:
@@ -68,7 +69,7 @@ def child(config: str, kill_at: int, counts: int) -> None:
         stop.on_signals()
         code = run(Path(config), stop)
     except BaseException:
-        traceback.print_exc()  # nobody else will: the process ends below
+        traceback.print_exc()  # the process ends below without flushing
         raise
     finally:
         sys.setprofile(None)
@@ -86,7 +87,7 @@ def main() -> None:
     from suture.observe import logs
 
     logs.configure()
-    gc.freeze()  # else a child's first collection copies every page of what is imported
+    gc.freeze()  # otherwise a child's first garbage collection copies every imported page
 
     for line in sys.stdin:
         request = json.loads(line)

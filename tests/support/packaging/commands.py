@@ -1,4 +1,4 @@
-"""Our own command lines, checked against what the programs say of themselves."""
+"""Command lines of this project in documents, checked against the programs' own help."""
 
 import importlib
 import io
@@ -19,10 +19,10 @@ BIN = Path(sys.executable).parent
 
 @cache
 def help_text(*words: str) -> str | None:
-    """Return what a command says of itself, or None if there is no such command.
+    """Return the help text of a command; None if there is no such command.
 
-    The program's own main function is called in this process: starting Python for each of dozens
-    of questions would take most of a minute.
+    The program's own main function is called in this process. To start Python for each of dozens of
+    commands would take most of a minute.
     """
     module, _, function = our_commands()[words[0]].partition(":")
     main = getattr(importlib.import_module(module), function)
@@ -53,7 +53,7 @@ def our_commands() -> dict[str, str]:
 
 
 def faults_of(command: str) -> Iterator[str]:
-    """Yield what is wrong with one command line, if it is one of ours."""
+    """Yield the faults of one command line, if it is a command of this project."""
     try:
         words = shlex.split(command, comments=True)
     except ValueError:
@@ -75,5 +75,5 @@ def faults_of(command: str) -> Iterator[str]:
 
 
 def takes_commands(text: str | None) -> bool:
-    """Whether the command whose help this is has commands below it."""
+    """Return True if the command with this help has subcommands."""
     return text is not None and "COMMAND" in text

@@ -1,7 +1,8 @@
-"""Skips that CI accepts, each with its reason; every other one fails it (`--known-skips`).
+"""Skips that CI accepts, each with its reason. Every other skip fails CI (`--known-skips`).
 
-A test that is always skipped holds nothing. So what apt offers is installed (tools/bootstrap.sh),
-and a skip may be listed here only for what apt cannot bring: a kernel, an image, another Python.
+A test that is always skipped tests nothing. Therefore tools/bootstrap.sh installs everything that
+apt provides. A skip may be listed only for what apt cannot provide: a kernel, an image, another
+Python.
 """
 
 from typing import Final
@@ -42,11 +43,11 @@ class KnownSkips:
         self._unknown: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Look at a test's report."""
+        """Check the report of a test for a skip."""
         self._note(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Look at a module's: it may be skipped whole."""
+        """Check the report of a module for a skip, because a whole module may be skipped."""
         self._note(report)
 
     def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -63,7 +64,7 @@ class KnownSkips:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Name them."""
+        """Print the unknown skips."""
         if self._unknown:
             terminalreporter.section(f"skipped for a reason that {__name__} does not have")
             for nodeid, reason in sorted(self._unknown.items()):

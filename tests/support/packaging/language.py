@@ -1,8 +1,8 @@
 """Rules about the language of names, docstrings and documents (docs/VOCABULARY.md, issue 53).
 
-They are rules of `tests.support.packaging.tidy`, whose types they use. What a reader cannot search
-for or has to read twice is refused by its form: the beginning of a docstring or of a test's name,
-a class whose name is a lone participle, two classes of one name, a long line of prose.
+They are rules of `tests.support.packaging.tidy`, whose types they use. They check only the form:
+the beginning of a docstring or of a test's name, a class whose name is a lone participle, two
+classes of one name, a long line of prose.
 """
 
 import ast
@@ -51,8 +51,8 @@ def is_lone_participle(name: str) -> bool:
 
 
 def long_prose(text: str) -> Iterator[int]:
-    """Yield the numbers of the lines of a document that could be shorter: prose, no code, table,
-    heading or single word."""
+    """Yield the numbers of the lines of a document that are too long and could be shorter. Code,
+    tables, headings and single words are ignored."""
     is_code = False
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("```"):

@@ -1,4 +1,4 @@
-"""Texts of errors and hints: how they begin and end, and the words that they avoid."""
+"""Texts of errors and hints: how they must begin and end, and the words that they must avoid."""
 
 import ast
 import re

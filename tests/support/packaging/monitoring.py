@@ -1,4 +1,4 @@
-"""What the shipped alerts and the dashboard ask Prometheus."""
+"""The Prometheus queries of the shipped alerts and the dashboard."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def without_suffix(name: str) -> str:
 
 
 def expressions() -> list[str]:
-    """Return everything that alerts and dashboard ask Prometheus."""
+    """Return all queries of the alerts and the dashboard."""
     panels = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
     asked = [target["expr"] for panel in panels for target in panel["targets"]]
     return asked + [rule["expr"] for rule in rules()]

@@ -1,4 +1,6 @@
-"""What a module names, and which words it should not use for it (docs/VOCABULARY.md)."""
+"""The quantities and names that a module declares, and forbidden words in names
+(docs/VOCABULARY.md).
+"""
 
 import ast
 import re
@@ -22,10 +24,10 @@ def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
 
 
 def synonyms(vocabulary: str) -> dict[str, str]:
-    """Return the words that no name may have, each with the one to use instead.
+    """Return the words that no name may contain, each with the word to use instead.
 
-    They are in the last column of the tables of words, some of two words; one in italics has
-    another sense, too.
+    They are in the last column of the tables of words; some consist of two words. A word in italics
+    has another sense, too.
     """
     found: dict[str, str] = {}
     for table in re.split(r"\n{2,}", vocabulary):
@@ -48,13 +50,14 @@ def named(node: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def wrong_words(name: str, words: dict[str, str]) -> list[str]:
-    """Return which synonyms are in a name, sorted; those of several words side by side."""
+    """Return the synonyms that a name contains, sorted. A synonym of several words must occur side
+    by side."""
     spelled = f" {' '.join(words_of(name))} "
     return sorted(word for word in words if f" {word} " in spelled)
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of a name, in lower case; of one that Python defines none."""
+    """Return the words of a name, in lower case; none for a name that Python defines."""
     if name.startswith("__"):
         return []
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")

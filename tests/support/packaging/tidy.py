@@ -3,7 +3,7 @@
     Tree ── every file of the repository: path -> text
       Rule ── Tree -> sentences "path:line: what is wrong"
 
-A rule reads only the tree it is given, so that a test can plant a violation in a small one.
+A rule reads only the given tree, so a test can plant a violation in a small tree.
 """
 
 import ast
@@ -51,7 +51,8 @@ SHARED_NAMES = frozenset(
     # the same thing, ours and Ozone's
     | {"blockrow", "database", "descriptor", "incoming", "layout", "messages", "outgoing"}
     | {"parts", "peer", "repair", "reports", "rows", "scm", "scrub", "tables", "trees", "damage"}
-    # one deed or thing, at the command line, on the wire, where it is decided, where it is done
+    # one action or thing: on the command line, on the wire, where it is decided, and where it is
+    # done
     | {"anchoring", "anchors", "closing", "contradictions", "copies", "facts", "holds", "manifest"}
     | {"may_stop", "neighbours", "newblocks", "reading", "salvage", "sample", "trusting", "writing"}
 )
@@ -69,7 +70,7 @@ PLAIN = re.compile(r"(int|float|str|bytes|bool|Path)( \| None)?")
 PRINTING_PLACES = ("agent/cli/", "bench/", "tools/")
 LOOPS = (
     *("suture/runtime/", "agent/commands/pool.py", "agent/scan/interactive_scan.py"),
-    "tools/simulation/",  # what a simulated thread raises is judged, whatever it is
+    "tools/simulation/",  # every exception of a simulated thread is judged
 )
 CITATION = re.compile(r"\b(?:S\d\.\d+|[KWX]\d{1,2}|V\d{2})\b")
 VECTORS = ("tests/golden/health/vectors.txt", "tests/packaging/test_vectors.py")
@@ -89,7 +90,7 @@ class Tree:
 
     @cached_property
     def parsed(self) -> dict[str, ast.Module | SyntaxError]:
-        """Every Python file, parsed with the grammar of the oldest Python, or why it cannot be."""
+        """Every Python file, parsed with the grammar of the oldest Python, or the syntax error."""
         parsed: dict[str, ast.Module | SyntaxError] = {}
         for path, text in self.texts.items():
             if path.endswith(".py"):
@@ -101,7 +102,8 @@ class Tree:
 
     @cached_property
     def modules(self) -> dict[str, ast.Module]:
-        """Every Python file that a person wrote, parsed; what cannot be has a rule of its own."""
+        """Every Python file that is not generated, parsed. A file that cannot be parsed has a rule
+        of its own."""
         return {
             path: module
             for path, module in self.parsed.items()
@@ -110,7 +112,8 @@ class Tree:
 
     @cached_property
     def _by_kind(self) -> dict[type[ast.AST], list[tuple[str, ast.AST]]]:
-        """Every node of every module with the module's path: walked once for all rules."""
+        """All nodes of all modules, with the module's path, by kind. They are computed once for all
+        rules."""
         found: dict[type[ast.AST], list[tuple[str, ast.AST]]] = {}
         for path, module in self.modules.items():
             for node in ast.walk(module):
@@ -127,9 +130,9 @@ Rule = Callable[[Tree], Iterator[str]]
 
 
 def read_repository(root: Path) -> dict[str, str]:
-    """Return the text of every file below `root` that .gitignore does not name.
+    """Return the text of every file below `root` that .gitignore does not match.
 
-    Git is not asked: a checkout may belong to somebody else, and an archive has no history.
+    Git is not used, because a checkout may belong to another user, and an archive has no history.
     """
     lines = (root / ".gitignore").read_text().splitlines()
     ignored = [".git", *(line.rstrip("/") for line in lines if line and line[0] != "#")]

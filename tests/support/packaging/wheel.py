@@ -24,7 +24,7 @@ def built_wheel(directory: Path) -> Path:
 
 
 def metadata_of(wheel: Path) -> str:
-    """Return what the wheel tells pip."""
+    """Return the metadata of the wheel, which pip reads."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         return archive.read(name).decode()

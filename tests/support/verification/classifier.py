@@ -1,7 +1,8 @@
-"""A second opinion on container health, in plain Python: the reference the Spark job must equal.
+"""A second opinion on container health, in plain Python: the reference that the Spark job must
+equal.
 
-Written from the rules as a chain of handlers over lists, one container at a time, and sharing
-nothing with `spark_verify` but the names of states and flags. Slow and obvious on purpose.
+It is written from the rules as a chain of handlers over lists, one container at a time. It shares
+only the names of states and flags with `spark_verify`. It is slow and obvious on purpose.
 """
 
 from collections import Counter
@@ -16,7 +17,7 @@ from tests.support.verification.snapshots import ReplicaRow
 
 @dataclass(frozen=True)
 class Opinion:
-    """What the reference says about one container."""
+    """The reference's result for one container."""
 
     checksum_class: str
     eligibility: str
@@ -44,7 +45,8 @@ def classify(case: Case) -> Opinion:
 
 
 def eligibility(case: Case) -> str:
-    """Return the result code of a reconcile request; what a dead node last said blocks nobody."""
+    """Return the result code of a reconcile request. The last report of a dead node blocks no other
+    node."""
     here = [r for r in case.replicas if case.nodes[r.datanode_id].health != "DEAD"]
     answering = [r for r in case.replicas if r.state in TREE and case.up(r)]
     rules = [
@@ -60,7 +62,7 @@ def eligibility(case: Case) -> str:
 
 
 def chain(case: Case) -> tuple[str, str, bool]:
-    """Walk the handlers in order; return the state left behind, the queue, and stuck or not."""
+    """Run the handlers in order; return the resulting state, the queue, and whether it is stuck."""
     box, here = case.box, case.present
     if box.suppressed:
         return "HEALTHY", "-", False
@@ -117,7 +119,7 @@ def empty(case: Case) -> bool:
 
 
 def origin_needs(case: Case) -> tuple[int, int]:
-    """Return copies lacking and copies too many over all origins of a stuck container."""
+    """Return the missing copies and the surplus copies over all origins of a stuck container."""
     top = max((_bcsid(r) for r in case.present if r.state != "UNHEALTHY"), default=-1)
     under = over = 0
     for origin in {case.origin(r) for r in case.present}:
@@ -146,12 +148,12 @@ class Count:
 
     @property
     def need(self) -> int:
-        """Replicas lacking when every add fails and every delete succeeds."""
+        """Replicas missing if every add fails and every delete succeeds."""
         return self.missing + self.deletes
 
 
 def bad(case: Case, r: ReplicaRow) -> bool:
-    """Whether a replica is no good copy of the container."""
+    """Return True if a replica is not a good copy of the container."""
     stale = case.box.state == "CLOSED" and r.state == "QUASI_CLOSED"
     return r.state == "UNHEALTHY" or (stale and _bcsid(r) != case.box.sequence_id)
 
@@ -166,7 +168,7 @@ def ratis_count(case: Case, *, with_bad: bool) -> Count:
     if missing > 0:
         floor = min(factor, case.maintenance_min) - online
         missing = max(0, floor, missing - resting)
-    # What was never counted cannot be lost; one that nobody reported may be any of the others.
+    # A replica that was never counted cannot be lost; an unreported one may be any of the others.
     lost = sum(case.op(r) == "S" and case.going(r) for r in counted) + len(case.strays)
     return Count(missing, lost, len(case.adds))
 
@@ -179,7 +181,8 @@ def spare_unhealthy(case: Case) -> bool:
 
 
 def vulnerable(case: Case) -> bool:
-    """Whether an UNHEALTHY replica holds the last commit of an origin found nowhere in service."""
+    """Return True if an UNHEALTHY replica has the last commit of an origin, and no replica in
+    service has it."""
     if case.box.state != "QUASI_CLOSED" or all(r.state == "UNHEALTHY" for r in case.present):
         return False
     last = [r for r in case.present if r.bcsid == case.box.sequence_id and case.up(r)]
@@ -226,7 +229,7 @@ def _rest(stuck: bool) -> tuple[str, str]:
 def _ratis_healthy(
     case: Case, a: Count, b: Count, healthy: list[ReplicaRow]
 ) -> tuple[str, str] | None:
-    """Handler 9 when something healthy is there."""
+    """Handler 9 if there is a healthy replica."""
     if a.need > 0:
         return "UNDER_REPLICATED", "U" if a.need > a.adds else "-"
     online = [r for r in healthy if case.op(r) == "S"]
@@ -255,7 +258,7 @@ def misplaced(case: Case, racks: Sequence[str]) -> bool:
 
 
 def racks_after(case: Case) -> list[str]:
-    """Return the racks once every pending op is done."""
+    """Return the racks after all pending commands are done."""
     leaving = {o.datanode_id for o in case.deletes}
     staying = [r.datanode_id for r in case.present if r.datanode_id not in leaving]
     return [case.nodes[d].rack for d in staying + [o.datanode_id for o in case.adds]]
@@ -275,7 +278,7 @@ class Indexes:
 
 
 def ec_indexes(case: Case) -> Indexes:
-    """Sort the replicas by what they count for."""
+    """Sort the replicas into the index sets in which they count."""
     alive = [r for r in case.present if not bad(case, r)]
     online = [r for r in alive if case.op(r) == "S"]
     left = Counter(r.replica_index for r in online if not case.going(r))
@@ -292,7 +295,7 @@ def ec_indexes(case: Case) -> Indexes:
 
 
 def ec_sufficient(case: Case, online: set[int], resting: set[int]) -> bool:
-    """Whether enough indexes stay, maintenance considered."""
+    """Return True if enough indexes remain, with maintenance considered."""
     data, parity = case.box.ec_data or 0, case.box.ec_parity or 0
     if len(online) == case.width:
         return True

@@ -1,4 +1,4 @@
-"""The class of a container's roots by a second, slow implementation: `classifier` asks it."""
+"""The class of a container's roots by a second, slow implementation, which `classifier` uses."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from tests.support.verification.snapshots import ReplicaRow
 
 
 def compare(case: Case) -> tuple[str, frozenset[str], bool, bool, bool]:
-    """Return class, minority, and whether tombstones, a silent replica, or roots differ."""
+    """Return the class, the minority, and whether tombstones, a silent replica, or roots differ."""
     trees = [r for r in case.replicas if r.state in TREE]
     countable = [r for r in trees if case.up(r)]
     copies = Counter(r.replica_index for r in countable)
@@ -61,12 +61,14 @@ def compare(case: Case) -> tuple[str, frozenset[str], bool, bool, bool]:
 
 
 def same(a: ReplicaRow, b: ReplicaRow) -> bool:
-    """Whether two replicas should be one another's copies, by trees that can be compared."""
+    """Return True if two replicas should be copies of each other and have trees that can be
+    compared."""
     return (a.replica_index, a.tree_algorithm) == (b.replica_index, b.tree_algorithm)
 
 
 def told(r: ReplicaRow, known: list[ReplicaRow]) -> int | None:
-    """Return the root that counts: the settled one, if all that are to be its equals have one."""
+    """Return the root that counts: the settled one, if all replicas that should be equal have
+    one."""
     is_read = all(other.settled_root is not None for other in known if same(r, other))
     return r.settled_root if is_read and r.settled_root is not None else r.root
 

@@ -19,8 +19,8 @@ START_TIMEOUT_S = 120
 
 @contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
-    """Run a server on two cores in `directory`, whose Python has nothing of this repository; yield
-    its sc:// address once it listens."""
+    """Run a server on two cores in `directory`. Its Python has none of this repository's packages.
+    Yield its sc:// address when it listens."""
     home = Path(pyspark.__path__[0])
     port = free_port()
     python = bare_python(directory / "python")

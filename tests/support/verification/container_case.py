@@ -1,4 +1,6 @@
-"""One container with its surroundings, as the second opinion on container health reads it."""
+"""One container with its surroundings, as the second implementation of container health reads
+it.
+"""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,10 @@
-"""Clusters of which it is known who damages replicas: what blame must find, and what it must not.
+"""Clusters with known causes of damage, to test which members the blame analysis names.
 
-Everything that hides a culprit or makes an innocent look like one is there: volumes of very unequal
-size, erasure-coded containers, replicas that nobody has scanned, nodes that are silent, trees of
-another algorithm, damage that hits everybody. Containers and replicas go through the real judge and
-the real count of votes; who is guilty is drawn here and nowhere looked up.
+The clusters contain everything that can hide a culprit or incriminate an innocent member: volumes
+of very different size, erasure-coded containers, replicas that were not scanned, silent nodes,
+trees of another algorithm, and damage that affects all members. Containers and replicas go through
+the real judge and the real count of votes. The culprits are drawn in this module and never looked
+up.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ Named = frozenset[tuple[str, str]]
 
 
 def summed_votes(cast: pa.Table) -> list[dict[str, object]]:
-    """Return votes, a row each, as the rows of `votes/`."""
+    """Return votes (one row each) in the form of the rows of `votes/`."""
     ones = cast.append_column("one", pa.array(np.ones(len(cast), dtype=np.int64)))
     lost = pa.array(cast["is_lost"].to_numpy(zero_copy_only=False).astype(np.int64))
     keys = ["datanode_id", "volume_id", "against"]
@@ -58,7 +59,7 @@ def summed_votes(cast: pa.Table) -> list[dict[str, object]]:
 
 @dataclass(slots=True)
 class Cluster:
-    """Where volumes are, how much they hold, and how often each damages a replica."""
+    """The positions of volumes, their share of the data, and how often each damages a replica."""
 
     random: np.random.Generator
     node_rack: Ints
@@ -77,7 +78,7 @@ class Cluster:
 
     @classmethod
     def drawn(cls, seed: int, base: float) -> "Cluster":
-        """Return a cluster in which everybody damages alike."""
+        """Return a cluster in which all members cause the same rate of damage."""
         random = np.random.default_rng(seed)
         racks = int(random.integers(8, 13))
         nodes = racks * int(random.integers(5, 11))
@@ -97,7 +98,8 @@ class Cluster:
         )
 
     def place(self) -> None:
-        """Put the replicas of each container on different nodes, more where there is more room."""
+        """Place the replicas of each container on different nodes; volumes with more room get
+        more."""
         count = len(self.unit_node)
         keys = self.weight / self.weight.sum()
         chosen = self.random.choice(count, (CONTAINERS, 3 * REPLICAS), p=keys)
@@ -117,7 +119,7 @@ class Cluster:
         self.units = found
 
     def name(self, level: str, member: int) -> tuple[str, str]:
-        """Return how a member of a level is told."""
+        """Return the display name of a member of a level."""
         if level == "volume":
             node, number = self.unit_node[member], self.unit_number[member]
             return level, f"dn-{node:04d} v{number}"
@@ -125,7 +127,7 @@ class Cluster:
         return level, words.get(level, f"1.{member}")
 
     def members(self, level: str) -> Ints:
-        """Return the member of a level that each unit is of."""
+        """Return the member of a level to which each unit belongs."""
         return {
             "volume": np.arange(len(self.unit_node)),
             "datanode": self.unit_node,
@@ -134,25 +136,25 @@ class Cluster:
         }[level]
 
     def accuse(self, level: str, member: int, share: float) -> None:
-        """Make a member damage this share of replicas, beside whatever else does."""
+        """Let a member damage this share of replicas, in addition to other causes."""
         own = self.members(level) == member
         self.damaged[own] = 1 - (1 - self.damaged[own]) * (1 - share)
         self.guilty.add(self.name(level, member))
 
     def exposed(self, level: str, member: int) -> float:
-        """Return how many votes a member may lose, roughly."""
+        """Return roughly how many votes a member may lose."""
         is_vote = ~(self.silent | self.is_old)[self.unit_node[self.units]].any(axis=1)
         own = (self.members(level) == member)[self.units[is_vote]]
         return float(own.sum() * (1 - EC_SHARE) * (1 - UNSCANNED_SHARE) ** REPLICAS)
 
     @property
     def is_old(self) -> NDArray[np.bool_]:
-        """Which nodes make trees of another algorithm."""
+        """Return which nodes make trees of another algorithm."""
         found: NDArray[np.bool_] = np.arange(len(self.node_rack)) % OLD_EVERY == OLD_EVERY - 1
         return found
 
     def judged(self) -> list[Suspect]:
-        """Return who is named after damage, judgement and count."""
+        """Return the members that are named after damage, judgement and the count of votes."""
         nodes = self._nodes()
         own = nodes_of(nodes)
         containers, replicas = self._rows()
@@ -216,7 +218,7 @@ def _words(words: list[str], codes: Ints) -> pa.Array:
 
 
 def _table(name: str, row: object, columns: dict[str, object]) -> pa.Table:
-    """Return a table whose other columns are all as in one row."""
+    """Return a table in which all rows have the same values in the other columns."""
     schema = TABLES[name]
     count = len(columns["container_id"])  # type: ignore[arg-type]
     return pa.table(
@@ -231,19 +233,19 @@ def _table(name: str, row: object, columns: dict[str, object]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Who was guilty of one cluster, and who was named."""
+    """The culprits of one cluster, and the members that were named."""
 
     guilty: Named
     named: Named
 
     @property
     def is_exact(self) -> bool:
-        """Whether all culprits were named, and nobody else."""
+        """Return True if exactly the culprits were named."""
         return self.guilty == self.named
 
 
 def outcome(cluster: Cluster) -> Outcome:
-    """Return what blame says of a cluster."""
+    """Return the result of the blame analysis of a cluster."""
     named = frozenset((suspect.attribute, suspect.value) for suspect in cluster.judged())
     return Outcome(frozenset(cluster.guilty), named)
 
@@ -254,14 +256,15 @@ def clean(seed: int) -> Cluster:
 
 
 def even(seed: int) -> Cluster:
-    """Everybody damages alike, little or much."""
+    """All members cause the same rate of damage, low or high."""
     cluster = Cluster.drawn(seed, 0)
     cluster.damaged[:] = 10 ** cluster.random.uniform(-4, -1.3)
     return _placed(cluster)
 
 
 def uneven(seed: int) -> Cluster:
-    """Everybody damages, and no two volumes alike: by a half, as disks and nodes differ."""
+    """All members cause damage, each volume at a rate that varies by a half, as disks and nodes
+    differ."""
     cluster = even(seed)
     random = cluster.random
     disks = random.gamma(1 / 0.15, 0.15, len(cluster.damaged))
@@ -271,7 +274,7 @@ def uneven(seed: int) -> Cluster:
 
 
 def crowded(seed: int) -> Cluster:
-    """Everybody damages alike; a few volumes hold nearly everything."""
+    """All members cause the same rate of damage; a few volumes have nearly all data."""
     cluster = Cluster.drawn(seed, 0)
     cluster.damaged[:] = 10 ** cluster.random.uniform(-3.5, -1.3)
     cluster.weight = cluster.weight**3
@@ -308,7 +311,7 @@ def nested(seed: int) -> Cluster:
 
 
 def outvoted(seed: int) -> Cluster:
-    """A bug that most nodes share: the few that run another version are right, and outvoted."""
+    """A bug that most nodes share. The few nodes with another version are right, and outvoted."""
     cluster = Cluster.drawn(seed, 0.0005)
     random = cluster.random
     cluster.node_version[:] = random.random(len(cluster.node_version)) < random.uniform(0.1, 0.3)
@@ -324,7 +327,7 @@ def _placed(cluster: Cluster) -> Cluster:
 
 
 def _accused(seed: int, low: int, high: int) -> Cluster:
-    """Accuse members that lose enough votes to be seen, of a third of a rack at most."""
+    """Make members culprits that lose enough votes to be detected; at most a third of a rack."""
     cluster = _placed(Cluster.drawn(seed, 0.0005))
     random = cluster.random
     wanted = int(random.integers(low, high + 1))
@@ -342,7 +345,8 @@ def _accused(seed: int, low: int, high: int) -> Cluster:
 
 
 class _Crowd:
-    """Where culprits are already: those that lie in one another have a scenario of their own."""
+    """The members that are already culprits. Culprits within each other have a scenario of their
+    own."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -351,7 +355,8 @@ class _Crowd:
         self._racks: set[int] = set()
 
     def takes(self, level: str, unit: int) -> bool:
-        """Take the member of a level that a unit is of, unless it would be told as another."""
+        """Record the member of a level to which a unit belongs; return False if it overlaps another
+        culprit."""
         node = int(self._cluster.unit_node[unit])
         rack = int(self._cluster.node_rack[node])
         own = set(np.flatnonzero(self._cluster.node_rack == rack).tolist())

@@ -1,4 +1,4 @@
-"""Whether Spark can run here."""
+"""Checks whether Spark can run on this machine."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ JAVA_MIN = 17  # Spark 4 starts on nothing older
 
 
 def skip_without_java() -> None:
-    """Skip the test that calls this when no Java runtime is found that Spark accepts."""
+    """Skip the calling test if there is no Java runtime that Spark accepts."""
     pytest.importorskip("pyspark")
     if java_version() < JAVA_MIN:
         pytest.skip(f"Spark needs Java {JAVA_MIN} or later; none is installed")

@@ -1,4 +1,4 @@
-"""The judge asked in process, about containers in the notation of `snapshots` beside it."""
+"""Calls the judge in process, for containers in the notation of `snapshots`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -19,7 +19,7 @@ from tests.support.verification.snapshots import SnapshotRows, gather
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One row of the plan, as it is written."""
+    """One row of the plan, as it is written to the file."""
 
     action: str
     sources: tuple[str, ...]
@@ -35,7 +35,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One container as the judge sees it."""
+    """The judge's result for one container."""
 
     opinion: Opinion
     tombstones_differ: bool
@@ -59,7 +59,7 @@ def cut(rows: SnapshotRows) -> BatchSlice:
 def judged(
     parts: Iterable[SnapshotRows], *, rack_count: int = 1, rules: Rules | None = None
 ) -> dict[int, Judged]:
-    """Return what the judge says of all containers, judged in one batch."""
+    """Return the judge's results for all containers, judged in one batch."""
     batch = cut(gather(parts))
     assert violations(batch.batch, str) == []
     judgement = judge(batch.batch, rules or Rules(rack_count=rack_count))
@@ -69,7 +69,7 @@ def judged(
 
 
 def opinion_of(diagnosis: Diagnosis, i: int) -> Opinion:
-    """Return what was found of the i-th container of a batch."""
+    """Return the result for the i-th container of a batch."""
     view, compared = diagnosis.view, diagnosis.compared
     replicas, names = view.batch.replicas, view.batch.nodes.names
     lost = np.flatnonzero(compared.is_minority & (replicas.container == i))
@@ -85,7 +85,7 @@ def opinion_of(diagnosis: Diagnosis, i: int) -> Opinion:
 
 
 def need_of(diagnosis: Diagnosis, i: int) -> tuple[int, int]:
-    """Return how many replicas the i-th container lacks, now and after what is pending."""
+    """Return how many replicas the i-th container lacks, now and after the pending commands."""
     ratis = diagnosis.counts.ratis
     return int(ratis.need[i]), int(ratis.need_after[i])
 
@@ -108,7 +108,7 @@ def _judged(judgement: HealthJudgement, i: int, plan: list[PlanRow]) -> Judged:
 
 
 def _plans(judgement: HealthJudgement, batch: BatchSlice) -> dict[int, list[PlanRow]]:
-    """Return the rows of the plan by container's place, as the Arrow rows have them."""
+    """Return the rows of the plan by the container's position, in the form of the Arrow rows."""
     table = judged_tables(judgement, batch)["plan"]
     ids = batch.batch.containers.container_id
     places = np.searchsorted(ids, table["container_id"].to_numpy()).tolist()

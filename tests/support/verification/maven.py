@@ -1,4 +1,4 @@
-"""What tests need of Java's libraries, fetched by Maven."""
+"""Java libraries that tests need, fetched by Maven."""
 
 import shutil
 import subprocess
@@ -8,8 +8,8 @@ import pytest
 
 
 def class_path(pom: Path, listed: Path) -> str:
-    """Return the jars that a project depends on, as Java takes them; `listed` is a file that may be
-    written. Skips the test where they cannot be had."""
+    """Return the class path of the jars on which a project depends. `listed` is a file that may be
+    written. Skip the test if they cannot be fetched."""
     maven = shutil.which("mvn")
     if maven is None or shutil.which("java") is None:
         pytest.skip("what is fetched for this test needs Java and Maven")

@@ -1,5 +1,6 @@
-"""Random containers that are well but for a fact or two: where a rule about plainly well ones errs
-first."""
+"""Random containers that are healthy except for one or two facts. A rule about healthy containers
+fails first on such containers.
+"""
 
 import random
 from dataclasses import replace
@@ -50,7 +51,7 @@ OF_REPLICA: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def nearly_well(draw: random.Random, container_count: int) -> SnapshotRows:
-    """Return a cluster of containers that are well but for what was changed."""
+    """Return a cluster of containers that are healthy except for the facts that were changed."""
     nodes = [
         NodeRow(f"dn{i}", rack=f"/r{i % 8}", version=f"1.{i // 40}") for i in range(NODE_COUNT)
     ]

@@ -1,4 +1,4 @@
-"""An S3-compatible store in a process of its own, which the package moto ships for tests."""
+"""An S3-compatible object store in its own process, from the package moto."""
 
 import os
 import subprocess
@@ -22,22 +22,22 @@ BUCKET = "snapshots"
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A store that listens here, with one bucket."""
+    """A listening object store with one bucket."""
 
     host: str
 
     def address(self, path: str) -> str:
-        """Return the address of something in the bucket, as a person gives it."""
+        """Return the address of an object in the bucket, in the form that a user writes."""
         query = f"endpoint_override={self.host}&scheme=http&region=us-east-1"
         return f"s3a://{BUCKET}/{path}?{query}"
 
     def nowhere(self, path: str) -> str:
-        """Return an address at which nothing can be written."""
+        """Return an address at which no file can be written."""
         return self.address(path).replace(f"/{BUCKET}/", "/no-such-bucket/")
 
 
 def give_credentials() -> None:
-    """Set credentials, of which this store takes any, for this process and those it starts."""
+    """Set credentials for this process and its children; this store accepts any credentials."""
     os.environ |= {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 
@@ -51,8 +51,8 @@ def put(directory: Path, address: str) -> None:
 
 @contextmanager
 def object_store(gate: Path | None = None) -> Iterator[ObjectStore]:
-    """Yield a store; it is gone afterwards, with all it holds. Behind a gate, given as a directory,
-    writers of health wait until somebody opens it (`gated_store`)."""
+    """Yield a store; afterwards it is deleted with its content. With a gate, given as a directory,
+    writes of `health/` wait until a test opens the gate (`gated_store`)."""
     give_credentials()
     port = str(free_port())
     host = f"127.0.0.1:{port}"

@@ -1,8 +1,8 @@
-"""What a plan may say of a container, in plain Python: which is reconciled and why, and what of its
-copies, shards and deletes would be wrong whatever else is right.
+"""The reference for plans, in plain Python: which container must be reconciled and why, and which
+rows about copies, shards and deletes would be wrong in any case.
 
-Written from the rules, one container at a time, as `classifier` is; it shares nothing with the
-judge.
+It is written from the rules, one container at a time, as `classifier` is, and shares no code with
+the judge.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def reconciled(case: Case) -> str | None:
-    """Return why a container is to be reconciled; None where it is not."""
+    """Return why a container must be reconciled; None if it need not be."""
     word, _, tombstones, _, _ = compare(case)
     if case.box.suppressed or word == "EMPTY":
         return None
@@ -40,13 +40,13 @@ def reconciled(case: Case) -> str | None:
 
 
 def answering(case: Case) -> list[ReplicaRow]:
-    """Return the replicas that have a tree and can be asked for it now."""
+    """Return the replicas that have a tree and whose datanodes answer now."""
     return [r for r in case.replicas if r.state in TREE and case.up(r)]
 
 
 def behind(case: Case) -> bool:
-    """Whether a replica lacks the last commit, and nothing but that differs from those that have
-    it."""
+    """Return True if a replica lacks the last commit and has no other difference from those that
+    have it."""
     word, _, tombstones, _, _ = compare(case)
     here = answering(case)
     differs = tombstones or word == "CONTRADICTORY" or word.startswith("MISMATCH")
@@ -55,20 +55,20 @@ def behind(case: Case) -> bool:
 
 
 def late(case: Case, r: ReplicaRow) -> bool:
-    """Whether one that is whole was closed before the last commit of its closed container."""
+    """Return True if a whole replica was closed before the last commit of its closed container."""
     is_earlier = r.bcsid is not None and r.bcsid < case.box.sequence_id
     is_whole = not damaged(r) and has_root(r)
     return case.box.state == "CLOSED" and r.state == "QUASI_CLOSED" and is_earlier and is_whole
 
 
 def in_time(case: Case, r: ReplicaRow) -> bool:
-    """Whether one that is whole was closed at the last commit."""
+    """Return True if a whole replica was closed at the last commit."""
     is_last = r.bcsid is not None and r.bcsid >= case.box.sequence_id
     return r.state == "CLOSED" and is_last and not damaged(r) and has_root(r)
 
 
 def has_root(r: ReplicaRow) -> bool:
-    """Whether it names a root and how it was computed."""
+    """Return True if a replica reports a root and its algorithm."""
     return r.root is not None and r.tree_algorithm is not None
 
 
@@ -77,9 +77,9 @@ def damaged(r: ReplicaRow) -> bool:
 
 
 def mendable(case: Case, r: ReplicaRow, word: str) -> bool:
-    """Whether a shard is damaged that can be computed in place: from as many shards of other
-    indexes as the code has data, and where its equals do not contradict it, unless nothing whole
-    of its index stays."""
+    """Return True if a damaged shard can be computed in place. This needs as many shards of other
+    indexes as the code has data shards. Other shards of its index must not contradict it, unless no
+    whole shard of its index remains."""
     if not (damaged(r) or (late(case, r) and behind(case))) or word == "CONTRADICTORY":
         return False
     if any(o.op == "RECONCILE" for o in case.ops):
@@ -95,7 +95,7 @@ def mendable(case: Case, r: ReplicaRow, word: str) -> bool:
 
 
 def wrongs(case: Case, plan: Iterable[Row]) -> Iterator[str]:
-    """Yield what is wrong with the rows of a plan about a container."""
+    """Yield the faults in a plan's rows about a container."""
     rows, held = list(plan), {r.datanode_id: r for r in case.replicas}
     if case.box.suppressed and any(row["action"] != "scan" for row in rows):
         yield "something is done about what an operator suppressed"
@@ -115,12 +115,12 @@ def wrongs(case: Case, plan: Iterable[Row]) -> Iterator[str]:
 
 
 def wrong_sources(case: Case, row: Row, sources: list[ReplicaRow]) -> Iterator[str]:
-    """Yield what is wrong with the sources of a copy or a reconstruction."""
+    """Yield the faults in the sources of a copy or a reconstruction."""
     unread = [r for r in sources if not case.up(r) or case.going(r) or r.load_error or r.is_barred]
     if not sources or unread:
         yield f"{row['action']} from {unread or 'nowhere'}"
     if row["action"] == "replicate":
-        # Of a quasi-closed one each origin is copied, also one that has only UNHEALTHY replicas.
+        # Each origin of a quasi-closed container is copied, even if it has only UNHEALTHY replicas.
         good = [r for r in case.present if r.state in TREE and not bad(case, r)]
         if case.box.state == "CLOSED" and good and any(r.state == "UNHEALTHY" for r in sources):
             yield "copies an UNHEALTHY replica though a good one is there"
@@ -134,7 +134,7 @@ def wrong_sources(case: Case, row: Row, sources: list[ReplicaRow]) -> Iterator[s
 
 
 def wrong_deletes(case: Case, doomed: dict[str, ReplicaRow]) -> Iterator[str]:
-    """Yield what would be missing once all that is planned and pending is gone."""
+    """Yield the replicas that would be missing after all planned and pending deletes."""
     if any(not case.up(r) or case.gone(r) for r in doomed.values()):
         yield "deletes on a node that does not answer"
 

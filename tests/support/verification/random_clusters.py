@@ -1,7 +1,8 @@
-"""Random clusters for the differential test: every odd mix far more often than in life.
+"""Random clusters for the differential test. Every unusual mix occurs far more often than in real
+clusters.
 
-All draws come from the one generator that is handed in: a seeded one, so that a cluster can be made
-again, or one of hypothesis, which then chooses every single fact and shrinks what fails.
+All draws come from the given generator. With a seeded generator, a cluster can be made again. A
+generator of hypothesis chooses every single fact and shrinks a failing case.
 """
 
 import random
@@ -21,7 +22,7 @@ RACK_COUNT: Final = 4
 
 
 def random_nodes(draw: random.Random) -> list[NodeRow]:
-    """Return nodes of which half are plainly fine and half are in every other state."""
+    """Return nodes: half of them are healthy, and the others are in all other states."""
     healths = ("HEALTHY", "STALE", "DEAD", "HEALTHY_READONLY")
     op_states = (
         "IN_SERVICE",
@@ -78,7 +79,7 @@ def _add_container(rows: SnapshotRows, draw: random.Random, container_id: int) -
     crowded = state == "QUASI_CLOSED" and draw.random() < 0.2  # few origins, many copies
     count = draw.choice((5, 6, 7)) if crowded else count
     nodes = draw.sample(range(NODE_COUNT), count + 3)
-    tame = draw.random() < 0.5  # half of them mostly right, so that single faults are seen alone
+    tame = draw.random() < 0.5  # half of them mostly right, so that single faults are visible alone
     for place in range(count):
         index = 0
         if kind == "EC":

@@ -1,6 +1,6 @@
-"""What datanodes of a cluster hold, as reports and as a snapshot of its control plane.
+"""Replicas of a cluster's datanodes, as reports and as a snapshot of its control plane.
 
-Each replica is written down once. The agent's own writer makes the reports.
+Each replica is defined once. The agent's own writer makes the reports.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ class Held:
     """Columns in which the control plane believes something else."""
 
     def message(self) -> pb.ReplicaReport:
-        """Return it as its datanode reports it."""
+        """Return the replica as its datanode reports it."""
         return pb.ReplicaReport(
             container_id=self.container_id,
             state=pb.ReplicaState.Value(self.state),
@@ -52,7 +52,7 @@ class Held:
         )
 
     def row(self, heard_at_ms: int) -> ReplicaRow:
-        """Return it as the control plane believes it."""
+        """Return the replica as the control plane records it."""
         row = ReplicaRow(
             self.container_id,
             self.datanode_id,
@@ -73,7 +73,7 @@ class Held:
 
 
 def copies(container_id: int, datanodes: str, **columns: Any) -> list[Held]:
-    """Return a replica of a container on each of the datanodes, whose names are letters."""
+    """Return one replica of a container per datanode; each letter names a datanode."""
     return [Held(container_id, f"dn-{name}", **columns) for name in datanodes]
 
 
@@ -109,7 +109,7 @@ def write_report(
 
 
 def write_reports(directory: Path | str, held: Iterable[Held], at_ms: int) -> None:
-    """Write the reports of all datanodes that hold anything."""
+    """Write the reports of all datanodes that have a replica."""
     by_node: dict[str, list[Held]] = {}
     for one in held:
         by_node.setdefault(one.datanode_id, []).append(one)
@@ -120,7 +120,7 @@ def write_reports(directory: Path | str, held: Iterable[Held], at_ms: int) -> No
 def write_snapshot(
     directory: Path, containers: Iterable[ContainerRow], held: Iterable[Held], as_of_ms: int
 ) -> Path:
-    """Write what the control plane believes of these containers and replicas."""
+    """Write the control plane's records of these containers and replicas."""
     rows = [one.row(as_of_ms - HEARD_BEFORE_MS) for one in held]
     nodes = sorted({row.datanode_id for row in rows})
     return SnapshotRows(

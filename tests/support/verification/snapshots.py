@@ -135,7 +135,7 @@ class OpRow:
 
 @dataclass(slots=True)
 class SnapshotRows:
-    """All rows of a snapshot; `write` makes it real."""
+    """All rows of a snapshot; `write` writes them as files."""
 
     containers: list[ContainerRow] = field(default_factory=list)
     replicas: list[ReplicaRow] = field(default_factory=list)
@@ -143,7 +143,7 @@ class SnapshotRows:
     pending_ops: list[OpRow] = field(default_factory=list)
 
     def add(self, other: "SnapshotRows") -> None:
-        """Take over all rows of another."""
+        """Add all rows of another snapshot."""
         self.containers += other.containers
         self.replicas += other.replicas
         self.nodes += other.nodes
@@ -191,7 +191,8 @@ def arrow_schema(name: str) -> pa.Schema:
 def container(
     container_id: int, what: str, replicas: str = "", ops: str = "", **fields: Any
 ) -> SnapshotRows:
-    """Return the rows of one container in the notation above, each replica on a node of its own.
+    """Return the rows of one container in the notation of the module's docstring. Each replica is
+    on a node of its own.
 
     `what` is like "R CLOSED 10", "EC CLOSED" (3-2), "EC6-3 CLOSED" or "S1 CLOSED" (STAND_ALONE 1).
     """

@@ -1,7 +1,7 @@
 """A cluster of Spark on this machine: a master and two workers, each a process, on 127.0.0.1.
 
-A worker has a core and a GiB. Its Python has numpy, pyarrow and pyspark, and nothing else: what
-tasks import beside them must have come with the job.
+A worker has a core and a GiB. Its Python has numpy, pyarrow and pyspark and no other packages.
+Anything else that tasks import must be delivered with the job.
 """
 
 import json
@@ -47,7 +47,7 @@ SETTINGS: Final = {
     "spark.ui.enabled": "false",
     # Nothing starts before both workers are there.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    # What a dead worker had is asked for once more, not for a quarter of a minute.
+    # The data of a dead worker is requested once more, not for a quarter of a minute.
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "1s",
     "spark.eventLog.enabled": "true",
@@ -68,16 +68,16 @@ class SparkCluster:
 
     @property
     def address(self) -> str:
-        """What `--master` takes."""
+        """The address for `--master`."""
         return f"spark://127.0.0.1:{self.port}"
 
     @property
     def workers(self) -> list[int]:
-        """The processes of the workers that live."""
+        """The processes of the running workers."""
         return [one.pid for one in self.processes[1:] if one.poll() is None]
 
     def add_workers(self, count: int) -> None:
-        """Start workers, and wait until the master knows as many as live."""
+        """Start workers, and wait until the master knows all running workers."""
         for _ in range(count):
             number = len(self.processes)
             place = ["--work-dir", str(self.directory / f"worker-{number}")]
@@ -92,7 +92,7 @@ class SparkCluster:
         self._await(lambda: self._alive() == 0)
 
     def stop(self) -> None:
-        """Kill all that was started, and what that started."""
+        """Kill all processes that were started, with their children."""
         for one in self.processes:
             if one.poll() is None:
                 kill_tree(one.pid)
@@ -109,7 +109,7 @@ class SparkCluster:
         }
 
     def settings(self, log: Path, more: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-        """Return the settings of a client, whose events are logged in a new directory."""
+        """Return the settings of a client; its events are logged in a new directory."""
         log.mkdir(parents=True)
         given = SETTINGS | {"spark.eventLog.dir": log.as_uri()} | dict(more)
         return [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
@@ -121,7 +121,7 @@ class SparkCluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         with (self.directory / log).open("wb") as output:
-            # It dies with this process, however that ends.
+            # It dies with this process, however this process ends.
             tied = ["setpriv", "--pdeathsig", "KILL", str(home() / "bin" / "spark-class")]
             self.processes.append(
                 subprocess.Popen(
@@ -141,7 +141,7 @@ class SparkCluster:
         wait_until(is_so, within_s=START_S_MAX)
 
     def _alive(self) -> int:
-        """Return how many workers the master knows; -1 while it does not answer."""
+        """Return how many workers the master knows; -1 if the master does not answer."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.page_port}/json/", timeout=5
@@ -154,8 +154,8 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(directory: Path, also: Sequence[str] = ()) -> Iterator[SparkCluster]:
-    """Yield a master with two workers; nothing of it runs afterwards. `also`: packages that the
-    workers have installed beside ON_WORKERS."""
+    """Yield a master with two workers; afterwards none of their processes runs. `also` are packages
+    that the workers have installed in addition to ON_WORKERS."""
     python = bare_python(directory / "python", also)
     cluster = SparkCluster(directory, python, free_port(), free_port())
     try:
@@ -167,7 +167,7 @@ def spark_cluster(directory: Path, also: Sequence[str] = ()) -> Iterator[SparkCl
 
 
 def bare_python(directory: Path, also: Sequence[str] = ()) -> Path:
-    """Return a Python without this repository: what workers have installed, and nothing else."""
+    """Return a Python without this repository, with only the packages of the workers."""
     venv.create(directory, symlinks=True, with_pip=False)
     installed = Path(sysconfig.get_path("purelib"))
     (target,) = directory.glob("lib/python3*/site-packages")
@@ -178,12 +178,12 @@ def bare_python(directory: Path, also: Sequence[str] = ()) -> Path:
 
 
 def home() -> Path:
-    """Return where Spark's own scripts are."""
+    """Return the directory of Spark's own scripts."""
     return Path(pyspark.__path__[0])
 
 
 def tree(pid: int) -> list[int]:
-    """Return a process and all that it started, directly or not."""
+    """Return a process and all processes that it started, directly or not."""
     found = [pid]
     with suppress(OSError):
         for listed in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -193,7 +193,7 @@ def tree(pid: int) -> list[int]:
 
 
 def kill_tree(pid: int) -> list[int]:
-    """Kill a process and all that it started, as if its machine had died; return which."""
+    """Kill a process and all processes that it started, as if its machine had died; return them."""
     doomed = tree(pid)
     for one in doomed:
         with suppress(ProcessLookupError):

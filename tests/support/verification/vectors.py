@@ -1,11 +1,10 @@
 """The published vectors of container health, read from `tests/golden/health/vectors.txt`.
 
-    vectors.txt ─► Vector ─► one snapshot of all ─┬► the judge          tests/unit/health
-                                                  ├► the Spark job      tests/spark
-                                                  └► a control plane    tests/integration
+A snapshot is made of all vectors. The judge (tests/unit/health), the Spark job (tests/spark) and a
+control plane (tests/integration) evaluate it, and each must find what the table says.
 
-All three must find what the table says. The containers share their datanodes: a replica is on one
-that is as its word says, and on the first such one on which its container has no other.
+The containers share their datanodes. A replica is on a datanode in the state that its word names,
+and on the first such datanode that has no other replica of its container.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ _RULES: Final = frozenset(field.name for field in fields(Rules))
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is said of one container, in the words of the table."""
+    """The result for one container, in the words of the table."""
 
     states: str
     queue: str
@@ -43,7 +42,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One row: a container, and what is to be found."""
+    """One row: a container, and the expected result."""
 
     name: str
     what: str
@@ -70,7 +69,7 @@ def vectors() -> list[Vector]:
 
 
 def by_rules(chosen: Iterable[Vector]) -> Mapping[Own, list[Vector]]:
-    """Return the vectors that are judged by the same rules, those without any of their own first.
+    """Return the vectors grouped by their rules; the group without rules of its own comes first.
 
     Each group is a cluster of its own.
     """
@@ -81,7 +80,7 @@ def by_rules(chosen: Iterable[Vector]) -> Mapping[Own, list[Vector]]:
 
 
 def world(chosen: Sequence[Vector]) -> SnapshotRows:
-    """Return one snapshot of the vectors; the container of the first has the id 1."""
+    """Return one snapshot of the vectors. The container of the first vector has the id 1."""
     return _on_shared_nodes(gather(_rows(i, vector) for i, vector in enumerate(chosen, 1)))
 
 
@@ -132,7 +131,7 @@ def _pair(words: str) -> tuple[int, int] | None:
 
 
 def _rows(container_id: int, vector: Vector) -> SnapshotRows:
-    """Return the rows of a vector; of a container that nobody knows there are only replicas."""
+    """Return the rows of a vector; for an unknown container there are only replicas."""
     own: dict[str, Any] = dict(vector.own_fields)
     is_known = vector.what != UNKNOWN
     what = vector.what if is_known else "R CLOSED"

@@ -1,4 +1,4 @@
-"""What a run of the Spark job says of each container, read from the files it wrote."""
+"""The results of a run of the Spark job for each container, read from the files that it wrote."""
 
 import pyarrow.parquet as pq
 
@@ -8,7 +8,7 @@ from tests.support.verification.classifier import Opinion
 
 
 def opinions(result: VerifyResult) -> dict[int, Opinion]:
-    """Return the opinion on every container that a run's `health/` has; none is there twice."""
+    """Return the opinion on every container in a run's `health/`. No container may occur twice."""
     lost: dict[int, set[str]] = {}
     for row in pq.read_table(result.table("replica_class")).to_pylist():
         if row["is_minority"]:
