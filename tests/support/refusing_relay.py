@@ -1,8 +1,8 @@
-"""A server whose first streams are refused, as HTTP/2 has it where a connection has too many.
+"""A server whose first streams are refused, as HTTP/2 does if a connection has too many.
 
-The relay in front of it passes every frame on, but resets the first streams on both sides: towards
-the client with REFUSED_STREAM, which says that nothing was taken (RFC 9113, section 8.7), or for
-another reason.
+The relay in front of the server passes every frame on, but resets the first streams on both sides.
+Towards the client it uses REFUSED_STREAM, which means that nothing was processed (RFC 9113, section
+8.7), or another reason.
 """
 
 import socket
@@ -20,7 +20,8 @@ REFUSED_STREAM, CANCEL = 7, 8
 
 @dataclass
 class RefusingRelay:
-    """The relay's address, how many more streams it refuses, and how many it has refused."""
+    """The relay's address, the number of streams still to refuse, and the number already
+    refused."""
 
     address: str
     left_count: int
@@ -40,8 +41,8 @@ class RefusingRelay:
 def refusing_relay(
     server_port: int, count: int, why: int = REFUSED_STREAM
 ) -> Iterator[RefusingRelay]:
-    """Relay one connection to a server of this machine that speaks HTTP/2 without TLS, and refuse
-    the first `count` streams of it."""
+    """Relay one connection to a server on this machine that speaks HTTP/2 without TLS, and refuse
+    the first `count` streams."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         relay = RefusingRelay(f"127.0.0.1:{listener.getsockname()[1]}", count, why)
         thread = threading.Thread(target=_relay, args=(relay, listener, server_port))
@@ -57,11 +58,11 @@ def _relay(relay: RefusingRelay, listener: socket.socket, server_port: int) -> N
     try:
         client, _ = listener.accept()
     except OSError:
-        return  # nobody called before the relay was closed
+        return  # no client connected before the relay was closed
     with client, socket.create_connection(("127.0.0.1", server_port)) as server:
         answers = threading.Thread(target=_pass_answers, args=(relay, server, client))
         answers.start()
-        with suppress(OSError):  # one of the two hung up
+        with suppress(OSError):  # one side closed the connection
             _pass_calls(relay, client, server)
         for end in (server, client):
             _shut(end)
@@ -90,7 +91,7 @@ def _pass_answers(relay: RefusingRelay, server: socket.socket, client: socket.so
 
 
 def _frame(said: BinaryIO) -> bytes:
-    """Return the next frame whole, b"" where the other side hung up."""
+    """Return the next complete frame; b"" if the other side closed the connection."""
     head = said.read(_HEAD_BYTES)
     return head + said.read(int.from_bytes(head[:3])) if len(head) == _HEAD_BYTES else b""
 

@@ -16,7 +16,7 @@ from agent.commands.command_queue import Task, TaskLimits, TaskOutcome, TaskPrio
 
 
 def answer(statements: Sequence[str]) -> list[str]:
-    """Return what the queue says to a scenario."""
+    """Return the queue's answer to a scenario."""
     world = _World()
     for statement in statements:
         world.do(statement.split())
@@ -114,5 +114,5 @@ def task(kind: str, key: str, rest: list[str]) -> Task:
 
 
 def name(item: Task) -> str:
-    """Return how a transcript calls a task."""
+    """Return the name of a task in a transcript."""
     return f"{item.task_type} {item.key}"

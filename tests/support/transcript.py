@@ -1,4 +1,4 @@
-"""Golden transcripts: scenarios as text, each with the answer that the code gives.
+"""Golden transcripts: scenarios as text, each with the answer of the code.
 
     # Why this scenario exists.
     statement of the scenario
@@ -6,7 +6,7 @@
     ----
     what the code answers
 
-Scenarios are separated by blank lines. `--rewrite-golden` writes the answers again.
+Blank lines separate scenarios. `--rewrite-golden` writes the answers again.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ SEPARATOR = "----"
 
 
 def check_transcript(path: Path, answer: Callable[[list[str]], list[str]], *, rewrite: bool) -> int:
-    """Compare every answer in the file with that of the code; return how many there are."""
+    """Compare every answer in the file with the code's answer; return the number of scenarios."""
     written = path.read_text()
     scenarios = [part for part in written.strip().split("\n\n") if part.strip()]
     told = "\n\n".join(_answered(scenario, answer) for scenario in scenarios) + "\n"

@@ -30,7 +30,7 @@ KINDS = {
 
 
 def sayable(rows: SnapshotRows) -> SnapshotRows:
-    """Return the rows without facts that only Ozone's control plane reports.
+    """Return the rows without facts that only other control planes report.
 
     Replicas always have a commit id, a tree is known completely or not at all, no container has a
     single replica besides a pipeline, and there are no invalid replicas.

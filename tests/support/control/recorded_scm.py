@@ -22,8 +22,8 @@ NO_ACCESS = "org.apache.hadoop.security.AccessControlException"
 
 
 def recorded(server: str) -> dict[bytes, bytes]:
-    """Return answers by request and by the server that was called: scm, dn, http, or a follower,
-    which gives the same answer to all requests."""
+    """Return the recorded answers of one server by request. `server` is scm, dn, http or follower;
+    a follower gives the same answer to all requests."""
     with (GOLDEN / "scm.jsonl.zst").open("rb") as packed:
         text = zstandard.ZstdDecompressor().stream_reader(packed).read()
     lines = map(json.loads, text.decode().splitlines())

@@ -43,7 +43,7 @@ class Lies:
 
 
 def failing_memory(monkeypatch: pytest.MonkeyPatch, *, good: Container[int] = ()) -> list[int]:
-    """Flip a random bit in the result of each read of a medium, except the reads with these
+    """Flip one bit in the result of each read of a medium, except the reads with these
     numbers. Return the numbers of the reads so far, from 1 on."""
     reads: list[int] = []
     for name in ("read", "read_past_cache"):

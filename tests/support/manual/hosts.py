@@ -1,13 +1,13 @@
-"""Hosts as a manual knows them, on this machine: addresses, directories, and units that run.
+"""Hosts of the manual, simulated on this machine: addresses, directories, and running units.
 
-What the manual has, and what stands for it here:
+The left column is in the manual; the right column is its replacement in the tests:
 
     scm.example.org, datanode1.example.org   addresses of loopback, with the ports of the manual
     /etc/suture, /var/lib, /srv, /data, /mnt the same, below a directory of the host
     ~                                        a directory of the host
     a unit                                   the command of its file in systemd/, with its settings,
-                                             as a process of ours: no systemd, no other user
-    the journal of a unit                    what that process writes on stderr
+                                             as a child process: no systemd, no other user
+    the journal of a unit                    the stderr of that process
 """
 
 import json
@@ -31,7 +31,7 @@ from tools.demo.cluster import Process, launched
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 UNITS: Final = ROOT / "systemd"
-PORTS: Final = (9859, 9860, 9861, 9862, 9866)  # of the manual and the units
+PORTS: Final = (9859, 9860, 9861, 9862, 9866)  # ports of the manual and the units
 PLACES: Final = (
     r"(?<![\w./~-])/(etc/suture|etc/systemd|usr/share/suture|var/lib|srv|data|mnt|tmp)\b"
 )
@@ -40,7 +40,8 @@ SITES_MAX: Final = 64 * 256
 
 
 def free_network() -> str:
-    """Return three numbers of an address, below which nobody listens on the manual's ports."""
+    """Return the first three numbers of a loopback network in which no server listens on the
+    manual's ports."""
     for number in range(SITES_MAX):
         site = (os.getpid() + number) % SITES_MAX
         network = f"127.{64 + site // 256}.{site % 256}"
@@ -59,7 +60,8 @@ def _is_free(address: str, port: int) -> bool:
 
 
 class Host:
-    """One host: an address, a directory for all that is below `/`, and what its units started."""
+    """One host: an address, a directory for everything below `/`, and the processes of its
+    units."""
 
     def __init__(self, site: "Site", number: int) -> None:
         self.site = site
@@ -67,12 +69,12 @@ class Host:
         self.address = f"{site.network}.{10 + number}"
         self.root = site.root / f"host{number}"
         self.home = self.root / "root"
-        self.directory = self.home  # where what is typed begins
+        self.directory = self.home  # working directory of typed commands
         self.running: dict[str, Process] = {}
         self.home.mkdir(parents=True)
 
     def placed(self, text: str) -> str:
-        """Return a text of the manual or of a unit, as it is meant on this host."""
+        """Return a text of the manual or of a unit, with the paths and names of this host."""
         for name, address in self.site.names().items():
             text = text.replace(name, address)
         text = text.replace("/opt/suture/venv/bin/", "").replace("127.0.0.1", self.address)
@@ -80,7 +82,7 @@ class Host:
         return re.sub(placed_already + PLACES, rf"{self.root}/\1", text)
 
     def path(self, name: str) -> Path:
-        """Return where a file of the manual is."""
+        """Return the path of a file of the manual on this host."""
         return Path(self.placed(name))
 
     def write(self, path: str, content: str) -> None:
@@ -90,11 +92,11 @@ class Host:
         file.write_text(self.placed(content))
 
     def journal(self, unit: str) -> Path:
-        """Return the file of what a unit's process wrote on stderr."""
+        """Return the file with the stderr of a unit's process."""
         return self.root / f"{unit}.log"
 
     def command_of(self, unit: str) -> list[str]:
-        """Return the words that a unit starts, with its settings filled in."""
+        """Return the command line of a unit, with its settings inserted."""
         text = (UNITS / unit).read_text()
         for drop_in in sorted(self.path(f"/etc/systemd/system/{unit}.d").glob("*.conf")):
             text += drop_in.read_text()
@@ -127,23 +129,24 @@ class Host:
             wait_until(lambda: self.answers("9866/healthz") != "")
 
     def stop(self, unit: str) -> None:
-        """Stop a unit as systemd does; it has to drain, and to end well."""
+        """Stop a unit as systemd does. It must drain, and end without an error."""
         code = self.running.pop(unit).stop()
         assert code == 0, f"{unit} ended with {code}: {self.journal(unit).read_text()[-2000:]}"
 
     def reload(self, unit: str) -> None:
-        """Have a unit's process read again what it can."""
+        """Make a unit's process reload its configuration."""
         popen = self.running[unit].popen
         assert popen is not None
         popen.send_signal(signal.SIGHUP)
 
     def is_running(self, unit: str) -> bool:
-        """Whether a unit's process is there."""
+        """Return True if a unit's process is there."""
         process = self.running.get(unit)
         return process is not None and process.popen is not None and process.popen.poll() is None
 
     def answers(self, port_and_path: str) -> str:
-        """Return what this host answers by HTTP, whatever it thinks of itself; nothing if none."""
+        """Return this host's answer to an HTTP request, whatever its status; empty if there is
+        none."""
         with suppress(URLError):
             try:
                 with urlopen(f"http://{self.address}:{port_and_path}", timeout=10) as answer:
@@ -160,7 +163,7 @@ class Host:
 
 
 class Site:
-    """Some hosts, the first of which also has the control plane."""
+    """Several hosts; the first one also runs the control plane."""
 
     def __init__(self, root: Path, *, hosts: int = 3) -> None:
         self.root = root
@@ -168,17 +171,17 @@ class Site:
         self.hosts = [Host(self, number) for number in range(1, hosts + 1)]
 
     def names(self) -> dict[str, str]:
-        """Return the names of the manual with the addresses that stand for them."""
+        """Return the manual's host names with their addresses on this machine."""
         own = {host.name: host.address for host in self.hosts}
         return own | {"scm.example.org": f"{self.network}.1"}
 
     @property
     def scm(self) -> str:
-        """Where the control plane listens."""
+        """The address of the control plane."""
         return f"{self.network}.1:9860"
 
     def stop(self) -> None:
-        """End all that runs, the control plane last."""
+        """Stop all processes, the control plane last."""
         for host in self.hosts:
             for unit in [unit for unit in host.running if unit != "suture-scm"]:
                 host.running.pop(unit).stop()

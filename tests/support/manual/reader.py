@@ -1,4 +1,4 @@
-"""Who follows a manual: types what it says on the host that it means, and looks at the answer."""
+"""Follows a manual: types its commands on the right host, and compares the output."""
 
 import shlex
 from pathlib import Path
@@ -44,21 +44,21 @@ REFUSED: Final = {
 
 
 class Reader:
-    """Who follows the manual, and types what it says on the host that it means."""
+    """Follows the manual: types its commands on the host that the text means."""
 
     def __init__(
         self, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.root = root
         self.site = Site(root / "site")
-        self.words: dict[str, str] = {}  # what stands for the manual's placeholders
+        self.words: dict[str, str] = {}  # replacements of the manual's placeholders
         self.typed: list[str] = []
         self.capsys = capsys
         self.monkeypatch = monkeypatch
 
     @property
     def host(self) -> Host:
-        """The first host, where most is typed."""
+        """The first host, on which most commands are typed."""
         return self.site.hosts[0]
 
     @property
@@ -67,18 +67,18 @@ class Reader:
         return self.suture_of(self.host)
 
     def suture_of(self, host: Host) -> CommandLine:
-        """The command line of who is logged in on a host."""
+        """The command line of a user who is logged in on a host."""
         self.be_at(host)
         return CommandLine(host.site.scm, self.capsys)
 
     def be_at(self, host: Host) -> None:
-        """Be logged in on a host."""
+        """Log in on a host: later commands run there."""
         self.monkeypatch.setenv("HOME", str(host.home))
         self.monkeypatch.setenv("SUTURE_SCM", host.site.scm)
         self.monkeypatch.chdir(host.directory)
 
     def follow(self, step: Step, host: Host) -> str:
-        """Write a file, or type a command unless it is listed; return what is printed."""
+        """Write a file, or run a command unless it is in `LISTED`; return the output."""
         if step.path:
             host.write(step.path, step.content)
             return ""
@@ -93,7 +93,7 @@ class Reader:
         return STAND_INS[program](host, words)
 
     def meant(self, word: str, host: Host) -> str:
-        """Return what a word of the manual is here."""
+        """Return the replacement of a word of the manual on this machine."""
         if word in self.words:
             return host.placed(self.words[word])
         for name in ("TIME", "authority/datanode1"):
@@ -101,7 +101,8 @@ class Reader:
         return host.placed(word)
 
     def _run(self, step: Step, words: list[str], host: Host) -> str:
-        """Run a command of ours as its user would; what the manual shows must be in it."""
+        """Run a command of this project as its user does; its output must contain what the manual
+        shows."""
         if words[:2] in (["config", "check"], ["config", "show"]) and "--config" not in words:
             words += ["--config", str(host.path("/etc/suture/agent.toml"))]
         if words[:2] == ["scm", "backup"]:
@@ -119,7 +120,7 @@ class Reader:
         return printed.out
 
     def registered(self, count: int, host: Host | None = None) -> None:
-        """Wait until so many datanodes are healthy, as seen from a host."""
+        """Wait until this many datanodes are healthy, as seen from a host."""
 
         def is_so() -> bool:
             nodes = self.suture_of(host or self.host).json_any("scm", "nodes")["nodes"]
@@ -129,5 +130,5 @@ class Reader:
 
 
 def is_packaging(step: Step) -> bool:
-    """Whether a command of a chapter about installing is a package manager's."""
+    """Return True if a command of a chapter about installing belongs to a package manager."""
     return step.chapter in INSTALLING and step.command.split()[0] in PACKAGERS

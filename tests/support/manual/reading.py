@@ -1,4 +1,4 @@
-"""A manual as its reader follows it: files to write, commands to type, and what they print."""
+"""A manual as its reader follows it: files to write, commands to type, and their output."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ FILE: Final = re.compile(r"^`(/[^`]+)`")  # begins the sentence above the block 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command with what the manual shows below it, or, if it has a path, a file's content."""
+    """A command with the output that the manual shows, or, with a path, a file's content."""
 
     chapter: str
     command: str = ""
@@ -72,7 +72,7 @@ def _typed(chapter: str, block: list[str]) -> Iterator[Step]:
 
 
 def header(shown: str) -> str:
-    """Return the names of the columns that the manual shows, or nothing for a sentence."""
+    """Return the names of the columns that the manual shows; an empty list for a sentence."""
     lines = [line for line in shown.splitlines() if line.startswith(" ")]
     return lines[0] if lines and not re.search(r"[0-9./]", lines[0]) else ""
 

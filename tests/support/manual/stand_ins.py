@@ -1,11 +1,11 @@
-"""What stands for the commands of a manual that need root, systemd or a disk.
+"""Replacements of the manual's commands that need root, systemd or a disk.
 
-systemctl      starts, stops, and reloads the process of the unit, or looks for it
-journalctl     reads what the unit's process wrote on stderr, by the options that are used here
-install        the real one, without owner and group
-curl           asks by HTTP
-umount, mount  the directory is put aside, and an empty one is in its place
-cat            reads
+- systemctl starts, stops, reloads or queries the process of the unit.
+- journalctl prints the stderr of the unit's process, by the options that the manual uses.
+- install is the real one, without owner and group.
+- curl sends an HTTP request.
+- umount and mount move the directory away, and replace it by an empty one.
+- cat prints a file.
 """
 
 import re
@@ -22,7 +22,7 @@ def systemctl(host: Host, words: Sequence[str]) -> str:
     """Start, restart, reload or show a unit."""
     verb, unit = words[0], words[-1]
     if verb == "daemon-reload":
-        return ""  # a unit's files are read whenever it starts
+        return ""  # a unit's files are read at each start anyway
     if unit.endswith(".timer"):  # its hour does not come here; what it would start is looked up
         assert host.command_of(unit.replace(".timer", ".service"))
         return f"{unit}: active (waiting)"
@@ -45,7 +45,7 @@ def systemctl(host: Host, words: Sequence[str]) -> str:
 
 
 def journalctl(host: Host, words: Sequence[str]) -> str:
-    """Return the lines of a unit's journal; a pattern is tried against each."""
+    """Return the lines of a unit's journal. A pattern is matched against each line."""
     asked = dict(zip(words[::2], words[1::2], strict=True))  # each of them takes a value
     assert asked.keys() <= {"--unit", "--since", "--priority", "--grep", "--lines"}, words
     pattern = re.compile(asked.get("--grep", ""))
@@ -54,7 +54,7 @@ def journalctl(host: Host, words: Sequence[str]) -> str:
 
 
 def install(host: Host, words: Sequence[str]) -> str:
-    """Put files in their places, as who runs the tests."""
+    """Copy files to their destinations, as the user who runs the tests."""
     kept = list(words)
     for option in {"-o", "-g"} & {*words}:
         place = kept.index(option)
@@ -78,14 +78,14 @@ def cat(_host: Host, words: Sequence[str]) -> str:
 
 
 def umount(host: Host, words: Sequence[str]) -> str:
-    """Put a directory aside, as if its disk had been pulled."""
+    """Move a directory away, as if its disk had been removed."""
     place = host.path(words[0])
     place.rename(place.with_name(f"{place.name}.pulled"))
     return ""
 
 
 def mount(host: Host, words: Sequence[str]) -> str:
-    """Have an empty directory there, as a new disk is."""
+    """Create an empty directory, like the root of a new disk."""
     host.path(words[0]).mkdir()
     return ""
 

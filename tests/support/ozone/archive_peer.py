@@ -1,4 +1,4 @@
-"""A datanode of Ozone that is sent containers and gives some, as small as it can be."""
+"""A minimal datanode of Ozone that receives and sends container archives."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ PART_BYTES = 3_000
 
 @dataclass
 class ArchivePeer:
-    """A server on a free port. `answers` false: what was sent to it is never acknowledged, and what
-    it is asked for does not come. `spoil` changes the parts that it gives."""
+    """A server on a free port. With `answers` False, it never acknowledges an upload and never
+    sends a download. `spoil` changes the parts that it sends."""
 
     archive: bytes = b""
     answers: bool = True
@@ -33,15 +33,15 @@ class ArchivePeer:
     _released: threading.Event = field(default_factory=threading.Event)
 
     def sent(self) -> bytes:
-        """Return all that was sent to it."""
+        """The bytes of all uploads."""
         return b"".join(part.data for part in self.parts)
 
     def release(self) -> None:
-        """Let go of whoever waits."""
+        """Release all waiting calls."""
         self._released.set()
 
     def upload(self, requests: Iterator[bytes], _context: grpc.ServicerContext) -> bytes:
-        """Take parts, whatever they are."""
+        """Accept parts, without checks."""
         try:
             for data in requests:
                 self.parts.append(WIRE["Upload"].FromString(data))
@@ -52,7 +52,7 @@ class ArchivePeer:
         return b""
 
     def download(self, request: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Give the archive."""
+        """Send the archive."""
         wish = WIRE["Wish"].FromString(request)
         self.wishes.append(wish)
         if not self.answers:

@@ -1,8 +1,8 @@
 """Builds protobuf messages from a table: message, field, number, type.
 
-Ozone's own `.proto` files have hundreds of fields; only those used here are listed. All fields are
-optional, so that absent differs from zero, and unlisted fields are ignored. protobuf's own parser
-reads the bytes, whatever they are. Pure.
+Ozone's own `.proto` files have hundreds of fields; the table lists only those that are used. All
+fields are optional, so that an absent field differs from zero. Unlisted fields are ignored.
+protobuf's own parser reads the bytes, even invalid ones. Pure.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,8 @@ Fields = dict[str, tuple[int, str, bool]]
 
 
 def message_classes(package: str, messages: Mapping[str, Fields]) -> dict[str, Any]:
-    """Return the class of each message. A field's type is one of the above, or a message's name."""
+    """Return the class of each message. A field's type is a scalar type of the table, or a
+    message's name."""
     file = descriptor_pb2.FileDescriptorProto(
         name=package.replace(".", "/") + ".proto", package=package, syntax="proto2"
     )

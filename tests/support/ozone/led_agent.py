@@ -1,4 +1,4 @@
-"""An agent in this process that is led by stand-ins of Ozone's storage container manager."""
+"""An agent in this process that stand-ins of Ozone's storage container manager control."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ heartbeat_interval_s = {interval_s}
 
 
 def built(config: AgentConfig, who: DatanodeIdentity = WHO) -> AgentProcess:
-    """Return the agent, not started."""
+    """Return the agent without starting it."""
     return AgentProcess(
         config,
         who,
@@ -61,7 +61,7 @@ def built(config: AgentConfig, who: DatanodeIdentity = WHO) -> AgentProcess:
 def led_agent(
     folder: Path, *addresses: str, interval_s: float = 0.1, more: str = ""
 ) -> Iterator[AgentProcess]:
-    """Run one; it must end in time."""
+    """Run an agent; it must end in time."""
     host = built(load(written(folder, *addresses, interval_s=interval_s, more=more)))
     try:
         host.start()
@@ -71,7 +71,7 @@ def led_agent(
 
 
 def store_of(host: AgentProcess) -> ReplicaStore:
-    """Return the store of a host: what a test writes without a client goes there."""
+    """Return the store of a host, for data that a test writes without a client."""
     return host._parts.store
 
 

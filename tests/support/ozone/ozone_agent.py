@@ -1,4 +1,6 @@
-"""An agent's door for Ozone over a real store, on a free port of loopback, and a client of it."""
+"""An agent's server for Ozone's protocol over a real store, on a free port of loopback, and a
+client.
+"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +43,7 @@ class Actions:
 
 
 class OzoneAgent:
-    """A store below `path`, and the door to it."""
+    """A store below `path`, and the server for Ozone's protocol."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class OzoneAgent:
         self.door.start()
 
     def inside(self, algorithm: Algorithm) -> HostServices:
-        """Return what the door leads to."""
+        """Return the components behind the server."""
         return HostServices(
             config=AgentConfig(
                 storage=StorageConfig(volumes=[self.replica.path], tree_algorithm=algorithm)
@@ -99,7 +101,7 @@ class OzoneAgent:
 
 
 class OzoneClient:
-    """Sends requests as Ozone's clients do: one conversation each, unless told otherwise."""
+    """Sends requests as Ozone's clients do, by default each in its own stream."""
 
     def __init__(self, address: str, datanode_id: str = DATANODE) -> None:
         self._channel = grpc.insecure_channel(
@@ -129,12 +131,12 @@ class OzoneClient:
         return data
 
     def send(self, *requests: bytes) -> list[Any]:
-        """Return all answers of one conversation."""
+        """Return all answers of one stream."""
         call: Any = self._channel.stream_stream(SEND)
         return [WIRE["Response"].FromString(data) for data in call(iter(requests), timeout=20)]
 
     def upload(self, container_id: int, *parts: bytes, **first: int) -> None:
-        """Send the archive of a container in these parts. Raise RpcError."""
+        """Send the archive of a container in these parts. Raise RpcError if the call fails."""
         messages = []
         position = 0
         for part in parts:
@@ -144,19 +146,19 @@ class OzoneClient:
         self.upload_messages(messages)
 
     def upload_messages(self, messages: Sequence[Any]) -> None:
-        """Send these parts, whatever they are. Raise RpcError."""
+        """Send these parts, valid or not. Raise RpcError if the call fails."""
         call: Any = self._channel.stream_unary(UPLOAD)
         call(iter([message.SerializeToString() for message in messages]), timeout=20)
 
     def download(self, container_id: int, compression: int = 1) -> list[Any]:
-        """Return the parts of a container's archive. Raise RpcError."""
+        """Return the parts of a container's archive. Raise RpcError if the call fails."""
         call: Any = self._channel.unary_stream(DOWNLOAD)
         wish = WIRE["Wish"](containerID=container_id, readOffset=0, compression=compression)
         answers = call(wish.SerializeToString(), timeout=20)
         return [WIRE["Part"].FromString(data) for data in answers]
 
     def ask(self, command: str, container_id: int = CONTAINER, /, **body: Any) -> Any:
-        """Return the one answer to a request."""
+        """Return the only answer to a request."""
         (answer,) = self.send(self.request(command, container_id, **body))
         return answer
 
@@ -177,5 +179,5 @@ def served(path: Path, **options: Any) -> Iterator[tuple[OzoneAgent, OzoneClient
 
 
 def block_id(local_id: int, container_id: int = CONTAINER, **more: int) -> dict[str, int]:
-    """Return how Ozone names a block."""
+    """Return Ozone's message for a block id."""
     return {"containerID": container_id, "localID": local_id, **more}

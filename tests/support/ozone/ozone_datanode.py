@@ -1,9 +1,10 @@
-"""A datanode of Ozone over gRPC, as small as it can be: what it has, it answers as Ozone does.
+"""A minimal datanode of Ozone over gRPC: it answers for the data that it has as Ozone does.
 
 `OzoneDatanode` serves `Served` containers from memory: rows and trees that Ozone wrote, and bytes.
-It keeps what it was asked, can lie, refuse, hang up in the middle, or let a test act meanwhile.
-`golden_peers` are the two whole replicas of the damaged ones in the golden set: their rows and
-trees are Ozone's; the bytes are made anew as the client made them, by Java's random numbers.
+It records its requests. It can lie, refuse, close the connection in the middle, or let a test act
+during a call. `golden_peers` are the two intact replicas of the damaged containers in the golden
+set. Their rows and trees are Ozone's. The bytes are generated as the client generated them, by
+Java's random numbers.
 """
 
 import struct
@@ -28,7 +29,7 @@ PAYLOAD_BYTES_MAX = 32 * 1024**2
 
 @dataclass
 class Served:
-    """A replica: serialized rows and bytes by block, the tree's bytes, Ozone's number of its
+    """A replica: serialized rows and bytes by block, the tree's bytes, and Ozone's number of its
     state."""
 
     rows: dict[int, bytes]
@@ -37,13 +38,13 @@ class Served:
     state: int = 4
 
     def flip(self, block_id: int, offset: int) -> None:
-        """Damage a byte, unseen by the tree."""
+        """Damage a byte without changing the tree."""
         data = bytearray(self.data[block_id])
         data[offset] ^= 0x40
         self.data[block_id] = bytes(data)
 
     def forget(self, block_id: int) -> None:
-        """Have neither row nor bytes of a block, as the tree says."""
+        """Remove the row and the bytes of a block; the tree still has it."""
         del self.rows[block_id], self.data[block_id]
         info = CHECKSUM_INFO.FromString(self.tree)
         kept = [block for block in info.tree.blocks if block.block_id != block_id]
@@ -54,7 +55,7 @@ class Served:
         self.tree = info.SerializeToString()
 
     def mark(self, container_id: int, block_id: int, offset: int) -> None:
-        """Let the tree say what Ozone's scan would say of a chunk that is damaged."""
+        """Change the tree as Ozone's scan would for a damaged chunk."""
         info = CHECKSUM_INFO.FromString(self.tree)
         sums = b""
         for block in info.tree.blocks:
@@ -73,10 +74,10 @@ class Served:
 
 @dataclass
 class OzoneDatanode:
-    """A server on a free port of this machine. `before` is called with each request; what it
-    returns is the result code to refuse it with, 0 for none; it may raise to break the stream.
-    With `knows_trees` false it is one of Ozone before 2.1, which cannot parse a request for a tree:
-    gRPC ends the stream with UNKNOWN and no text."""
+    """A server on a free port of this machine. `before` is called with each request and returns the
+    result code with which to refuse it, or 0; it may raise to break the stream. With `knows_trees`
+    False it is a datanode of Ozone before 2.1. Such a datanode cannot parse a request for a tree,
+    and gRPC ends the stream with UNKNOWN and no text."""
 
     containers: dict[int, Served]
     knows_trees: bool = True
@@ -103,15 +104,15 @@ class OzoneDatanode:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address of the server."""
         return f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         self._server.stop(0).wait()
 
     def commands(self) -> list[DatanodeCommand]:
-        """What it was asked, in order."""
+        """The commands that it was sent, in order."""
         return [DatanodeCommand(request.command) for request in self.asked]
 
     def _serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -151,7 +152,7 @@ class OzoneDatanode:
     def _listed(self, request: Any, replica: Served) -> Any:
         wish = request.list_block
         ids = sorted(replica.rows, key=str)
-        if wish.HasField("start_local_id"):  # a start that is no block: nothing, and success
+        if wish.HasField("start_local_id"):  # if the start is no block: an empty list, and success
             at = ids.index(wish.start_local_id) if wish.start_local_id in ids else len(ids)
             ids = ids[at:]
         rows = [replica.rows[one] for one in ids[: wish.count]]
@@ -206,8 +207,8 @@ def original(block_id: int, length_bytes: int) -> bytes:
 
 
 def golden_peers(volumes: Path, *, table: str = "closed") -> list[dict[int, Served]]:
-    """Return containers 1 and 2 of the datanodes whose replicas are whole, as Ozone had them:
-    `closed` before its scan, `scanned` after."""
+    """Return containers 1 and 2 of the datanodes with intact replicas, as Ozone had them: `closed`
+    before its scan, `scanned` after."""
     tails = _tails(volumes)
     peers: dict[int, dict[int, Served]] = {1: {}, 2: {}}
     for line in lines(volumes / f"{table}.jsonl"):
@@ -243,7 +244,7 @@ def served_from(data_dir: Path) -> dict[int, Served]:
 
 
 def _table(path: Path, name: str) -> list[bytes]:
-    """Return the values of a table of a database that is not changed."""
+    """Return the values of a table of a database, opened read-only."""
     names = Rdict.list_cf(str(path))
     database = Rdict(
         str(path),
@@ -258,7 +259,7 @@ def _table(path: Path, name: str) -> list[bytes]:
 
 
 def _tails(volumes: Path) -> dict[int, Any]:
-    """Return the last chunks that only the table `last_chunk_info` has, by block."""
+    """Return the last chunks that are only in the table `last_chunk_info`, by block."""
     (path,) = each(volumes / "dn0-damaged", "hdds/*/DS-*/container.db")
     messages = map(BLOCK_DATA.FromString, _table(path, "last_chunk_info"))
     return {message.block_id.local_id: message for message in messages}
@@ -266,7 +267,7 @@ def _tails(volumes: Path) -> dict[int, Any]:
 
 @dataclass
 class ReplayedDatanode(OzoneDatanode):
-    """Gives the answers of a real datanode to just the requests that it was sent."""
+    """Returns the recorded answers of a real datanode to exactly the recorded requests."""
 
     answers: dict[bytes, bytes] = field(default_factory=dict)
 

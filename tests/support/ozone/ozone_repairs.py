@@ -40,13 +40,13 @@ class DamagedVolume:
     damage: Sequence[dict[str, Any]]
 
     def file(self, container_id: int, number: int) -> Path:
-        """Where a block lies, by its number in the golden set."""
+        """Return the path of a block, by its number in the golden set."""
         pattern = f"hdds/*/current/containerDir0/{container_id}/chunks"
         (chunks,) = each(self.data_dir, pattern)
         return chunks / f"{FIRST + number}.block"
 
     def descriptor(self, container_id: int) -> Path:
-        """Where a container's descriptor lies."""
+        """Return the path of a container's descriptor."""
         pattern = f"hdds/*/current/containerDir0/{container_id}/metadata/{container_id}.container"
         (path,) = each(self.data_dir, pattern)
         return path
@@ -58,7 +58,8 @@ class DamagedVolume:
         return path
 
     def damaged_numbers(self, container_id: int) -> set[int]:
-        """The blocks whose bytes were lost, by number; what was appended to is whole."""
+        """The numbers of the blocks with lost bytes. A block with appended bytes is not among
+        them."""
         names = {
             name
             for item in self.damage
@@ -69,7 +70,7 @@ class DamagedVolume:
         return {int(name.removesuffix(".block")) - FIRST for name in names}
 
     def is_whole(self, container_id: int, number: int, length_bytes: int) -> bool:
-        """Whether a block has the client's bytes; what lies behind them belongs to nobody."""
+        """Return True if a block has the client's bytes. Bytes after them do not count."""
         path = self.file(container_id, number)
         wanted = original(FIRST + number, length_bytes)
         return path.is_file() and path.read_bytes()[:length_bytes] == wanted
@@ -104,7 +105,7 @@ def damaged_volume(golden: Path, target: Path) -> DamagedVolume:
 
 @contextmanager
 def peers_of(golden: Path, *, table: str = "closed") -> Iterator[list[OzoneDatanode]]:
-    """Run the two datanodes whose replicas are whole."""
+    """Run the two datanodes with intact replicas."""
     with serving(golden_peers(golden, table=table)) as running:
         yield running
 
@@ -113,7 +114,7 @@ def peers_of(golden: Path, *, table: str = "closed") -> Iterator[list[OzoneDatan
 def serving(
     replicas: Sequence[dict[int, Served]], *, knows_trees: bool = True
 ) -> Iterator[list[OzoneDatanode]]:
-    """Run a datanode for each; of Ozone before 2.1 if they do not know trees."""
+    """Run a datanode for each replica; without `knows_trees`, datanodes of Ozone before 2.1."""
     with ExitStack() as stack:
         yield [
             stack.enter_context(OzoneDatanode(each_one, knows_trees=knows_trees))
@@ -123,8 +124,8 @@ def serving(
 
 @contextmanager
 def closing_port() -> Iterator[int]:
-    """Run a server that closes each connection at its first bytes, as one with TLS does; give its
-    port."""
+    """Run a server that closes each connection at its first bytes, like a server that expects TLS;
+    yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -143,7 +144,7 @@ def closing_port() -> Iterator[int]:
 
 @contextmanager
 def held_open(database: Path) -> Iterator[int]:
-    """Have a process keep a database open; give its id."""
+    """Let a process keep a database open; yield its id."""
     command = [sys.executable, "-c", HOLD, str(database)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT

@@ -26,7 +26,7 @@ def running_volume(root: Path) -> Iterator[MadeVolume]:
 def scrubbed(
     wish: ScrubOptions, on_read: Callable[[int], None] = lambda _: None
 ) -> dict[int, ContainerResult]:
-    """Scrub; return what was found by container."""
+    """Scrub; return the findings by container."""
     results: list[ContainerResult] = []
     scrub(wish, ScrubListener(lambda _volume, _count, _bytes: None, on_read, results.append))
     assert len(results) == len({result.container_id for result in results})
@@ -34,12 +34,13 @@ def scrubbed(
 
 
 def damage(result: ContainerResult) -> list[tuple[int, DamageFault]]:
-    """Return what is damaged; no volume that is made here has trees, which is noted each time."""
+    """Return the findings about damage. The volumes of these tests have no trees, which is a
+    finding of each scrub and is left out."""
     return [(item.block_id, item.fault) for item in result.findings if item.is_damage]
 
 
 def once(action: Callable[[], None]) -> Callable[[int], None]:
-    """Return a listener that acts at the first read, and never again."""
+    """Return a listener that acts only at the first read."""
     waiting = [action]
 
     def read(_length_bytes: int) -> None:

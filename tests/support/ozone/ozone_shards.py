@@ -1,7 +1,8 @@
-"""Datanodes of Ozone with shards of erasure-coded containers: they give them, and are filled.
+"""Datanodes of Ozone with shards of erasure-coded containers, which can be read and written.
 
-What is written to one is read by Ozone's own messages, written off for tests (`ozone_wire`), and it
-is taken as Ozone takes it: a shard by who it is meant for, chunks while it is RECOVERING only.
+Written shards are read with Ozone's own messages, copied for tests (`ozone_wire`). A datanode
+accepts them as Ozone does: a shard only if it is addressed to this datanode, and chunks only while
+the shard is RECOVERING.
 """
 
 import zlib
@@ -37,7 +38,7 @@ OF_BLOCK = {"getBlock": "getBlock", "readChunk": "readChunk"}
 def golden_shards(volumes: Path, container_id: int) -> dict[int, Served]:
     """Return the shards of a container of the golden set by index.
 
-    Rows are Ozone's. The bytes are made anew, and each is what Ozone's row has checksums of.
+    The rows are Ozone's. The bytes are generated, and each must match the checksums in Ozone's row.
     """
     found = {}
     for line in lines(volumes / "closed.jsonl"):
@@ -54,7 +55,7 @@ def golden_shards(volumes: Path, container_id: int) -> dict[int, Served]:
 
 @cache
 def _cells(container_id: int) -> list[bytes]:
-    """Return what is in the only stripe of a group: data cells as the client wrote them, parity."""
+    """Return the cells of a group's only stripe: data as the client wrote it, and parity."""
     seed, length_bytes = GROUPS[container_id]
     data = java_random(seed, length_bytes)
     cells = [data[at : at + CELL_BYTES] for at in range(0, 3 * CELL_BYTES, CELL_BYTES)]
@@ -62,8 +63,8 @@ def _cells(container_id: int) -> list[bytes]:
 
 
 def made_shards(scheme: Scheme, lengths: dict[int, int]) -> dict[int, Served]:
-    """Return shards of block groups of these lengths by block, as Ozone's client writes them: with
-    the checksums of each stripe's cells beside the cell of the first shard, and beside parity."""
+    """Return shards of block groups of these lengths by block, as Ozone's client writes them. The
+    first shard and the parity shards also have the checksums of each stripe's cells."""
     made = {index: Served({}, {}, b"") for index in scheme.indexes}
     for block_id, length_bytes in lengths.items():
         data = java_random(block_id, length_bytes)
@@ -124,7 +125,7 @@ def _check(row: bytes, data: bytes) -> None:
 
 
 def comparable(row: Any) -> tuple[object, ...]:
-    """Return what a row of Ozone's says, but for the names of chunks, which nobody reads."""
+    """Return the content of an Ozone row without the names of chunks, which no reader uses."""
     chunks = [
         (one.offset, one.len, one.checksumData.SerializeToString(), one.stripeChecksum)
         for one in row.chunks
@@ -134,13 +135,13 @@ def comparable(row: Any) -> tuple[object, ...]:
 
 
 def row_of(data: bytes) -> tuple[object, ...]:
-    """Return what the bytes of a row say."""
+    """Return the row that the bytes encode."""
     return comparable(WIRE["BlockData"].FromString(data))
 
 
 @dataclass
 class ShardDatanode(OzoneDatanode):
-    """One that has the shard `index` of each of its containers, or gets it."""
+    """A datanode that has the shard `index` of each of its containers, or receives it."""
 
     uuid: str = ""
     index: int = 0
@@ -148,11 +149,11 @@ class ShardDatanode(OzoneDatanode):
     """Whether it has no room for what is written."""
 
     def told(self) -> list[str]:
-        """Return Ozone's names of what it was asked, in order."""
+        """Return Ozone's names of the commands that it was sent, in order."""
         return [NAMES[request.command] for request in self.asked]
 
     def details(self) -> dict[str, Any]:
-        """Return how the manager names it."""
+        """Return the manager's description of this datanode."""
         ports = [{"name": "REPLICATION", "value": 1}, {"name": "STANDALONE", "value": self.port}]
         return {"uuid": self.uuid, "ipAddress": "127.0.0.1", "hostName": "dn", "ports": ports}
 
@@ -174,7 +175,7 @@ class ShardDatanode(OzoneDatanode):
         return ANSWER(command=request.command, result=SUCCESS)
 
     def _refusal(self, name: str, request: Any) -> int:
-        """Return why Ozone would refuse a request, 0 for no reason."""
+        """Return the result code with which Ozone would refuse a request; 0 if it would not."""
         replica = self.containers.get(request.containerID)
         if request.datanodeUuid != self.uuid:
             return INVALID_ARGUMENT

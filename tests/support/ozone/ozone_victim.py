@@ -1,9 +1,9 @@
 """A process that forks children which repair a replica of Ozone and kill themselves at a step.
 
-    stdin   {"path": "...", "scenario": "flipped", "kill_at": N, "tear": false}      N = 0: never
+    stdin   {"path": "...", "scenario": "flipped", "kill_at": N, "tear": false}
     stdout  {"signal": 9, "code": 0, "steps": ["pwrite", ...]}
 
-As `tests.support.faults.store_victim`, which counts the steps.
+`kill_at` 0 means never. Steps are counted as in `tests.support.faults.store_victim`.
 """
 
 import gc
@@ -29,7 +29,7 @@ OWNER: Final = 4321
 
 
 def chunk_of(index: int) -> ChunkInfo:
-    """Return what the row says of a chunk."""
+    """Return the row's description of a chunk."""
     data = PARTS[index]
     windows = [data[at : at + WINDOW_BYTES] for at in range(0, len(data), WINDOW_BYTES)]
     sums = b"".join(zlib.crc32(window).to_bytes(4) for window in windows)
@@ -37,17 +37,17 @@ def chunk_of(index: int) -> ChunkInfo:
 
 
 def paths_of(path: Path) -> ContainerPaths:
-    """Return where the replica lies."""
+    """Return the paths of the replica."""
     return ContainerPaths(ContainerId(1), path / "volume" / "1")
 
 
 def file_of(path: Path) -> Path:
-    """Return where its block lies."""
+    """Return the path of its block."""
     return paths_of(path).chunks / f"{BLOCK}.block"
 
 
 def old_bytes(scenario: str) -> bytes | None:
-    """Return what a scenario begins with; None for no file."""
+    """Return the file's initial content in a scenario; None for no file."""
     damaged = WHOLE[:CHUNK_BYTES] + b"damaged!" + WHOLE[CHUNK_BYTES + 8 :]
     found = {"lost": None, "short": WHOLE[: CHUNK_BYTES + 500]}
     return found.get(scenario, damaged)
@@ -70,7 +70,7 @@ def prepare(path: Path, scenario: str) -> None:
 
 
 def installer(path: Path) -> Installer:
-    """Return who writes."""
+    """Return the object that writes the repair."""
     (path / "state").mkdir(exist_ok=True)
     return Installer(path / "state" / "DS-1", lambda: 1, lambda: None)
 
@@ -81,7 +81,7 @@ def wanted(scenario: str) -> tuple[int, ...]:
 
 
 def repair(path: Path, scenario: str) -> None:
-    """What a repair does after its start."""
+    """Run the steps of a repair after its start."""
     one = installer(path)
     one.recover()
     clean(paths_of(path))
@@ -93,7 +93,7 @@ SCENARIOS: Final = ("flipped", "linked", "lost", "short")
 
 
 def doomed(request: dict[str, Any]) -> Callable[[int], None]:
-    """Return the life of a child."""
+    """Return the function that a child runs."""
 
     def live(log_fd: int) -> None:
         counter = StepCounter(log_fd, request["kill_at"], tear=request["tear"])

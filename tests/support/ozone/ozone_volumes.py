@@ -1,16 +1,16 @@
-"""Volumes of Ozone for tests: real ones, and ones that are made as Ozone makes them.
+"""Volumes of Ozone for tests: real ones, and volumes that the tests write as Ozone writes them.
 
-`golden` unpacks what Ozone 2.2.0 wrote:
+`golden` unpacks volumes that Ozone 2.2.0 wrote:
 
     dn0-damaged   schema V3: two containers whose files were damaged, after Ozone's own scan; the
-                  directory of a third one was taken away, and its rows are there
-    dn4           schema V3: two shards of erasure-coded keys, whole
+                  directory of a third one was removed, and its rows exist
+    dn4           schema V3: two shards of erasure-coded keys, intact
     v2            schema V2: one container scanned by Ozone, one not, one open; no erasure code
     *.jsonl       rows and trees of all 16 replicas of that cluster, before and after Ozone's scan
 
-`OF_1_4` is a volume of Ozone 1.4.1: schema V3, container 1, whole, without trees.
+`OF_1_4` is a volume of Ozone 1.4.1: schema V3, container 1, intact, without trees.
 
-`MadeVolume` writes rows with the RocksDB library and computes every checksum by itself.
+`MadeVolume` writes rows with the RocksDB library and computes every checksum itself.
 """
 
 import base64
@@ -52,7 +52,7 @@ needs_whole_set = pytest.mark.skipif(
 
 
 def unpack(archive: Path, target: Path) -> Path:
-    """Unpack a set of volumes; return where."""
+    """Unpack a set of volumes; return its directory."""
     with archive.open("rb") as packed:
         stream = zstandard.ZstdDecompressor().stream_reader(packed)
         with stream, tarfile.open(fileobj=stream, mode="r|") as files:
@@ -66,7 +66,7 @@ def golden(target: Path) -> Path:
 
 
 def golden_table(name: str) -> list[dict[str, Any]]:
-    """Read one of the small set's tables, and unpack nothing."""
+    """Read one of the small set's tables without unpacking the set."""
     with GOLDEN.open("rb") as packed:
         stream = zstandard.ZstdDecompressor().stream_reader(packed)
         with stream, tarfile.open(fileobj=stream, mode="r|") as files:
@@ -113,7 +113,7 @@ def descriptor_text(fields: dict[str, Any]) -> bytes:
 
 
 def chunk_message(data: bytes, offset: int, kind: int = CRC32) -> dict[str, Any]:
-    """Return what a client says of a chunk."""
+    """Return a client's description of a chunk."""
     windows = [data[at : at + WINDOW_BYTES] for at in range(0, len(data), WINDOW_BYTES)]
     sums = [struct.pack(">I", zlib.crc32(window)) for window in windows] if kind == CRC32 else []
     return {
@@ -126,8 +126,8 @@ def chunk_message(data: bytes, offset: int, kind: int = CRC32) -> dict[str, Any]
 
 @dataclass
 class MadeVolume:
-    """A data directory of schema V3, made by hand; the database is open for writing, as a
-    datanode's is."""
+    """A data directory of schema V3, written by the test. Its database is open for writing, as in a
+    running datanode."""
 
     root: Path
     names: Sequence[str] = FAMILIES
@@ -150,7 +150,7 @@ class MadeVolume:
             options,
             column_families={name: self._options() for name in self.names},
         )
-        # To let go of one flushes it: then nothing would ever be in the log only.
+        # Kept, because releasing one flushes it: then nothing would ever be in the log only.
         self._families = {name: self._database.get_column_family(name) for name in self.names}
 
     def _options(self) -> Options:
@@ -166,7 +166,7 @@ class MadeVolume:
         return self.root / "hdds" / CLUSTER / STORAGE / "container.db"
 
     def folder(self, container_id: int) -> Path:
-        """Where a container lies."""
+        """Return the directory of a container."""
         number = container_id // 512 % 256
         return (
             self.root / "hdds" / CLUSTER / "current" / f"containerDir{number}" / str(container_id)
@@ -193,19 +193,19 @@ class MadeVolume:
         self.descriptor(container_id).write_bytes(descriptor_text(fields))
 
     def descriptor(self, container_id: int) -> Path:
-        """Where a container's descriptor lies."""
+        """Return the path of a container's descriptor."""
         return self.folder(container_id) / "metadata" / f"{container_id}.container"
 
     def tree(self, container_id: int) -> Path:
-        """Where a container's tree lies."""
+        """Return the path of a container's tree."""
         return self.folder(container_id) / "metadata" / f"{container_id}.tree"
 
     def file(self, container_id: int, block_id: int) -> Path:
-        """Where a block lies."""
+        """Return the path of a block's file."""
         return self.folder(container_id) / "chunks" / f"{block_id}.block"
 
     def add_block(self, container_id: int, block_id: int, *parts: bytes, kind: int = CRC32) -> None:
-        """Write a block of these chunks, file and row."""
+        """Write the file and the row of a block with these chunks."""
         self.file(container_id, block_id).write_bytes(b"".join(parts))
         offset, chunks = 0, []
         for part in parts:
@@ -222,7 +222,7 @@ class MadeVolume:
         self.count(container_id, 1 if is_new else 0)
 
     def count(self, container_id: int, more: int) -> None:
-        """Count blocks, as a datanode does with each row that it puts or removes."""
+        """Update the block count, as a datanode does with each row that it adds or removes."""
         self._counts[container_id] += more
         count = struct.pack(">q", self._counts[container_id])
         self.put_row(container_id, "#BLOCKCOUNT", count, "metadata")
@@ -239,11 +239,11 @@ class MadeVolume:
         self.count(container_id, -1)
 
     def flush(self, family: str) -> None:
-        """Have what was put into a table so far in a file of its own, not in the log only."""
+        """Flush a table, so that its rows are in a file and not only in the log."""
         self._families[family].flush()
 
     def condemn(self, container_id: int, *block_ids: int) -> None:
-        """Note that blocks are to be deleted, as a datanode does when it is told so."""
+        """Record that blocks must be deleted, as a datanode does on a command."""
         message = DELETED_BLOCKS(transaction_id=1, container_id=container_id, local_ids=block_ids)
         self.put_row(container_id, 1, message.SerializeToString(), "delete_txns")
 
@@ -266,8 +266,8 @@ class MadeVolume:
         self.tree(container_id).write_bytes(info.SerializeToString())
 
     def compact(self) -> None:
-        """Rewrite all of the database's files, as a datanode does now and then: what was written
-        around all others makes them overlap."""
+        """Rewrite all of the database's files, as a datanode does from time to time. Rows written
+        around all others make the files overlap."""
         for container_id in (0, 1 << 40):
             for name in ("block_data", "metadata"):
                 self.put_row(container_id, "#around", b"", name)
@@ -276,7 +276,7 @@ class MadeVolume:
             family.compact_range(None, None)
 
     def close(self) -> None:
-        """Close the database, as a datanode that stops."""
+        """Close the database, as a datanode does when it stops."""
         self._families.clear()
         self._database.close()
 
@@ -287,7 +287,7 @@ def key(container_id: int, block_id: int | str) -> bytes:
 
 
 def crc32c_of(data: bytes) -> int:
-    """Return the CRC-32C bit by bit, by nobody's library."""
+    """Return the CRC-32C, computed bit by bit without a library."""
     value = 0xFFFFFFFF
     for octet in data:
         value ^= octet
@@ -302,7 +302,7 @@ def each(root: Path, pattern: str) -> Iterator[Path]:
 
 
 def opened_databases(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return a list that gets the path of each database that is opened, or cannot be."""
+    """Return a list to which the path of each database is added that is opened, or cannot be."""
     seen: list[Path] = []
     open_once = ContainerDatabase._open_once
 

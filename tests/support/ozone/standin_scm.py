@@ -1,8 +1,8 @@
-"""A storage container manager of Ozone for datanodes to join, over real sockets.
+"""A storage container manager of Ozone that datanodes can join, over real sockets.
 
-Its messages are Ozone's own: `tests/golden/ozone/datanode-protocol.desc` is what the classes of
-Ozone 2.2.0 say of themselves (a FileDescriptorSet), so what lacks a required field, or has another
-number, is not understood here either. What stands around them is taken apart by hand.
+Its messages are Ozone's own: `tests/golden/ozone/datanode-protocol.desc` contains the descriptors
+of the classes of Ozone 2.2.0 (a FileDescriptorSet). A message with a missing required field or a
+wrong field number is therefore rejected. The frames around the messages are parsed by hand.
 """
 
 import socket
@@ -73,7 +73,7 @@ COMMAND = ozone("SCMCommandProto")
 
 
 def command(kind: str, payload: dict[str, Any], *, term: int = 1, deadline_ms: int = 0) -> Any:
-    """Return a command: `kind` as in SCMCommandProto.Type, without its end "Command"."""
+    """Return a command. `kind` is the name in SCMCommandProto.Type without its suffix "Command"."""
     name = kind if kind == "refreshVolumeUsageInfo" else f"{kind}Command"
     part = {
         "refreshVolumeUsageInfo": "refreshVolumeUsageCommandProto",
@@ -87,7 +87,7 @@ def command(kind: str, payload: dict[str, Any], *, term: int = 1, deadline_ms: i
 
 @dataclass
 class StandInScm:
-    """A server on a port of its own, one thread a connection."""
+    """A server on its own port, with one thread per connection."""
 
     cluster_id: str = CLUSTER_ID
     term: int | None = 1
@@ -130,10 +130,10 @@ class StandInScm:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
-    # what was heard
+    # received messages
 
     def statuses(self) -> list[Any]:
-        """Return all answers to commands that came."""
+        """Return all received outcomes of commands."""
         return [
             status
             for beat in list(self.beats)
@@ -237,7 +237,7 @@ class StandInScm:
 
 @contextmanager
 def standin_scm(**wishes: Any) -> Iterator[StandInScm]:
-    """Run one; what it did not understand fails the test."""
+    """Run a manager. A message that it did not understand fails the test."""
     server = StandInScm(**wishes)
     try:
         yield server
@@ -247,7 +247,7 @@ def standin_scm(**wishes: Any) -> Iterator[StandInScm]:
 
 
 def _own(message: Any) -> Any:
-    """Return a message that is a part of no other, for another thread to read."""
+    """Return an independent copy of a message, which another thread may read."""
     return type(message).FromString(message.SerializeToString())
 
 

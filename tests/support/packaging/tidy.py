@@ -148,12 +148,12 @@ def read_repository(root: Path) -> dict[str, str]:
 
 
 def is_ignored(path: PurePosixPath, patterns: Sequence[str]) -> bool:
-    """Whether a pattern of .gitignore names the file or folder: by name, or by path."""
+    """Return True if a pattern of .gitignore names the file or folder: by name, or by path."""
     return any(fnmatch(path.name, text) or fnmatch(str(path), text) for text in patterns)
 
 
 def is_product(path: str) -> bool:
-    """Whether the file is shipped in the wheel."""
+    """Return True if the file is shipped in the wheel."""
     return path.split("/", maxsplit=1)[0] in PRODUCT_PACKAGES
 
 
@@ -346,13 +346,13 @@ def undocumented(path: str, body: list[ast.stmt]) -> Iterator[str]:
 
 
 def is_override(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """Whether another declaration carries the documentation."""
+    """Return True if another declaration carries the documentation."""
     decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
     return any(text.endswith((".setter", "overload", "override")) for text in decorators)
 
 
 def is_bare_property(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """Whether it declares an attribute of a Protocol, whose docstring describes it."""
+    """Return True if it declares an attribute of a Protocol, whose docstring describes it."""
     decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
     return "property" in decorators and [ast.unparse(part) for part in node.body] == ["..."]
 
@@ -403,7 +403,7 @@ def skips_have_reasons(tree: Tree) -> Iterator[str]:
 
 
 def has_reason(call: ast.Call) -> bool:
-    """Whether a call passes a reason: by name, or first where only a reason can stand."""
+    """Return True if a call passes a reason: by name, or first where only a reason can stand."""
     reasons = [keyword.value for keyword in call.keywords if keyword.arg == "reason"]
     if not reasons and ast.unparse(call.func) in {"pytest.skip", "pytest.mark.skip"}:
         reasons = call.args[:1]

@@ -1,12 +1,13 @@
-"""Histories of many containers in one simulated cluster, and a judge of how each of them ends.
+"""Histories of many containers in one simulated cluster, and a judge of their final states.
 
-    written, committed or not ──► deaths, lost disks, damage, deletes, departures, restarts ──► 24 h
-                                                                                                 │
-    stuck ◄── no command ends it ◄── the documented commands, in turn ◄── not settled ◄── judged ┘
+Containers are written, and committed or not. During a day there are deaths, lost disks, damage,
+deletes, departures and restarts. Then each container is judged. For a container that is not
+settled, the documented commands are given one after the other. A container that no command settles
+is stuck.
 
-The control plane is the real one, as a process whose clock the script moves, and every command goes
-through its gRPC. Datanodes hold blocks, and not only states (`history_nodes.py`). All follows from
-the seed.
+The control plane is a real process whose clock the script moves, and every command goes through its
+gRPC. Datanodes have blocks, and not only states (`history_nodes.py`). The seed determines
+everything.
 """
 
 from collections import Counter
@@ -29,12 +30,12 @@ from tests.support.simulation.simulated_days import HOUR_S, Days
 from tests.support.simulation.simulated_nodes import SimulatedNode
 
 DAY_S: Final = 24 * HOUR_S
-ROUNDS: Final = 8  # of writing and of what happens meanwhile
+ROUNDS: Final = 8  # rounds of writes and other events
 ROUND_STEPS: Final = 10
 STEP_S: Final = 60.0
 NIGHT_STEP_S: Final = 290.0
-NODES_MIN: Final = 7  # in service, whatever happens: else nothing could be healed
-REMEDY_S: Final = HOUR_S  # what a command ends is ended by then
+NODES_MIN: Final = 7  # nodes in service, whatever happens: otherwise nothing could be healed
+REMEDY_S: Final = HOUR_S  # time for the effect of a command
 SCHEME: Final = "rs-3-2-1024k"
 NAMED_MAX: Final = 5
 HAPPENINGS: Final = (
@@ -46,9 +47,9 @@ HAPPENINGS: Final = (
 
 @dataclass
 class Verdict:
-    """How the containers of a cluster ended."""
+    """The final states of a cluster's containers."""
 
-    counts: Counter[str] = field(default_factory=Counter)  # how they were after the day
+    counts: Counter[str] = field(default_factory=Counter)  # their states after the day
     remedies: Counter[str] = field(default_factory=Counter)  # commands given afterwards
     stuck: list[str] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
@@ -64,10 +65,10 @@ class Verdict:
 
 
 class Histories(Days):
-    """A cluster in which containers are written while things happen to its nodes."""
+    """A cluster in which containers are written while events happen to its nodes."""
 
     def start(self) -> None:
-        """Start with nodes that have nothing."""
+        """Start with empty nodes."""
         container_count, self.container_count = self.container_count, 0
         super().start()
         self.container_count = container_count
@@ -92,7 +93,7 @@ class Histories(Days):
         """Return a node that knows its blocks."""
         return HistoryNode(self.world, name, rack)
 
-    # What happens.
+    # Events.
 
     def _write(self, count: int) -> None:
         chance = self.world.chance
@@ -110,14 +111,14 @@ class Histories(Days):
                 continue
             self._store(client_id, list(blocks), is_coded=bool(scheme))
             draw = chance.randrange(100)
-            if draw < 80:  # the others are left behind by their writers
+            if draw < 80:  # their writers continue without the other nodes
                 request = scm_pb2.EndWriteSessionRequest(client_id=client_id, close=draw < 60)
                 self.world.stub.EndWriteSession(request)
 
     def _store(
         self, client_id: str, blocks: list[scm_pb2.BlockAllocation], *, is_coded: bool
     ) -> None:
-        """Write blocks and commit them, or leave either half done."""
+        """Write blocks and commit them, or leave the write or the commit half done."""
         chance = self.world.chance
         fate = chance.choice(["whole"] * 7 + ["one misses", "not committed", "not written"])
         self.verdict.events[f"written: {fate}"] += 1
@@ -280,10 +281,10 @@ class Histories(Days):
     def _nodes(self) -> list[scm_pb2.NodeInfo]:
         return list(self.world.stub.ListNodes(scm_pb2.ListNodesRequest()).nodes)
 
-    # How it ends.
+    # Final states.
 
     def _judge(self) -> None:
-        """Count how containers are; give the documented commands until all are settled."""
+        """Count the states of containers; give the documented commands until all are settled."""
         troubles = self._troubles()
         self.verdict.counts.update(troubles.values())
         self.verdict.counts["settled"] += sum(1 for _ in self._infos()) - len(troubles)
@@ -292,7 +293,7 @@ class Histories(Days):
             if not troubles and not self._owed():
                 return
             if self.world.stub.SafeMode(scm_pb2.SafeModeRequest()).on:
-                # So many died before a restart that only a person may say that it goes on.
+                # So many nodes died before a restart that an operator must end safe mode.
                 self.world.stub.SafeMode(scm_pb2.SafeModeRequest(leave=True))
                 self.verdict.remedies["safemode --leave"] += 1
                 self.pass_time(REMEDY_S, STEP_S)
@@ -331,7 +332,7 @@ class Histories(Days):
         return "; ".join(found) or "nobody has it"
 
     def _remedy(self, container_id: int, trouble: str, tried: list[str]) -> None:
-        """Give the next command that is documented for such a trouble."""
+        """Give the next documented command for a problem."""
         for command in _REMEDIES.get(trouble, ()):
             if command in tried:
                 continue
@@ -361,8 +362,8 @@ class Histories(Days):
             return
 
     def _needless(self, container_id: int) -> list[str]:
-        """Return who has a shard that is not closed, or fuller or emptier than another of its
-        index: one that an operator may do without."""
+        """Return the datanodes of shards that an operator may remove: a shard that is not closed,
+        or the second one of its index."""
         names = sorted(self.world.holders.get(container_id, ()))
         held = {name: found for name in names if (found := self._at(name, container_id))}
         needless = [name for name, found in held.items() if found.state != container_pb2.CLOSED]
@@ -394,7 +395,7 @@ class Histories(Days):
             start = page.next_container_id
 
     def _troubles(self) -> dict[int, str]:
-        """Return the containers that are not settled, and the word for it."""
+        """Return the containers that are not settled, each with the word for its problem."""
         leaving = self.departures()
         return {
             info.container_id: trouble
@@ -403,7 +404,7 @@ class Histories(Days):
         }
 
     def _trouble(self, info: scm_pb2.ContainerInfo, leaving: dict[str, str]) -> str:
-        """Say what is not settled about a container, by what its replicas are in truth."""
+        """Return the word for a container's problem, by the nodes' data."""
         held = {
             name: found
             for name in self.world.holders.get(info.container_id, ())

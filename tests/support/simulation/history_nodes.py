@@ -1,7 +1,7 @@
-"""Simulated datanodes that know which blocks they have, and not only states.
+"""Simulated datanodes that know the blocks of their replicas, and not only states.
 
-What a close, a delete, a copy or a reconcile does to a replica follows from its blocks, and so does
-its root. Who scripts their lives is `tests/support/simulation/histories.py`.
+The blocks determine the effect of a close, a delete, a copy or a reconcile on a replica, and its
+root. `tests/support/simulation/histories.py` scripts the events.
 """
 
 import zlib
@@ -24,7 +24,7 @@ _Done = tuple["scm_pb2.CommandStatus.State", str]
 
 @dataclass
 class Held:
-    """One replica: its blocks, and what its datanode thinks of it."""
+    """One replica: its blocks, and the state that its datanode reports."""
 
     state: container_pb2.ReplicaState
     index: int = 0
@@ -33,12 +33,12 @@ class Held:
     deleted: set[int] = field(default_factory=set)
 
     def copy(self, *, index: int | None = None) -> "Held":
-        """Return an equal replica; of another index, a shard that was computed."""
+        """Return an equal replica. With another index, it is a computed shard."""
         index = self.index if index is None else index
         return Held(self.state, index, self.bcsid, dict(self.live), set(self.deleted))
 
     def report(self, container_id: int) -> container_pb2.ReplicaReport:
-        """Return what is reported of it."""
+        """Return the report of the replica."""
         is_bad = self.state == container_pb2.UNHEALTHY
         made = replica_report(
             container_id,
@@ -63,10 +63,10 @@ def _sum(numbers: Iterable[int]) -> int:
 
 
 class HistoryNode(SimulatedNode):
-    """A datanode that knows which blocks it has."""
+    """A datanode that knows the blocks of its replicas."""
 
     def held(self, container_id: int) -> Held | None:
-        """Return its replica of a container, if it has one."""
+        """Return its replica of a container; None if it has none."""
         return self._held.get(container_id)
 
     @property
@@ -75,17 +75,17 @@ class HistoryNode(SimulatedNode):
         return held
 
     def hold(self, container_id: int, held: Held) -> None:
-        """Have a replica, or another one of the same container, and report it."""
+        """Store a replica, in place of another one of the same container, and report it."""
         self._held[container_id] = held
         self.put(held.report(container_id))
 
     def drop(self, container_id: int) -> None:
-        """Lose a replica."""
+        """Remove a replica."""
         self._held.pop(container_id, None)
         super().drop(container_id)
 
     def write(self, container_id: int, local_id: int, bcsid: int, *, index: int) -> None:
-        """Take a block of an open container."""
+        """Store a block of an open container."""
         held = self._held.get(container_id) or Held(container_pb2.OPEN, index)
         if held.state != container_pb2.OPEN:
             return
@@ -169,7 +169,7 @@ class HistoryNode(SimulatedNode):
         self.hold(transaction.container_id, held)
 
     def _reconcile(self, held: Held, command: scm_pb2.ReconcileCommand) -> None:
-        """Take over what peers have, their tombstones too; a bad one is healed by a good one."""
+        """Copy blocks and tombstones from peers. A bad replica is healed by a good one."""
         for peer in command.peers:
             theirs = replica_at(self, peer.datanode_id, command.container_id)
             if theirs is None or theirs.state not in TREE_STATES:
@@ -186,7 +186,7 @@ class HistoryNode(SimulatedNode):
 
 
 def replica_at(node: SimulatedNode, datanode_id: str, container_id: int) -> Held | None:
-    """Return the replica of a datanode that answers, for another that asks."""
+    """Return the replica of a datanode that answers, for a datanode that requests it."""
     other = node.world.nodes.get(datanode_id)
     if not isinstance(other, HistoryNode) or not other.is_alive:
         return None

@@ -1,15 +1,16 @@
-"""Small clusters in which somebody lies, somebody is damaged and somebody is down; and the oracle.
+"""Small clusters with lying, damaged and silent datanodes, and the oracle that judges repairs.
 
-What each replica wrote, who lies about what and who was hurt is drawn from a seed. The stores, the
-scans and the reconciler are the real ones; peers answer in this process, through the wire's own
-pages. What is right is judged from what was drawn and from the bytes in the block files, never from
-what the planner says:
+A seed determines the data of each replica, which datanodes lie about which blocks, and which are
+damaged. The stores, the scans and the reconciler are real. Peers answer in this process, through
+the wire's own pages. The oracle judges from the drawn facts and from the bytes in the block files,
+never from the planner's result:
 
-    a replica whose row is intact has the bytes of that row, or those it had before
-    bytes that verified before are there afterwards, unless that delete was ordered, or every other
-    holder had carried it out
-    a block whose row is lost has the bytes of all who have it healthy, up or down, or is left alone
-    whatever stays open was said: as an outcome, and a contradiction as a finding
+- A replica whose row is intact has the bytes of that row, or the bytes it had before.
+- Bytes that verified before are still there, unless their delete was ordered, or every other holder
+  had carried it out.
+- A block whose row is lost gets the bytes of all datanodes that have it healthy, up or down.
+  Otherwise it is left unchanged.
+- Every remaining problem is reported: as an outcome, and a contradiction also as a finding.
 """
 
 from collections import Counter
@@ -56,22 +57,22 @@ Said = tuple[bytes, ...]
 
 @dataclass(slots=True)
 class Copy:
-    """One block of one replica: what was drawn, and what has become of it."""
+    """One block of one replica: the drawn facts, and its present state."""
 
     written: Said  # under its own row
     hurt: str = ""
-    claimed: Said | None = None  # what it tells its peers instead, with a tree that fits
+    claimed: Said | None = None  # its claim to peers instead, with a matching tree
     is_deleted: bool = False
     flipped: int = -1  # which of its chunks has a flipped bit
 
     @property
     def has_row(self) -> bool:
-        """Whether its own row is intact."""
+        """Return True if its own row is intact."""
         return "row" not in self.hurt and not self.is_deleted
 
     @property
     def told(self) -> dict[int, bytes]:
-        """What its peers hear that it has whole: chunks by their offset."""
+        """The chunks that it reports to its peers as intact, by offset."""
         if self.is_deleted:
             return {}
         if self.claimed is not None:
@@ -83,12 +84,12 @@ class Copy:
 
 
 def by_offset(said: Said) -> dict[int, bytes]:
-    """Return chunks by where they begin."""
+    """Return chunks by their offsets."""
     return dict(zip(accumulate(map(len, said), initial=0), said, strict=False))
 
 
 def differ(one: dict[int, bytes], other: dict[int, bytes]) -> bool:
-    """Whether any chunk of one overlaps a chunk of the other that is not the same."""
+    """Return True if a chunk of one overlaps a different chunk of the other."""
     return any(
         mine < theirs + len(there) and theirs < mine + len(here) and (mine, here) != (theirs, there)
         for mine, here in one.items()
@@ -98,37 +99,37 @@ def differ(one: dict[int, bytes], other: dict[int, bytes]) -> bool:
 
 @dataclass(slots=True)
 class Node:
-    """One datanode of all clusters: its store, and how it is in this one."""
+    """One datanode of all clusters: its store, and its state in the present cluster."""
 
     name: str
     store: ReplicaStore
     tools: StoreScanDeps
     copies: dict[BlockId, Copy] = field(default_factory=dict)
     is_down: bool = False
-    has_reported: bool = True  # whether the control plane knows its root
+    has_reported: bool = True  # True if the control plane knows its root
 
     def bytes_of(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
-        """Return what the block's file holds; None without one."""
+        """Return the content of the block's file; None without one."""
         path = self.store.paths(container_id).block_file(block_id)
         return path.read_bytes() if path.exists() else None
 
 
 @dataclass(slots=True)
 class Judgement:
-    """What was seen of all clusters."""
+    """The counts and violations of all clusters."""
 
     counts: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
 
 
 class NearPeer:
-    """A datanode as its peers see it, without a socket. Some lie."""
+    """A datanode as its peers see it, without a socket. Some of them lie."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     def tree(self, container_id: ContainerId) -> Tree:
-        """Return its tree, or the one that it forged."""
+        """Return its tree, or its forged tree."""
         tree = self._node.store.view(container_id).tree()
         claims = {b: c.claimed for b, c in self._node.copies.items() if c.claimed is not None}
         if not claims:
@@ -175,7 +176,8 @@ class NearPeer:
     def read_chunk(
         self, container_id: ContainerId, block_id: BlockId, offset: int, _meter: object = None
     ) -> tuple[ChunkInfo, bytes]:
-        """As `Peer.read_chunk`, which refuses bytes without the checksums they come with."""
+        """As `Peer.read_chunk`, which rejects bytes that do not match the checksums in the
+        answer."""
         block = self.block(container_id, block_id)
         [chunk] = [one for one in block.chunks if one.offset == offset]
         claimed = self._node.copies[block_id].claimed
@@ -194,7 +196,7 @@ class NearPeer:
 
 
 def chunks_of(said: Said) -> tuple[ChunkInfo, ...]:
-    """Return the row's chunks of these bytes."""
+    """Return the chunks that the row of these bytes has."""
     chunks, offset = [], 0
     for data in said:
         sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
@@ -216,7 +218,7 @@ def leaves_of(tree: Tree, said: Said) -> list[Leaf]:
 
 
 class Liars:
-    """Clusters, one after the other, each a container of its own on the same stores."""
+    """Clusters, one after the other. Each is a container of its own on the same stores."""
 
     def __init__(self, root: Path, executor: ThreadPoolExecutor) -> None:
         self._executor = executor
@@ -238,7 +240,7 @@ class Liars:
             node.store.close()
 
     def live(self, seed: int) -> None:
-        """Draw a cluster, let each of its nodes that is up reconcile twice, and judge."""
+        """Draw a cluster, let each node that is up reconcile twice, and judge the result."""
         cluster = _Cluster(self, Random(seed), ContainerId(seed + 1))
         cluster.draw()
         for _ in range(2):
@@ -267,10 +269,10 @@ class _Cluster:
         """The nodes that answer."""
         return [node for node in self.nodes if not node.is_down]
 
-    # What is drawn.
+    # Drawing.
 
     def draw(self) -> None:
-        """Write, lie, hurt, delete, take down; then everybody scans."""
+        """Write, lie, damage, delete, and take nodes down; then scan all replicas."""
         for node in self.nodes:
             node.copies = {}
             node.is_down, node.has_reported = False, self.dice.random() < 0.5
@@ -316,7 +318,7 @@ class _Cluster:
         store.close_container(self.container_id, bcsid=0, force=True)
 
     def _draw_deletes(self) -> None:
-        """Some blocks are deleted somewhere, because it was ordered or of somebody's own accord."""
+        """Delete some blocks on some nodes, by order or without one."""
         for block_id in self.block_ids:
             fate = self.dice.choice(("kept",) * 6 + ("ordered", "tombstone", "tombstones"))
             if fate == "kept":
@@ -352,13 +354,13 @@ class _Cluster:
     def _lose_row(self, block_id: BlockId, rows: IndexChange) -> None:
         rows.delete_block(self.container_id, block_id)
 
-    # What is done.
+    # Reconciling.
 
     def reconcile(self, node: Node) -> None:
-        """Let one node reconcile with all others, as an order of the control plane says."""
+        """Let one node reconcile with all others, as on a command of the control plane."""
         before = {b: node.bytes_of(self.container_id, b) for b in self.block_ids}
         others = [other for other in self.nodes if other is not node]
-        # Some of those that are down are known to be: then they are named as holders.
+        # Some of the nodes that are down are known to be down; these are named as silent holders.
         named = {other.name for other in others if other.is_down and self.dice.random() < 0.7}
         reconciler = Reconciler(
             node.store,
@@ -383,7 +385,7 @@ class _Cluster:
         tree = NearPeer(other).tree(self.container_id).summary() if other.has_reported else None
         return SilentHolder(other.name, tree)
 
-    # What is right.
+    # Judging.
 
     def _judge(
         self, node: Node, block_id: BlockId, before: bytes | None, result: ReconcileResult
@@ -406,7 +408,7 @@ class _Cluster:
     def _judge_recorded(
         self, copy: Copy, before: bytes | None, after: bytes | None, where: str
     ) -> None:
-        """What our own row says, or what was there: nothing else."""
+        """Check that the block has the bytes of its intact row, or the bytes it had before."""
         is_whole = True
         for offset, data in by_offset(copy.written).items():
             there = (after or b"")[offset : offset + len(data)]
@@ -419,7 +421,8 @@ class _Cluster:
             self._judgement.counts["repaired"] += 1
 
     def _judge_adopted(self, node: Node, block_id: BlockId, after: bytes, where: str) -> None:
-        """Chunks that no row here told of are those of all who have any, and nobody was silent."""
+        """Check adopted chunks, for which the node had no row: all holders must agree on them, and
+        none may have been silent."""
         copy = node.copies[block_id]
         known = by_offset(copy.written) if copy.has_row else {}
         if block_id not in {b.block_id for b in node.store.view(self.container_id).blocks()}:
@@ -446,7 +449,7 @@ class _Cluster:
     def _judge_report(
         self, node: Node, block_id: BlockId, result: ReconcileResult, where: str
     ) -> None:
-        """Whatever stays open was said."""
+        """Check that every remaining problem was reported."""
         copy = node.copies[block_id]
         peers = [other for other in self.up if other is not node]
         told = [other.copies[block_id].told for other in peers]
@@ -485,7 +488,7 @@ class _Cluster:
 
 
 def chunks_of_offsets(placed: dict[int, bytes]) -> list[ChunkInfo]:
-    """Return the row's chunks of bytes at these offsets."""
+    """Return the chunks that the row of the bytes at these offsets has."""
     return [chunks_of((data,))[0]._replace(offset=offset) for offset, data in placed.items()]
 
 

@@ -1,11 +1,8 @@
-"""A small cluster to which anything happens: a real control plane, datanodes led by chance.
+"""A small cluster with random events: a real control plane, and datanodes controlled by chance.
 
-    random cluster ─► control plane ◄── reports, outcomes ── datanodes: what they really have
-                           │ ▲                                   ▲
-                           └─┴── commands ────────────────────── chance ── operators, deaths, damage
-
-Each step is a second. Chance decides who calls, which commands are carried out, what breaks, who
-dies and comes back, and what operators ask for. The same seed brings the same days.
+Each step is a second. Chance decides which datanodes call, which commands are carried out, which
+replicas are damaged, which nodes die and come back, and which requests operators make. The same
+seed gives the same days.
 """
 
 import random
@@ -40,10 +37,10 @@ _SETTLED: Final = (ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED, ReplicaState.
 
 
 class RandomDays:
-    """One cluster; `step` lets a second pass."""
+    """One cluster; `step` lets one second pass."""
 
     def __init__(self, path: Path, seed: int, container_count: int) -> None:
-        """Bring the cluster about; the caller closes `world.state`."""
+        """Create the cluster; the caller closes `world.state`."""
         self.chance = random.Random(seed)
         rows = sayable(random_cluster(self.chance, container_count))
         self.world = ScmWorld(path, OPTIONS)
@@ -61,7 +58,7 @@ class RandomDays:
         self.gone: dict[str, set[int]] = {node: set() for node in self.racks}
 
     def step(self) -> None:
-        """Let a second pass; mostly the control plane decides at its end."""
+        """Let a second pass. In most steps the control plane decides at the end."""
         self.world.clock.advance_s(1)
         for node in list(self.racks):
             if self.silent_s.get(node, 0) > 0:
@@ -73,7 +70,7 @@ class RandomDays:
         for happens, in_a_thousand in self._events():
             if self.chance.randrange(1_000) < in_a_thousand:
                 happens()
-        if self.chance.random() < 0.7:  # now and then somebody looks before it is heard of
+        if self.chance.random() < 0.7:  # sometimes an operator looks before the change is reported
             self.world.control.tick()
 
     def _events(self) -> tuple[tuple[Callable[[], None], int], ...]:
@@ -87,10 +84,10 @@ class RandomDays:
             (self._restart, 30),
         )
 
-    # What datanodes do.
+    # Datanodes.
 
     def _call(self, node: str) -> None:
-        """Tell what changed, take commands, and carry most of them out."""
+        """Report changes, get commands, and carry most of them out."""
         told = [
             self.held[node][number] for number in sorted(self.untold[node] & {*self.held[node]})
         ]
@@ -116,7 +113,7 @@ class RandomDays:
             self.world.beat(node, outcomes=tuple(outcomes))
 
     def _return(self, node: str) -> None:
-        """Register again, and name all there is."""
+        """Register again, and report all replicas."""
         self.world.join(node, racks=(self.racks[node],))
         self.untold[node].clear()
         self.gone[node].clear()
@@ -150,10 +147,10 @@ class RandomDays:
         self.held[made.datanode_id][made.container_id] = made
         self.untold[made.datanode_id].add(made.container_id)
 
-    # What happens to them.
+    # Damage, deaths and new nodes.
 
     def _damage(self) -> None:
-        """Change something about a few replicas."""
+        """Change a fact of a few replicas."""
         for _ in range(self.chance.randrange(1, 8)):
             node = self.chance.choice(sorted(self.held))
             if not self.held[node]:
@@ -178,13 +175,13 @@ class RandomDays:
         self.silent_s[node] = self.chance.randrange(1, SILENT_S_MAX)
 
     def _come(self) -> None:
-        """Let a new datanode come, on a rack of its own perhaps."""
+        """Add a new datanode, perhaps on a rack of its own."""
         node = f"new{len(self.racks)}"
         self.racks[node] = f"/rack{self.chance.randrange(RACK_COUNT + 2)}"
         self.held[node], self.untold[node], self.gone[node] = {}, set(), set()
         self._return(node)
 
-    # What people do.
+    # Operators.
 
     def _ask_of_a_node(self) -> None:
         node = self.chance.choice(sorted(self.racks))
@@ -209,7 +206,7 @@ class RandomDays:
             self.world.control.deletions.delete_keys([self.chance.choice(keys).name], dry_run=False)
 
     def _restart(self) -> None:
-        """Kill the control plane; who answers registers again."""
+        """Kill and restart the control plane; the nodes that answer register again."""
         self.world.restart()
         for node in sorted(self.racks):
             if node not in self.silent_s:

@@ -1,4 +1,4 @@
-"""A volume that is scanned for months in a second: the real schedule, a disk that is arithmetic."""
+"""A volume that is scanned for months in one second: the real schedule on a simulated disk."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,9 +12,10 @@ DAY_MS = 24 * HOUR_MS
 
 @dataclass
 class SimulatedVolume:
-    """Replicas of one volume, and how long each went unread.
+    """Replicas of one volume, and the time for which each was not read.
 
-    `rate_of(needed, now_ms)` is the rate at which the disk is read; 0.0 is a host that is down.
+    `rate_of(needed, now_ms)` is the rate at which the disk is read; 0.0 means that the host is
+    down.
     """
 
     schedule: Schedule
@@ -41,7 +42,7 @@ class SimulatedVolume:
                 self.now_ms = refresh_at_ms
 
     def oldest_age_ms(self) -> int:
-        """Return the age of the byte that was not read for the longest time."""
+        """Return the age of the byte that has not been read for the longest time."""
         return self.now_ms - min(item.read_at_ms for item in self.replicas.values())
 
     def _read(self, candidate: ScanCandidate, rate_bytes_per_s: float) -> None:
@@ -50,7 +51,7 @@ class SimulatedVolume:
         self.read_bytes += candidate.used_bytes
         times = self.read_at_ms.setdefault(candidate.container_id, [])
         if candidate.read_at_ms:
-            # its first byte waited since the begin of the last read, its last byte until now
+            # its first byte has waited since the start of the last read, its last byte until now
             last_begun_at_ms = times[-1] if times else candidate.read_at_ms
             self.worst_age_ms = max(self.worst_age_ms, self.now_ms - last_begun_at_ms)
         times.append(begun_at_ms)

@@ -1,11 +1,9 @@
-"""Scripted days of a simulated cluster: what happens to it, and whether it heals.
+"""Scripted days of a simulated cluster: events happen to it, and it must heal.
 
-    seeded state ──► control plane (a process) ◄── gRPC ── light datanodes
-                          ▲ time                                │ orders, judged as they come
-                          └──────────── the script ─────────────┘
-
-Everything follows from the seed: the script makes every call, one after the other, and moves the
-control plane's clock. So the same seed gives the same orders, which `World.orders` digests.
+The script starts from a seeded state. It makes every call of the light datanodes to the control
+plane (a process), one after the other, and moves the control plane's clock. All commands are judged
+when they arrive. The seed determines everything: the same seed gives the same commands, of which
+`World.orders` is a digest.
 """
 
 import random
@@ -39,12 +37,12 @@ SETTINGS: Final = {
     "session_idle_ms": 600_000,
 }
 BUSY_STEP_S: Final = 10.0
-SLOW_STEP_S: Final = 30.0  # Ozone's heartbeat interval, for what takes long
-QUIET_STEP_S: Final = 150.0  # nothing to do: half of what makes nodes stale, as calls may be lost
-NIGHT_STEP_S: Final = 290.0  # just often enough not to be stale, while no call is lost
-SLICES: Final = 10  # of a step: nodes do not all call at once
+SLOW_STEP_S: Final = 30.0  # Ozone's heartbeat interval, for long waits
+QUIET_STEP_S: Final = 150.0  # when idle: half of the time until stale, as calls may be lost
+NIGHT_STEP_S: Final = 290.0  # just often enough not to be stale, if no call is lost
+SLICES: Final = 10  # share of a step over which the calls of nodes are spread
 
-# What share of the containers is what: (scheme, percent); the rest are whole copies in three.
+# (scheme, percent of the containers); the rest are whole copies with three replicas
 SCHEMES: Final = (("rs-3-2-1024k", 14), ("rs-6-3-1024k", 8), ("rs-10-4-1024k", 3))
 ODD_PERCENT: Final = 1  # each of: being written, quasi-closed, emptied
 
@@ -57,7 +55,7 @@ _WIRE: Final = {
 
 @dataclass
 class Days:
-    """A cluster and its control plane; the methods are what may happen to them."""
+    """A cluster and its control plane. The methods are the possible events."""
 
     path: Path
     seed: int
@@ -65,10 +63,10 @@ class Days:
     rack_count: int
     container_count: int
     settings: dict[str, int] = field(default_factory=dict)
-    empty_count: int = 0  # nodes that have nothing, at the beginning
+    empty_count: int = 0  # empty nodes at the beginning
     capacity_bytes: int = CAPACITY_BYTES
     slices: int = SLICES
-    day_s: float = 0.0  # each day is so long at least; what is left of it, nothing happens
+    day_s: float = 0.0  # minimum length of a day; nothing happens in its remainder
     evenings: list[str] = field(default_factory=list)  # digests of all orders until then
     tick_s_most: float = 0.0
     tick_s_since: float = 0.0
@@ -77,7 +75,7 @@ class Days:
 
     @contextmanager
     def running(self) -> "Iterator[Days]":
-        """Start, and end the process at the end."""
+        """Start the cluster; end the process at the end of the body."""
         self.start()
         try:
             yield self
@@ -85,7 +83,7 @@ class Days:
             self.end_scm()
 
     def start(self) -> None:
-        """Lay the cluster out, start the control plane on it, and let all nodes report."""
+        """Create the cluster's state, start the control plane on it, and let all nodes report."""
         settings = SETTINGS | self.settings
         self.world: World[SimulatedNode] = World(
             self.seed,
@@ -102,13 +100,14 @@ class Days:
             node.register()
 
     def make_node(self, name: str, rack: str) -> SimulatedNode:
-        """Return a datanode with nothing on it."""
+        """Return a datanode without replicas."""
         return SimulatedNode(self.world, name, rack, capacity_bytes=self.capacity_bytes)
 
     def start_scm(self) -> None:
-        """Start the control plane, again perhaps; the nodes find it at its new address.
+        """Start the control plane, perhaps again. The nodes get its new address.
 
-        Nobody tells them that it is another process: it has them register.
+        The nodes are not informed that it is another process; the control plane makes them
+        register.
         """
         settings = SETTINGS | self.settings
         self.scm = SimulatedScm.start(self.path, self.now_ms, settings)
@@ -125,7 +124,7 @@ class Days:
         return [node for node in self.world.nodes.values() if node.is_alive]
 
     def step(self, seconds: float = BUSY_STEP_S) -> None:
-        """Let every living node call once within so many seconds."""
+        """Let every living node send one heartbeat within this many seconds."""
         nodes = list(self.world.nodes.values())
         for first in range(self.slices):
             self.world.now_s += seconds / self.slices
@@ -141,13 +140,14 @@ class Days:
         self.tick_s_since += took_s
 
     def pass_time(self, seconds: float, step_s: float = QUIET_STEP_S) -> None:
-        """Let time go by while nothing is expected."""
+        """Let time pass while nothing is expected to happen."""
         end_s = self.world.now_s + seconds
         while self.world.now_s < end_s:
             self.step(min(step_s, end_s - self.world.now_s))
 
     def end_day(self) -> int:
-        """Let the rest of the day go by, healed; return how many replicas were ordered about."""
+        """Let the rest of the day pass in a healed state; return how many replicas commands made or
+        removed."""
         self.evenings.append(self.world.orders.hexdigest())
         before = self.copies_ordered() + self.world.counts["delete"]
         loss_percent, self.world.loss_percent = self.world.loss_percent, 0
@@ -159,22 +159,23 @@ class Days:
     def run_until(
         self, condition: Callable[[], bool], *, within_s: float, step_s: float = BUSY_STEP_S
     ) -> float:
-        """Step until the condition holds; return how long that took. Raises AssertionError."""
+        """Step until the condition is true; return how long that took. Raise AssertionError if it
+        takes too long."""
         began_s = self.world.now_s
         while not condition():
             assert self.world.now_s - began_s < within_s, f"not within {within_s} s: {self.why()}"
             self.step(step_s)
         return self.world.now_s - began_s
 
-    # What is so.
+    # State.
 
     def queues(self) -> scm_pb2.GetQueuesResponse:
-        """Ask the control plane what waits."""
+        """Return the control plane's queues."""
         queues: scm_pb2.GetQueuesResponse = self.world.stub.GetQueues(scm_pb2.GetQueuesRequest())
         return queues
 
     def is_idle(self) -> bool:
-        """Whether nothing waits or runs, neither there nor at a node."""
+        """Return True if nothing is queued or running, at the control plane or at a node."""
         if any(node.tasks for node in self.living()):
             return False
         found = self.queues()
@@ -182,17 +183,18 @@ class Days:
         return not waiting and not found.pending_add_count
 
     def is_healed(self) -> bool:
-        """Whether every container is as it should be, in truth and by the report."""
+        """Return True if every container is healthy, both in the nodes' data and in the control
+        plane's report."""
         return self.is_idle() and not self.unhealthy_containers() and not self.conditions()
 
     def conditions(self) -> dict[str, int]:
-        """Return what the control plane's report finds wrong."""
+        """Return the problems in the control plane's report."""
         report = self.world.stub.GetReport(scm_pb2.GetReportRequest())
         return {sample.condition: sample.count for sample in report.conditions}
 
     def unhealthy_containers(self) -> list[str]:
-        """Return the containers that have not exactly one good replica of each kind on nodes that
-        are to stay, in truth."""
+        """Return the containers that do not have exactly one good replica of each kind on nodes
+        that remain, by the nodes' data."""
         wrong = []
         for container_id, indexes in self.kinds.items():
             found: Counter[int] = Counter()
@@ -207,7 +209,7 @@ class Days:
         return wrong
 
     def why(self) -> str:
-        """Say what is not as it should be."""
+        """Return a text about everything that is not healthy."""
         found = self.queues()
         return (
             f"{len(self.unhealthy_containers())} containers, as "
@@ -221,7 +223,7 @@ class Days:
         return [name for name, node in self.world.nodes.items() if node.rack == f"/rack{number}"]
 
     def copies_ordered(self) -> int:
-        """Return how many copies and reconstructions nodes were told to make."""
+        """Return how many copies and reconstructions nodes were ordered to make."""
         return self.world.counts["replicate"] + self.world.counts["reconstruct"]
 
     def departures(self) -> dict[str, str]:
@@ -239,7 +241,7 @@ class Days:
         answer = self.world.stub.ListNodes(scm_pb2.ListNodesRequest())
         return Counter(node.health for node in answer.nodes)
 
-    # What happens.
+    # Events.
 
     def kill(self, names: Sequence[str]) -> None:
         """Let nodes fall silent."""
@@ -247,12 +249,12 @@ class Days:
             self.world.nodes[name].fall_silent()
 
     def revive(self, names: Sequence[str]) -> None:
-        """Let nodes come back with all they had."""
+        """Let nodes come back with all their replicas."""
         for name in names:
             self.world.nodes[name].restart()
 
     def end_scm(self) -> None:
-        """Kill the control plane, and count what it took."""
+        """Kill the control plane, and add its CPU time to the total."""
         try:
             self.scm_cpu_s += self.scm.cpu_s()
         finally:
@@ -264,7 +266,7 @@ class Days:
         self.start_scm()
 
     def set_state(self, names: Sequence[str], op_state: str, *, for_s: float = 0) -> None:
-        """Ask for an operational state; the control plane must agree."""
+        """Request an operational state; the control plane must accept it."""
         answer = self.world.stub.SetOperationalStates(
             scm_pb2.SetOperationalStatesRequest(
                 datanode_ids=names,
@@ -276,7 +278,7 @@ class Days:
         assert not refused, refused
 
     def corrupt(self, count: int) -> None:
-        """Let so many replicas be found corrupt, at most one of a container."""
+        """Mark this many replicas as corrupt, at most one per container."""
         wanted = self.world.chance.sample(sorted(self.kinds), count)
         for container_id in wanted:
             names = sorted(self.world.holders.get(container_id, ()))
@@ -291,9 +293,10 @@ class Days:
             node.put(bad)
 
     def first_orders_after_death(self) -> float:
-        """Return the simulated seconds from nodes being declared dead to the first copies ordered.
+        """Return the simulated seconds from the time when nodes are declared dead until the first
+        copies are ordered.
 
-        To be called when nodes are silent; steps until both have happened.
+        Call it when nodes are silent. It steps until both have happened.
         """
         before = self.health()["DEAD"]
         self.run_until(self._is_about_to_die, within_s=HOUR_S, step_s=60)
@@ -325,7 +328,7 @@ class Days:
         return max(silent_ms, default=0) > settings["dead_after_ms"] - 65_000
 
     def in_flight_limit(self) -> int:
-        """Return the most replicas that may ever be on their way: with all nodes healthy."""
+        """Return the maximum number of replicas in flight, with all nodes healthy."""
         percent = (SETTINGS | self.settings).get("inflight_factor_percent", 75)
         return -(-self.node_count * 20 * percent // 100)
 
@@ -333,7 +336,7 @@ class Days:
 def lay_out(days: Days) -> dict[int, Counter[int]]:
     """Write the state of a cluster at rest and give the nodes their replicas.
 
-    Returns what each container should come to: how many good replicas of each index.
+    Return the expected number of good replicas of each index, by container.
     """
     chance = random.Random(days.seed)
     by_rack: dict[str, list[SimulatedNode]] = {}
@@ -407,7 +410,7 @@ def _nodes(
 
 
 def first_day(days: Days) -> dict[str, float]:
-    """Nodes of one rack die and are replaced, and come back with all they had."""
+    """Nodes of one rack die and are replaced; then they come back with all their replicas."""
     dying = days.on_rack(0)[: max(1, days.node_count // 50)]
     days.run_until(days.is_healed, within_s=2 * HOUR_S, step_s=60)
     days.world.loss_percent = 2
@@ -417,14 +420,15 @@ def first_day(days: Days) -> dict[str, float]:
         "computing until the first orders": days.tick_s_since,
         "healed after deaths": days.run_until(days.is_healed, within_s=6 * HOUR_S),
     }
-    days.revive(dying)  # with all they had: now there are too many
+    days.revive(dying)  # with all their replicas, which are now surplus
     measured["cleared after returns"] = days.run_until(days.is_healed, within_s=6 * HOUR_S)
     measured["orders on the first evening"] = days.end_day()
     return measured
 
 
 def second_day(days: Days) -> dict[str, float]:
-    """Nodes are decommissioned while the control plane is killed, and a whole rack rests."""
+    """Nodes are decommissioned while the control plane is killed, and a whole rack is in
+    maintenance."""
     leaving = days.on_rack(1)[: max(1, days.node_count // 50)]
     resting = days.on_rack(2)
     days.set_state(leaving, "DECOMMISSIONING")
@@ -455,7 +459,7 @@ def second_day(days: Days) -> dict[str, float]:
 
 
 def third_day(days: Days) -> dict[str, float]:
-    """Replicas go bad, two more nodes die, and the control plane is killed in the midst of it."""
+    """Replicas become corrupt, two more nodes die, and the control plane is killed meanwhile."""
     days.corrupt(max(5, days.container_count // 100))
     dying = days.on_rack(3)[:2]
     days.kill(dying)

@@ -1,8 +1,7 @@
-"""Light datanodes: real gRPC to a real control plane, replicas in dicts, no disks.
+"""Light datanodes: real gRPC to a real control plane, replicas in dictionaries, no disks.
 
-Each has the queue and the pools of an agent: what it is told waits, runs for a while, and comes
-true in the world when it is over; or its lifetime ends first, and it is dropped or stopped. Who
-watches the orders is `World`.
+Each has the queue and the pools of an agent. A command waits, runs for a while, and takes effect
+when it is over. If its lifetime ends first, it is dropped or stopped. `World` judges the commands.
 """
 
 from collections import Counter
@@ -14,7 +13,7 @@ from merkle.replica import LAYOUT_VERSION
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.simulation.simulated_world import World, is_good, replica_report
 
-POOL: Final = 10  # copies, reconstructions and reconciles at once, as an agent has it
+POOL: Final = 10  # copies, reconstructions and reconciles at once, as in an agent
 DELETE_POOL: Final = 5
 COPY_S: Final = (20, 90)
 DELETE_S: Final = (3, 12)
@@ -24,7 +23,7 @@ PUSHED: Final = frozenset({"replicate", "reconstruct", "reconcile"})
 
 @dataclass
 class Task:
-    """A command at a datanode; it runs while `done_at_s` is set."""
+    """A command at a datanode. It is running while `done_at_s` is set."""
 
     command: scm_pb2.Command
     kind: str
@@ -34,13 +33,13 @@ class Task:
 
     @property
     def late_at_s(self) -> float:
-        """When nobody works on it any more, done or not."""
+        """The time at which work on it ends, done or not."""
         lifetime_ms = self.command.lifetime_ms
         return self.came_at_s + lifetime_ms / 1000 if lifetime_ms else inf
 
     @property
     def made_count(self) -> int:
-        """How many replicas come of it."""
+        """The number of replicas that it makes."""
         if self.kind == "reconstruct":
             return len(self.command.reconstruct.targets)
         return int(self.kind == "replicate")
@@ -67,14 +66,14 @@ class SimulatedNode:
     changed: dict[int, container_pb2.ReplicaReport] = field(default_factory=dict)
 
     def put(self, replica: container_pb2.ReplicaReport) -> None:
-        """Take a replica in, and remember to report it."""
+        """Store a replica, and report it with the next heartbeat."""
         self.used_bytes += replica.bytes_used - self._used_by(replica.container_id)
         self.replicas[replica.container_id] = replica
         self.changed[replica.container_id] = replica
         self.world.holders.setdefault(replica.container_id, set()).add(self.datanode_id)
 
     def drop(self, container_id: int) -> None:
-        """Lose a replica, and remember to report that."""
+        """Remove a replica, and report that with the next heartbeat."""
         self.used_bytes -= self._used_by(container_id)
         if self.replicas.pop(container_id, None) is not None:
             self.world.holders[container_id].discard(self.datanode_id)
@@ -83,7 +82,7 @@ class SimulatedNode:
         )
 
     def register(self) -> None:
-        """Join, and report all there is."""
+        """Register, and report all replicas."""
         self.world.stub.Register(
             scm_pb2.RegisterRequest(
                 datanode_id=self.datanode_id,
@@ -104,12 +103,12 @@ class SimulatedNode:
         self._take(self._call([full]))
 
     def fall_silent(self) -> None:
-        """Die, with everything on disk as it is."""
+        """Die; everything on disk remains."""
         self.is_alive, self.silent_since_s = False, self.world.now_s
         self.world.note_coming(self)
 
     def restart(self) -> None:
-        """Begin anew: what was queued and running is gone, what is on disk is not."""
+        """Restart: queued and running commands are lost, the replicas on disk are not."""
         self.boot_id += 1
         self.tasks.clear()
         self.statuses.clear()
@@ -117,18 +116,19 @@ class SimulatedNode:
         self.register()
 
     def beat(self) -> None:
-        """Finish what is due, begin what may begin, call, and take the answer in."""
+        """Finish due tasks, begin tasks that may begin, send a heartbeat, and accept the
+        commands."""
         self._work()
         if self.world.is_lost():
-            return  # the call never arrived: all of it is said again next time
+            return  # the call never arrived: everything is reported again next time
         changed = list(self.changed.values())
         statuses = list(self.statuses)
         response = self._call(
             [scm_pb2.ContainerReport(replicas=changed)] if changed else [], statuses
         )
         if self.world.is_lost():
-            return  # the answer is lost: the commands in it never come
-        if response.reregister:  # nothing of the call was taken in
+            return  # the answer is lost, with the commands in it
+        if response.reregister:  # the control plane applied nothing of the call
             self.register()
             return
         self.changed.clear()
@@ -136,7 +136,7 @@ class SimulatedNode:
         self._take(response)
 
     def queues(self) -> Counter[str]:
-        """Count what waits or runs; LOW copies are not told."""
+        """Count queued and running commands; LOW copies are not reported."""
         return Counter(
             task.kind for task in self.tasks.values() if task.command.priority != scm_pb2.LOW
         )
@@ -200,7 +200,7 @@ class SimulatedNode:
         self._begin(self.world.now_s)
 
     def _work(self) -> None:
-        """Do what there was to do since the last call, each thing when its time had come."""
+        """Do the work since the last call, each task at its own time."""
         while (task := self._next_done()) is not None:
             assert task.done_at_s is not None
             is_late = task.done_at_s >= task.late_at_s
@@ -217,7 +217,7 @@ class SimulatedNode:
         return self.tasks[min(done)[1]] if done else None
 
     def _begin(self, at_s: float) -> None:
-        """Begin what may begin at that time; drop what comes too late for it."""
+        """Begin the tasks that may begin at that time; drop those whose lifetime is over."""
         running = Counter(
             task.kind in PUSHED for task in self.tasks.values() if task.done_at_s is not None
         )

@@ -1,11 +1,11 @@
-"""The real control plane behind real gRPC, as a process whose time somebody else moves.
+"""The real control plane behind real gRPC, as a process whose time the simulation controls.
 
     python -m tests.support.simulation.simulated_scm DATA NOW_MS NAME=VALUE...
 
-Everything is `suture-scm` but the two clocks and the ticker: a line `advance MS` on stdin lets so
-much time pass and ticks once, as the ticker does every heartbeat interval; it is answered when that
-is done, with the seconds it took. So days pass in minutes, and nothing depends on how fast the
-machine is: the same calls in the same order get the same answers.
+Everything is as in `suture-scm`, except the two clocks and the ticker. A line `advance MS` on stdin
+lets this much time pass and ticks once, as the ticker does every heartbeat interval. The answer,
+when that is done, is the duration in seconds. So days pass in minutes, and the speed of the machine
+has no effect: the same calls in the same order get the same answers.
 """
 
 import json
@@ -29,7 +29,7 @@ from tests.support.nursery import Child
 
 @dataclass
 class SimulatedScm:
-    """The process, seen from the simulation."""
+    """The process, as the simulation sees it."""
 
     process: Child
     address: str
@@ -49,7 +49,7 @@ class SimulatedScm:
         return cls(process, found["address"], found["term"])
 
     def advance(self, milliseconds: int) -> float:
-        """Let time pass there and tick; return how many seconds the tick took."""
+        """Let time pass in the process, and tick; return how many seconds the tick took."""
         return self._asked(f"advance {milliseconds}")
 
     def cpu_s(self) -> float:

@@ -1,11 +1,13 @@
-"""What simulated datanodes have in common: time, chance, and a judge of all orders.
+"""The common base of simulated datanodes: time, chance, and the judgement of all commands.
 
-What the control plane must never bring about is looked for where it would happen:
+Each promise is checked where it could be broken:
 
-    an order to delete comes       another good copy of that index is there, as far as one can know
-    a replica is removed by it     and there it still is; and the container can still be read
-    an order to rebuild comes      nobody is rebuilding the same shards already, or has rebuilt them
-    any heartbeat is answered      no datanode has more to do than it may, nor the cluster
+- When a delete arrives, another good copy of that index exists, as far as the control plane can
+  know.
+- When the delete removes a replica, that copy still exists, and the container can still be read.
+- When a reconstruction arrives, no other datanode is rebuilding the same shards, or has rebuilt
+  them.
+- When a heartbeat is answered, no datanode and not the cluster exceeds its limits.
 """
 
 import hashlib
@@ -41,7 +43,7 @@ class WatchedTask(Protocol):
 
 
 class WatchedNode(Protocol):
-    """A simulated datanode, as far as its orders are judged."""
+    """A simulated datanode, with the facts by which its commands are judged."""
 
     datanode_id: str
     is_alive: bool
@@ -52,7 +54,7 @@ class WatchedNode(Protocol):
 
     @property
     def tasks(self) -> Mapping[int, WatchedTask]:
-        """What it has to do, by command id."""
+        """Its commands, by command id."""
 
 
 Node = TypeVar("Node", bound=WatchedNode)
@@ -60,11 +62,11 @@ Node = TypeVar("Node", bound=WatchedNode)
 
 @dataclass
 class World(Generic[Node]):
-    """What has been seen of the orders; every promise that was broken, with its time."""
+    """The recorded facts about commands, and every broken promise with its time."""
 
     seed: int
-    in_flight_limit: int = 0  # replicas on their way in the cluster; 0: none
-    believed_s: float = 300.0  # so long a silent datanode still counts for the control plane
+    in_flight_limit: int = 0  # limit on replicas in flight; 0 = none
+    believed_s: float = 300.0  # time for which a silent datanode still counts for the control plane
     now_s: float = 0.0
     loss_percent: int = 0
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -74,11 +76,11 @@ class World(Generic[Node]):
     counts: Counter[str] = field(default_factory=Counter)
     held_most: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
-    fewest_left: int = 99  # good copies that stayed when one was removed by order
+    fewest_left: int = 99  # good copies that remained when one was removed by command
     first_order_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Begin the sequence of chances; nobody is called before there is somebody to call."""
+        """Start the random sequence."""
         nowhere = grpc.insecure_channel("localhost:0")
         self.stub = scm_pb2_grpc.ScmStub(nowhere)  # type: ignore[no-untyped-call]
         self.chance = random.Random(self.seed)
@@ -86,11 +88,12 @@ class World(Generic[Node]):
         self._coming_count = 0
 
     def is_lost(self) -> bool:
-        """Whether this message is lost."""
+        """Return True if this message is lost."""
         return self.chance.randrange(100) < self.loss_percent
 
     def judge_order(self, node: WatchedNode, command: scm_pb2.Command, kind: str) -> None:
-        """Add an order to the sequence that the same seed must bring again, and judge a delete."""
+        """Add a command to the digest, which must be the same for the same seed, and judge a
+        delete."""
         inner = getattr(command, kind)
         mine = node.replicas.get(getattr(inner, "container_id", 0))
         if kind == "delete" and mine is not None and is_good(mine) and not mine.is_empty:
@@ -107,10 +110,10 @@ class World(Generic[Node]):
         self.first_order_s.setdefault(kind, self.now_s)
 
     def _judge_rebuilding(self, command: scm_pb2.Command) -> None:
-        """Look whether another datanode is rebuilding the same shards, or has rebuilt them.
+        """Check that no other datanode is rebuilding the same shards, or has rebuilt them.
 
-        What it has rebuilt comes to be known with the report that it has yet to give. A shard that
-        comes back with its datanode after it was rebuilt, or while, is nobody's fault.
+        The control plane knows a rebuilt shard only after its datanode reported it. If a shard
+        comes back with its datanode during or after the rebuild, that is no violation.
         """
         container_id = command.reconstruct.container_id
         wanted = {shard.replica_index for shard in command.reconstruct.targets}
@@ -131,7 +134,7 @@ class World(Generic[Node]):
                     self._note(f"{container_id}: shards {sorted(wanted)} are made twice")
 
     def judge_removal(self, node: WatchedNode, container_id: int) -> None:
-        """Look at what an order to delete leaves."""
+        """Check the replicas that remain after a delete."""
         mine = node.replicas[container_id]
         if not is_good(mine) or mine.is_empty:
             return
@@ -143,13 +146,14 @@ class World(Generic[Node]):
             self._note(f"the last good {container_id}#{mine.replica_index} was removed")
 
     def judge_load(self, node: WatchedNode) -> None:
-        """Compare what a datanode has to do, and all of them together, with the limits."""
+        """Compare the commands of a datanode, and those of all datanodes together, with the
+        limits."""
         self.counts["heartbeats judged"] += 1
         held = Counter(task.kind for task in node.tasks.values())
         weighted = held["replicate"] + RECONSTRUCT_WEIGHT * held["reconstruct"]
         is_out = node.op_state not in {"", "IN_SERVICE"}
         limit = OUT_OF_SERVICE_LIMIT if is_out else REPLICATION_LIMIT
-        if held["reconstruct"]:  # one that begins below the limit may end above it
+        if held["reconstruct"]:  # a task that begins below the limit may end above it
             limit += RECONSTRUCT_WEIGHT - 1
         self._compare("out of service" if is_out else "in service", weighted, limit, node)
         self._compare("delete", held["delete"], DELETE_LIMIT, node)
@@ -157,7 +161,7 @@ class World(Generic[Node]):
         self._compare("in flight", self._coming_count, self.in_flight_limit, node)
 
     def note_coming(self, node: WatchedNode) -> None:
-        """Count the replicas that this datanode was told to bring about; none when it is dead."""
+        """Count the replicas that this datanode was ordered to make; 0 when it is dead."""
         count = sum(task.made_count for task in node.tasks.values()) if node.is_alive else 0
         self._coming_count += count - self._coming.get(node.datanode_id, 0)
         self._coming[node.datanode_id] = count
@@ -175,10 +179,10 @@ class World(Generic[Node]):
         return [self.nodes[name] for name in names if name != without]
 
     def _spare_count(self, container_id: int, *, without: str) -> int:
-        """Return how many good copies answer now beside one node's.
+        """Return how many good copies on other nodes answer now.
 
-        Of an erasure-coded container: how many different shards beyond those that reading needs,
-        and one, so that 1 is the least with which it can still be read.
+        For an erasure-coded container, return the number of different shards minus the number
+        needed for a read, plus one. The container can be read if the result is at least 1.
         """
         found = [
             node.replicas[container_id].replica_index
@@ -191,10 +195,10 @@ class World(Generic[Node]):
     def _is_elsewhere(
         self, mine: container_pb2.ReplicaReport, *, without: str, is_knowable: bool = False
     ) -> bool:
-        """Whether another datanode has a good copy of the same index.
+        """Return True if another datanode has a good copy of the same index.
 
-        `is_knowable`: as far as anybody could know. Then one that fell silent lately counts, and
-        one that has just become bad and not told so yet.
+        With `is_knowable`, use what the control plane can know. Then a node that fell silent
+        recently counts, and so does a replica that became bad and is not reported yet.
         """
         for node in self._others(mine.container_id, without):
             replica = node.replicas[mine.container_id]
@@ -207,7 +211,7 @@ class World(Generic[Node]):
 
 
 def is_good(replica: container_pb2.ReplicaReport) -> bool:
-    """Whether a replica is whole."""
+    """Return True if a replica is closed and has the good root."""
     return replica.state == container_pb2.CLOSED and replica.tree.root == GOOD_ROOT
 
 

@@ -41,7 +41,7 @@ QUICK = PeerTimeouts(call_s=5.0, tree_s=10.0, chunk_s=10.0)
 
 
 class Datanode:
-    """One datanode: a store below `path`, and its server once `serve` was called."""
+    """One datanode: a store below `path`, and its server after `serve` was called."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Datanode:
         self.datanode_id = datanode_id
         self.replica = StoredReplica(path, algorithm=algorithm, packed_count_min=packed_count_min)
         self.built: BuiltServer | None = None
-        self.on_demand: list[ContainerId] = []  # scans that were asked for
+        self.on_demand: list[ContainerId] = []  # scans that peers or commands requested
         self.pledges = DeletePins(SystemClock())
-        self.doubts: list[ContainerId] = []  # replicas that it would scan, having looked at them
-        self.reads: list[tuple[int, int]] = []  # (block, offset) of every chunk asked of it
+        self.doubts: list[ContainerId] = []  # replicas that it would scan after a check
+        self.reads: list[tuple[int, int]] = []  # (block, offset) of every chunk that was requested
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-rpc")
         self._fetchers = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-fetch")
         self.importer = ReplicaImporter(
@@ -79,8 +79,8 @@ class Datanode:
         recoveries: RecoveryTracker | None = None,
         known: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """Start the server on a free port of loopback; `reading`: how it tells of its replicas, if
-        not as an honest datanode; `threads`: those of an agent."""
+        """Start the server on a free port of loopback. `reading` replaces the handlers that read
+        replicas, for a dishonest datanode. `threads` are those of an agent."""
         self.built = build_server(
             self.groups(reading, limits, recoveries),
             "127.0.0.1:0",
@@ -100,7 +100,7 @@ class Datanode:
         limits: DatanodeServerLimits = LIMITS,
         recoveries: RecoveryTracker | None = None,
     ) -> Sequence[object]:
-        """Return the groups of handlers of a datanode that scans nothing in the background."""
+        """Return the groups of handlers of a datanode without background scans."""
         store, leases = self.replica.store, self.replica.leases
         return [
             WriteHandlers(store, leases, limits=limits, recoveries=recoveries),
@@ -121,17 +121,17 @@ class Datanode:
 
     @property
     def address(self) -> str:
-        """Where the server listens."""
+        """The address of its server."""
         assert self.built is not None, "serve first"
         return f"127.0.0.1:{self.built.port}"
 
     def stop_serving(self) -> None:
-        """Stop at once; calls under way fail."""
+        """Stop the server at once; running calls fail."""
         if self.built is not None:
             self.built.server.stop(0).wait()
 
     def close(self) -> None:
-        """Stop everything."""
+        """Stop the server and close the store."""
         self.stop_serving()
         self._executor.shutdown()
         self._fetchers.shutdown()
@@ -149,8 +149,8 @@ class Datanode:
         deletes: ConfirmedDeletes | None = None,
         prove: Prove | None = None,
     ) -> Reconciler:
-        """Return a reconciler of this datanode; `deletes` is what the control plane knows. Without
-        `prove` it reads all when it has repaired something."""
+        """Return a reconciler of this datanode. `deletes` are those that the control plane
+        confirms. Without `prove`, it reads the whole replica after a repair."""
         return Reconciler(
             self.replica.store,
             self.replica.leases,
@@ -163,7 +163,7 @@ class Datanode:
         )
 
     def replicator(self, *, stall_s: float = STALL_S, finish_s: float = FINISH_S) -> Replicator:
-        """Return what pushes replicas of this datanode to others."""
+        """Return the component that pushes replicas of this datanode to others."""
         return Replicator(
             store=self.replica.store,
             leases=self.replica.leases,
@@ -184,7 +184,7 @@ class Datanode:
         stop: Callable[[], bool] = lambda: False,
         replicator: Replicator | None = None,
     ) -> scm_pb2.ReplicateOutcome:
-        """Push a replica to another datanode, as a command of the SCM says."""
+        """Push a replica to another datanode, as on a command of the SCM."""
         pushing = replicator or self.replicator()
         with Peer(target.address, timeouts=QUICK) as peer:
             return pushing.replicate(container_id, peer, compress=compress, stop=stop)
@@ -200,7 +200,7 @@ class Datanode:
         stop: Callable[[], bool] = lambda: False,
         prove: Prove | None = None,
     ) -> ReconcileResult:
-        """Reconcile with other datanodes, as a command of the SCM says."""
+        """Reconcile with other datanodes, as on a command of the SCM."""
         with dialled(others) as peers:
             return self.reconciler(deletes=deletes, prove=prove).reconcile(
                 container_id, peers, holders=holders, trusted=trusted, stop=stop
@@ -213,7 +213,7 @@ class Datanode:
 
 
 class CountingReads(ReadHandlers):
-    """The real handlers; notes which chunks were asked for."""
+    """The real handlers; they record which chunks were requested."""
 
     def __init__(self, datanode: Datanode) -> None:
         super().__init__(datanode.replica.store, limits=LIMITS)
@@ -225,7 +225,7 @@ class CountingReads(ReadHandlers):
         yield from super().ReadChunk(request, context)
 
     def ReadChunks(self, request, context):  # type: ignore[no-untyped-def]
-        """Serve each chunk as `ReadChunk` does, whatever becomes of it there."""
+        """Serve each chunk by `ReadChunk`, whatever its result is."""
         answer = datanode_pb2.ReadChunksResponse()
         for key in request.chunks:
             block_id = container_pb2.BlockId(
@@ -241,18 +241,18 @@ class CountingReads(ReadHandlers):
         return answer
 
     def ReadBlock(self, request, context):  # type: ignore[no-untyped-def]
-        """Note from where on it is read, then serve it."""
+        """Record the offset from which the block is read, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         yield from super().ReadBlock(request, context)
 
     def GetSmallFile(self, request, context):  # type: ignore[no-untyped-def]
-        """Note from where on it is read, then serve it."""
+        """Record the offset from which the block is read, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         return super().GetSmallFile(request, context)
 
 
 def scan_steps(datanode: Datanode, container_id: ContainerId) -> Iterator[ScanStep]:
-    """Scan, and tell the result as the only step."""
+    """Scan, and yield the result as the only step."""
     report = scan_container(datanode.replica.tools, container_id)
     yield ScanStep(report.bytes_read, report.bytes_read, report.commit)
 
@@ -269,7 +269,7 @@ def dialled(datanodes: Sequence[Datanode]) -> Iterator[dict[str, Peer]]:
 
 
 def code_of(work: Callable[[], object]) -> str:
-    """Return the code with which `work` is refused, "" if it is not."""
+    """Return the code with which `work` is refused; "" if it succeeds."""
     try:
         work()
     except SutureError as error:

@@ -28,7 +28,7 @@ CONTAINER = ContainerId(5)
 WINDOW_BYTES = 1024
 RECOVERING_TIMEOUT_S = 300.0
 SLOW_S = 0.5
-PATIENCE_S = 60.0  # a busy machine makes nobody slow
+PATIENCE_S = 60.0  # so long that a busy machine makes no source slow
 
 
 def described(offset: int, data: bytes) -> ChunkInfo:
@@ -38,7 +38,8 @@ def described(offset: int, data: bytes) -> ChunkInfo:
 
 
 def shard_block(made: EncodedGroup, block_id: int, index: int, *, recorded: bool) -> BlockData:
-    """Return the block of one shard; `recorded`: with stripe checksums, where they belong."""
+    """Return the block of one shard. With `recorded`, it has stripe checksums if its index stores
+    them."""
     scheme = made.group.scheme
     stripes = [
         {i: described(stripe * scheme.cell_bytes, cell) for i, cell in cells.items() if cell}
@@ -60,8 +61,8 @@ def write_shard(
     container_id: ContainerId = CONTAINER,
     last_bcsid: int = 0,
 ) -> None:
-    """Write one shard of every group as a client does, and close the container: at `last_bcsid`,
-    QUASI_CLOSED if it has less."""
+    """Write one shard of every group as a client does, and close the container at `last_bcsid`. If
+    the shard has fewer commits, the replica becomes QUASI_CLOSED."""
     store.create_container(container_id, replica_index=index)
     for block_id, made in groups.items():
         block = shard_block(made, block_id, index, recorded=recorded)
@@ -81,7 +82,7 @@ def groups_of(scheme: Scheme, lengths_bytes: Iterable[int]) -> dict[int, Encoded
 
 
 class RecoveringDatanode(Datanode):
-    """A datanode on which reconstructions may write; it counts the scans it is asked for."""
+    """A datanode on which reconstructions may write. It counts the requested scans."""
 
     def __init__(self, datanode_id: str, path: Path) -> None:
         super().__init__(datanode_id, path)
@@ -101,7 +102,7 @@ class RecoveringDatanode(Datanode):
 
 
 class EcCluster:
-    """Datanodes 1..n hold the shards of container 5; `spare` more hold nothing."""
+    """Datanodes 1..n have the shards of container 5; `spare` further datanodes have none."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class EcCluster:
         recorded: bool = True,
         instead: Mapping[int, Mapping[int, EncodedGroup]] = MappingProxyType({}),
     ) -> None:
-        """`instead`: by index, the groups that a shard is written from in place of the others'."""
+        """`instead` maps an index to groups; that shard is written from these groups instead."""
         path.mkdir(parents=True, exist_ok=True)
         self.scheme = scheme
         self.groups = groups_of(scheme, lengths_bytes)
@@ -127,7 +128,7 @@ class EcCluster:
         self._peers: dict[str, Peer] = {}
 
     def serve(self, **reading: Callable[[Datanode], ReadHandlers]) -> None:
-        """Start all servers; `reading`: of those that misbehave, as `dn3=...`."""
+        """Start all servers. `reading` replaces the handlers of dishonest ones, as `dn3=...`."""
         for index, node in self.nodes.items():
             node.serve(reading.get(f"dn{index}"), recoveries=node.recoveries)
 
@@ -140,7 +141,7 @@ class EcCluster:
             node.close()
 
     def peer(self, datanode: NodeAddress) -> Peer:
-        """Dial, once."""
+        """Return the connection to a datanode; it is opened once."""
         fresh = Peer(datanode.address, datanode_id=datanode.datanode_id, timeouts=QUICK)
         return self._peers.setdefault(datanode.address, fresh)
 
@@ -169,7 +170,7 @@ class EcCluster:
         needed: Needed | None = None,
         slow_s: float = PATIENCE_S,
     ) -> Reconstruction:
-        """Carry an order out."""
+        """Carry out a reconstruction."""
         coordinator = ReconstructionCoordinator(
             self.executor,
             self.peer,
@@ -190,8 +191,8 @@ class EcCluster:
         is_scanned: bool = False,
         scan: Callable[[ContainerId], object] | None = None,
     ) -> ReconcileResult:
-        """Scan one shard, unless that was done, and mend it from others; `scan` judges at the end,
-        if not a real one."""
+        """Scan one shard, unless that was done, and repair it from others. `scan` replaces the real
+        scan that judges the result."""
         node = self.nodes[index]
         if not is_scanned:
             node.scan(CONTAINER)
@@ -212,7 +213,7 @@ class EcCluster:
         return verify_parity(CONTAINER, self.scheme, shards, self.peer, self.executor)
 
     def assert_shard(self, node: int, index: int) -> None:
-        """Assert that a datanode has a shard exactly as its writer made it, closed."""
+        """Assert that a datanode has a closed shard, exactly as its writer made it."""
         store = self.nodes[node].store
         facts = store.replica(CONTAINER)
         assert ("CLOSED", index) == (facts.state.value, facts.replica_index)
@@ -258,6 +259,7 @@ def flip(node: RecoveringDatanode, block_id: int, at: int) -> None:
 
 
 def wrong_shard(scheme: Scheme) -> dict[int, dict[int, EncodedGroup]]:
-    """Shard 3 with wrong bytes in its second stripe, written with checksums that fit them."""
+    """Shard 3 with wrong bytes in its second stripe, written with checksums that match these
+    bytes."""
     made = groups_of(scheme, [50_000])[1]
     return {3: {1: altered(made, 1, 3)}}

@@ -58,6 +58,6 @@ def lengths_bytes(scheme: Scheme) -> dict[str, int]:
 
 
 def cut_group(made: EncodedGroup, stripe_count: int) -> EncodedGroup:
-    """Return what a group was when so many stripes of it were written."""
+    """Return a group of which only the first stripes were written."""
     group = BlockGroup(made.group.scheme, stripe_count * made.group.scheme.stripe_bytes)
     return EncodedGroup(group, made.data[: group.length_bytes], made.stripes[:stripe_count])

@@ -1,5 +1,6 @@
-"""Reed-Solomon the slow way: GF(2^8) by its definition, one octet at a time. The witness of the
-library: it shares no code and no table with it."""
+"""Reed-Solomon by the definition of GF(2^8), one octet at a time. It is the reference for the
+library and shares no code and no table with it.
+"""
 
 from collections.abc import Sequence
 
@@ -20,7 +21,7 @@ def times(left: int, right: int) -> int:
 
 
 def reciprocal(value: int) -> int:
-    """Return what times `value` is 1, by trying all."""
+    """Return the inverse of `value`, found by trying all values."""
     return next(other for other in range(1, 256) if times(value, other) == 1)
 
 
@@ -31,7 +32,7 @@ def cauchy_rows(data_count: int, parity_count: int) -> list[list[int]]:
 
 
 def parity_of(rows: Sequence[Sequence[int]], data_cells: Sequence[bytes]) -> list[bytes]:
-    """Return the parity cells; a short data cell counts as followed by zeros."""
+    """Return the parity cells; a short data cell is padded with zeros."""
     length = max(map(len, data_cells))
     columns = list(zip(*(cell.ljust(length, b"\0") for cell in data_cells), strict=True))
     products = {c: bytes(times(c, value) for value in range(256)) for row in rows for c in row}

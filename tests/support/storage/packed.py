@@ -1,4 +1,4 @@
-"""A replica whose small blocks share a file at the target, and hands that damage it."""
+"""A replica whose small blocks share a pack file at the target, and functions that damage it."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ TWO = BlockId(2)
 
 @contextmanager
 def packed_pair(path: Path) -> Iterator[Pair]:
-    """Two datanodes; the target has packed what the source sent it."""
+    """Two datanodes. The target has packed the blocks that the source sent."""
     with serving_pair(path, packed_count_min=5) as made:
         replica = made.source.replica
         replica.store.create_container(CONTAINER)
@@ -55,7 +55,7 @@ def pack_of(datanode: Datanode) -> Path:
 
 
 def place_of(datanode: Datanode, block_id: int) -> PackedPlace:
-    """Return where a block lies in the pack."""
+    """Return the position of a block in the pack."""
     place = datanode.replica.store.pack(CONTAINER).of(BlockId(block_id))
     assert place is not None, "it is not in the pack"
     return place
@@ -74,7 +74,7 @@ def contents(datanode: Datanode) -> dict[int, bytes]:
 
 
 def damage(datanode: Datanode, block_id: int, new: bytes = b"!") -> None:
-    """Overwrite the first bytes of a packed block behind the store's back."""
+    """Overwrite the first bytes of a packed block without the store."""
     fd = os.open(pack_of(datanode), os.O_RDWR)
     try:
         os.pwrite(fd, new, place_of(datanode, block_id).offset)
@@ -83,13 +83,13 @@ def damage(datanode: Datanode, block_id: int, new: bytes = b"!") -> None:
 
 
 def findings(datanode: Datanode) -> list[tuple[int, DamageFault]]:
-    """Scan, and return what was found."""
+    """Scan, and return the findings."""
     datanode.scan()
     return [(one.block_id, one.fault) for one in datanode.replica.store.findings(CONTAINER)]
 
 
 def mended(pair: Pair, state: ReplicaState = ReplicaState.CLOSED) -> int:
-    """Reconcile the target with the source; return how many chunks it fetched for that."""
+    """Reconcile the target with the source; return how many chunks it fetched."""
     before = len(pair.source.reads)
     result = pair.target.reconcile([pair.source])
     assert ReconcileVerdict.CONVERGED is result.result, result
@@ -100,7 +100,7 @@ def mended(pair: Pair, state: ReplicaState = ReplicaState.CLOSED) -> int:
 
 
 def problems(pair: Pair) -> dict[str, str]:
-    """Stop the target, return what fsck finds there, and start it again."""
+    """Stop the target, return the problems that fsck finds, and start the target again."""
     pair.target.replica.close()
     found = fsck(pair.path / "b", read_data=True).problems
     pair.target.replica.reopen()
@@ -109,7 +109,8 @@ def problems(pair: Pair) -> dict[str, str]:
 
 @contextmanager
 def packed_rows(pair: Pair) -> Iterator["lmdb.Transaction[bytes]"]:
-    """Change packed rows of the target as another process would, with the store closed."""
+    """Change packed rows of the target as another process would. The store is closed during that
+    time."""
     pair.target.replica.close()
     path = pair.path / "b" / "hdds" / CLUSTER / "db"
     with lmdb.open(str(path), max_dbs=16, map_size=MAP_BYTES) as environment:
@@ -131,7 +132,7 @@ def row_key(block_id: int) -> bytes:
 
 
 def note_commits(monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
-    """Note when an index is written to."""
+    """Record the commits of an index."""
     real = Index.write
 
     def write(index: Index, change: Callable[[IndexChange], object]) -> object:

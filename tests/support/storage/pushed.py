@@ -29,7 +29,7 @@ class Pair:
     path: Path
 
     def target_is_untouched(self) -> None:
-        """Assert that nothing of the replica can be seen at the target, and no room is kept."""
+        """Assert that the target has nothing of the replica, and has reserved no space."""
         store = self.target.replica.store
         assert [] == store.replica_ids()
         layout = store.volume_set.working[0].layout
@@ -43,7 +43,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Counting:
-    """An executor that counts what it is asked for."""
+    """An executor that counts the submitted work."""
 
     executor: Executor
     count: int = 0
@@ -95,13 +95,13 @@ def decoded(source: Datanode) -> Iterator[pb.ImportPart]:
 
 
 def encoded(messages: list[pb.ImportPart]) -> Iterator[ImportMessage]:
-    """Yield messages as they come from a sender that encodes them in protobuf's own order."""
+    """Yield messages as a sender that encodes them in protobuf's own order would send them."""
     for message in messages:
         yield read_part(message.SerializeToString())
 
 
 def refused(pair: Pair, parts: list[pb.ImportPart]) -> str:
-    """Return the code with which a stream is refused; nothing of it must be left."""
+    """Return the code with which a stream is refused; assert that nothing of it remains."""
     with pytest.raises(RefusedError) as refusal:
         pair.target.importer.receive(encoded(parts))
     pair.target_is_untouched()

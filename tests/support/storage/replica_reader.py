@@ -1,7 +1,8 @@
-"""A replica in memory that a scan can read, and that can lie, fail or change while it is read.
+"""A replica in memory that a scan can read, and that can return wrong data, fail or change during a
+read.
 
-`MemoryReplica` is the medium: change its fields to damage it. The wrappers at the end stand
-between the medium and the scan: a host whose memory flips bits, a disk whose sectors fail.
+`MemoryReplica` is the medium; change its fields to damage it. The wrappers at the end are between
+the medium and the scan: a host whose memory flips bits, or a disk whose sectors fail.
 """
 
 import errno
@@ -32,18 +33,18 @@ def chunk_of(
     checksum_type: ChecksumType = ChecksumType.CRC32C,
     bytes_per_checksum: int = WINDOW_BYTES,
 ) -> ChunkInfo:
-    """Return what a writer records of `data`."""
+    """Return the description that a writer of `data` records."""
     sums = window_checksums(checksum_type, bytes_per_checksum, data)
     return ChunkInfo(offset, len(data), checksum_type, bytes_per_checksum, sums)
 
 
 def noise(length_bytes: int, seed: int = 1) -> bytes:
-    """Return bytes that no accident repeats."""
+    """Return random bytes, which do not occur anywhere else by accident."""
     return Random(seed).randbytes(length_bytes)
 
 
 class MemoryReplica:
-    """The medium: rows and files by block id, and what else lies in the directory."""
+    """The medium: rows and files by block id, and the other objects in the directory."""
 
     def __init__(self) -> None:
         self.rows: dict[int, bytes] = {}
@@ -81,7 +82,7 @@ class MemoryReplica:
         return block
 
     def damage(self, block_id: int, at: int, new: bytes) -> None:
-        """Overwrite bytes of a file behind everybody's back."""
+        """Overwrite bytes of a file without changing its row."""
         data = bytearray(self.files[block_id])
         data[at : at + len(new)] = new
         self.files[block_id] = bytes(data)
@@ -91,7 +92,7 @@ class MemoryReplica:
         self.damage(block_id, at, bytes([self.files[block_id][at] ^ 0x10]))
 
     def metadata_tree(self, algorithm: Algorithm = Algorithm.XXH3_64) -> Tree:
-        """Return the tree of what was written."""
+        """Return the tree of the written data."""
         return build_from_rows(sorted(self._rows()), self.buried, algorithm=algorithm)
 
     def _rows(self) -> Iterator[tuple[BlockId, bytes]]:
@@ -119,7 +120,7 @@ class MemoryBlock:
 
 
 class MemoryReader:
-    """An honest reader of a `MemoryReplica`; counts what it opens and reads."""
+    """A reader of a `MemoryReplica` without faults; it counts opened files and reads."""
 
     def __init__(self, replica: MemoryReplica) -> None:
         self.replica = replica
@@ -173,7 +174,7 @@ Alter = Callable[[bytes], bytes]
 
 
 class AlteredBlock:
-    """A file between which and the scan something alters, or refuses, what is read."""
+    """A file whose reads are altered, or fail, before the scan gets them."""
 
     def __init__(self, block: BlockFileReader, first: Alter, again: Alter) -> None:
         self._block, self._first, self._again = block, first, again
@@ -238,7 +239,7 @@ def scan(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> ScanOutcome:
-    """Scan with everything that a test does not care about filled in."""
+    """Scan with defaults for everything that the test does not set."""
     return scan_replica(
         reader,
         algorithm=algorithm,

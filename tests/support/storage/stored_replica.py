@@ -1,6 +1,6 @@
-"""A real store with a closed replica of a few blocks, and hands that damage its files.
+"""A real store with a closed replica of a few blocks, and functions that damage its files.
 
-The damage is done as the world does it: to the files and rows themselves, past the store.
+The damage is made outside of the store, to the files and rows themselves.
 """
 
 import os
@@ -28,7 +28,7 @@ MAP_BYTES = 64 * 1024**2
 
 
 class StoredReplica:
-    """One datanode's store below `path`; its container 1 is closed and whole."""
+    """One datanode's store below `path`. Its container 1 is closed and intact."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class StoredReplica:
         return self.store.paths(container_id).block_file(BlockId(block_id))
 
     def overwrite(self, block_id: int, at: int, data: bytes) -> None:
-        """Write into a block file, so that the page cache has the damage too."""
+        """Write into a block file through the page cache, which then also has the damage."""
         fd = os.open(self.file(block_id), os.O_RDWR)
         try:
             assert len(data) == os.pwrite(fd, data, at)
@@ -106,17 +106,18 @@ class StoredReplica:
         self.overwrite(block_id, at, bytes([byte ^ 1]))
 
     def delete_row(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
-        """Remove a block's metadata row behind the store's back."""
+        """Remove a block's metadata row without the store."""
         self._alter_row(block_id, container_id, lambda _: None)
 
     def lose_index(self) -> None:
-        """Remove the whole index of the volume; the next start loads what has a descriptor."""
+        """Remove the whole index of the volume. The next start loads the replicas that have a
+        descriptor."""
         self.store.close()
         shutil.rmtree(self.path / "hdds" / CLUSTER / "db")
         self.reopen()
 
     def damage_row(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
-        """Flip one bit of a block's metadata row behind the store's back."""
+        """Flip one bit of a block's metadata row without the store."""
 
         def flipped(row: bytes) -> bytes:
             middle = len(row) // 2
@@ -125,7 +126,8 @@ class StoredReplica:
         self._alter_row(block_id, container_id, flipped)
 
     def rewrite(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
-        """Change the first chunk of a block, and its row so that it fits: a lie that verifies."""
+        """Change the first chunk of a block and its row, so that they match: wrong bytes that
+        verify."""
 
         first, *rest = self.store.view(container_id).block(BlockId(block_id)).chunks
         data = noise(first.length_bytes, 666)
@@ -141,7 +143,7 @@ class StoredReplica:
     def _alter_row(
         self, block_id: int, container_id: ContainerId, alter: Callable[[bytes], bytes | None]
     ) -> None:
-        """Open the index as another process would, with the store closed meanwhile."""
+        """Open the index as another process would. The store is closed during that time."""
         self.store.close()
         path = self.path / "hdds" / CLUSTER / "db"
         with lmdb.open(str(path), max_dbs=16, map_size=MAP_BYTES) as environment:
@@ -176,12 +178,12 @@ class StoredReplica:
 
 
 def noise(length_bytes: int, seed: int) -> bytes:
-    """Return bytes that no accident repeats."""
+    """Return random bytes, which do not occur anywhere else by accident."""
     return Random(seed).randbytes(length_bytes)
 
 
 def opened(path: Path) -> Iterator[StoredReplica]:
-    """Yield a store with container 1 closed and whole: the body of a fixture."""
+    """Yield a store with container 1 closed and intact: the body of a fixture."""
     replica = StoredReplica(path)
     replica.create()
     yield replica

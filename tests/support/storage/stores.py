@@ -30,7 +30,7 @@ from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.scan_outcome import ScanOutcome
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
-MEMORY_FREE_MIN_BYTES = 2 * 1024**3  # a container may be given 64 MiB of it: that is no place
+MEMORY_FREE_MIN_BYTES = 2 * 1024**3  # a container may have 64 MiB: too much for this directory
 CLUSTER = "CID-test"
 DATANODE = "dn-test"
 NOW_MS = 1_700_000_000_000
@@ -39,7 +39,7 @@ WINDOW_BYTES = 4096
 
 
 def options_of_test(**changes: object) -> StoreOptions:
-    """Options for small disks and a clock that stands still."""
+    """Options for small disks and a clock that does not advance."""
     values: dict[str, object] = {
         "reserve_bytes": 0,
         "lmdb_map_bytes": 64 * 1024**2,
@@ -50,7 +50,7 @@ def options_of_test(**changes: object) -> StoreOptions:
 
 @contextmanager
 def private_directory() -> Iterator[Path]:
-    """A directory in memory where there is such a file system, else on disk."""
+    """A directory in memory if there is such a file system, otherwise on disk."""
     has_room = (
         os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_FREE_MIN_BYTES
     )
@@ -81,7 +81,7 @@ def commit_scan(
     complete: bool,
     base_generation: int | None = None,
 ) -> ScanCommit:
-    """Commit the result of a scan, complete or stopped, that began now or at a generation."""
+    """Commit the result of a scan, complete or stopped, that began now or at a given generation."""
     base = store.begin_scan(container_id)
     if base_generation is not None:
         base = replace(base, generation=base_generation)
@@ -91,7 +91,7 @@ def commit_scan(
 
 
 def content(seed: object, length_bytes: int = CHUNK_BYTES) -> bytes:
-    """Return bytes that are the same for the same seed and differ for another."""
+    """Return bytes that depend only on the seed."""
     return hashlib.shake_128(str(seed).encode()).digest(length_bytes)
 
 
@@ -101,13 +101,13 @@ def chunk_of(
     checksum_type: ChecksumType = ChecksumType.CRC32C,
     bytes_per_checksum: int = WINDOW_BYTES,
 ) -> ChunkInfo:
-    """Describe `data` as its writer would."""
+    """Return the description that a writer of `data` makes."""
     checksums = window_checksums(checksum_type, bytes_per_checksum, data)
     return ChunkInfo(offset, len(data), checksum_type, bytes_per_checksum, checksums)
 
 
 def bare_chunk(data: bytes, offset: int = 0) -> ChunkInfo:
-    """Describe `data` without any checksum: the store computes it."""
+    """Return a description of `data` without any checksum; the store computes it."""
     return ChunkInfo(offset, len(data), None, 0, b"")  # type: ignore[arg-type]
 
 
@@ -120,7 +120,7 @@ def write_block(
     bcsid: int = 1,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> BlockData:
-    """Write and commit a block of `chunk_count` chunks; its content follows from its id."""
+    """Write and commit a block of `chunk_count` chunks. Its id determines its content."""
     chunks: list[ChunkInfo] = []
     for number in range(chunk_count):
         data = content((block_id, number), chunk_bytes)
@@ -153,7 +153,7 @@ def closed_replica(
 
 
 def metadata_tree(store: ReplicaStore, container_id: int = 1) -> Tree:
-    """Build the tree that a clean scan of an undamaged replica builds."""
+    """Return the tree that a scan of an undamaged replica builds."""
     one = ContainerId(container_id)
     return build_from_rows(
         store.view(one).block_rows(),
@@ -184,7 +184,7 @@ def damage(
 
 
 def quarantined(path: Path) -> dict[tuple[int, int], bytes]:
-    """Return what is in quarantine, by block and offset."""
+    """Return the bytes in quarantine, by block and offset."""
     directory = path / "v0" / "hdds" / CLUSTER / "quarantine"
     found = {}
     for note_path in directory.glob("*.json"):
@@ -199,14 +199,14 @@ def quarantined(path: Path) -> dict[tuple[int, int], bytes]:
 
 
 def flip_bit(path: Path, offset: int) -> None:
-    """Change one bit of a file behind the store's back."""
+    """Change one bit of a file without the store."""
     data = bytearray(path.read_bytes())
     data[offset] ^= 0x10
     path.write_bytes(bytes(data))
 
 
 def lose_replica_row(store: ReplicaStore, *, all_rows: bool = False) -> None:
-    """Remove what the index knows of container 1."""
+    """Remove the index's row of container 1."""
     index = store.volume_set.places[ContainerId(1)].index
     if all_rows:
         index.write(lambda rows: rows.delete_container(ContainerId(1)))

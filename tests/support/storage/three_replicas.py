@@ -1,4 +1,4 @@
-"""Three replicas of one container: two whole ones served, one damaged one on disk."""
+"""Three replicas of one container: two intact ones that are served, and a damaged one on disk."""
 
 import random
 import shutil
@@ -71,7 +71,7 @@ def chunk_of(offset: int, data: bytes) -> ChunkInfo:
 
 
 class ThreeReplicas:
-    """Two peers that serve a whole replica each, and a volume with a damaged one."""
+    """Two peers that serve an intact replica each, and a volume with a damaged replica."""
 
     def __init__(self, root: Path, container_id: ContainerId) -> None:
         self.root = root
@@ -110,14 +110,14 @@ class ThreeReplicas:
             store.close()
 
     def whole_volume(self) -> Path:
-        """Make a volume whose replica is whole; return it, closed."""
+        """Create a volume whose replica is intact; return it, closed."""
         store = self._open("whole")
         self._fill(store)
         store.close()
         return self.root / "whole"
 
     def damaged_volume(self) -> Path:
-        """Make a volume whose replica is damaged in every way of `WAYS`, and known to be."""
+        """Create a volume whose replica has every damage of `WAYS`, found by a scan."""
         store = self._open("victim")
         self._fill(store)
         root = store.paths(self.container_id).root
@@ -135,11 +135,11 @@ class ThreeReplicas:
         return self.root / "victim"
 
     def copy(self, template: Path, volume: Path) -> None:
-        """Put a copy of a volume where an agent will look for it."""
+        """Put a copy of a volume into the directory where an agent will look for it."""
         shutil.copytree(template, volume, dirs_exist_ok=True)
 
     def reconcile_command(self) -> scm_pb2.Command:
-        """Return the order to reconcile with the two peers."""
+        """Return the command to reconcile with the two peers."""
         return scm_pb2.Command(
             term=1,
             priority=scm_pb2.NORMAL,
@@ -147,13 +147,13 @@ class ThreeReplicas:
         )
 
     def assert_undamaged_blocks(self, peer: Peer) -> None:
-        """Assert that what was whole before still is."""
+        """Assert that the blocks that were intact are unchanged."""
         for block_id in range(1, BLOCKS + 1):
             if block_id not in WAYS:
                 self._assert_block(peer, block_id)
 
     def assert_all_blocks(self, peer: Peer) -> None:
-        """Assert that every block is whole."""
+        """Assert that every block is intact."""
         for block_id in range(1, BLOCKS + 1):
             self._assert_block(peer, block_id)
 

@@ -1,4 +1,4 @@
-"""What becomes of a tree, as plainly as it can be said: a perfect repair, deletes, a merge."""
+"""A plain model of the changes of a tree: a perfect repair, deletes, a merge."""
 
 from collections.abc import Iterable
 
@@ -16,10 +16,9 @@ def apply_divergence(
 ) -> Tree:
     """Return my tree after a perfect repair.
 
-    Deletes that peers claim are carried out only where they are confirmed; without that, nothing
-    is buried.
-    It knows no holes: that a chunk is not written behind one is the repairer's duty, which
-    takes the chunks of all peers together, in order.
+    Deletes that peers claim are carried out only if they are confirmed; without confirmation
+    nothing is buried. The model knows no holes. That no chunk is written behind a hole is the duty
+    of the repairer, which takes the chunks of all peers together, in order.
     """
     blocks = {int(mine.block_ids[index]): index for index in np.flatnonzero(~mine.deleted).tolist()}
     leaves = {
@@ -45,7 +44,7 @@ def apply_divergence(
 
 
 def rebuild(mine: Tree, leaves: dict[int, dict[int, Leaf]], tombstones: dict[int, int]) -> Tree:
-    """Return the tree of these blocks, of the algorithm and generation of `mine`."""
+    """Return the tree of these blocks, with the algorithm and generation of `mine`."""
     builder = TreeBuilder(mine.algorithm)
     for block_id, chunks in sorted(leaves.items()):
         builder.add_block(block_id)
@@ -59,9 +58,9 @@ def rebuild(mine: Tree, leaves: dict[int, dict[int, Leaf]], tombstones: dict[int
 def merge(existing: Tree | None, fresh: Tree) -> Tree:
     """Return `fresh` with the tombstones of `existing`, as Ozone merges a scan's tree.
 
-    Live blocks are only those of `fresh`, and where both have a tombstone it is that of `fresh`;
-    but what was deleted stays deleted. So a scan that began before a delete resurrects nothing.
-    A tombstone keeps its checksum as it is, also when the algorithm has changed in between.
+    The live blocks are those of `fresh`. If both trees have a tombstone, that of `fresh` is kept. A
+    block with a tombstone in `existing` stays deleted, so a scan that began before a delete does
+    not restore the block. A tombstone keeps its checksum even if the algorithm has changed.
     """
     if existing is None or not existing.deleted.any():
         return fresh
@@ -72,12 +71,13 @@ def merge(existing: Tree | None, fresh: Tree) -> Tree:
 
 
 def bury(tree: Tree, block_ids: Iterable[int] | U64s) -> Tree:
-    """Return `tree` with these live blocks as tombstones of the same checksum: the root stays.
+    """Return `tree` with these live blocks replaced by tombstones of the same checksum, so that the
+    root does not change.
 
     An id that is not a live block of the tree changes nothing.
     """
     wanted = u64s(block_ids if isinstance(block_ids, np.ndarray) else list(block_ids))
-    buried = np.isin(tree.block_ids, wanted)  # a tombstone becomes the tombstone that it is
+    buried = np.isin(tree.block_ids, wanted)  # an existing tombstone remains unchanged
     return with_tombstones(
         tree, block_ids=tree.block_ids[buried], checksums=tree.block_checksums[buried]
     )

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: trees, block rows, and replicas of one container that went apart."""
+"""Hypothesis strategies: trees, block rows, and replicas of one container that differ."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder
 
 ALGORITHMS = st.sampled_from(list(Algorithm))
-CHECKSUMS = st.integers(0, 3) | st.integers(0, 2**64 - 1)  # the small ones collide, on purpose
+CHECKSUMS = st.integers(0, 3) | st.integers(0, 2**64 - 1)  # small numbers, so that they collide
 BLOCK_IDS = st.integers(0, 12) | st.integers(0, ID_MAX)
 WINDOW_BYTES = st.integers(1, 40)
 
@@ -28,7 +28,7 @@ def leaves(draw: st.DrawFn) -> list[Leaf]:
 
 @st.composite
 def trees(draw: st.DrawFn, algorithm: Algorithm = Algorithm.XXH3_64) -> Tree:
-    """Draw any tree: not one that a real replica would have, but one that must be survived."""
+    """Draw any tree, even one that no real replica has but that code must survive."""
     blocks = draw(st.dictionaries(BLOCK_IDS, leaves(), max_size=8))
     builder = TreeBuilder(algorithm)
     for block_id in sorted(blocks):
@@ -42,7 +42,7 @@ def trees(draw: st.DrawFn, algorithm: Algorithm = Algorithm.XXH3_64) -> Tree:
 
 @st.composite
 def chunks(draw: st.DrawFn, offset: int) -> ChunkInfo:
-    """Draw a chunk with the checksums that its data has."""
+    """Draw a chunk with the checksums of its data."""
     data = draw(st.binary(min_size=1, max_size=60))
     checksum_type = draw(st.sampled_from(list(ChecksumType)))
     window_bytes = draw(WINDOW_BYTES)
@@ -68,9 +68,9 @@ def blocks(draw: st.DrawFn) -> list[BlockData]:
 
 @dataclass(frozen=True, slots=True)
 class Estranged:
-    """Replicas of one container that were damaged differently, and what they should become.
+    """Replicas of one container with different damage, and their expected state after a repair.
 
-    Every chunk is healthy in at least one of them, and all healthy copies of a chunk agree.
+    Every chunk is healthy in at least one replica, and all healthy copies of a chunk agree.
     """
 
     replicas: tuple[Tree, ...]
@@ -103,8 +103,8 @@ def estranged(draw: st.DrawFn) -> Estranged:
 def true_leaves(draw: st.DrawFn) -> list[Leaf]:
     """Draw a block as it was written: healthy, without holes.
 
-    Its chunks have different checksums, as xxh3_64 guarantees by folding the offset. Ozone's
-    crc32c does not: tests/unit/merkle/test_diff.py shows what that hides.
+    Its chunks have different checksums; xxh3_64 guarantees this by including the offset. Ozone's
+    crc32c does not: tests/unit/merkle/test_diff.py shows which differences that hides.
     """
     drawn: list[Leaf] = []
     for _ in range(draw(st.integers(0, 3))):
@@ -125,7 +125,7 @@ def spread(
     living = [index for index in range(len(builders)) if index not in tombstones]
     for index, checksum in tombstones.items():
         builders[index].add_tombstone(block_id, checksum)
-    # Who certainly has the whole of something; one that was deleted needs no such replica.
+    # The replica that certainly has the whole block; a deleted block needs none.
     keepers = {leaf.offset: draw(st.sampled_from(living)) for leaf in truth if living}
     keeper = draw(st.sampled_from(living)) if living else None
     for index in living:
@@ -140,7 +140,7 @@ def spread(
 
 
 def versions(leaf: Leaf) -> st.SearchStrategy[Leaf | None]:
-    """Return what may have become of a chunk: whole, lost, or unhealthy and perhaps cut short."""
+    """Return the possible states of a chunk: intact, lost, or unhealthy and perhaps cut short."""
     damaged = st.builds(
         leaf._replace,
         checksum=CHECKSUMS,

@@ -24,7 +24,7 @@ def chunk(
     checksum_type: ChecksumType = ChecksumType.CRC32C,
     window_bytes: int = WINDOW_BYTES,
 ) -> ChunkInfo:
-    """Return the chunk that a writer of `data` describes."""
+    """Return the chunk with the description that a writer of `data` makes."""
     checksums = window_checksums(checksum_type, window_bytes, data)
     return ChunkInfo(offset, len(data), checksum_type, window_bytes, checksums)
 
@@ -35,7 +35,7 @@ def block(
     checksum_type: ChecksumType = ChecksumType.CRC32C,
     metadata: tuple[tuple[str, str], ...] = (),
 ) -> BlockData:
-    """Return a block whose chunks are the pieces, one behind the other."""
+    """Return a block whose chunks are the pieces, without gaps."""
     chunks, offset = [], 0
     for piece in pieces:
         chunks.append(chunk(offset, piece, checksum_type))
@@ -73,7 +73,7 @@ def leaf_tree(
     algorithm: Algorithm = Algorithm.XXH3_64,
     generation: int = 0,
 ) -> Tree:
-    """Return a tree of blocks whose leaves are given, whatever data would have them."""
+    """Return a tree of blocks with the given leaves; no data is needed."""
     builder = TreeBuilder(algorithm)
     for block_id, leaves in sorted(blocks.items()):
         builder.add_block(block_id)

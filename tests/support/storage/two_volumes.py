@@ -1,4 +1,4 @@
-"""One datanode with volumes a and b, and the worker that empties them, without its loop."""
+"""One datanode with volumes a and b, and the worker that empties a volume, without its loop."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -31,12 +31,12 @@ BLOCKS = 3
 
 
 class Killed(BaseException):
-    """What a SIGKILL is to the code that it hits: nothing after it runs."""
+    """Raised in place of a SIGKILL: no code after it runs."""
 
 
 @dataclass
 class Host:
-    """One datanode with volumes a and b, and the worker that empties them."""
+    """One datanode with volumes a and b, and the worker that empties a volume."""
 
     path: Path
     executor: ThreadPoolExecutor
@@ -72,7 +72,7 @@ class Host:
         )
 
     def at(self, name: str) -> Path:
-        """Return where a volume is."""
+        """Return the path of a volume."""
         path = self.path / name
         path.mkdir(exist_ok=True)
         return path
@@ -87,7 +87,7 @@ class Host:
         self.open(*(names or ("a", "b")))
 
     def lose_index(self, name: str) -> None:
-        """Stop, lose the index of a volume, and start: what has a descriptor is loaded."""
+        """Stop, remove the index of a volume, and start. Replicas with a descriptor are loaded."""
         self.store.close()
         shutil.rmtree(self.at(name) / "hdds" / CLUSTER / "db")
         self.open("a", "b")
@@ -108,25 +108,25 @@ class Host:
             self.store.close_container(number, bcsid=0, force=True)
 
     def fill(self, count: int = 4) -> Mapping[str, list[int]]:
-        """Write containers, some on each volume; return where they are."""
+        """Write containers, some on each volume; return the volume of each."""
         for container_id in range(1, count + 1):
             self.write(container_id)
         return {name: self.on(name) for name in ("a", "b")}
 
     def on(self, name: str) -> list[int]:
-        """Return what a volume serves."""
+        """Return the containers that a volume serves."""
         volume_id = self.id_of(name)
         return [facts.container_id for facts in self.store.replicas(volume_id=volume_id)]
 
     def work(self, steps: int = 50) -> None:
-        """Let the worker work until it has nothing to do."""
+        """Run the worker until it has nothing to do."""
         for _ in range(steps):
             if self.moves.step() == Idle():
                 return
         raise AssertionError("it does not come to rest")
 
     def assert_whole(self, count: int = 4) -> None:
-        """Assert that every byte of every container can be read, and is what was written."""
+        """Assert that every byte of every container can be read and is unchanged."""
         for container_id in range(1, count + 1):
             for block_id in range(1, BLOCKS + 1):
                 expected = content(container_id, block_id)
@@ -143,7 +143,7 @@ def content(container_id: int, block_id: int) -> bytes:
 
 @contextmanager
 def filled(path: Path, count: int) -> Iterator[Host]:
-    """Yield a datanode with so many containers."""
+    """Yield a datanode with this many containers."""
     with ThreadPoolExecutor(8) as executor:
         made = Host(path, executor)
         made.fill(count)

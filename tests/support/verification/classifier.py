@@ -85,7 +85,8 @@ def chain(case: Case) -> tuple[str, str, bool]:
 
 
 def closable(case: Case) -> bool:
-    """Whether two of three origins are closed or UNHEALTHY, and no other replica has more."""
+    """Return True if two of three origins are closed or UNHEALTHY and no other replica has
+    more."""
     ended = {"QUASI_CLOSED", "CLOSED"}
     closed = [r for r in case.present if r.state in ended and not r.load_error]
     others = [r for r in case.present if r not in closed]
@@ -97,7 +98,7 @@ def closable(case: Case) -> bool:
 
 
 def in_stuck_set(case: Case) -> bool:
-    """Whether the per-origin rules apply."""
+    """Return True if the per-origin rules apply."""
     everyone = {case.origin(r) for r in case.present}
     writers = {case.origin(r) for r in case.present if r.state in {"QUASI_CLOSED", "OPEN"}}
     return (
@@ -109,7 +110,7 @@ def in_stuck_set(case: Case) -> bool:
 
 
 def empty(case: Case) -> bool:
-    """Whether nothing is left in the container."""
+    """Return True if nothing is left in the container."""
     here, state = case.present, case.box.state
     if state == "CLOSED" and not here:
         return case.box.key_count == 0
@@ -174,7 +175,7 @@ def ratis_count(case: Case, *, with_bad: bool) -> Count:
 
 
 def spare_unhealthy(case: Case) -> bool:
-    """Whether an UNHEALTHY replica shares its origin with another safe replica."""
+    """Return True if an UNHEALTHY replica shares its origin with another safe replica."""
     safe = [r for r in case.present if case.up(r) and case.op(r) == "S"]
     origins = Counter(case.origin(r) for r in safe)
     return any(r.state == "UNHEALTHY" and origins[case.origin(r)] > 1 for r in safe)
@@ -247,7 +248,7 @@ def _ratis_healthy(
 
 
 def misplaced(case: Case, racks: Sequence[str]) -> bool:
-    """Whether the placement policy is not satisfied."""
+    """Return True if the placement policy is not satisfied."""
     is_ec = case.box.replication_type == "EC"
     required = min(case.rack_count, case.width if is_ec else 2)
     if case.width == 1 or required <= 1:

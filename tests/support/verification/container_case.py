@@ -44,7 +44,7 @@ class Case:
         return node.health == "DEAD" and node.op_state != "IN_MAINTENANCE"
 
     def going(self, r: ReplicaRow) -> bool:
-        """Whether a pending delete is about to remove it."""
+        """Return True if a pending delete is about to remove it."""
         return r.datanode_id in {o.datanode_id for o in self.deletes}
 
     def up(self, r: ReplicaRow) -> bool:

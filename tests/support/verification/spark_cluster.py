@@ -202,7 +202,7 @@ def kill_tree(pid: int) -> list[int]:
 
 
 def is_python_worker(pid: int) -> bool:
-    """Whether a process runs a task's Python."""
+    """Return True if a process runs a task's Python."""
     with suppress(OSError):
         return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False

@@ -1,11 +1,11 @@
-"""Find, and try, the tests that hold the fields of the wire contract.
+"""Finds, and tries, the tests that depend on the fields of the wire contract.
 
     python -m tests.support.wire.holders find SEEN              fill the gaps of the table
-    python -m tests.support.wire.holders try [SIDE:FIELD...]    lose each field: is its test red?
+    python -m tests.support.wire.holders try [SIDE:FIELD...]    remove each field: is its test red?
 
-`holders.tsv` names for each field a test that fails when the product does not send it, and one that
-fails when the product does not receive it. SEEN is what `recording` wrote while tests ran: it says
-which tests are worth a trial, and the quick ones are tried first.
+`holders.tsv` names two tests for each field: one that fails if the product does not send the field,
+and one that fails if the product does not receive it. SEEN is the output of `recording`. It shows
+which tests carry a field and are worth a trial; the quick ones are tried first.
 """
 
 import os
@@ -29,7 +29,7 @@ TRIAL_S: Final = 10.0
 
 
 def table() -> dict[str, str]:
-    """Return the test that holds each field, by side and field."""
+    """Return the test that depends on each field, by side and field."""
     held = {}
     for line in TABLE.read_text().splitlines() if TABLE.exists() else ():
         name, sent, read = line.split("\t")
@@ -50,8 +50,8 @@ def sides(names: Iterable[str]) -> Iterator[str]:
 
 
 def tried(trials: Iterable[tuple[str, str]]) -> dict[str, bool]:
-    """Lose each field while its test runs; return whether that was red, of those that could be
-    tried."""
+    """Remove each field while its test runs; return whether the test was red. Fields that could not
+    be tried are left out."""
     groups = [list(group) for _, group in groupby(sorted(trials, key=_file), key=_file)]
     groups.sort(key=len, reverse=True)
     with ThreadPoolExecutor(PROCESSES) as pool:
@@ -63,7 +63,7 @@ def _file(trial: tuple[str, str]) -> str:
 
 
 def _tried(trials: Sequence[tuple[str, str]]) -> list[tuple[str, bool]]:
-    """Try fields in the tests of one file, in a process of its own."""
+    """Try fields in the tests of one file, in a separate process."""
     words = ["-q", "-p", "tests.support.wire.trying", "-p", "no:cacheprovider"]
     with tempfile.TemporaryDirectory() as made:
         lost, asked, done = (Path(made, name) for name in ("lost", "asked", "done"))
@@ -101,7 +101,8 @@ def candidates(seen: Path) -> dict[str, list[str]]:
 
 
 def find(seen: Path) -> None:
-    """Try the tests that carry what nobody holds yet, a round for each of the first of them."""
+    """For each field without a test, try the tests that carry it: first the first candidate of each
+    field, then the second, and so on."""
     carrying = candidates(seen)
     held = {key: test for key, test in table().items() if test}
     for place in range(ROUNDS):

@@ -1,13 +1,15 @@
-"""Lose one field of one message on the wire, in every process of a test: a test that holds the
-field fails.
+"""Removes one field of one message on the wire, in every process of a test. A test that depends on
+the field then fails.
 
     sent:suture.v1.DeleteCommand.witnesses      the product does not send it
     read:suture.v1.DeleteCommand.witnesses      the product does not receive it
 
-One such line is in the file that SUTURE_LOST_FIELD names; it may change while the programs run.
-Only what the product itself sends, or receives, is changed: a test that plays the other side sends
-and receives the field as before. With SUTURE_SEEN_FIELDS=FILE nothing is lost; fields that passed
-with a value are added to FILE instead, each with the test that ran.
+SUTURE_LOST_FIELD names a file with one such line. The line may change while the programs run. Only
+messages that the product itself sends or receives are changed. If a test acts as the other side,
+its messages are complete.
+
+With SUTURE_SEEN_FIELDS=FILE no field is removed. Fields that have a value are added to FILE
+instead, each with the name of the running test.
 """
 
 import functools
@@ -54,12 +56,12 @@ Convert = Callable[[bytes], bytes]
 
 
 def now(seen: Path) -> Path:
-    """Return the file that names the test that runs."""
+    """Return the path of the file that names the running test."""
     return seen.with_name(f"{seen.name}.now")
 
 
 def times(seen: Path) -> Path:
-    """Return the file with how long each test took."""
+    """Return the path of the file with the duration of each test."""
     return seen.with_name(f"{seen.name}.times")
 
 
@@ -77,7 +79,7 @@ def all_fields() -> list[str]:
 
 
 def install() -> None:
-    """Change gRPC in this process, if the environment says so."""
+    """Change gRPC in this process, if the environment variables request it."""
     lost, seen = os.environ.get(LOST), os.environ.get(SEEN)
     if not lost and not seen:
         return
@@ -122,7 +124,8 @@ def _change_channel(call: str, convert: Callable[[str, Any], Convert]) -> None:
 
 
 class Chosen:
-    """A method of a channel: with the field for a caller in a test, without it for the product."""
+    """A method of a channel: with the field if a test calls it, without the field if the product
+    does."""
 
     def __init__(self, as_it_is: Any, ours: Any) -> None:
         self._as_it_is, self._ours = as_it_is, ours
@@ -187,7 +190,8 @@ def _then(first: Any, second: Any) -> Any:
 
 
 def _is_called_by_product() -> bool:
-    """Whether the nearest caller in this repository that is not a carrier is no test."""
+    """Return True if the product made the call: the nearest caller in this repository that is not a
+    carrier is no test."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -198,13 +202,13 @@ def _is_called_by_product() -> bool:
 
 
 class Loser:
-    """Takes a field out of each message that goes its way."""
+    """Removes a field from each message that passes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def take(self, way: str, kind: Any, data: bytes) -> bytes:
-        """Return the message without the field that is to be lost now."""
+        """Return the message without the field to remove."""
         side, _, name = self._path.read_text().partition(":")
         if side != way or not _may_have(kind, name.rpartition(".")[0]):
             return data
@@ -215,7 +219,7 @@ class Loser:
 
 @functools.cache
 def _may_have(kind: Any, name: str) -> bool:
-    """Whether a message of this kind may have one of that name within."""
+    """Return True if a message of this type may contain a message of that name."""
     pending, known = [kind], set()
     while pending:
         each = pending.pop()
@@ -241,13 +245,13 @@ def _messages(field: Any, value: Any) -> Iterable[Any]:
 
 
 class Recorder:
-    """Adds each field that has a value to a file, once for each test and process."""
+    """Adds each field that has a value to a file, once per test and process."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._test, self._known = path, "", set[tuple[str, str]]()
 
     def take(self, way: str, kind: Any, data: bytes) -> bytes:
-        """Record what a message has; return it as it was."""
+        """Record the fields of a message that have a value; return the message unchanged."""
         found = set[tuple[str, str]]()
         self._walk(way, GetMessageClass(kind).FromString(bytes(data)), found)
         test = now(self._path).read_text()

@@ -1,8 +1,9 @@
-"""A plugin of pytest that records which fields each test has on the wire, and how long it takes.
+"""A plugin of pytest that records the fields that each test has on the wire, and its duration.
 
     SUTURE_SEEN_FIELDS=FILE pytest -p tests.support.wire.recording ...
 
-In one process. Next to FILE are FILE.now, the test that runs, and FILE.times.
+Run pytest in one process. FILE.now contains the name of the running test, and FILE.times the
+durations.
 """
 
 import os
@@ -16,13 +17,13 @@ SEEN = Path(os.environ[lost_field.SEEN])
 
 
 def pytest_configure() -> None:
-    """See what passes, in this process and in those that it starts."""
+    """Record the fields that pass, in this process and its children."""
     lost_field.install()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Say which test runs now."""
+    """Write the name of the running test."""
     lost_field.now(SEEN).write_text(item.nodeid)
 
 

@@ -1,11 +1,11 @@
-"""A plugin of pytest that runs each test once for each field that is lost meanwhile.
+"""A plugin of pytest that runs each test once for each field, with that field removed.
 
     SUTURE_ASKED_TRIALS=FILE    a line for each trial: side:field, a tab, the test
-    SUTURE_DONE_TRIALS=FILE     where the same lines go, each with "red" or "green"
+    SUTURE_DONE_TRIALS=FILE     output: the same lines, each with "red" or "green"
 
-Fixtures of a module or the session live on from one run to the next, which is what makes hundreds
-of trials bearable. A test that is red without a loss, before or afterwards, holds nothing, and one
-that did not end in its time says nothing.
+Fixtures of a module or the session are kept from one run to the next; otherwise hundreds of trials
+would take too long. If a test is red with all fields, before or after the trial, the trial proves
+nothing. If it does not end in time, the trial has no result.
 """
 
 import os
@@ -28,7 +28,7 @@ NOTHING: Final = "none"
 
 
 class Trials:
-    """What is to be tried, by test."""
+    """The fields to try, by test."""
 
     def __init__(self) -> None:
         self._lost = Path(os.environ[LOST])
@@ -39,7 +39,7 @@ class Trials:
             self._of[test].append(key)
 
     def pytest_runtest_protocol(self, item: pytest.Function, nextitem: Any) -> bool:
-        """Try each field; then end what `item` has set up."""
+        """Try each field; then tear down the fixtures of `item`."""
         trials = self._of[item.nodeid]
         results = [(key, self._is_red(item, key)) for key in (NOTHING, *trials, NOTHING)]
         if not (results[0][1] or results[-1][1]):
@@ -62,7 +62,7 @@ class Trials:
 
     @contextmanager
     def _deadline(self) -> Iterator[list[str]]:
-        """Interrupt what takes too long; yield what says so afterwards."""
+        """Interrupt a run that takes too long; yield a list that then has an entry."""
         late: list[str] = []
 
         def end(*_: object) -> None:
