@@ -64,7 +64,7 @@ FIRST: Final = (
     "tests/integration",
     "tests/property",
 )
-"""Scopes, and the folders of scopes, in the order in which they start; what is left comes last."""
+"""Scopes, and folders of scopes, in the order in which they start; all others start later."""
 
 
 def scope_of(nodeid: str) -> str:

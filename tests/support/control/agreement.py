@@ -41,9 +41,11 @@ class Agreement:
     """The result of many comparisons."""
 
     compared: int = 0
-    """Container-ticks: containers of which the control plane said a state, at one moment each."""
+    """Number of compared states: one per container and moment for which the control plane had a
+    state."""
     unsaid: int = 0
-    """Those of which it said none: something about them changed since it looked."""
+    """Number of containers and moments without a state, because a fact changed since the last
+    check."""
     states: Counter[str] = field(default_factory=Counter)
     differences: list[str] = field(default_factory=list)
 

@@ -31,7 +31,7 @@ class Cluster:
     held: dict[str, Replica] = field(default_factory=dict)
     ended: list[CommandOutcome] = field(default_factory=list)
     witnesses: dict[str, set[str]] = field(default_factory=dict)
-    """Whom the deletes name that left, by the datanode that deletes."""
+    """The witnesses that the sent deletes name, by the datanode that deletes."""
 
     def pass_time(self, seconds: int) -> None:
         """Let time pass second by second. All nodes send heartbeats and carry out their

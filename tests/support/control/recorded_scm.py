@@ -109,18 +109,18 @@ class RecordedScm:
     leads: bool = True
     lets_in: bool = True
     hang_up_after: int = -1
-    """Each connection ends after so many answers; -1: none does."""
+    """Number of answers after which each connection ends; -1 = never."""
     held_back: int = 1
-    """So many calls are read before they are answered, the last first."""
+    """Number of calls that are read before they are answered, the last one first."""
     silent_after: int = -1
-    """So many calls are answered, the others never; -1: all are."""
+    """Number of calls that are answered; later calls get no answer. -1 = all are answered."""
     raw: bytes = b""
-    """Said instead of anything else, whatever is asked."""
+    """Bytes that are sent instead of any answer."""
     calls: list[bytes] = field(default_factory=list)
     users: list[str] = field(default_factory=list)
     most_under_way: int = 0
     address: str = field(init=False)
-    """Where it listens."""
+    """The address of the server."""
     _listener: socket.socket = field(init=False)
     _threads: list[threading.Thread] = field(default_factory=list)
     _sockets: list[socket.socket] = field(default_factory=list)

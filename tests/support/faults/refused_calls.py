@@ -19,7 +19,7 @@ _RETURN: Final = 0x06
 _INSTRUCTION: Final = struct.Struct("HBBI")
 
 SETPRIORITY: Final = {"x86_64": (0xC000003E, 141), "aarch64": (0xC00000B7, 140)}
-"""By machine: the architecture, and the number of setpriority(2), which nice(3) calls."""
+"""By machine: the architecture number, and the number of setpriority(2), which nice(3) calls."""
 
 
 class _Program(ctypes.Structure):

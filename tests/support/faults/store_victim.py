@@ -359,7 +359,7 @@ COMMANDS: Final = (
     *("arrive", "arrive_packed", "delete_container", "delete_blocks", "delete_packed"),
     *("transactions", "close"),
 )
-"""Those that are what a command makes a datanode do: import, delete, deleteBlocks, close."""
+"""Scenarios of a datanode's commands: import, delete, deleteBlocks, close."""
 
 
 @contextmanager

@@ -22,17 +22,17 @@ LISTED: Final = {
     "iostat -x 5 3": "another package's, of the disks of a host",
     "ozone admin container reconcile ID": "Ozone's own program: make interop",
 }
-"""What is not typed here, and why."""
+"""Commands that are not run in the tests, and the reason."""
 
 PACKAGERS: Final = {
     *("make", "dpkg", "apt-get", "rpm", "dnf", "podman", "docker", "pip", "pipx"),
     *("/opt/suture/venv/bin/python", "/opt/suture/make-environment", "podman-compose"),
 }
-"""What the chapters about installing type, and what is in a package or image: the tests and tools
-of these do it."""
+"""Commands of the chapters about installing, and commands that only exist in a package or image.
+The tests and tools of packaging run them."""
 
 INSTALLING: Final = {"Install", "In containers"}
-"""The chapters in which that is typed."""
+"""The chapters with these commands."""
 
 REFUSED: Final = {
     (
@@ -40,7 +40,8 @@ REFUSED: Final = {
         "suture scm delete NUMBER --datanode ID --dry-run",
     ): "NOT_ENOUGH_REPLICAS"
 }
-"""What is refused here, as the chapter says it is: the code of three hosts has one parity shard."""
+"""Commands that are refused in this cluster, as the chapter says: the erasure code of three hosts
+has one parity shard."""
 
 
 class Reader:

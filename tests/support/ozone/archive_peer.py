@@ -24,11 +24,11 @@ class ArchivePeer:
     answers: bool = True
     spoil: Callable[[list[Any]], list[Any]] = lambda parts: parts
     parts: list[Any] = field(default_factory=list)
-    """Of all that was sent to it."""
+    """The parts of all uploads."""
     wishes: list[Any] = field(default_factory=list)
     ended: int = 0
-    """How many streams that were sent have ended: all was sent, or cancelled. Which of the two is
-    not known here for certain; `http2_tap` knows."""
+    """Number of uploads that have ended, completely or cancelled. This server cannot distinguish
+    the two with certainty; `http2_tap` can."""
     port: int = 0
     _released: threading.Event = field(default_factory=threading.Event)
 

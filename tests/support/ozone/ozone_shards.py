@@ -29,7 +29,7 @@ CELL_BYTES = 1024**2
 GROUPS = {3: (20, 2 * CELL_BYTES + 12_345), 4: (21, 100)}
 """The client's seed and the length of the group in each erasure-coded container of the set."""
 MADE = 7
-"""The container of shards that are made."""
+"""Id of the container with generated shards."""
 WINDOW_BYTES = 1024
 NAMES = {number: name for name, number in COMMANDS.items()}
 OF_BLOCK = {"getBlock": "getBlock", "readChunk": "readChunk"}
@@ -146,7 +146,7 @@ class ShardDatanode(OzoneDatanode):
     uuid: str = ""
     index: int = 0
     full: bool = False
-    """Whether it has no room for what is written."""
+    """Whether there is no space for writes."""
 
     def told(self) -> list[str]:
         """Return Ozone's names of the commands that it was sent, in order."""

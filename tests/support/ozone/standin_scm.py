@@ -58,8 +58,8 @@ CLASSES = dict(
         for message in POOL.FindFileByName(name).message_types_by_name.values()
     )
 )
-"""All of them, made now and kept: those that protobuf makes when they are needed first may be
-collected again, and made anew, while another thread reads a message of theirs."""
+"""All message classes, created now and kept. Classes that protobuf creates on demand may be
+garbage-collected and created again while another thread reads a message."""
 
 
 def ozone(name: str) -> Any:
@@ -91,19 +91,19 @@ class StandInScm:
 
     cluster_id: str = CLUSTER_ID
     term: int | None = 1
-    """Of the leader; None: it follows, and says nothing of a term."""
+    """Term of the leader; None = this manager is a follower and reports no term."""
     lets_in: bool = True
     knows_all: bool = False
-    """Whether who did not register is known all the same."""
+    """Whether datanodes that did not register count as known."""
     spoil: Callable[[bytes], bytes] | None = None
-    """What becomes of each answer, its length included, on the way; the connection ends then."""
+    """Changes the bytes of each answer, with its length prefix; the connection then ends."""
     registers: list[Any] = field(default_factory=list)
     beats: list[Any] = field(default_factory=list)
     commands: deque[Any] = field(default_factory=deque)
-    """What the next heartbeat is answered with."""
+    """Commands for the answer to the next heartbeat."""
     known: set[str] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
-    """What a real one would not have understood."""
+    """Messages that a real manager would not have understood."""
     address: str = field(init=False)
     _listener: socket.socket = field(init=False)
     _threads: list[threading.Thread] = field(default_factory=list)

@@ -448,8 +448,8 @@ _REMEDIES: Final = {
     "MISSING": ("mark-lost",),
     "UNDER OR OVER_REPLICATED": ("reconcile",),
 }
-"""The commands that docs/operations names for containers that do not come right by themselves,
-in the order in which they are tried; for every other trouble there is none."""
+"""The commands that docs/operations names for containers that do not heal by themselves, in the
+order in which they are tried. For every other problem there is none."""
 _REMEDY_ROUNDS: Final = 5
 
 

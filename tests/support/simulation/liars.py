@@ -52,7 +52,7 @@ NODES_MAX: Final = 4
 HURTS: Final = ("flip", "lost file", "lost row", "flip and lost row")
 
 Said = tuple[bytes, ...]
-"""The chunks of a block, as one replica's row has them."""
+"""The chunks of a block, as the row of one replica has them."""
 
 
 @dataclass(slots=True)

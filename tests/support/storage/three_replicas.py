@@ -56,7 +56,7 @@ WAYS: Final = {
     8: delete_block_file,
     9: delete_metadata_row,
 }
-"""Block id -> what is done to it; the others stay whole."""
+"""Block id -> its damage; the other blocks are intact."""
 
 
 def content(block_id: int, index: int, length_bytes: int) -> bytes:

@@ -29,16 +29,16 @@ CONTAINERS: Final = 24_000
 REPLICAS: Final = 3
 RACKS_MAX: Final = 2
 VOLUMES_MIN: Final = 3
-"""Of which one volume may be bad without the node being so."""
+"""Minimum number of volumes of a node of which a single one may be a culprit."""
 
 EC_SHARE: Final = 0.15
 UNSCANNED_SHARE: Final = 0.1
 SILENT_SHARE: Final = 0.05
 OLD_EVERY: Final = 16
 TRIES: Final = 1_000
-"""Draws of culprits; most volumes hold too little to be one."""
+"""Number of draws of culprits; most volumes have too few replicas to be one."""
 LOST_MIN: Final = 15
-"""Votes that a culprit loses beyond what everybody does, on the average of all draws."""
+"""Votes that a culprit loses in addition to the general rate, on average over all draws."""
 
 Named = frozenset[tuple[str, str]]
 
@@ -70,7 +70,7 @@ class Cluster:
     damaged: Floats
     guilty: set[tuple[str, str]] = field(default_factory=set)
     bug: tuple[int, float] = (-1, 0.0)
-    """A version that writes another tree of some containers, and of how many."""
+    """A version that writes a different tree, and the share of containers for which it does so."""
     silent: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     """Nodes that do not answer."""
     units: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))

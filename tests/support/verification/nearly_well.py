@@ -18,7 +18,7 @@ from tests.support.verification.snapshots import (
 NODE_COUNT: Final = 80
 ODD_NODES: Final = 8
 UNTOUCHED: Final = 0.3
-"""Share of the containers of which nothing is changed."""
+"""Share of the containers in which no fact is changed."""
 
 OF_CONTAINER: Final[dict[str, tuple[Any, ...]]] = {
     "replication_type": ("RATIS", "EC", "STAND_ALONE"),

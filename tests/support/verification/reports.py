@@ -32,7 +32,7 @@ class Held:
     used_bytes: int = 1000
     finding_count: int = 0
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Columns in which the control plane believes something else."""
+    """Columns for which the control plane has other values."""
 
     def message(self) -> pb.ReplicaReport:
         """Return the replica as its datanode reports it."""

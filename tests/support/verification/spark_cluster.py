@@ -61,7 +61,7 @@ class SparkCluster:
 
     directory: Path
     python: Path
-    """That of the workers."""
+    """The Python of the workers."""
     port: int
     page_port: int
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)

@@ -21,7 +21,7 @@ TABLE: Final = Path(__file__).parents[2] / "golden" / "health" / "vectors.txt"
 COLUMNS: Final = 12
 NEVER: Final = "never"
 UNKNOWN: Final = "UNKNOWN"
-"""In place of a container: nobody knows it, there are only replicas."""
+"""Stands for a container that the control plane does not know; there are only replicas."""
 
 Own = tuple[tuple[str, int], ...]
 """Rules that a vector sets, by name."""
@@ -52,9 +52,11 @@ class Vector:
     own_rules: Own
     told: Told
     need: tuple[int, int] | None
-    """Replicas that lack, and after what is pending; None where the vector does not say."""
+    """Missing replicas, now and after the pending commands; None if the vector does not define
+    them."""
     becomes: str
-    """State into which a control plane brings the container before it looks; empty: it stays."""
+    """State into which a control plane brings the container before it checks it; empty =
+    unchanged."""
     is_live: bool
     """Whether a control plane can have such a container at all."""
 

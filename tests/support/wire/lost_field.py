@@ -50,7 +50,7 @@ CARRIERS: Final = tuple(
         "tests/support/wire/",
     )
 )
-"""Code of this repository that passes messages on: its caller made them."""
+"""Modules that only pass messages on; the caller of such a module made the message."""
 
 Convert = Callable[[bytes], bytes]
 
