@@ -35,7 +35,7 @@ class ContainerEvent(StrEnum):
     NONE_WRITABLE = "NONE_WRITABLE"  # no replica is open any more, and none is known to be complete
     CLOSED_COMPLETE = "CLOSED_COMPLETE"  # a replica is CLOSED with all commits
     GIVEN_UP = (
-        "GIVEN_UP"  # commits that no closed replica has are given up (`scm.containers.close_rules`)
+        "GIVEN_UP"  # commits that no closed replica has are lost (`scm.containers.close_rules`)
     )
     NEVER_WRITTEN = "NEVER_WRITTEN"  # no datanode ever had a replica, and nothing was committed
     REPLICA_SEEN = "REPLICA_SEEN"  # a replica of a container that was believed never written

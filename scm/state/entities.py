@@ -225,7 +225,7 @@ class Container:
     client_id: str = ""
     is_sealed: bool = False
     allocated_bytes: int = 0
-    allocated_bcsid: int = 0  # bcsid of the newest promised block; also their count
+    allocated_bcsid: int = 0  # bcsid of the newest allocated block; also their count
     committed_bytes: int = 0
     committed_count: int = 0
     close_reason: str = ""

@@ -42,7 +42,7 @@ def render(environment: jinja2.Environment, name: str, facts: Mapping[str, objec
 
 
 def escaped(value: object) -> str:
-    """Return a value as the text of a page; what is HTML already stays."""
+    """Return a value as escaped text of a page; HTML markup is returned unchanged."""
     return value if isinstance(value, Markup) else printable(str(value))
 
 

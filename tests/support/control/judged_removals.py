@@ -1,4 +1,4 @@
-"""What may be removed of a case's container, as `health.removal` answers it."""
+"""The answers of `health.removal` for a case: which replicas of a container may be removed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

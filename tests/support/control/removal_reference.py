@@ -1,7 +1,7 @@
-"""What may be removed of a container: the reference of `health.removal`, in plain Python.
+"""The reference of `health.removal`, in plain Python: which replicas of a container may be removed.
 
 It decides about one container at a time and shares no code with the judge, so a mistake in one of
-the two shows as a difference.
+the two implementations shows as a difference.
 """
 
 import zlib
@@ -26,16 +26,16 @@ def movable(case: JudgedContainer) -> set[str]:
 def good_replicas(case: JudgedContainer) -> list[JudgedReplica]:
     """Return the replicas that are known to be whole, equal and permanent.
 
-    That is: CLOSED with all commits and no findings, on an answering node in service that has
-    confirmed it, not being deleted, and with a tree equal to the others'. If any two of them
-    differ, return an empty list, because it is unknown which one is right.
+    Such a replica is CLOSED, with all commits and no findings. It is on an answering node in
+    service that has confirmed it, and no delete of it is pending. Its tree equals those of the
+    others. If any two trees differ, return an empty list, because it is unknown which one is right.
     """
     whole = [p for p in case.placed if is_whole(case, p)]
     return whole if all(is_equal(whole[0], p) for p in whole) else []
 
 
 def is_whole(case: JudgedContainer, p: JudgedReplica) -> bool:
-    """Return True if a replica has all commits, is confirmed, and is on a node that stays."""
+    """Return True if a replica has all commits, is confirmed, and its node is not leaving."""
     return (
         p.is_staying
         and p.datanode_id not in case.deletes
@@ -54,9 +54,8 @@ def is_equal(one: JudgedReplica, other: JudgedReplica) -> bool:
 
 
 def is_sound(case: JudgedContainer, p: JudgedReplica) -> bool:
-    """Return True if a replica reports all data that its origin's writes left in a quasi-closed
-    container, on a node that stays.
-    """
+    """Return True if a replica reports all data that the writes of its origin left in a
+    quasi-closed container, and its node is not leaving."""
     return (
         p.is_staying
         and p.datanode_id not in case.excluded
@@ -79,15 +78,15 @@ def is_kept_by_origin(case: JudgedContainer, bad: JudgedReplica) -> bool:
 
 
 def origin_of(p: JudgedReplica) -> str:
-    """Return the datanode that took a replica's writes."""
+    """Return the datanode to which a replica's writer wrote."""
     return p.replica.origin_datanode_id or p.datanode_id
 
 
 def has_more(p: JudgedReplica, others: Collection[JudgedReplica]) -> bool:
-    """Return True if a replica has commits that none of the others has.
+    """Return True if a replica has commits that no other replica has.
 
-    Its container was closed without them, because the replica was absent or is damaged. They may be
-    the only copy of a client's data, so only an operator gives them up.
+    Its container was closed without these commits, because the replica was absent or is damaged.
+    They may be the only copy of a client's data, so only an operator may abandon them.
     """
     return p.replica.bcsid > max((other.replica.bcsid for other in others), default=0)
 
@@ -98,12 +97,12 @@ def stable_order(replica: Replica) -> int:
 
 
 def unblock_victim(case: JudgedContainer) -> JudgedReplica | None:
-    """Return the unhealthy replica to remove because no node has room for a copy beside it.
+    """Return the unhealthy replica to remove because no node has room for another copy.
 
-    At least two replicas stay, one of them whole (in a quasi-closed container one of the same
-    origin). Nothing may be pending, and a replica that is excluded or that a repair may heal is
-    kept. Among several, choose the one with the fewest commits, then the fewest blocks: the whole
-    data in another may exist only once more.
+    At least two replicas must remain, one of them whole (in a quasi-closed container one of the
+    same origin). No command may be pending. A replica that is excluded, or that a repair may heal,
+    is kept. Of several, choose the one with the fewest commits, then the fewest blocks, because the
+    data of a fuller one may exist only once more.
     """
     here = present(case.placed)
     matching = [p for p in here if not is_bad(case.container, p.replica)]
