@@ -36,7 +36,8 @@ For programs that read the output of `--json`. Generated from `tools/json_docume
 Each command prints one JSON object, whose first key is `"schema": 1`. The number is raised when a
 key is removed, or changes its name, type, unit or meaning. New keys do not raise it, so a reader
 must ignore unknown keys. A failed command prints an `error` instead, with the keys of
-[ErrorFacts](#errorfacts).
+[ErrorFacts](#errorfacts). `ls` and `scm containers` print their lists page by page. If a page after
+the first cannot be fetched, `error` follows the list.
 
 - Keys that end in `_ms` are milliseconds. Those that end in `_at_ms`, and `since_ms`, are
   milliseconds since 1970 in UTC.

@@ -122,7 +122,7 @@ class BlockDeletion(ControlComponent):
             turn = slice(start, start + DELETES_PER_TURN)
             with self.access.change() as change:
                 if not is_wanted():
-                    told = f"the caller has gone: {start} of {len(names)} keys were looked at"
+                    told = f"the caller disconnected: {start} of {len(names)} keys were checked"
                     raise UnavailableError(Code.CANCELLED, told)
                 deletions += self._delete_some(change, names[turn], worlds[turn], dry_run=dry_run)
         return deletions

@@ -8,6 +8,7 @@ For people, the first page is a table, and the rows of further pages follow in i
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import typer
@@ -46,14 +47,17 @@ def print_row_pages(columns: Sequence[str], pages: Iterable[Sequence[Row]]) -> N
 def print_json_pages(name: str, pages: Iterable[Iterable[Any]]) -> None:
     """Print `{"schema": 1, NAME: [...]}`, in the form of `print_json`.
 
-    If a page cannot be fetched, the document ends with the key `error`, and the command exits with
-    the exit code of that error.
+    Raise SutureError if the first page cannot be fetched; nothing is printed then. If a later page
+    cannot be fetched, the document ends with the key `error`, and the command exits with the exit
+    code of that error.
     """
+    rest = iter(pages)
+    first = list(next(rest, ()))
     sys.stdout.write(f'{{\n  "schema": {JSON_SCHEMA},\n  {json.dumps(name)}: [')
     comma, end = "", "]\n}\n"
     code = None
     try:
-        for page in pages:
+        for page in chain([first], rest):
             for item in page:
                 lines = json.dumps(item, indent=2, sort_keys=True).replace("\n", "\n    ")
                 sys.stdout.write(f"{comma}\n    {lines}")

@@ -268,7 +268,7 @@ class TestRefusals:
         new.take(block, memoryview(data), is_whole=False)
         assert 1 == len(left_beside(opened))
 
-        with pytest.raises(RefusedError, match="before block 1 is whole"):
+        with pytest.raises(RefusedError, match="before block 1 is complete"):
             new.take(block_of(2)[0], memoryview(b""), is_whole=True)
         new.discard()
 

@@ -52,20 +52,30 @@ def test_first_page_is_printed_before_the_second_is_fetched(capsys: Capture) -> 
         (RefusedError(Code.SAFE_MODE, "no"), ExitCode.FAILED),
     ],
 )
-@pytest.mark.parametrize("count", [0, 2])
 def test_json_of_a_list_that_breaks_off_ends_with_the_error(
-    error: SutureError, code: ExitCode, count: int, capsys: Capture
+    error: SutureError, code: ExitCode, capsys: Capture
 ) -> None:
     def pages() -> Iterator[list[int]]:
-        yield list(range(count))
+        yield [0, 1]
         raise error
 
     with pytest.raises(typer.Exit) as ended:
         print_json_pages("keys", pages())
 
     document = json.loads(capsys.readouterr().out)
-    assert (code, list(range(count))) == (ended.value.exit_code, document["keys"])
+    assert (code, [0, 1]) == (ended.value.exit_code, document["keys"])
     assert (1, error.code.value) == (document["schema"], document["error"]["code"])
+
+
+def test_json_of_a_list_without_a_first_page_is_not_begun(capsys: Capture) -> None:
+    def pages() -> Iterator[list[int]]:
+        raise UnavailableError(Code.UNAVAILABLE, "gone")
+        yield []
+
+    with pytest.raises(UnavailableError, match="gone"):
+        print_json_pages("keys", pages())
+
+    assert capsys.readouterr().out == ""
 
 
 def test_rows_of_one_page_are_the_table_of_short_lists(capsys: Capture) -> None:
