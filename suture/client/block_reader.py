@@ -139,8 +139,8 @@ class ReplicaBlockReader:
         reasons = "; ".join(f"{who}: {why}" for who, why in said.items())
         raise UnavailableError(
             Code.UNAVAILABLE,
-            f"cannot read {self.key}: no replica of container {self.container_id} has block "
-            f"{self.block_id}, chunk at offset {at}: {reasons or 'no replica is known'}",
+            f"cannot read {self.key}: no good copy of block {self.block_id} of container "
+            f"{self.container_id}, chunk at offset {at}: {reasons or 'no replica is known'}",
             hint=f"suture explain {self.container_id} shows the state of each replica",
             container_id=self.container_id,
             block_id=self.block_id,

@@ -107,7 +107,9 @@ def test_chunks_healthy_on_any_replica_are_read(
     assert b"".join(chunks[: lost[0]] if lost else chunks) == read
     assert bool(lost) == (error is not None)
     if error is not None:
-        assert f"block {BLOCK} of container {CONTAINER} for a/key" in str(error)
+        assert f"cannot read a/key: no good copy of block {BLOCK} of container {CONTAINER}" in str(
+            error
+        )
         assert f"chunk at offset {len(read)}" in str(error)
         for number, faults in enumerate(damage):
             assert f"dn{number}: {FAULTS[faults[lost[0]]]}" in str(error)
