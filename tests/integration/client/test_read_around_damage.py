@@ -149,7 +149,7 @@ def test_unreadable_chunk_error_names_block_key_offset_and_causes(three: list[Da
 
     said = str(caught.value)
     assert (
-        f"no replica of container {CONTAINER} has block {BLOCK}, chunk at offset {CHUNK_BYTES}"
+        f"no good copy of block {BLOCK} of container {CONTAINER}, chunk at offset {CHUNK_BYTES}"
         in said
     )
     assert "dn1: chunk at 100000: the data does not match the checksums" in said
