@@ -76,7 +76,7 @@ def test_a_file_whose_key_is_too_long_is_named(refused: Any, tmp_path: Path) -> 
 
 def test_an_empty_path_is_refused(refused: Any) -> None:
     """The empty path is an unset variable of the shell, and not the current directory."""
-    assert "invalid path ''" == refused("put", "")
+    assert "invalid path '': expected a file or a directory" == refused("put", "")
 
 
 @pytest.mark.parametrize("path", ["..", ".", "../../here/sub", "../sub/../../here"])

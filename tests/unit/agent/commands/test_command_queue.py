@@ -260,7 +260,7 @@ class TestLimits:
 
     def test_a_task_without_weight_is_refused(self) -> None:
         """A task without weight would never count towards the limit of running tasks."""
-        with pytest.raises(ValueError, match="weigh 0"):
+        with pytest.raises(ValueError, match="invalid task weight 0"):
             reconcile(1, weight=0)
 
     def test_a_thousand_tasks_wait_unless_limits_say_otherwise(self) -> None:
