@@ -81,7 +81,7 @@ class RecoveredPut:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryCall:
-    """One portion of the findings of a recovery. `is_end` marks the last portion."""
+    """A portion of the findings of a recovery. `is_end` marks the last portion."""
 
     looked: Sequence[InspectedContainer]
     keys: Sequence[Key]

@@ -20,7 +20,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class Writability:
-    """Whether the state can be written. Callers hold the control plane's lock; `trouble` may be
+    """The writability of the state. Callers hold the control plane's lock; `trouble` may be
     read without it."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tools.simulation.events import WHOLE, Event, Kind
 from tools.simulation.schedule import SWARM_FROM, drawn, has_drops, is_led, shape_of
+from tools.simulation.whole_cluster.events import AWAY, SEEDS_ROUND
 
 SEEDS = range(SWARM_FROM, SWARM_FROM + 400)
 ORDEALS = {Kind.ROT}  # drawn beside the faults of a shape, with the repair of what they damage
@@ -24,7 +25,9 @@ def test_a_swarm_leaves_kinds_of_faults_out_and_misses_none() -> None:
         faults = set(shape_of(seed).faults)
         chosen.update(faults)
         assert faults
-        assert faults_in(drawn(seed)) <= faults | ORDEALS
+        is_away = is_led(seed) and seed % SEEDS_ROUND in AWAY
+        ordeals = ORDEALS | ({Kind.DOWN, Kind.KILL} if is_away else set())
+        assert faults_in(drawn(seed)) <= faults | ordeals
 
     for kind in WHOLE.faults:
         of = sum(1 for seed in SEEDS if not is_led(seed) or kind is not Kind.ERRORS)

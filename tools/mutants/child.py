@@ -22,7 +22,7 @@ WAIT_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended: with a result, killed because its time was over, or broken."""
+    """The end of a process: with a result, killed because its time was over, or broken."""
 
     result: Any = None
     timed_out: bool = False

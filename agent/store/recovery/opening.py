@@ -46,11 +46,10 @@ def open_volumes(
     """Open and recover volumes. A volume that does not work, or that belongs to another datanode,
     is reported as failed and not changed.
 
-    If no volume works, close all and raise the error of the first. With `keeps_failed`, a host can
-    start to report its failed volumes: return normally if a failed volume belongs to this datanode,
-    or has an unknown owner. Raise `RefusedError(VOLUME_IN_USE)` if another process uses a volume,
-    because two agents must not share a host's volumes. Raise `UnavailableError(BUSY)` if the host
-    is short of descriptors or memory.
+    If no volume works, close all and raise the error of the first. With `keeps_failed`, return
+    normally if a failed volume belongs to this datanode or has an unknown owner. Raise
+    `RefusedError(VOLUME_IN_USE)` if another process uses a volume, and `UnavailableError(BUSY)` if
+    the host is short of descriptors or memory.
     """
     check_volume_paths(volume_paths)
     known = newest_known([_layout(path, cluster_id) for path in volume_paths])

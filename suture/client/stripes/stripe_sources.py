@@ -64,7 +64,7 @@ class RebuildSource:
 
 @dataclass(slots=True)
 class PendingStripe:
-    """One stripe of a block: the cells received, and the calls in flight."""
+    """A stripe of a block: the cells received, and the calls in flight."""
 
     agreed: RebuildableGroup
     stripe: int

@@ -101,7 +101,7 @@ def test_failed_replicas_of_an_unmoved_block_are_not_asked_again(
     cluster.sends_until = {1: MIB}
     cluster.answers = [at_port(1)]
 
-    with pytest.raises(UnavailableError, match=f"no replica of .* has block 1.* at offset {MIB}"):
+    with pytest.raises(UnavailableError, match=f"no good copy of block 1 of .* at offset {MIB}"):
         list(client.read(at_port(1)))
 
     assert [(1, 0)] == cluster.asked
