@@ -45,7 +45,10 @@ class _Progress:
 
 @app.command("backup")
 def backup(
-    to: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of all backups.")],
+    to: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Parent directory of backups; each has a subdirectory."),
+    ],
     data: DataOption = DATA_DEFAULT,
     keep: Annotated[
         int,

@@ -98,8 +98,8 @@ def extended_details(me: DatanodeInfo, told: Any) -> Any:
 
 
 def layout(me: DatanodeInfo) -> Any:
-    """Return the layout versions. Both are the version of the software, because an agent has no
-    Ozone layout to finalise.
+    """Return the metadata layout version and the software layout version. They are equal, because
+    an agent has no Ozone layout to finalise.
     """
     return LAYOUT(metadata=me.layout_version, software=me.layout_version)
 

@@ -99,7 +99,7 @@ def volume_word(service: str, *, failed: bool, in_doubt: bool = False) -> str:
 
 
 def headline(answer: DataStatus, now_ms: int) -> Headline:
-    """Return the headline. It is well if every datanode answered and nothing is wrong.
+    """Return the headline. It reports good health if every datanode answered without a finding.
 
     Recently written data that is not verified yet does not count, because its scan is scheduled.
     Scans that fall behind their interval have their own alert.

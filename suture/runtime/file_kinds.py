@@ -38,7 +38,7 @@ def no_file(path: str | Path, dir_fd: int | None = None) -> FileNotFoundError:
 
 
 def absence(path: Path, error: OSError) -> str:
-    """Return a text that says that a file is missing, and which object is at its path instead."""
+    """Return a text that says that there is no regular file, and what is at its path."""
     if isinstance(error, FileNotFoundError) and error.strerror != os.strerror(errno.ENOENT):
         return f"{path.name}: {error.strerror}"
     return f"{path.name} does not exist"

@@ -374,7 +374,9 @@ def safemode(
 
 
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="KEY", help="Complete keys.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="KEY", help="Full names of the keys to delete.")
+    ],
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,

@@ -25,7 +25,7 @@ LogsArgument = Annotated[
 ]
 AnchorOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="N:HASH", help="Check one volume against this earlier log head."),
+    typer.Option(metavar="N:HASH", help="Check that the log still contains this earlier head."),
 ]
 
 

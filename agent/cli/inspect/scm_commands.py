@@ -47,7 +47,7 @@ Containers = Annotated[
 ]
 WaitOption = Annotated[
     float,
-    duration("--wait-for", "--wait-s", text="Wait at most so long for results; 0 = do not wait."),
+    duration("--wait-for", "--wait-s", text="Longest wait for results; 0 = do not wait."),
 ]
 
 

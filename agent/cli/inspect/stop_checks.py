@@ -26,7 +26,7 @@ Named = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME",
-        help="Ids, addresses, /racks, volume ids or DATANODE:/path.",
+        help="Datanodes, /racks, or volumes (id or DATANODE:/path).",
     ),
 ]
 KeepOption = Annotated[

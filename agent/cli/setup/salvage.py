@@ -34,7 +34,7 @@ def salvage(
     ] = "",
     partial: Annotated[
         bool,
-        typer.Option("--partial", help="Write incomplete files, zero-filled, to DIR/partial."),
+        typer.Option("--partial", help="Also write incomplete files, with zeros in the gaps."),
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:

@@ -333,7 +333,7 @@ def check_deletable(
     volume: Volume, container_id: ContainerId, row: ReplicaRow, *, has_rows: bool
 ) -> None:
     """Raise RefusedError if the replica is open or not empty. It is not empty if it has rows or
-    non-empty files, because missing rows do not prove that a lost index had none."""
+    non-empty files. Files count, because an index that was lost may have had their rows."""
     if row.state not in TREE_STATES and row.state is not ReplicaState.DELETED:
         raise RefusedError(
             Code.DELETE_ON_OPEN_CONTAINER,
