@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-import grpc
+from grpc import ServicerContext as Context
 
 from agent.services.service_protocols import ScrubControl, VolumeControl
 from suture.errors import Code, RefusedError
@@ -28,10 +28,9 @@ class AdminHandlers:
         self._volumes = volumes
 
     def ControlVolume(
-        self, request: pb.ControlVolumeRequest, context: grpc.ServicerContext
+        self, request: pb.ControlVolumeRequest, _context: Context
     ) -> pb.ControlVolumeResponse:
         """Change the service mode of a volume, or add a volume; return the state of all volumes."""
-        del context
         if self._volumes is None:
             raise RefusedError(
                 Code.INELIGIBLE, "cannot change volumes: this datanode has a fixed set of volumes"
@@ -49,25 +48,20 @@ class AdminHandlers:
                 raise codec.malformed("wish", "is not set")
         return pb.ControlVolumeResponse(volumes=self._volumes.status())
 
-    def ListDisks(
-        self, request: pb.ListDisksRequest, context: grpc.ServicerContext
-    ) -> pb.ListDisksResponse:
+    def ListDisks(self, _request: pb.ListDisksRequest, _context: Context) -> pb.ListDisksResponse:
         """Return what the disks and the kernel report about themselves."""
-        del request, context
         return pb.ListDisksResponse(disks=() if self._volumes is None else self._volumes.disks())
 
     def ScrubStatus(
-        self, request: pb.ScrubStatusRequest, context: grpc.ServicerContext
+        self, _request: pb.ScrubStatusRequest, _context: Context
     ) -> pb.ScrubStatusResponse:
         """Return the progress of the background scans."""
-        del request, context
         return pb.ScrubStatusResponse() if self._scrub is None else self._scrub.status()
 
     def ControlScrub(
-        self, request: pb.ControlScrubRequest, context: grpc.ServicerContext
+        self, request: pb.ControlScrubRequest, _context: Context
     ) -> pb.ScrubStatusResponse:
         """Pause, resume or cancel background scans; return their progress."""
-        del context
         if self._scrub is None:
             raise RefusedError(
                 Code.INELIGIBLE,
@@ -84,7 +78,6 @@ class AdminHandlers:
                 raise codec.malformed("wish", "is not set")
         return self._scrub.status()
 
-    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
+    def Status(self, _request: pb.StatusRequest, _context: Context) -> pb.StatusResponse:
         """Return the status of this datanode."""
-        del request, context
         return self._status()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import grpc
+from grpc import ServicerContext as Context
 
 from agent.services import report_messages
 from agent.services.service_protocols import Importer
@@ -21,14 +21,13 @@ class ImportHandlers:
         """Decoders for requests with so much data that protobuf's own decoder is too slow."""
 
     def ImportContainer(
-        self, requests: Iterator[Any], context: grpc.ServicerContext
+        self, requests: Iterator[Any], _context: Context
     ) -> pb.ImportContainerResponse:
         """Receive a complete replica from another datanode. It becomes visible only when it is
         complete.
 
         gRPC's flow control slows down a sender that is faster than the disk.
         """
-        del context
         arrived = self._importer.receive(requests)
         return pb.ImportContainerResponse(
             replica=report_messages.replica_report(arrived.facts),

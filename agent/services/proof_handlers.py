@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import grpc
+from grpc import ServicerContext as Context
 
 from agent.delete_pins import DeletePins
 from agent.services.chunk_keys import Found, Key, parse_keys, several_chunks
@@ -42,7 +42,7 @@ class ProofHandlers:
         self._on_damage = on_damage
 
     def ProveChunks(
-        self, request: pb.ProveChunksRequest, context: grpc.ServicerContext
+        self, request: pb.ProveChunksRequest, _context: Context
     ) -> pb.ProveChunksResponse:
         """Read chunks from the medium, and return hashes that cannot be computed without their
         bytes.
@@ -50,7 +50,6 @@ class ProofHandlers:
         The caller compares them with its own data. If data does not match the local row, the
         replica is scanned.
         """
-        del context
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
         nonces = [_nonce(asked.nonce) for asked in request.chunks]
@@ -84,7 +83,7 @@ class ProofHandlers:
         return answer_of(nonce, data)
 
     def ProveReplica(
-        self, request: pb.ProveReplicaRequest, context: grpc.ServicerContext
+        self, request: pb.ProveReplicaRequest, context: Context
     ) -> Iterator[pb.ProveReplicaResponse]:
         """Pin the replica, scan it completely unless its last scan is recent enough, and return its
         tree."""

@@ -5,7 +5,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
 
-import grpc
+from grpc import ServicerContext as Context
 
 from agent.services import report_messages
 from agent.services.chunk_keys import (
@@ -51,10 +51,9 @@ class ReadHandlers:
         self.encoders: Mapping[str, Callable[[Any], bytes]] = {"ReadBlock": encode_piece}
 
     def GetContainer(
-        self, request: pb.GetContainerRequest, context: grpc.ServicerContext
+        self, request: pb.GetContainerRequest, _context: Context
     ) -> pb.GetContainerResponse:
         """Return the report of one replica. It may be one that cannot be loaded."""
-        del context
         container_id = codec.parse_container_id(request.container_id)
         for unloadable in self._store.unloadable():
             if unloadable.container_id == container_id:
@@ -65,10 +64,9 @@ class ReadHandlers:
         return pb.GetContainerResponse(replica=report_messages.replica_report(facts))
 
     def ListContainers(
-        self, request: pb.ListContainersRequest, context: grpc.ServicerContext
+        self, request: pb.ListContainersRequest, _context: Context
     ) -> pb.ListContainersResponse:
         """Return a page of replica reports by ascending container id."""
-        del context
         start = codec.parse_int(
             request.start_container_id, "start_container_id", low=0, high=ID_MAX
         )
@@ -84,12 +82,9 @@ class ReadHandlers:
         found.sort(key=lambda report: report.container_id)
         return pb.ListContainersResponse(replicas=found, next_container_id=next_id)
 
-    def GetBlocks(
-        self, request: pb.GetBlocksRequest, context: grpc.ServicerContext
-    ) -> pb.GetBlocksResponse:
+    def GetBlocks(self, request: pb.GetBlocksRequest, _context: Context) -> pb.GetBlocksResponse:
         """Return the metadata of committed blocks. For a block that cannot be returned, return its
         error."""
-        del context
         keys = [codec.parse_block_key(asked, "block_ids") for asked in request.block_ids]
         check_names(keys, "block_ids")
         answer, size_bytes = pb.GetBlocksResponse(), 0
@@ -136,11 +131,8 @@ class ReadHandlers:
             )
         return container_id, found
 
-    def ListBlocks(
-        self, request: pb.ListBlocksRequest, context: grpc.ServicerContext
-    ) -> pb.ListBlocksResponse:
+    def ListBlocks(self, request: pb.ListBlocksRequest, _context: Context) -> pb.ListBlocksResponse:
         """Return a page of blocks by ascending id."""
-        del context
         container_id = codec.parse_container_id(request.container_id)
         start = codec.parse_int(request.start_local_id, "start_local_id", low=0, high=ID_MAX)
         count = page_size(request.count, self._limits.blocks_page_max)
@@ -158,14 +150,13 @@ class ReadHandlers:
         return page
 
     def ReadChunk(
-        self, request: pb.ReadChunkRequest, context: grpc.ServicerContext
+        self, request: pb.ReadChunkRequest, _context: Context
     ) -> Iterator[pb.ReadChunkResponse]:
         """Send the bytes of one chunk, with its recorded checksums in the first message. A small
         chunk is one message.
 
         If the caller disconnects, gRPC takes no further message, so no more data is read.
         """
-        del context
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
         chunk = chunk_at(found.block, request.offset)
@@ -176,11 +167,8 @@ class ReadHandlers:
             yield pb.ReadChunkResponse(chunk=described, data=data)
             described, before_s = None, 0.0
 
-    def ReadChunks(
-        self, request: pb.ReadChunksRequest, context: grpc.ServicerContext
-    ) -> pb.ReadChunksResponse:
+    def ReadChunks(self, request: pb.ReadChunksRequest, _context: Context) -> pb.ReadChunksResponse:
         """Send several chunks in one message. Unreadable chunks are omitted."""
-        del context
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
         answer = pb.ReadChunksResponse()
@@ -194,12 +182,9 @@ class ReadHandlers:
                 answer.chunks.add(local_id=found.block.block_id, chunk=described, data=data)
         return answer
 
-    def ReadBlock(
-        self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
-    ) -> Iterator[BlockPiece]:
+    def ReadBlock(self, request: pb.ReadBlockRequest, _context: Context) -> Iterator[BlockPiece]:
         """Send a block, chunk after chunk. gRPC's flow control limits how far ahead data is
         read."""
-        del context
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
         before_s = perf_counter() - begun_s
@@ -211,10 +196,9 @@ class ReadHandlers:
                 described, before_s = None, 0.0
 
     def GetSmallFile(
-        self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
+        self, request: pb.ReadBlockRequest, _context: Context
     ) -> pb.GetSmallFileResponse:
         """Send a block from an offset to its end in one message."""
-        del context
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
         before_s = perf_counter() - begun_s
@@ -252,28 +236,25 @@ class ReadHandlers:
         return data
 
     def GetContainerHashes(
-        self, request: pb.GetContainerHashesRequest, context: grpc.ServicerContext
+        self, request: pb.GetContainerHashesRequest, _context: Context
     ) -> Iterator[pb.HashesPage]:
         """Send the replica's tree to the requested depth."""
-        del context
         container_id = codec.parse_container_id(request.container_id)
         selection = tree_pages.parse_selection(request)
         yield from tree_pages.pages(self._store.view(container_id).tree(), selection)
 
     def ListHistory(
-        self, request: pb.ListHistoryRequest, context: grpc.ServicerContext
+        self, request: pb.ListHistoryRequest, _context: Context
     ) -> pb.ListHistoryResponse:
         """Return a replica's history, oldest entry first. The store limits its length."""
-        del context
         entries = self._store.view(codec.parse_container_id(request.container_id)).history()
         return pb.ListHistoryResponse(entries=report_messages.HISTORY_ENTRY.messages(entries))
 
     def ListChanges(
-        self, request: pb.ListChangesRequest, context: grpc.ServicerContext
+        self, request: pb.ListChangesRequest, _context: Context
     ) -> pb.ListChangesResponse:
         """Return the changes of this datanode's replicas since a time. If there are too many,
         return the newest."""
-        del context
         since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
         count = page_size(request.count, CHANGES_PAGE_MAX)
         found = self._store.changes(since_ms, count=count)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-import grpc
+from grpc import ServicerContext as Context
 
 from agent.services import report_messages
 from agent.services.limits import DatanodeServerLimits, page_size
@@ -40,7 +40,7 @@ class ScanHandlers:
         self._limits = limits
 
     def ScanContainer(
-        self, request: pb.ScanContainerRequest, context: grpc.ServicerContext
+        self, request: pb.ScanContainerRequest, context: Context
     ) -> Iterator[pb.ScanProgress]:
         """Scan the complete replica now and send the result, or queue the scan.
 
@@ -71,7 +71,7 @@ class ScanHandlers:
         )
 
     def SampleChunks(
-        self, request: pb.SampleChunksRequest, context: grpc.ServicerContext
+        self, request: pb.SampleChunksRequest, context: Context
     ) -> Iterator[pb.SampleProgress]:
         """Count the chunks of this datanode, or read a random sample of them.
 
@@ -92,11 +92,10 @@ class ScanHandlers:
             yield progress
 
     def ListFindings(
-        self, request: pb.ListFindingsRequest, context: grpc.ServicerContext
+        self, request: pb.ListFindingsRequest, _context: Context
     ) -> pb.ListFindingsResponse:
         """Return a page of findings by container. The findings of one container are not divided
         between pages."""
-        del context
         count = page_size(request.count, self._limits.findings_page_max)
         if request.container_id:
             container_id = codec.parse_container_id(request.container_id)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-import grpc
+from grpc import ServicerContext as Context
 
 from suture.errors import Code, RefusedError
 from suture.wire.mapping import codec
@@ -19,7 +19,7 @@ class TrustHandlers:
         self._trust = trust
 
     def TrustReplica(
-        self, request: pb.TrustReplicaRequest, context: grpc.ServicerContext
+        self, request: pb.TrustReplicaRequest, context: Context
     ) -> pb.TrustReplicaResponse:
         """Make the local replica equal to the trusted one, or return the changes that this would
         make."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
-import grpc
+from grpc import ServicerContext as Context
 
 from agent.services import report_messages
 from agent.services.limits import DatanodeServerLimits
@@ -69,7 +69,7 @@ class WriteHandlers:
         """Decoders for requests with so much data that protobuf's own decoder is too slow."""
 
     def CreateContainer(
-        self, request: pb.CreateContainerRequest, context: grpc.ServicerContext
+        self, request: pb.CreateContainerRequest, context: Context
     ) -> pb.CreateContainerResponse:
         """Create a replica: empty and OPEN, or RECOVERING for a reconstruction."""
         container_id = codec.parse_container_id(request.container_id)
@@ -84,9 +84,7 @@ class WriteHandlers:
                 recoveries.create(container_id, index)
         return pb.CreateContainerResponse()
 
-    def WriteChunk(
-        self, request: pb.WriteChunkRequest, context: grpc.ServicerContext
-    ) -> pb.WriteChunkResponse:
+    def WriteChunk(self, request: pb.WriteChunkRequest, context: Context) -> pb.WriteChunkResponse:
         """Write one chunk. Commit its block if the request contains a commit."""
         container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
         chunk = codec.parse_written_chunk(request.chunk, "chunk")
@@ -103,9 +101,7 @@ class WriteHandlers:
         committed = 0 if block is None else block.length_bytes
         return pb.WriteChunkResponse(committed_length=committed)
 
-    def PutBlock(
-        self, request: pb.PutBlockRequest, context: grpc.ServicerContext
-    ) -> pb.PutBlockResponse:
+    def PutBlock(self, request: pb.PutBlockRequest, context: Context) -> pb.PutBlockResponse:
         """Commit a block whose chunks are all written."""
         container_id, block = parse_commit(request.block, "block")
         with self._hold(container_id, context):
@@ -113,9 +109,7 @@ class WriteHandlers:
         self._note_write(container_id)
         return pb.PutBlockResponse(committed_length=length_bytes)
 
-    def WriteBlocks(
-        self, requests: Iterator[Any], context: grpc.ServicerContext
-    ) -> pb.WriteBlocksResponse:
+    def WriteBlocks(self, requests: Iterator[Any], context: Context) -> pb.WriteBlocksResponse:
         """Write complete new blocks of one container. Blocks that a message completes are committed
         before the next message is read."""
         owner: ContainerId | None = None
@@ -142,7 +136,7 @@ class WriteHandlers:
         return pb.WriteBlocksResponse(block_count=count)
 
     def CloseContainer(
-        self, request: pb.CloseContainerRequest, context: grpc.ServicerContext
+        self, request: pb.CloseContainerRequest, context: Context
     ) -> pb.CloseContainerResponse:
         """Close the replica. Its tree exists when this returns."""
         container_id = codec.parse_container_id(request.container_id)
@@ -154,7 +148,7 @@ class WriteHandlers:
         return pb.CloseContainerResponse(replica=report_messages.replica_report(facts))
 
     def DeleteContainer(
-        self, request: pb.DeleteContainerRequest, context: grpc.ServicerContext
+        self, request: pb.DeleteContainerRequest, context: Context
     ) -> pb.DeleteContainerResponse:
         """Delete the replica. An open or non-empty one is only deleted with `force`."""
         container_id = codec.parse_container_id(request.container_id)
@@ -167,9 +161,7 @@ class WriteHandlers:
         if self._recoveries is not None:
             self._recoveries.wrote(container_id)
 
-    def _hold(
-        self, container_id: ContainerId, context: grpc.ServicerContext
-    ) -> AbstractContextManager[None]:
+    def _hold(self, container_id: ContainerId, context: Context) -> AbstractContextManager[None]:
         """Hold the container's lease. Wait for it no longer than the caller waits."""
         remaining_s = context.time_remaining()
         timeout_s = self._timeout_s

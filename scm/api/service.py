@@ -2,14 +2,15 @@
 
 from typing import Final
 
-import grpc
+from grpc import ServicerContext as Context
 
 from merkle.replica import ID_MAX
 from scm.administration.decommission import LEAVING, RESTING
 from scm.api import datanode_wire, recovering, responses, shutdown_impact_wire, wire
 from scm.api.calls.control import ControlPlane
 from suture.wire.mapping.codec import parse_container_id, parse_int
-from suture.wire.v1 import scm_pb2, scm_pb2_grpc
+from suture.wire.v1 import scm_pb2 as pb
+from suture.wire.v1 import scm_pb2_grpc
 
 ANSWER_BYTES_MAX: Final = 8 * 1024**2  # further outcomes are left for the next call
 PAGE_MAX: Final = 1_000
@@ -28,41 +29,37 @@ class ScmService(scm_pb2_grpc.ScmServicer):
 
     # Datanodes.
 
-    def Register(
-        self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.RegisterResponse:
+    def Register(self, request: pb.RegisterRequest, _context: Context) -> pb.RegisterResponse:
         """Register a datanode."""
         self._datanodes.register(datanode_wire.registration_from(request))
-        return scm_pb2.RegisterResponse(
+        return pb.RegisterResponse(
             cluster_id=self._control.state.cluster_id,
             term=self._control.state.term,
             heartbeat_interval_ms=self._control.options.heartbeat_interval_ms,
         )
 
-    def Heartbeat(
-        self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
-    ) -> scm_pb2.HeartbeatResponse:
+    def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
         """Apply a datanode's reports and return its commands."""
         call = datanode_wire.heartbeat_from(request, now_ms=self._control.clock.wall_ms())
         answer = self._datanodes.heartbeat(call, context.is_active)
         return responses.heartbeat_response(answer, self._control.reported_start)
 
     def ConfirmDeletes(
-        self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ConfirmDeletesResponse:
+        self, request: pb.ConfirmDeletesRequest, _context: Context
+    ) -> pb.ConfirmDeletesResponse:
         """Return which deletes reported by a peer the control plane ordered, and which of the
         blocks a key needs."""
         claimed = datanode_wire.claimed_deletes_from(request)
         ordered, kept = self._datanodes.confirm_deletes(*claimed)
-        return scm_pb2.ConfirmDeletesResponse(
+        return pb.ConfirmDeletesResponse(
             ordered_local_ids=sorted(ordered), kept_local_ids=sorted(kept)
         )
 
     # Clients.
 
     def AllocateBlocks(
-        self, request: scm_pb2.AllocateBlocksRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.AllocateBlocksResponse:
+        self, request: pb.AllocateBlocksRequest, _context: Context
+    ) -> pb.AllocateBlocksResponse:
         """Allocate blocks to a writer."""
         client_id = wire.client_id_from(request.client_id)
         return responses.allocation_response(
@@ -75,9 +72,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             renew_ms=self._clients.renew_ms,
         )
 
-    def CommitKey(
-        self, request: scm_pb2.CommitKeyRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.CommitKeyResponse:
+    def CommitKey(self, request: pb.CommitKeyRequest, _context: Context) -> pb.CommitKeyResponse:
         """Record keys with their blocks; all or none."""
         self._clients.commit(
             wire.client_id_from(request.client_id),
@@ -85,18 +80,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             may_replace=request.replace,
             failed=wire.failed_from(request.failed),
         )
-        return scm_pb2.CommitKeyResponse()
+        return pb.CommitKeyResponse()
 
-    def LookupKey(
-        self, request: scm_pb2.LookupKeyRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.LookupKeyResponse:
+    def LookupKey(self, request: pb.LookupKeyRequest, _context: Context) -> pb.LookupKeyResponse:
         """Return a key's blocks and their locations."""
         key, containers = self._clients.lookup(wire.parse_key(request.key, "key"))
         return responses.lookup_response(key, containers)
 
-    def ListKeys(
-        self, request: scm_pb2.ListKeysRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ListKeysResponse:
+    def ListKeys(self, request: pb.ListKeysRequest, _context: Context) -> pb.ListKeysResponse:
         """Return a page of keys by name."""
         keys, next_start_after = self._clients.list_keys(
             prefix=wire.cut(request.prefix),
@@ -104,61 +95,59 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             count=_page_size(request.count),
             container_ids=request.container_ids,
         )
-        return scm_pb2.ListKeysResponse(
+        return pb.ListKeysResponse(
             keys=[responses.key_message(key, self._clients.lost_of(key)) for key in keys],
             next_start_after=next_start_after,
         )
 
     def EndWriteSession(
-        self, request: scm_pb2.EndWriteSessionRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.EndWriteSessionResponse:
+        self, request: pb.EndWriteSessionRequest, _context: Context
+    ) -> pb.EndWriteSessionResponse:
         """End a writer's session."""
         client_id = wire.client_id_from(request.client_id)
-        return scm_pb2.EndWriteSessionResponse(
+        return pb.EndWriteSessionResponse(
             container_ids=self._clients.finish(client_id, close=request.close)
         )
 
     # Operators.
 
-    def ListNodes(
-        self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ListNodesResponse:
+    def ListNodes(self, _request: pb.ListNodesRequest, _context: Context) -> pb.ListNodesResponse:
         """Return every node and its health."""
-        return scm_pb2.ListNodesResponse(
+        return pb.ListNodesResponse(
             nodes=[responses.node_message(view) for view in self._queries.nodes()],
             term=self._control.state.term,
             cluster_id=self._control.state.cluster_id,
         )
 
     def ListContainerInfos(
-        self, request: scm_pb2.ListContainerInfosRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ListContainerInfosResponse:
+        self, request: pb.ListContainerInfosRequest, _context: Context
+    ) -> pb.ListContainerInfosResponse:
         """Return a page of containers by id."""
         start = parse_int(request.start_container_id, "start_container_id", low=0, high=ID_MAX)
         views, next_id = self._control.views.containers(start, _page_size(request.count))
-        return scm_pb2.ListContainerInfosResponse(
+        return pb.ListContainerInfosResponse(
             containers=[responses.container_message(view) for view in views],
             next_container_id=next_id,
         )
 
     def GetContainerInfo(
-        self, request: scm_pb2.GetContainerInfoRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.GetContainerInfoResponse:
+        self, request: pb.GetContainerInfoRequest, _context: Context
+    ) -> pb.GetContainerInfoResponse:
         """Return one container."""
         view = self._control.views.container(parse_container_id(request.container_id))
-        return scm_pb2.GetContainerInfoResponse(container=responses.container_message(view))
+        return pb.GetContainerInfoResponse(container=responses.container_message(view))
 
     def CountContainers(
-        self, _request: scm_pb2.CountContainersRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.CountContainersResponse:
+        self, _request: pb.CountContainersRequest, _context: Context
+    ) -> pb.CountContainersResponse:
         """Return the container counts."""
         counts = self._queries.count_containers()
         _look, judgement = self._queries.judgement()
         return responses.counts_message(counts, judgement)
 
     def CloseContainers(
-        self, request: scm_pb2.CloseContainersRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ContainerDecisions:
+        self, request: pb.CloseContainersRequest, _context: Context
+    ) -> pb.ContainerDecisions:
         """Close containers now."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
@@ -169,8 +158,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
 
     def ReconcileContainers(
-        self, request: scm_pb2.ReconcileContainersRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ContainerDecisions:
+        self, request: pb.ReconcileContainersRequest, _context: Context
+    ) -> pb.ContainerDecisions:
         """Order a reconcile of each container."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
@@ -178,9 +167,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             self._control.admin.reconcile(ids, worlds=worlds, dry_run=request.dry_run)
         )
 
-    def ApplyPlan(
-        self, request: scm_pb2.ApplyPlanRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ContainerDecisions:
+    def ApplyPlan(self, request: pb.ApplyPlanRequest, _context: Context) -> pb.ContainerDecisions:
         """Order the actions of a plan's rows that still match the state."""
         rows = wire.plan_rows_from(request)
         worlds = wire.worlds_from(request.worlds, rows)
@@ -189,11 +176,11 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
 
     def ExportSnapshot(
-        self, _request: scm_pb2.ExportSnapshotRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ExportSnapshotResponse:
+        self, _request: pb.ExportSnapshotRequest, _context: Context
+    ) -> pb.ExportSnapshotResponse:
         """Write a snapshot for the Spark job."""
         exported = self._queries.export_snapshot()
-        return scm_pb2.ExportSnapshotResponse(
+        return pb.ExportSnapshotResponse(
             snapshot_id=exported.snapshot_id,
             path=exported.place,
             container_count=exported.rows["containers"],
@@ -201,8 +188,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
 
     def ListOutcomes(
-        self, request: scm_pb2.ListOutcomesRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ListOutcomesResponse:
+        self, request: pb.ListOutcomesRequest, _context: Context
+    ) -> pb.ListOutcomesResponse:
         """Return outcomes of commands, and the ids of pending commands.
 
         The size of an answer is limited. An outcome beyond the limit is missing from the answer
@@ -214,7 +201,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         outcomes, pending = self._queries.outcomes(
             command_ids, _page_size(request.count), before_id=before_id
         )
-        response = scm_pb2.ListOutcomesResponse(pending_command_ids=pending)
+        response = pb.ListOutcomesResponse(pending_command_ids=pending)
         size_bytes = 0
         for outcome in outcomes:
             size_bytes += len(outcome.detail) + len(outcome.message)
@@ -223,9 +210,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             response.outcomes.append(responses.outcome_message(outcome))
         return response
 
-    def DeleteKeys(
-        self, request: scm_pb2.DeleteKeysRequest, context: grpc.ServicerContext
-    ) -> scm_pb2.DeleteKeysResponse:
+    def DeleteKeys(self, request: pb.DeleteKeysRequest, context: Context) -> pb.DeleteKeysResponse:
         """Delete keys at once, and their blocks in the background."""
         names = wire.doomed_keys_from(request)
         return responses.deletions_message(
@@ -238,8 +223,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
 
     def ReplicateContainers(
-        self, request: scm_pb2.ReplicateContainersRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ContainerDecisions:
+        self, request: pb.ReplicateContainersRequest, _context: Context
+    ) -> pb.ContainerDecisions:
         """Order one more copy of each container."""
         ids = wire.container_ids_from(request.container_ids)
         target = request.target_datanode_id
@@ -252,8 +237,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         return responses.decisions_message(decisions)
 
     def DeleteReplicas(
-        self, request: scm_pb2.DeleteReplicasRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ContainerDecisions:
+        self, request: pb.DeleteReplicasRequest, _context: Context
+    ) -> pb.ContainerDecisions:
         """Order the removal of one datanode's replicas of containers."""
         ids = wire.container_ids_from(request.container_ids)
         decisions = self._control.admin.delete(
@@ -264,27 +249,21 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
         return responses.decisions_message(decisions)
 
-    def CommandNodes(
-        self, request: scm_pb2.CommandNodesRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.NodeDecisions:
+    def CommandNodes(self, request: pb.CommandNodesRequest, _context: Context) -> pb.NodeDecisions:
         """Order datanodes to measure their volumes, or to register again."""
         return responses.node_decisions_message(
             self._control.admin.command_nodes(*wire.node_order_from(request))
         )
 
-    def GetQueues(
-        self, _request: scm_pb2.GetQueuesRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.GetQueuesResponse:
+    def GetQueues(self, _request: pb.GetQueuesRequest, _context: Context) -> pb.GetQueuesResponse:
         """Return the pending work by datanode, and the limits."""
         return responses.QUEUES.message(self._queries.queues())
 
-    def SafeMode(
-        self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.SafeModeResponse:
+    def SafeMode(self, request: pb.SafeModeRequest, _context: Context) -> pb.SafeModeResponse:
         """Return whether safe mode is on, or end it."""
         safe_mode = self._control.safe_mode
         gate = safe_mode.leave() if request.leave else safe_mode.status()
-        return scm_pb2.SafeModeResponse(
+        return pb.SafeModeResponse(
             on=not gate.is_open,
             reason=gate.reason,
             missing_datanode_ids=gate.missing,
@@ -294,15 +273,13 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
 
     def SetOperationalStates(
-        self, request: scm_pb2.SetOperationalStatesRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.NodeDecisions:
+        self, request: pb.SetOperationalStatesRequest, _context: Context
+    ) -> pb.NodeDecisions:
         """Start departures, maintenance or returns of datanodes."""
         wanted = wire.node_states_from(request)
         return responses.node_decisions_message(self._control.departure_requests.submit(wanted))
 
-    def RemoveNodes(
-        self, request: scm_pb2.RemoveNodesRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.NodeDecisions:
+    def RemoveNodes(self, request: pb.RemoveNodesRequest, _context: Context) -> pb.NodeDecisions:
         """Remove dead datanodes and their replica records."""
         return responses.node_decisions_message(
             self._control.parting.remove_nodes(
@@ -313,8 +290,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
 
     def MarkContainersLost(
-        self, request: scm_pb2.MarkContainersLostRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.MarkContainersLostResponse:
+        self, request: pb.MarkContainersLostRequest, _context: Context
+    ) -> pb.MarkContainersLostResponse:
         """Give up missing containers, or restore them."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
@@ -325,23 +302,19 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             forgetting.forget(ids, worlds=worlds, is_dry_run=request.dry_run)
         )
 
-    def CheckStop(
-        self, request: scm_pb2.CheckStopRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.CheckStopResponse:
+    def CheckStop(self, request: pb.CheckStopRequest, _context: Context) -> pb.CheckStopResponse:
         """Return the effect if datanodes or volumes are switched off."""
         return shutdown_impact_wire.IMPACT.message(
             self._control.impacts.ask(shutdown_impact_wire.question_from(request))
         )
 
-    def GetReport(
-        self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.GetReportResponse:
+    def GetReport(self, _request: pb.GetReportRequest, _context: Context) -> pb.GetReportResponse:
         """Return the replication manager's report."""
         return responses.report_message(self._queries.report())
 
     def HoldContainers(
-        self, request: scm_pb2.HoldContainersRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ContainerDecisions:
+        self, request: pb.HoldContainersRequest, _context: Context
+    ) -> pb.ContainerDecisions:
         """Suspend management of containers or replicas, or resume it."""
         holding = self._control.holding
         do = holding.release if request.release else holding.hold
@@ -353,23 +326,19 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             )
         )
 
-    def ListHolds(
-        self, _request: scm_pb2.ListHoldsRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ListHoldsResponse:
+    def ListHolds(self, _request: pb.ListHoldsRequest, _context: Context) -> pb.ListHoldsResponse:
         """Return the suppressed containers and excluded replicas."""
         holds = self._control.holding.holds()
-        return scm_pb2.ListHoldsResponse(holds=responses.HOLD.messages(holds))
+        return pb.ListHoldsResponse(holds=responses.HOLD.messages(holds))
 
     def ListAnchors(
-        self, request: scm_pb2.ListAnchorsRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ListAnchorsResponse:
+        self, request: pb.ListAnchorsRequest, _context: Context
+    ) -> pb.ListAnchorsResponse:
         """Return the recorded heads of verification logs."""
         logs = self._control.anchoring.anchors(request.datanode_id, request.volume_id)
-        return scm_pb2.ListAnchorsResponse(logs=responses.ANCHORS.messages(logs))
+        return pb.ListAnchorsResponse(logs=responses.ANCHORS.messages(logs))
 
-    def Balance(
-        self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.BalanceResponse:
+    def Balance(self, request: pb.BalanceRequest, _context: Context) -> pb.BalanceResponse:
         """Start, stop or show the balancer."""
         threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
         count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
@@ -381,8 +350,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
 
     def ListContainerKeys(
-        self, request: scm_pb2.ListContainerKeysRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ListContainerKeysResponse:
+        self, request: pb.ListContainerKeysRequest, _context: Context
+    ) -> pb.ListContainerKeysResponse:
         """Return a page of keys that have blocks in some containers."""
         asked = request.container_ids
         ids = wire.container_ids_from(asked) if asked or not request.at_risk else []
@@ -395,14 +364,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         return responses.KEY_PAGE.message(page)
 
     def GetRestoreRecovery(
-        self, _request: scm_pb2.GetRestoreRecoveryRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.GetRestoreRecoveryResponse:
+        self, _request: pb.GetRestoreRecoveryRequest, _context: Context
+    ) -> pb.GetRestoreRecoveryResponse:
         """Return the containers to examine after a restore."""
         return recovering.to_recover_message(self._queries.to_recover())
 
     def RecoverFromRestore(
-        self, request: scm_pb2.RecoverFromRestoreRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.RecoverFromRestoreResponse:
+        self, request: pb.RecoverFromRestoreRequest, _context: Context
+    ) -> pb.RecoverFromRestoreResponse:
         """Apply the findings of a recovery."""
         found = recovering.found_from(request)
         return recovering.recovered_message(
@@ -410,8 +379,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
 
     def ListDecommissions(
-        self, _request: scm_pb2.ListDecommissionsRequest, _context: grpc.ServicerContext
-    ) -> scm_pb2.ListDecommissionsResponse:
+        self, _request: pb.ListDecommissionsRequest, _context: Context
+    ) -> pb.ListDecommissionsResponse:
         """Return the datanodes that are not in service, and what they wait for."""
         departures = self._control.departures
         return responses.departures_message(
