@@ -117,7 +117,7 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
         first_new_id = counters["next_container_id"]
         row = transaction.get(state_metadata.RESTORED, db=meta)
         if row is not None:  # the backup was taken before an earlier restore was recovered
-            earlier = state_metadata.restored_from(bytes(row))
+            earlier = state_metadata.RESTORE_RECORD.value(bytes(row))
             unfinished.update(earlier.unfinished)
             first_new_id = min(first_new_id, earlier.first_new_container_id)
         found = RestoreRecord(
@@ -128,7 +128,7 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
         )
         for name, number in counters_anew(counters, now_ms).items():
             transaction.put(name.encode(), records.pack([number]), db=meta)
-        transaction.put(state_metadata.RESTORED, state_metadata.restored_row(found), db=meta)
+        transaction.put(state_metadata.RESTORED, state_metadata.RESTORE_RECORD.row(found), db=meta)
     sync_file(directory / DATA)
     return found
 

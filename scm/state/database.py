@@ -37,7 +37,7 @@ from scm.state.replicas.arena import Rows
 from scm.state.replicas.holders import Ids
 from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.replicas.reported_replicas import ReportedReplicas
-from scm.state.starts import STARTS, Lineage
+from scm.state.starts import LINEAGE, STARTS, Lineage
 from scm.state.state_directory import (
     StateDirectoryLock,
     check_directory,
@@ -53,10 +53,9 @@ from scm.state.state_environment import DATA, StateEnvironment
 from scm.state.state_metadata import (
     COUNTERS,
     RECOVERED,
+    RESTORE_RECORD,
     RESTORED,
     RestoreRecord,
-    restored_from,
-    restored_row,
 )
 from scm.state.table import Table, id_key, rows_on_disk, without_collection
 from scm.state.tables.container_table import ContainerTable
@@ -143,7 +142,7 @@ class StateChange:
     def begin_restore(self, restored: RestoreRecord) -> None:
         """Mark this state as outdated, as if it had been restored from a backup."""
         self._set_restore(restored, self._state.recovered)
-        self.rows[("meta", RESTORED)] = restored_row(restored)
+        self.rows[("meta", RESTORED)] = RESTORE_RECORD.row(restored)
 
     def end_restore(self) -> None:
         """Mark a restored state as recovered. From now on all assigned ids are new. The state
@@ -154,11 +153,11 @@ class StateChange:
         recovered = replace(state.restored, end_container_id=end_id)
         self._set_restore(None, recovered)
         self.rows[("meta", RESTORED)] = None
-        self.rows[("meta", RECOVERED)] = restored_row(recovered)
+        self.rows[("meta", RECOVERED)] = RESTORE_RECORD.row(recovered)
         lineage = state.lineage
         self._undo.append(lambda: setattr(state, "lineage", lineage))
         state.lineage = replace(lineage, floor_term=max(lineage.floor_term, state.term - 1))
-        self.rows[("meta", STARTS)] = state.lineage.row()
+        self.rows[("meta", STARTS)] = LINEAGE.row(state.lineage)
 
     def _set_restore(self, restored: RestoreRecord | None, recovered: RestoreRecord | None) -> None:
         state = self._state
@@ -470,7 +469,9 @@ class StateDatabase:
         get = partial(transaction.get, db=meta)
         self.lineage = Lineage.read(get) or Lineage(self.counters["term"])
         rows = [transaction.get(key, db=meta) for key in (RESTORED, RECOVERED)]
-        self.note_restore(*[None if row is None else restored_from(bytes(row)) for row in rows])
+        self.note_restore(
+            *[None if row is None else RESTORE_RECORD.value(bytes(row)) for row in rows]
+        )
 
     def _is_restored(self) -> bool:
         with self._environment.read() as transaction:
@@ -493,4 +494,4 @@ class StateDatabase:
                 now_ms=ScmClock().wall_ms(),
                 first_container_id=self.counters["next_container_id"],
             )
-            put(STARTS, self.lineage.row())
+            put(STARTS, LINEAGE.row(self.lineage))

@@ -16,19 +16,28 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
 from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import (
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scm.state.entities import (
     Allocation,
-    CommandKind,
     CommandOutcome,
-    CommandPriority,
     Container,
     ContainerState,
     DeletedBlocks,
@@ -36,12 +45,11 @@ from scm.state.entities import (
     ForgottenContainer,
     Hold,
     Key,
-    KeyBlock,
     Node,
-    OpState,
-    OutcomeState,
     PendingCommand,
 )
+
+V = TypeVar("V")
 
 FORMAT_VERSION: Final = 1  # a state of another version is refused (`scm.state.state_metadata`)
 
@@ -60,9 +68,6 @@ _AT_REST: Final = re.compile(  # the body of a container's row, as `pack` writes
 )
 NO_COUNT: Final = -1
 """Stands for a replica count if a number is not sufficient to describe the container."""
-_KEY_FIELDS: Final = 4
-_NODE_FIELDS: Final = 11
-_PENDING_FIELDS: Final = 15
 
 
 class DamagedRow(ValueError):
@@ -100,29 +105,108 @@ def unpack_all(rows: Sequence[bytes], field_count: int) -> list[list[Any]]:
     return found
 
 
-def _rows_of(noun: type) -> Callable[[Any], bytes]:
-    """Return an encoder for a type; its row has all fields of the type in order."""
-    values_of = attrgetter(*(field.name for field in fields(noun)))
-    return lambda value: pack(list(values_of(value)))
+@dataclass(frozen=True, slots=True)
+class RowFormat(Generic[V]):
+    """Conversion of the values of a table to rows and back. `value` and `values` raise DamagedRow,
+    ValueError or TypeError for an invalid row."""
+
+    row: Callable[[V], bytes]
+    value: Callable[[bytes], V]
+    values: Callable[[Sequence[bytes]], list[V]]
 
 
-node_row: Final[Callable[[Node], bytes]] = _rows_of(Node)
-container_row: Final[Callable[[Container], bytes]] = _rows_of(Container)
-allocation_row: Final[Callable[[Allocation], bytes]] = _rows_of(Allocation)
-_TRANSACTION_FIELDS: Final = attrgetter(*(field.name for field in fields(DeleteTransaction)))
-hold_row: Final[Callable[[Hold], bytes]] = _rows_of(Hold)
+class Codec(NamedTuple):
+    """Conversion of a field to what JSON knows, and back."""
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
 
 
-def node_from(row: bytes) -> Node:
-    """Decode a node."""
-    values = unpack(row, _NODE_FIELDS)
-    values[5] = OpState(values[5])
-    return Node(*values)
+def row_format(noun: type[V], *names: str, **codecs: Codec) -> RowFormat[V]:
+    """Return the format of a dataclass: its fields in order, or only `names` in their order.
+    `codecs` converts fields by name; the others are converted by their types."""
+    all_names = tuple(field.name for field in fields(cast(Any, noun)))
+    names = names or all_names
+    values_of = attrgetter(*names)
+    hints = get_type_hints(noun)
+    converted = [
+        (place, codec)
+        for place, name in enumerate(names)
+        if (codec := codecs.get(name) or _codec_of(hints[name])) is not None
+    ]
+    is_in_order = names == all_names[: len(names)]
+
+    def row(value: V) -> bytes:
+        values = list(values_of(value))
+        for place, codec in converted:
+            values[place] = codec.encode(values[place])
+        return pack(values)
+
+    def made(values: list[Any]) -> V:
+        for place, codec in converted:
+            values[place] = codec.decode(values[place])
+        if is_in_order:
+            return noun(*values)
+        return noun(**dict(zip(names, values, strict=True)))
+
+    return RowFormat(
+        row,
+        lambda row: made(unpack(row, len(names))),
+        lambda rows: list(map(made, unpack_all(rows, len(names)))),
+    )
 
 
-def container_from(row: bytes) -> Container:
-    """Decode a container."""
-    return _container_of(unpack(row, _CONTAINER_FIELDS))
+def _codec_of(hint: Any) -> Codec | None:
+    """Return the conversion of a type; None if JSON has it."""
+    if hint is bytes:
+        return BASE64
+    if is_dataclass(hint):
+        values_of = attrgetter(*(field.name for field in fields(hint)))
+        return Codec(values_of, lambda values: cast(Any, hint)(*values))
+    if get_origin(hint) is tuple:
+        codec = _codec_of(get_args(hint)[0]) if Ellipsis in get_args(hint) else None
+        if codec is None:
+            return Codec(list, tuple)
+        encode, decode = codec
+        return Codec(
+            lambda items: list(map(encode, items)), lambda items: tuple(map(decode, items))
+        )
+    return Codec(str, hint) if isinstance(hint, type) and issubclass(hint, StrEnum) else None
+
+
+BASE64: Final = Codec(lambda data: base64.b64encode(data).decode("ascii"), base64.b64decode)
+_STEPS: Final = Codec(
+    lambda ids: [after - before for before, after in pairwise((0, *ids))],
+    lambda steps: tuple(accumulate(steps)),
+)
+"""Ids as the differences from the previous ids."""
+
+NODE: Final = row_format(Node)
+CONTAINER: Final = row_format(Container)
+ALLOCATION: Final = row_format(Allocation)
+TRANSACTION: Final = row_format(DeleteTransaction)
+DELETED: Final = row_format(DeletedBlocks, local_ids=_STEPS)
+HOLD: Final = row_format(Hold)
+KEY: Final = row_format(Key)
+FORGOTTEN: Final = row_format(
+    ForgottenContainer,
+    container=Codec(
+        lambda container: BASE64.encode(CONTAINER.row(container)),
+        lambda text: CONTAINER.value(BASE64.decode(text)),
+    ),
+)
+PENDING: Final = row_format(
+    PendingCommand,
+    *("command_id", "kind", "container_id", "datanode_id", "priority", "bcsid", "force"),
+    *("created_at_ms", "target_id", "size_bytes", "keep_count", "op_state", "op_expiry_ms"),
+    *("why", "shards"),
+)
+"""A command without its sending time, because a restarted SCM sends it again."""
+OUTCOME: Final = row_format(
+    CommandOutcome,
+    *("command_id", "datanode_id", "reported_at_ms", "state", "kind", "container_id"),
+    *("code", "message", "detail"),
+)
 
 
 def containers_from(rows: Sequence[bytes]) -> list[Container]:
@@ -185,12 +269,6 @@ def at_rest(rows: Sequence[bytes]) -> ClosedContainerColumns:
     )
 
 
-def _container_of(values: list[Any]) -> Container:
-    values[1] = _CONTAINER_STATES.get(values[1]) or ContainerState(values[1])
-    values[5] = tuple(values[5])
-    return Container(*values)
-
-
 def check_all(found: NDArray[np.uint32], bodies: Sequence[bytes]) -> None:
     """Compare the stored checksums with those of the bodies. Raise DamagedRow if one differs."""
     expected = np.fromiter(map(zlib.crc32, bodies), np.uint32, len(bodies))
@@ -204,129 +282,3 @@ def check(row: bytes) -> None:
     """Verify the checksum of one row. Raise DamagedRow if it differs."""
     if len(row) < CRC.size or CRC.unpack_from(row)[0] != zlib.crc32(row[CRC.size :]):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
-
-
-def allocation_from(row: bytes) -> Allocation:
-    """Decode an allocation."""
-    return Allocation(*unpack(row, 5))
-
-
-def key_row(key: Key) -> bytes:
-    """Encode a key."""
-    blocks = [[b.container_id, b.local_id, b.bcsid, b.length_bytes] for b in key.blocks]
-    return pack([key.name, key.size_bytes, key.created_at_ms, blocks])
-
-
-def key_from(row: bytes) -> Key:
-    """Decode a key."""
-    return _key_of(unpack(row, _KEY_FIELDS))
-
-
-def keys_from(rows: Sequence[bytes]) -> list[Key]:
-    """Decode keys, of which there are millions. Raise ValueError or TypeError if a row is
-    invalid."""
-    return list(map(_key_of, unpack_all(rows, _KEY_FIELDS)))
-
-
-def _key_of(values: list[Any]) -> Key:
-    name, size_bytes, created_at_ms, blocks = values
-    return Key(name, size_bytes, created_at_ms, tuple(KeyBlock(*block) for block in blocks))
-
-
-def pending_row(pending: PendingCommand) -> bytes:
-    """Encode a command without its sending time, because a restarted SCM sends it again."""
-    return pack(
-        [
-            pending.command_id,
-            pending.kind,
-            pending.container_id,
-            pending.datanode_id,
-            pending.priority,
-            pending.bcsid,
-            pending.force,
-            pending.created_at_ms,
-            pending.target_id,
-            pending.size_bytes,
-            pending.keep_count,
-            pending.op_state,
-            pending.op_expiry_ms,
-            pending.why,
-            pending.shards,
-        ]
-    )
-
-
-def pending_from(row: bytes) -> PendingCommand:
-    """Decode a command; it is queued, as if it had not been sent."""
-    *values, why, shards = unpack(row, _PENDING_FIELDS)
-    values[1] = CommandKind(values[1])
-    values[4] = CommandPriority(values[4])
-    made_of = tuple((index, datanode_id) for index, datanode_id in shards)
-    return replace(PendingCommand(*values), why=why, shards=made_of)
-
-
-def transaction_row(transaction: DeleteTransaction) -> bytes:
-    """Encode a transaction of block deletes."""
-    return pack(list(_TRANSACTION_FIELDS(transaction)))
-
-
-def transaction_from(row: bytes) -> DeleteTransaction:
-    """Decode a transaction of block deletes."""
-    values = unpack(row, 6)
-    values[2] = tuple(values[2])
-    values[4] = tuple(values[4])
-    return DeleteTransaction(*values)
-
-
-def deleted_row(deleted: DeletedBlocks) -> bytes:
-    """Encode deleted blocks. Each id is stored as the difference from the previous id."""
-    steps = [after - before for before, after in pairwise((0, *deleted.local_ids))]
-    return pack([deleted.container_id, deleted.transaction_id, steps, deleted.is_unproven])
-
-
-def deleted_from(row: bytes) -> DeletedBlocks:
-    """Decode deleted blocks."""
-    container_id, transaction_id, steps, is_unproven = unpack(row, 4)
-    return DeletedBlocks(container_id, transaction_id, tuple(accumulate(steps)), is_unproven)
-
-
-def hold_from(row: bytes) -> Hold:
-    """Decode a hold."""
-    return Hold(*unpack(row, 4))
-
-
-def forgotten_row(forgotten: ForgottenContainer) -> bytes:
-    """Encode a forgotten container."""
-    container = base64.b64encode(container_row(forgotten.container)).decode("ascii")
-    return pack([container, forgotten.at_ms, forgotten.key_count])
-
-
-def forgotten_from(row: bytes) -> ForgottenContainer:
-    """Decode a forgotten container."""
-    container, at_ms, key_count = unpack(row, 3)
-    return ForgottenContainer(container_from(base64.b64decode(container)), at_ms, key_count)
-
-
-def outcome_row(outcome: CommandOutcome) -> bytes:
-    """Encode an outcome."""
-    return pack(
-        [
-            outcome.command_id,
-            outcome.datanode_id,
-            outcome.reported_at_ms,
-            outcome.state,
-            outcome.kind,
-            outcome.container_id,
-            outcome.code,
-            outcome.message,
-            base64.b64encode(outcome.detail).decode("ascii"),
-        ]
-    )
-
-
-def outcome_from(row: bytes) -> CommandOutcome:
-    """Decode an outcome."""
-    values = unpack(row, 9)
-    values[3] = OutcomeState(values[3])
-    values[8] = base64.b64decode(values[8])
-    return CommandOutcome(*values)

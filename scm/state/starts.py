@@ -47,23 +47,14 @@ class Lineage:
     floor_term: int = 0
     starts: tuple[Start, ...] = ()
 
-    @classmethod
-    def read(cls, get: Callable[[bytes], Any]) -> Self | None:
+    @staticmethod
+    def read(get: Callable[[bytes], Any]) -> "Lineage | None":
         """Return the stored lineage; None if no start was recorded. Raise DamagedRow if the row is
         damaged."""
         row = get(STARTS)
         if row is None:
             return None
-        floor_term, starts = records.unpack(bytes(row), 2)
-        return cls(floor_term, tuple(Start(*start) for start in starts))
-
-    def row(self) -> bytes:
-        """Return the encoded lineage."""
-        starts = [
-            [one.start_id, one.term, one.end_number, one.began_at_ms, one.first_container_id]
-            for one in self.starts
-        ]
-        return records.pack([self.floor_term, starts])
+        return LINEAGE.value(bytes(row))
 
     @property
     def start_id(self) -> str:
@@ -100,3 +91,6 @@ class Lineage:
         first_term = min(one.term + (one.start_id in known_ids) for one in later)
         after = (start for start in self.starts if start.term >= first_term)
         return next(after, self.starts[-1])
+
+
+LINEAGE: Final = records.row_format(Lineage)

@@ -71,23 +71,7 @@ class RestoreRecord:
     end_container_id: int = 0  # first container id after the recovery; 0: not recovered
 
 
-def restored_row(restored: RestoreRecord) -> bytes:
-    """Encode a restore record."""
-    return records.pack(
-        [
-            restored.taken_at_ms,
-            restored.restored_at_ms,
-            restored.first_new_container_id,
-            restored.unfinished,
-            restored.end_container_id,
-        ]
-    )
-
-
-def restored_from(data: bytes) -> RestoreRecord:
-    """Decode a restore record. Raise DamagedRow if it is damaged."""
-    taken_at_ms, restored_at_ms, first_new_id, unfinished, end_id = records.unpack(data, 5)
-    return RestoreRecord(taken_at_ms, restored_at_ms, first_new_id, tuple(unfinished), end_id)
+RESTORE_RECORD: Final = records.row_format(RestoreRecord)
 
 
 def counters_anew(counters: dict[str, int], now_ms: int) -> dict[str, int]:

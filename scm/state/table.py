@@ -64,17 +64,14 @@ class Table(Generic[K, V]):
         *,
         key_bytes: Callable[[K], bytes],
         key_of: Callable[[V], K],
-        row: Callable[[V], bytes],
-        value: Callable[[bytes], V],
-        values: Callable[[Sequence[bytes]], list[V]] | None = None,
+        rows: records.RowFormat[V],
     ) -> None:
-        """`values` decodes many rows at once; it is given for a table of millions."""
         self.name: Final = name
         self.key_bytes: Final = key_bytes
         self.key_of: Final = key_of
-        self.row: Final = row
-        self.value: Final = value
-        self._values_of: Final = values or (lambda rows: [value(row) for row in rows])
+        self.row: Final = rows.row
+        self.value: Final = rows.value
+        self._values_of: Final = rows.values
         self._rows: dict[K, V] = {}
         self.settled: list[ContainerBitmap | DirtyContainers] = []
 
@@ -159,12 +156,9 @@ class PairTable(Table[tuple[int, int], V]):
         name: str,
         *,
         key_of: Callable[[V], tuple[int, int]],
-        row: Callable[[V], bytes],
-        value: Callable[[bytes], V],
+        rows: records.RowFormat[V],
     ) -> None:
-        super().__init__(
-            name, key_bytes=lambda key: ID_PAIR.pack(*key), key_of=key_of, row=row, value=value
-        )
+        super().__init__(name, key_bytes=lambda key: ID_PAIR.pack(*key), key_of=key_of, rows=rows)
         self.by_container: dict[int, set[int]] = {}
         """The numbers of each container that has rows."""
 

@@ -5,9 +5,8 @@ There is one row per volume, with its newest anchors. Each anchor proves all ent
 older anchors show since when a log differs.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from scm.state import records
 from scm.state.history.history_tables import HistoryTable
@@ -40,24 +39,6 @@ class VolumeAnchors:
         return VolumeAnchors(self.datanode_id, self.volume_id, kept)
 
 
-def anchored_row(value: VolumeAnchors) -> bytes:
-    """Encode the anchors of a volume."""
-    told = [[one.at_ms, one.count, one.checksum] for one in value.anchors]
-    return records.pack([value.datanode_id, value.volume_id, told])
-
-
-def anchored_from(row: bytes) -> VolumeAnchors:
-    """Decode the anchors of a volume. Raise DamagedRow, ValueError or TypeError if the row is
-    invalid."""
-    datanode_id, volume_id, told = records.unpack(row, 3)
-    return VolumeAnchors(datanode_id, volume_id, tuple(map(_anchor, told)))
-
-
-def _anchor(told: Sequence[Any]) -> Anchor:
-    at_ms, count, checksum = told
-    return Anchor(int(at_ms), int(count), str(checksum))
-
-
 class AnchorTable(HistoryTable[tuple[str, str], VolumeAnchors]):
     """Anchors by datanode and volume."""
 
@@ -66,6 +47,5 @@ class AnchorTable(HistoryTable[tuple[str, str], VolumeAnchors]):
             "anchors",
             key_bytes=lambda key: "\0".join(key).encode(),
             key_of=lambda value: (value.datanode_id, value.volume_id),
-            row=anchored_row,
-            value=anchored_from,
+            rows=records.row_format(VolumeAnchors),
         )

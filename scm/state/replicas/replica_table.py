@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from merkle.replica import ReplicaState
 from scm.state.entities import Replica
+from scm.state.records import RowFormat
 from scm.state.replicas import replica_rows
 from scm.state.replicas.arena import (
     DATANODE_AT,
@@ -41,6 +42,11 @@ UNSETTLED_STATES: Final = frozenset(
 )
 """Replica states that a close command may still move."""
 
+_FORMAT: Final = RowFormat(
+    replica_rows.replica_row,
+    replica_rows.replica_from,
+    lambda rows: list(map(replica_rows.replica_from, rows)),
+)
 _RECOVERING: Final = replica_rows.state_code(ReplicaState.RECOVERING)
 _UNSETTLED: Final = np.array([state in UNSETTLED_STATES for state in ReplicaState])
 """By number of a state."""
@@ -62,8 +68,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             "replicas_by_node",
             key_bytes=lambda key: key[1].encode() + _END + id_key(key[0]),
             key_of=lambda replica: (replica.container_id, replica.datanode_id),
-            row=replica_rows.replica_row,
-            value=replica_rows.replica_from,
+            rows=_FORMAT,
         )
         self._arena = ReplicaArena()
         self._chains = ReplicaChains()

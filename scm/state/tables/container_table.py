@@ -25,9 +25,7 @@ class ContainerTable(Table[int, Container]):
             "containers",
             key_bytes=id_key,
             key_of=lambda container: container.container_id,
-            row=records.container_row,
-            value=records.container_from,
-            values=records.containers_from,
+            rows=records.CONTAINER,
         )
         self._stored = cast("dict[int, Container | bytes]", self._rows)
         self._open_by_client: dict[str, set[int]] = {}
@@ -61,7 +59,7 @@ class ContainerTable(Table[int, Container]):
         """Return a container; None if it does not exist. It is decoded once."""
         found = self._stored.get(key)
         if isinstance(found, bytes):
-            found = self._stored[key] = records.container_from(found)
+            found = self._stored[key] = self.value(found)
         return found
 
     def promised_counts(self, container_ids: Sequence[int]) -> list[int]:

@@ -17,9 +17,7 @@ class KeyTable(Table[str, Key]):
             "keys",
             key_bytes=lambda name: hashlib.blake2b(name.encode(), digest_size=32).digest(),
             key_of=lambda key: key.name,
-            row=records.key_row,
-            value=records.key_from,
-            values=records.keys_from,
+            rows=records.KEY,
         )
         self._names: list[str] = []
         self._blocks_in: dict[int, int] = {}

@@ -15,8 +15,7 @@ class PendingTable(Table[int, PendingCommand]):
             "commands",
             key_bytes=id_key,
             key_of=lambda pending: pending.command_id,
-            row=records.pending_row,
-            value=records.pending_from,
+            rows=records.PENDING,
         )
         self._by_node: dict[str, dict[int, None]] = {}
         self._by_target: dict[tuple[CommandKind, int, str], int] = {}

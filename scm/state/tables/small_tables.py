@@ -13,8 +13,7 @@ class NodeTable(Table[str, Node]):
             "nodes",
             key_bytes=str.encode,
             key_of=lambda node: node.datanode_id,
-            row=records.node_row,
-            value=records.node_from,
+            rows=records.NODE,
         )
 
 
@@ -25,8 +24,7 @@ class AllocationTable(PairTable[Allocation]):
         super().__init__(
             "allocations",
             key_of=lambda allocation: (allocation.container_id, allocation.local_id),
-            row=records.allocation_row,
-            value=records.allocation_from,
+            rows=records.ALLOCATION,
         )
 
 
@@ -37,8 +35,7 @@ class TransactionTable(PairTable[DeleteTransaction]):
         super().__init__(
             "transactions",
             key_of=lambda transaction: (transaction.container_id, transaction.transaction_id),
-            row=records.transaction_row,
-            value=records.transaction_from,
+            rows=records.TRANSACTION,
         )
 
 
@@ -50,8 +47,7 @@ class HoldTable(Table[tuple[int, str], Hold]):
             "holds",
             key_bytes=lambda key: id_key(key[0]) + key[1].encode(),
             key_of=lambda hold: (hold.container_id, hold.datanode_id),
-            row=records.hold_row,
-            value=records.hold_from,
+            rows=records.HOLD,
         )
 
         self._by_container: dict[int, dict[str, Hold]] = {}
@@ -85,8 +81,7 @@ class ForgottenTable(Table[int, ForgottenContainer]):
             "forgotten",
             key_bytes=id_key,
             key_of=lambda forgotten: forgotten.container.container_id,
-            row=records.forgotten_row,
-            value=records.forgotten_from,
+            rows=records.FORGOTTEN,
         )
 
     def lost_of(self, key: Key) -> list[int]:

@@ -17,8 +17,7 @@ class DeletedTable(Table[tuple[int, int], DeletedBlocks]):
             "deleted",
             key_bytes=lambda key: ID_PAIR.pack(*key),
             key_of=lambda deleted: (deleted.container_id, deleted.transaction_id),
-            row=records.deleted_row,
-            value=records.deleted_from,
+            rows=records.DELETED,
         )
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
@@ -38,8 +37,7 @@ class OutcomeTable(Table[int, CommandOutcome]):
             "outcomes",
             key_bytes=id_key,
             key_of=lambda outcome: outcome.command_id,
-            row=records.outcome_row,
-            value=records.outcome_from,
+            rows=records.OUTCOME,
         )
         self._ids: dict[int, None] = {}
 

@@ -8,7 +8,7 @@ import pytest
 from scm.api.call_values import Heartbeat
 from scm.cluster.log_anchors import INTERVAL_MS
 from scm.state.history import anchors as module
-from scm.state.history.anchors import Anchor, VolumeAnchors, anchored_from, anchored_row
+from scm.state.history.anchors import Anchor, AnchorTable, VolumeAnchors
 from tests.support.control.scm_world import ScmWorld, volume
 from tests.support.heard import logged
 
@@ -101,4 +101,5 @@ def test_a_volume_has_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
         log = log.followed_by(Anchor(count, count, "0" * 64))
 
     assert [2, 3] == [one.count for one in log.anchors]
-    assert log == anchored_from(anchored_row(log))
+    table = AnchorTable()
+    assert log == table.value(table.row(log))

@@ -56,7 +56,7 @@ class TestRows:
     )
     def test_a_key_survives_its_row(self, key: Key) -> None:
         """Blocks keep their order."""
-        assert key == records.key_from(records.key_row(key))
+        assert key == records.KEY.value(records.KEY.row(key))
 
     @settings(deadline=None)
     @given(REPLICAS, st.data())
@@ -89,11 +89,11 @@ class TestRows:
             scheme="rs-3-2-1024k",
         )
         unpacked = [
-            (records.node_row(node), 11),
-            (records.container_row(container), 14),
-            (records.allocation_row(Allocation(1, 2, 3, 4, "c")), 5),
-            (records.transaction_row(DeleteTransaction(1, 2, (3, 4), 5, ("dn1",))), 6),
-            (records.hold_row(Hold(1, "dn1", 2, "why")), 4),
+            (records.NODE.row(node), 11),
+            (records.CONTAINER.row(container), 14),
+            (records.ALLOCATION.row(Allocation(1, 2, 3, 4, "c")), 5),
+            (records.TRANSACTION.row(DeleteTransaction(1, 2, (3, 4), 5, ("dn1",))), 6),
+            (records.HOLD.row(Hold(1, "dn1", 2, "why")), 4),
         ]
 
         assert [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scm.state.starts import STARTS, STARTS_MAX, Lineage, ReportedStart
+from scm.state.starts import LINEAGE, STARTS, STARTS_MAX, Lineage, ReportedStart
 
 
 def lineage(count: int = 3) -> Lineage:
@@ -56,7 +56,7 @@ def test_row_holds_all_starts_up_to_a_bound() -> None:
     """Those that no longer fit are not compared any more."""
     known = lineage(STARTS_MAX + 2)
 
-    read = Lineage.read({STARTS: known.row()}.get)
+    read = Lineage.read({STARTS: LINEAGE.row(known)}.get)
 
     assert known == read
     assert STARTS_MAX == len(known.starts)

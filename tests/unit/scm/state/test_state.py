@@ -264,7 +264,7 @@ class TestDamage:
         with state.change() as change:
             change.put(state.nodes, NODE)
         state.close()
-        self.overwrite(tmp_path, b"nodes", b"dn1", records.node_row(NODE)[:-2] + b"7]")
+        self.overwrite(tmp_path, b"nodes", b"dn1", records.NODE.row(NODE)[:-2] + b"7]")
 
         with pytest.raises(RefusedError) as caught:
             open_state(tmp_path)

@@ -134,7 +134,7 @@ class TestContainerTable:
         for container in put:
             one_by_one.apply(container.container_id, container)
 
-        load_pairs(loaded, ((b"", records.container_row(container)) for container in put))
+        load_pairs(loaded, ((b"", records.CONTAINER.row(container)) for container in put))
 
         ids = [container.container_id for container in put]
         assert one_by_one.at_rest([*ids, 99]) == loaded.at_rest([*ids, 99])
@@ -161,7 +161,7 @@ class TestContainerTable:
     def test_facts_read_off_a_row_equal_the_decoded_ones(self, factor: int, scheme: str) -> None:
         """The checksum may have any bytes."""
         rows = [
-            records.container_row(
+            records.CONTAINER.row(
                 replace(CLOSED, sequence_id=number, replication_factor=factor, scheme=scheme)
             )
             for number in range(2_000)
@@ -174,7 +174,7 @@ class TestContainerTable:
     def test_resting_container_that_was_replaced_is_restored_by_undo(self) -> None:
         """The container was not accessed since it was read from the disk."""
         table = ContainerTable()
-        load_pairs(table, [(id_key(CLOSED.container_id), records.container_row(CLOSED))])
+        load_pairs(table, [(id_key(CLOSED.container_id), records.CONTAINER.row(CLOSED))])
         opened = replace(CLOSED, state=ContainerState.OPEN, client_id="a")
 
         undo = table.swap(CLOSED.container_id, opened)
@@ -198,15 +198,15 @@ class TestContainerTable:
     )
     def test_row_that_is_not_plainly_at_rest_is_decoded(self, changes: dict[str, Any]) -> None:
         """A row that stays encoded must have no fault that shows later."""
-        rows = [records.container_row(one) for one in (CLOSED, replace(CLOSED, **changes))]
+        rows = [records.CONTAINER.row(one) for one in (CLOSED, replace(CLOSED, **changes))]
 
         assert ([0], [CLOSED.container_id], [3]) == records.at_rest(rows)
 
     @pytest.mark.parametrize(
         "bad",
         [
-            records.container_row(CLOSED).replace(b"CLOSED", b"OPEN"),
-            records.container_row(CLOSED).replace(b'"CLOSED",3', b'"CLOSED",2'),
+            records.CONTAINER.row(CLOSED).replace(b"CLOSED", b"OPEN"),
+            records.CONTAINER.row(CLOSED).replace(b'"CLOSED",3', b'"CLOSED",2'),
             b"abc",
             records.pack([1, 2]),
             b"",
@@ -217,7 +217,7 @@ class TestContainerTable:
     )
     def test_a_damaged_row_among_many_is_named(self, bad: bytes) -> None:
         """By its key, though rows are read together."""
-        rows = [(id_key(n), records.container_row(CLOSED)) for n in range(1, 5)]
+        rows = [(id_key(n), records.CONTAINER.row(CLOSED)) for n in range(1, 5)]
         rows.insert(2, (id_key(77), bad))
 
         with pytest.raises(records.DamagedRow, match=f"containers, key {id_key(77).hex()}"):
@@ -288,7 +288,7 @@ class TestKeyTable:
         for key in keys.values():
             one_by_one.apply(key.name, key)
 
-        load_pairs(loaded, ((b"", records.key_row(key)) for key in keys.values()))
+        load_pairs(loaded, ((b"", records.KEY.row(key)) for key in keys.values()))
 
         assert sorted(keys) == [k.name for k in loaded.page(prefix="", start_after="", count=99)]
         assert one_by_one.last_bcsids() == loaded.last_bcsids()
