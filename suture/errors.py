@@ -31,6 +31,7 @@ _KIB: Final = 1024
 EXTRAS: Final = {  # package -> the extra that brings it
     "pyarrow": "scm",
     "rocksdict": "ozone",
+    "gssapi": "ozone-secure",
 }
 
 

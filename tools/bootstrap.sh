@@ -116,6 +116,17 @@ ensure_compiler() { # for a library of the tests, which flips bits while a proce
     say "no C compiler: tests that need one are skipped; to mend it: apt-get install gcc libc6-dev"
 }
 
+setup_kerberos() { # gssapi has no wheels for Linux: it is compiled
+    local package
+    if may_install; then
+        for package in libkrb5-dev "$(package_name "$1" dev)"; do
+            ! is_available "$package" || install_packages "$package" || true
+        done
+    fi
+    (cd "$ROOT" && pip_install --editable '.[ozone-secure]' 9<&-) ||
+        say "gssapi cannot be built: tests of Kerberos are skipped; to mend it: apt-get install libkrb5-dev"
+}
+
 forget_crcmod() { # crcmod-plus brings the same package: what uninstalls the one takes files of both
     [ -z "$(compgen -G "$VENV/lib/python3*/site-packages/crcmod-*.dist-info")" ] ||
         "$VENV/bin/python" -m pip uninstall --quiet --yes crcmod >&2
@@ -154,6 +165,7 @@ setup_python() {
     pip_install --upgrade pip 9<&-
     forget_crcmod 9<&-
     (cd "$ROOT" && pip_install --editable '.[ozone,scm,spark]' --group dev 9<&-)
+    setup_kerberos "$python"
     stamp_text >"$STAMP"
     say "ready"
 }
@@ -197,6 +209,7 @@ setup_java() {
 readonly PROGRAMS=( # a command, and the package that brings it on Debian and Ubuntu
     chromium:chromium mkfs.btrfs:btrfs-progs rpmbuild:rpm filefrag:e2fsprogs man:man-db
     systemd-analyze:systemd setpriv:util-linux
+    krb5kdc:krb5-kdc kadmin.local:krb5-admin-server kinit:krb5-user
 )
 
 setup_programs() { # what cannot be had costs its tests; CI fails for a skip that is not listed

@@ -1,16 +1,38 @@
 """Chooses the caller's identity and its authentication.
 
-Hadoop supports SIMPLE, which trusts the user name of the caller, and SASL with Kerberos or tokens.
-Only SIMPLE is implemented. SASL would need another code in the connection header, and an exchange
-of RpcSasl messages (call id -33) between the header and the context.
+Hadoop supports SIMPLE, which trusts the user name of the caller, and SASL. `ozone.clients.kerberos`
+has the identity for SASL with Kerberos. Delegation tokens are not supported.
 """
 
 import getpass
 import os
 from dataclasses import dataclass
+from typing import Final, Protocol
 
-from ozone.clients import frames
+from ozone.clients.frames import Failure
+from ozone.clients.sasl import SaslExchange
 from suture.errors import Code, RefusedError
+
+SECURE: Final = "SIMPLE authentication is not enabled"
+
+
+class Identity(Protocol):
+    """The caller's identity."""
+
+    @property
+    def user(self) -> str:
+        """The caller's name, as the server receives it."""
+        ...
+
+    @property
+    def hint(self) -> str:
+        """The hint for an operator whose server rejects this identity."""
+        ...
+
+    def exchange(self, host: str) -> SaslExchange | None:
+        """Return a new authentication at a server; None for SIMPLE. Raise RefusedError or
+        UnavailableError if there are no credentials."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +41,14 @@ class HadoopIdentity:
 
     user: str
 
-    def opening(self, client_id: bytes, protocol: str) -> bytes:
-        """Return all bytes that precede the first call."""
-        greeting = frames.connection_header(frames.SIMPLE)
-        return greeting + frames.context_frame(client_id, self.user, protocol)
+    @property
+    def hint(self) -> str:
+        """The hint for an operator whose server rejects this identity."""
+        return "name another user with --user"
+
+    def exchange(self, _host: str) -> None:
+        """Return None, because SIMPLE has no exchange."""
+        return
 
 
 def choose(user: str) -> HadoopIdentity:
@@ -37,10 +63,11 @@ def choose(user: str) -> HadoopIdentity:
         return HadoopIdentity(str(os.geteuid()))
 
 
-def not_accepted(address: str, failure: frames.Failure) -> RefusedError:
-    """Return the error for a server that requires more than SIMPLE, or another user."""
+def not_accepted(address: str, failure: Failure, identity: Identity) -> RefusedError:
+    """Return the error for a server that rejects the caller."""
+    hint = identity.hint
+    if SECURE in failure.text:
+        hint = "the cluster is secure: name its configuration with --ozone-conf"
     return RefusedError(
-        Code.UNAUTHENTICATED,
-        f"{address} rejected the user: {failure.text}",
-        hint="name another user with --user; Kerberos is not supported, only SIMPLE authentication",
+        Code.UNAUTHENTICATED, f"{address} rejected the user: {failure.text}", hint=hint
     )

@@ -6,18 +6,23 @@ sides would wait for each other. The caller ensures this with `scm.WINDOW`.
 """
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from merkle.damaged_data import DamagedData
 from ozone.clients import frames
-from ozone.clients.authentication import HadoopIdentity, not_accepted
+from ozone.clients.authentication import Identity, not_accepted
+from ozone.clients.sasl import FrameProtection, SaslExchange
 from suture.errors import Code, RefusedError, UnavailableError
 
 READ_BYTES: Final = 256 * 1024
-HTTP: Final = b"HTTP"
 CLIENT_PORT: Final = "use the port of ozone.scm.client.address, by default 9860"
 PORT_MAX: Final = 65_535
+EXCHANGE_MAX: Final = 16  # messages of an authentication; Hadoop's servers need four
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Connection:
     def __init__(
         self,
         address: Address,
-        identity: HadoopIdentity,
+        identity: Identity,
         *,
         client_id: bytes,
         protocol: str,
@@ -60,14 +65,41 @@ class Connection:
         self.address = address
         self._timeout_s = timeout_s
         self._hint = hint
-        self._received = bytearray()
-        self._at = 0
+        self._identity = identity
+        self._received = frames.FrameBuffer()
+        self._opened = frames.FrameBuffer()  # of wrapped frames
+        self._protection: FrameProtection | None = None
+        exchange = identity.exchange(address.host)  # without credentials nothing is sent
         try:
             self._socket = socket.create_connection((address.host, address.port), timeout_s)
         except OSError as error:
             raise self._lost(_reason(error)) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.send(identity.opening(client_id, protocol))
+        try:
+            self._open(exchange, client_id, protocol)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, exchange: SaslExchange | None, client_id: bytes, protocol: str) -> None:
+        """Authenticate, and name the protocol."""
+        self._write(frames.connection_header(frames.SASL_CALL if exchange else frames.SIMPLE))
+        if exchange is not None:
+            self._protection = self._authenticated(exchange)
+        self.send(frames.context_frame(client_id, self._identity.user, protocol))
+
+    def _authenticated(self, exchange: SaslExchange) -> FrameProtection | None:
+        """Return the protection of the frames that follow; None if they are sent as they are."""
+        reply: bytes | None = exchange.begin()
+        for _ in range(EXCHANGE_MAX):
+            if reply is None:
+                return exchange.protection
+            self._write(reply)
+            answer = self.receive()
+            if answer.call_id != frames.SASL_CALL:
+                raise self._foreign(f"an answer to call {answer.call_id} in an authentication")
+            reply = exchange.reply(self._parsed(frames.parse_sasl, answer.body))
+        raise self._foreign(f"more than {EXCHANGE_MAX} messages of one authentication")
 
     @property
     def local_host(self) -> str:
@@ -80,6 +112,9 @@ class Connection:
 
     def send(self, data: bytes) -> None:
         """Send frames."""
+        self._write(data if self._protection is None else self._protection.wrap(data))
+
+    def _write(self, data: bytes) -> None:
         try:
             self._socket.sendall(data)
         except OSError as error:
@@ -89,42 +124,49 @@ class Connection:
         """Wait for an answer. Raise RefusedError if the server rejects the caller or uses another
         protocol.
         """
-        try:
-            answer = frames.parse_answer(self._frame())
-        except DamagedData as error:
-            raise self._foreign(str(error)) from error
+        answer = self._answer()
         failure = answer.failure
         if failure is None or not (failure.is_fatal or answer.call_id < 0):
             return answer
         if failure.is_unauthorized or failure.name == "AccessControlException":
-            raise not_accepted(str(self.address), failure)
+            raise not_accepted(str(self.address), failure, self._identity)
         raise self._lost(f"it ended the connection: {failure.name}: {failure.text}")
 
-    def _frame(self) -> bytes:
-        self._fill(frames.LENGTH_BYTES)
-        head = bytes(self._received[self._at : self._at + frames.LENGTH_BYTES])
-        length_bytes = int.from_bytes(head, "big")
-        if not 0 < length_bytes <= frames.ANSWER_BYTES_MAX:
-            raise self._foreign("HTTP" if head == HTTP else f"{length_bytes} bytes in one answer")
-        self._fill(frames.LENGTH_BYTES + length_bytes)
-        begin = self._at + frames.LENGTH_BYTES
-        self._at = begin + length_bytes
-        return bytes(self._received[begin : self._at])
+    def _answer(self) -> frames.Answer:
+        """Return the next answer. If frames are protected, only an error that ends the connection
+        may arrive without protection.
+        """
+        while True:
+            frame = self._parsed(frames.FrameBuffer.take, self._opened)
+            if frame is not None:
+                return self._parsed(frames.parse_answer, frame)
+            answer = self._parsed(frames.parse_answer, self._frame())
+            if self._protection is None or (answer.failure is not None and answer.call_id < 0):
+                return answer
+            if answer.call_id != frames.SASL_CALL or answer.failure is not None:
+                raise self._foreign(f"an answer to call {answer.call_id} without protection")
+            wrapped = self._parsed(frames.parse_sasl, answer.body)
+            self._opened.feed(self._protection.unwrap(wrapped))
 
-    def _fill(self, wanted_bytes: int) -> None:
-        """Read until this many unconsumed bytes are available."""
-        if len(self._received) - self._at >= wanted_bytes:
-            return
-        del self._received[: self._at]
-        self._at = 0
-        while len(self._received) < wanted_bytes:
+    def _frame(self) -> bytes:
+        """Wait for the next frame on the socket."""
+        while True:
+            frame = self._parsed(frames.FrameBuffer.take, self._received)
+            if frame is not None:
+                return frame
             try:
                 data = self._socket.recv(READ_BYTES)
             except OSError as error:
                 raise self._lost(_reason(error, self._timeout_s)) from error
             if not data:
                 raise self._lost("it closed the connection")
-            self._received += data
+            self._received.feed(data)
+
+    def _parsed(self, parse: Callable[[T], R], data: T) -> R:
+        try:
+            return parse(data)
+        except DamagedData as error:
+            raise self._foreign(str(error)) from error
 
     def _lost(self, reason: str) -> UnavailableError:
         return UnavailableError(Code.UNAVAILABLE, f"{self.address}: {reason}")

@@ -12,13 +12,21 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from merkle.damaged_data import DamagedData
-from ozone.clients.messages import ANSWER_HEADER, CONNECTION_CONTEXT, METHOD_HEADER, REQUEST_HEADER
+from ozone.clients.messages import (
+    ANSWER_HEADER,
+    CONNECTION_CONTEXT,
+    METHOD_HEADER,
+    REQUEST_HEADER,
+    SASL,
+)
 
 MAGIC: Final = b"hrpc"
 IPC_VERSION: Final = 9
 SERVICE_CLASS: Final = 0
 SIMPLE: Final = 0
 """The authentication SIMPLE: the server trusts the user name of the caller."""
+SASL_CALL: Final = -33
+"""The authentication SASL in the connection header, and the call id of its messages."""
 
 CONTEXT_CALL: Final = -3
 PROTOBUF: Final = 2  # RpcKindProto
@@ -28,6 +36,7 @@ FATAL: Final = 2
 UNAUTHORIZED: Final = 15  # RpcErrorCodeProto
 ANSWER_BYTES_MAX: Final = 128 * 1024**2  # ipc.maximum.response.length of Hadoop
 LENGTH_BYTES: Final = 4
+HTTP: Final = b"HTTP"
 _VARINT_BYTES_MAX: Final = 5
 
 
@@ -67,6 +76,49 @@ def context_frame(client_id: bytes, user: str, protocol: str) -> bytes:
     context = CONNECTION_CONTEXT(protocol=protocol)
     context.user.effective_user = user
     return _frame(_header(client_id, CONTEXT_CALL), context)
+
+
+def sasl_frame(message: Any) -> bytes:
+    """Return the frame with a message of the SASL exchange, or with a wrapped frame."""
+    return _frame(_header(b"", SASL_CALL), message)
+
+
+def parse_sasl(body: bytes) -> Any:
+    """Return the SASL message in an answer. Raise DamagedData if it is invalid."""
+    try:
+        return SASL.FromString(body)
+    except DecodeError as error:
+        raise DamagedData(f"{len(body)} bytes are no message of SASL") from error
+
+
+class FrameBuffer:
+    """Splits received bytes into frames."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._at = 0
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes."""
+        del self._received[: self._at]
+        self._at = 0
+        self._received += data
+
+    def take(self) -> bytes | None:
+        """Return the next frame without its length; None if it is not complete. Raise DamagedData
+        if its length is invalid.
+        """
+        head = bytes(self._received[self._at : self._at + LENGTH_BYTES])
+        if len(head) < LENGTH_BYTES:
+            return None
+        length_bytes = int.from_bytes(head, "big")
+        if not 0 < length_bytes <= ANSWER_BYTES_MAX:
+            raise DamagedData("HTTP" if head == HTTP else f"{length_bytes} bytes in one answer")
+        begin = self._at + LENGTH_BYTES
+        if len(self._received) < begin + length_bytes:
+            return None
+        self._at = begin + length_bytes
+        return bytes(self._received[begin : self._at])
 
 
 @dataclass(frozen=True, slots=True)

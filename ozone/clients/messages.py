@@ -24,6 +24,7 @@ REQUEST_HEADER: Final[Any] = rpc_pb2.RequestHeader
 ANSWER_HEADER: Final[Any] = rpc_pb2.AnswerHeader
 CONNECTION_CONTEXT: Final[Any] = rpc_pb2.ConnectionContext
 METHOD_HEADER: Final[Any] = rpc_pb2.MethodHeader
+SASL: Final[Any] = rpc_pb2.Sasl
 
 REQUEST: Final[Any] = scm_pb2.Request
 RESPONSE: Final[Any] = scm_pb2.Response

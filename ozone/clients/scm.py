@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from ozone.clients.authentication import HadoopIdentity
+from ozone.clients.authentication import Identity
 from ozone.clients.connection import Address, Connection
 from ozone.clients.frames import Answer, Failure, Method
 from ozone.clients.messages import REQUEST, RESPONSE, ScmRequestType
@@ -68,7 +68,7 @@ class OzoneScmClient:
     """A client of an SCM, or of several SCMs with one leader. For one thread."""
 
     addresses: Sequence[Address]
-    identity: HadoopIdentity
+    identity: Identity
     manners: ScmClientOptions = field(default_factory=ScmClientOptions)
     now_s: Callable[[], float] = time.monotonic
     wait: Callable[[float], None] = time.sleep

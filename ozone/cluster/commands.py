@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ozone.clients.authentication import choose
-from ozone.clients.connection import parse_addresses
+from ozone.access_options import (
+    ConfOption,
+    KeytabOption,
+    PrincipalOption,
+    ScmAddresses,
+    ScmPrincipalOption,
+    UserOption,
+    identity_of,
+    scm_addresses,
+    site_config,
+)
 from ozone.clients.scm import OzoneScmClient
 from ozone.cluster.scrubs import NOTHING_SCRUBBED, read_scrubs
 from suture.errors import SutureError
@@ -29,38 +38,21 @@ if TYPE_CHECKING:
 
 PER_MINUTE: Final = 60.0  # a datanode runs a few at a time; none should wait for hours in a queue
 
-ScmAddresses = Annotated[
-    str,
-    typer.Option(
-        "--scm",
-        metavar="HOST:PORT[,HOST:PORT...]",
-        help="All SCMs of the cluster (ozone.scm.client.address).",
-    ),
-]
-UserOption = Annotated[
-    str, typer.Option(metavar="NAME", help="User name for Ozone; default: the current user.")
-]
-
-
-def scm_client(addresses: str, user: str) -> OzoneScmClient:
-    """Return a client that is not connected yet. Raise typer.BadParameter for an invalid
-    address."""
-    try:
-        return OzoneScmClient(parse_addresses(addresses), choose(user))
-    except ValueError as error:
-        raise typer.BadParameter(f"--scm: {error}") from error
-
 
 def export_command(
-    scm: ScmAddresses,
     to: Annotated[
         Path, typer.Option("--to", metavar="DIR", help="New directory for the snapshot.")
     ],
+    scm: ScmAddresses = "",
     findings: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="JSON of `suture ozone scrub`; may be repeated."),
     ] = None,
     user: UserOption = "",
+    ozone_conf: ConfOption = None,
+    principal: PrincipalOption = "",
+    keytab: KeytabOption = None,
+    scm_principal: ScmPrincipalOption = "",
     as_json: JsonFlag = False,
 ) -> int:
     """Export the state of Ozone's SCM as a snapshot.
@@ -79,7 +71,11 @@ def export_command(
     )  # needs Parquet, which a scrub does without
 
     scrubs = read_scrubs(findings) if findings else NOTHING_SCRUBBED
-    client = scm_client(scm, user)
+    config = site_config(ozone_conf)
+    identity = identity_of(
+        config, user=user, principal=principal, keytab=keytab, scm_principal=scm_principal
+    )
+    client = OzoneScmClient(scm_addresses(scm, config), identity)
     try:
         with items_progress("containers", 0, quiet=as_json) as progress:
 
@@ -120,7 +116,7 @@ def print_export(done: "ExportResult") -> None:
 
 def reconcile_command(
     plan: PlanArgument,
-    scm: ScmAddresses,
+    scm: ScmAddresses = "",
     yes: Annotated[
         bool, typer.Option("--yes", help="Send the requests instead of showing them.")
     ] = False,
@@ -128,6 +124,10 @@ def reconcile_command(
         float, typer.Option(min=0.1, metavar="COUNT", help="Number of containers per minute.")
     ] = PER_MINUTE,
     user: UserOption = "",
+    ozone_conf: ConfOption = None,
+    principal: PrincipalOption = "",
+    keytab: KeytabOption = None,
+    scm_principal: ScmPrincipalOption = "",
     as_json: JsonFlag = False,
 ) -> int:
     """Request the reconciliations of a plan from Ozone's SCM.
@@ -148,7 +148,11 @@ def reconcile_command(
     orders = ReconcileReport(reconcile_plan(run), is_dry_run=not yes)
     if run.scope:
         print_note(run.scope)
-    client = scm_client(scm, user)
+    config = site_config(ozone_conf)
+    identity = identity_of(
+        config, user=user, principal=principal, keytab=keytab, scm_principal=scm_principal
+    )
+    client = OzoneScmClient(scm_addresses(scm, config), identity)
     rows = len(orders.plan.rows)
     wish = ReconcileOptions(
         client=client, plan=orders.plan, is_dry_run=not yes, per_minute=per_minute

@@ -167,7 +167,7 @@ class GetContainerChecksumInfo(_message.Message):
     def __init__(self, container_id: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("command", "container_id", "datanode_id", "create_container", "read_container", "delete_container", "close_container", "put_block", "get_block", "list_block", "read_chunk", "write_chunk", "get_container_checksum_info")
+    __slots__ = ("command", "container_id", "datanode_id", "create_container", "read_container", "delete_container", "close_container", "put_block", "get_block", "list_block", "read_chunk", "write_chunk", "encoded_token", "get_container_checksum_info")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,7 @@ class Request(_message.Message):
     LIST_BLOCK_FIELD_NUMBER: _ClassVar[int]
     READ_CHUNK_FIELD_NUMBER: _ClassVar[int]
     WRITE_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    ENCODED_TOKEN_FIELD_NUMBER: _ClassVar[int]
     GET_CONTAINER_CHECKSUM_INFO_FIELD_NUMBER: _ClassVar[int]
     command: int
     container_id: int
@@ -193,8 +194,9 @@ class Request(_message.Message):
     list_block: ListBlock
     read_chunk: ReadChunk
     write_chunk: WriteChunk
+    encoded_token: str
     get_container_checksum_info: GetContainerChecksumInfo
-    def __init__(self, command: _Optional[int] = ..., container_id: _Optional[int] = ..., datanode_id: _Optional[str] = ..., create_container: _Optional[_Union[CreateContainer, _Mapping]] = ..., read_container: _Optional[_Union[Nothing, _Mapping]] = ..., delete_container: _Optional[_Union[DeleteContainer, _Mapping]] = ..., close_container: _Optional[_Union[Nothing, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., list_block: _Optional[_Union[ListBlock, _Mapping]] = ..., read_chunk: _Optional[_Union[ReadChunk, _Mapping]] = ..., write_chunk: _Optional[_Union[WriteChunk, _Mapping]] = ..., get_container_checksum_info: _Optional[_Union[GetContainerChecksumInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, command: _Optional[int] = ..., container_id: _Optional[int] = ..., datanode_id: _Optional[str] = ..., create_container: _Optional[_Union[CreateContainer, _Mapping]] = ..., read_container: _Optional[_Union[Nothing, _Mapping]] = ..., delete_container: _Optional[_Union[DeleteContainer, _Mapping]] = ..., close_container: _Optional[_Union[Nothing, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., list_block: _Optional[_Union[ListBlock, _Mapping]] = ..., read_chunk: _Optional[_Union[ReadChunk, _Mapping]] = ..., write_chunk: _Optional[_Union[WriteChunk, _Mapping]] = ..., encoded_token: _Optional[str] = ..., get_container_checksum_info: _Optional[_Union[GetContainerChecksumInfo, _Mapping]] = ...) -> None: ...
 
 class ContainerData(_message.Message):
     __slots__ = ("container_id", "used_bytes", "block_count", "state")

@@ -1,6 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -56,3 +57,27 @@ class MethodHeader(_message.Message):
     protocol: str
     version: int
     def __init__(self, method: _Optional[str] = ..., protocol: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class SaslAuth(_message.Message):
+    __slots__ = ("method", "mechanism", "protocol", "server_id")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    mechanism: str
+    protocol: str
+    server_id: str
+    def __init__(self, method: _Optional[str] = ..., mechanism: _Optional[str] = ..., protocol: _Optional[str] = ..., server_id: _Optional[str] = ...) -> None: ...
+
+class Sasl(_message.Message):
+    __slots__ = ("version", "state", "token", "auths")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    AUTHS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    state: int
+    token: bytes
+    auths: _containers.RepeatedCompositeFieldContainer[SaslAuth]
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[int] = ..., token: _Optional[bytes] = ..., auths: _Optional[_Iterable[_Union[SaslAuth, _Mapping]]] = ...) -> None: ...

@@ -159,7 +159,7 @@ class ReadBlock(_message.Message):
     def __init__(self, block_id: _Optional[_Union[BlockId, _Mapping]] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., answer_bytes: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("command", "trace_id", "container_id", "datanode_id", "create_container", "read_container", "delete_container", "list_container", "close_container", "put_block", "get_block", "list_block", "read_chunk", "write_chunk", "get_committed_block_length", "echo", "get_container_checksum_info", "read_block", "client_id", "call_id")
+    __slots__ = ("command", "trace_id", "container_id", "datanode_id", "create_container", "read_container", "delete_container", "list_container", "close_container", "put_block", "get_block", "list_block", "read_chunk", "write_chunk", "get_committed_block_length", "encoded_token", "echo", "get_container_checksum_info", "read_block", "client_id", "call_id")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +175,7 @@ class Request(_message.Message):
     READ_CHUNK_FIELD_NUMBER: _ClassVar[int]
     WRITE_CHUNK_FIELD_NUMBER: _ClassVar[int]
     GET_COMMITTED_BLOCK_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    ENCODED_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ECHO_FIELD_NUMBER: _ClassVar[int]
     GET_CONTAINER_CHECKSUM_INFO_FIELD_NUMBER: _ClassVar[int]
     READ_BLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -195,12 +196,13 @@ class Request(_message.Message):
     read_chunk: ReadChunk
     write_chunk: WriteChunk
     get_committed_block_length: GetBlock
+    encoded_token: bytes
     echo: Echo
     get_container_checksum_info: GetContainerChecksumInfo
     read_block: ReadBlock
     client_id: bytes
     call_id: int
-    def __init__(self, command: _Optional[int] = ..., trace_id: _Optional[bytes] = ..., container_id: _Optional[int] = ..., datanode_id: _Optional[bytes] = ..., create_container: _Optional[_Union[CreateContainer, _Mapping]] = ..., read_container: _Optional[_Union[Nothing, _Mapping]] = ..., delete_container: _Optional[_Union[DeleteContainer, _Mapping]] = ..., list_container: _Optional[_Union[ListContainer, _Mapping]] = ..., close_container: _Optional[_Union[Nothing, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., list_block: _Optional[_Union[ListBlock, _Mapping]] = ..., read_chunk: _Optional[_Union[ReadChunk, _Mapping]] = ..., write_chunk: _Optional[_Union[WriteChunk, _Mapping]] = ..., get_committed_block_length: _Optional[_Union[GetBlock, _Mapping]] = ..., echo: _Optional[_Union[Echo, _Mapping]] = ..., get_container_checksum_info: _Optional[_Union[GetContainerChecksumInfo, _Mapping]] = ..., read_block: _Optional[_Union[ReadBlock, _Mapping]] = ..., client_id: _Optional[bytes] = ..., call_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, command: _Optional[int] = ..., trace_id: _Optional[bytes] = ..., container_id: _Optional[int] = ..., datanode_id: _Optional[bytes] = ..., create_container: _Optional[_Union[CreateContainer, _Mapping]] = ..., read_container: _Optional[_Union[Nothing, _Mapping]] = ..., delete_container: _Optional[_Union[DeleteContainer, _Mapping]] = ..., list_container: _Optional[_Union[ListContainer, _Mapping]] = ..., close_container: _Optional[_Union[Nothing, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., list_block: _Optional[_Union[ListBlock, _Mapping]] = ..., read_chunk: _Optional[_Union[ReadChunk, _Mapping]] = ..., write_chunk: _Optional[_Union[WriteChunk, _Mapping]] = ..., get_committed_block_length: _Optional[_Union[GetBlock, _Mapping]] = ..., encoded_token: _Optional[bytes] = ..., echo: _Optional[_Union[Echo, _Mapping]] = ..., get_container_checksum_info: _Optional[_Union[GetContainerChecksumInfo, _Mapping]] = ..., read_block: _Optional[_Union[ReadBlock, _Mapping]] = ..., client_id: _Optional[bytes] = ..., call_id: _Optional[int] = ...) -> None: ...
 
 class ContainerData(_message.Message):
     __slots__ = ("container_id", "path", "used_bytes", "size", "block_count", "state", "type")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from ozone.clients.authentication import HadoopIdentity
+from ozone.clients.authentication import Identity
 from ozone.clients.connection import Address, Connection
 from ozone.clients.frames import Failure, Method
 from ozone.scm_link.messages import (
@@ -43,7 +43,7 @@ class DatanodeProtocol:
     def __init__(
         self,
         address: Address,
-        identity: HadoopIdentity,
+        identity: Identity,
         *,
         timeout_s: float = TIMEOUT_S,
         now_s: Callable[[], float] = time.monotonic,

@@ -54,6 +54,7 @@ def without(package: str, *words: str | Path) -> subprocess.CompletedProcess[str
         ("pyarrow", "scm", EXPORT),
         ("pyarrow", "spark", ("suture-verify", "/nowhere", "--out", "/nowhere")),
         ("rocksdict", "ozone", ("suture", "ozone", "scrub", "/nowhere")),
+        ("gssapi", "ozone-secure", (*EXPORT, "--scm-principal", "scm/_HOST@EXAMPLE.COM")),
     ],
 )
 def test_an_absent_extra_is_named(package: str, extra: str, words: tuple[str, ...]) -> None:
@@ -101,8 +102,8 @@ def test_the_sentences_know_every_package_of_an_extra() -> None:
         for extra, requirements in PROJECT["optional-dependencies"].items()
     }
 
-    assert {"ozone", "reports", "scm", "spark"} == extras.keys()
-    for extra in ("ozone", "scm"):
+    assert {"ozone", "ozone-secure", "reports", "scm", "spark"} == extras.keys()
+    for extra in ("ozone", "ozone-secure", "scm"):
         assert extras[extra] == {name for name, its in errors.EXTRAS.items() if its == extra}
     assert extras["spark"] == start.OF_THE_EXTRA
     assert extras["reports"] == {NEEDED}

@@ -31,6 +31,7 @@ KNOWN: Final = {
     "buf is not installed": "npm brings it, or Go compiles it",
     "needs Java and Maven": "what Maven fetches needs a registry",
     "Maven could not fetch": "the same",
+    "Kerberos is not installed": "gssapi is compiled, and a host may lack headers of its Python",
     "no package index answers": "a host may have no way to one",
 }
 """A part of the reason that a test gives, and why it is accepted."""

@@ -1,0 +1,78 @@
+"""The options of commands that call a cluster: its SCMs, and who calls."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ozone.clients.authentication import Identity, choose
+from ozone.clients.connection import Address, parse_addresses
+from ozone.clients.kerberos import KerberosIdentity
+from ozone.clients.site_config import (
+    CLIENT_PORT,
+    NO_CONFIG,
+    SiteConfig,
+    read_site_config,
+)
+
+ScmAddresses = Annotated[
+    str,
+    typer.Option(
+        "--scm",
+        metavar="HOST:PORT[,HOST:PORT...]",
+        help="All SCMs of the cluster (ozone.scm.client.address).",
+    ),
+]
+UserOption = Annotated[
+    str, typer.Option(metavar="NAME", help="User name for Ozone; default: the current user.")
+]
+ConfOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Directory with ozone-site.xml, such as /etc/ozone."),
+]
+PrincipalOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Kerberos principal; default: of the ticket cache.")
+]
+KeytabOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Keytab of --principal; default: the ticket cache."),
+]
+ScmPrincipalOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="The SCM's principal (hdds.scm.kerberos.principal)."),
+]
+
+
+def site_config(directory: Path | None) -> SiteConfig:
+    """Return the configuration in a directory; an empty one if none is named."""
+    return NO_CONFIG if directory is None else read_site_config(directory)
+
+
+def scm_addresses(scm: str, config: SiteConfig) -> tuple[Address, ...]:
+    """Return the SCMs' addresses for clients. Raise typer.BadParameter for an invalid one."""
+    if scm:
+        try:
+            return parse_addresses(scm)
+        except ValueError as error:
+            raise typer.BadParameter(f"--scm: {error}") from error
+    if config.directory is None:
+        raise typer.BadParameter("give --scm or --ozone-conf")
+    return config.scm_addresses(CLIENT_PORT)
+
+
+def identity_of(
+    config: SiteConfig, *, user: str, principal: str, keytab: Path | None, scm_principal: str
+) -> Identity:
+    """Return the caller's identity: by Kerberos if the cluster or an option requires it."""
+    named = scm_principal or config.get("hdds.scm.kerberos.principal")
+    if not (config.is_kerberos or principal or keytab or scm_principal):
+        return choose(user)
+    if user:
+        raise typer.BadParameter("--user is without Kerberos only: give --principal instead")
+    if keytab and not principal:
+        raise typer.BadParameter("--keytab needs --principal")
+    if not named:
+        raise typer.BadParameter(
+            "Kerberos needs the SCM's principal: give --ozone-conf or --scm-principal"
+        )
+    return KerberosIdentity(named, principal, keytab, config.level_min)
