@@ -25,19 +25,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from merkle.checksum import (
-    WIDTH_BYTES,
-    Algorithm,
-    U64s,
-    crc32c,
-    fold_each,
-)
+from merkle.checksum import WIDTH_BYTES, Algorithm, crc32c
+from merkle.checksum_columns import U64s, fold_each
 from merkle.damaged_data import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNK_BYTES_MAX,
     CHUNKS_PER_BLOCK_MAX,
     ID_MAX,
+    METADATA_BYTES_MAX,
     WINDOW_BYTES_MAX,
     Bcsid,
     BlockData,
@@ -61,7 +57,6 @@ _KINDS: Final = {int(kind): kind for kind in ChecksumType}  # a lookup is faster
 ALIKE_MIN: Final = 4  # with fewer chunks, decoding one by one is as fast
 INTACT_CRC: Final = 0x48674BC7  # CRC32C of any bytes followed by their CRC32C, little-endian
 ROWS_PER_BATCH: Final = 4_096  # some hundred KB of rows: parsed while in the CPU's cache
-METADATA_BYTES_MAX: Final = 64 * 1024  # a client's notes on a block, not a place for data
 
 assert max(ChecksumType) < 1 << (32 - TYPE_SHIFT)
 assert WINDOW_BYTES_MAX < 1 << TYPE_SHIFT

@@ -38,7 +38,8 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from merkle.checksum import Algorithm, U64s
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import U64s
 from merkle.replica import BlockId
 from merkle.tree import Leaf, Tree
 from merkle.tree_columns import LENGTH_MASK, OFFSET_SHIFT, Column

@@ -27,6 +27,7 @@ CHUNKS_PER_BLOCK_MAX: Final = 65_535
 WINDOW_BYTES_DEFAULT: Final = 16 * 1024
 WINDOW_BYTES_MIN: Final = 512  # smaller windows have more checksums than data
 WINDOW_BYTES_MAX: Final = CHUNK_BYTES_MAX
+METADATA_BYTES_MAX: Final = 64 * 1024  # a client's notes on a block, not a place for data
 
 assert CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX <= BLOCK_BYTES_MAX <= CONTAINER_BYTES_MAX
 assert WINDOW_BYTES_MIN <= WINDOW_BYTES_DEFAULT <= WINDOW_BYTES_MAX

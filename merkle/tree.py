@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from merkle.checksum import Algorithm, U64s, container_checksum
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import U64s, container_checksum
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId
 from merkle.tree_columns import (
@@ -33,6 +34,7 @@ from merkle.tree_columns import (
     spans_of,
     u64s,
 )
+from merkle.tree_summary import TreeSummary
 
 
 class Leaf(NamedTuple):
@@ -47,21 +49,6 @@ class Leaf(NamedTuple):
     def end(self) -> int:
         """First offset after the chunk."""
         return self.offset + self.length_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TreeSummary:
-    """The facts about a tree in a report. Two trees are compared by their summaries first.
-
-    `block_count` counts live blocks. A replica without a tree has no summary.
-    """
-
-    algorithm: Algorithm
-    root: int
-    generation: int
-    block_count: int
-    tombstone_count: int
-    tombstones_checksum: int
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

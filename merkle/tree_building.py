@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.blockrow import batches, read_columns
-from merkle.checksum import Algorithm, U64s, leaf_checksum
+from merkle.checksum import Algorithm, leaf_checksum
+from merkle.checksum_columns import U64s
 from merkle.replica import ID_MAX, BlockId
 from merkle.tree import Leaf, Tree, compose, with_tombstones
 from merkle.tree_columns import (

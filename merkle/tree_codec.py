@@ -17,7 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from merkle.checksum import Algorithm, Buffer, container_checksum, xxh3_64
+from merkle.checksum import Algorithm, Buffer, xxh3_64
+from merkle.checksum_columns import container_checksum
 from merkle.damaged_data import DamagedData  # part of this module's interface
 from merkle.replica import ContainerId
 from merkle.tree import Tree

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.blockrow import POSITION, RowColumns
-from merkle.checksum import Algorithm, U64s, fold_slices, folds_position
+from merkle.checksum import Algorithm, folds_position
+from merkle.checksum_columns import U64s, fold_slices
 from merkle.damaged_data import DamagedData
 from merkle.replica import BLOCK_BYTES_MAX, CHUNK_BYTES_MAX, ID_MAX
 

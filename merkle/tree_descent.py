@@ -17,7 +17,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from merkle.checksum import Algorithm, U64s, fold_slices
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import U64s, fold_slices
 from merkle.damaged_data import DamagedData
 from merkle.replica import ID_MAX
 from merkle.tree import Tree, compose

@@ -19,13 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from merkle.checksum import (
-    checksum_width_bytes,
-    whole_checksums,
-    window_checksums,
-    window_count,
-    windows_verify,
-)
+from merkle.checksum import checksum_width_bytes, window_checksums, window_count, windows_verify
+from merkle.checksum_columns import whole_checksums
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.second_checksum import witness_checksums
 from scanner.finding import DamageFault, Forensic, Verdict

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.blockrow import WORD_BYTES, batches, decode_block
-from merkle.checksum import checksum_width_bytes, flipped_bit
+from merkle.checksum import checksum_width_bytes
+from merkle.checksum_columns import flipped_bit
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChunkInfo
 from scanner.finding import Forensic

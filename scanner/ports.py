@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from merkle.checksum import U64s
+from merkle.checksum_columns import U64s
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import DamageFault
 

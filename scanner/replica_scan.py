@@ -19,7 +19,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from merkle.blockrow import decode_block
-from merkle.checksum import NO_WHOLE, Algorithm, U64s, long_crcs
+from merkle.checksum import Algorithm, long_crcs
+from merkle.checksum_columns import NO_WHOLE, U64s
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId, ChunkInfo
 from scanner.chunk_verdict import (

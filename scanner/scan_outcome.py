@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from merkle.checksum import Algorithm, U64s
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import U64s
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree
 from scanner.chunk_verdict import ChunkJudgement, name_of

@@ -22,7 +22,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from merkle.checksum import Algorithm, U64s, leaf_checksum
+from merkle.checksum import Algorithm, leaf_checksum
+from merkle.checksum_columns import U64s
 from merkle.replica import ContainerId
 
 PERIOD_SHARE: Final = 0.8  # of the interval; the rest is a reserve for a busy disk

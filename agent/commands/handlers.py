@@ -42,7 +42,8 @@ from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.clock import Clock, monotonic_ms
 from suture.runtime.memory import UNLIMITED, MemoryBudget
 from suture.runtime.ports import Pace, at_once
-from suture.wire.clients.peer import Endpoint, NodeAddress, Peer
+from suture.wire.clients.block_peer import Endpoint, NodeAddress
+from suture.wire.clients.peer import Peer
 from suture.wire.clients.replica_peer import ShardPeer
 from suture.wire.mapping import codec
 from suture.wire.mapping.erasure_codec import RECONSTRUCTION, parse_order

@@ -20,7 +20,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
 from suture.runtime.clock import Clock
 from suture.runtime.loop import Worker, WorkerLoop
-from suture.wire.clients.peer import NodeAddress
+from suture.wire.clients.block_peer import NodeAddress
 from suture.wire.clients.replica_peer import ShardPeer
 from suture.wire.clients.scm import ScmClient
 from suture.wire.v1 import scm_pb2

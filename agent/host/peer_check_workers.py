@@ -18,7 +18,8 @@ from merkle.replica import BlockId, ContainerId
 from suture.errors import Code, SutureError, UnavailableError
 from suture.runtime.clock import Clock
 from suture.runtime.loop import ProgressMarker
-from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.block_peer import NodeAddress
+from suture.wire.clients.peer import Peer
 from suture.wire.clients.scm import ScmClient
 from suture.wire.v1 import scm_pb2
 

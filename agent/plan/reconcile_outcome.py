@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 
 
 class ReconcileVerdict(StrEnum):

@@ -27,7 +27,7 @@ from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Leaf
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.ports import Executor, Future
-from suture.wire.clients.peer import TransferCost
+from suture.wire.clients.block_peer import TransferCost
 from suture.wire.clients.replica_peer import BatchReplicaPeer, ChunkProver, ReplicaPeer
 
 BAD_CHUNKS_MAX: Final = 2  # one may be bit rot since the peer's scan; two mean a bad peer

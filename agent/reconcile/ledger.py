@@ -20,7 +20,7 @@ from agent.reconcile.fetch import FetchFailure, FetchResult
 from agent.reconcile.survey import PeerTree, peer_state_of
 from merkle.diff import Divergence
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scanner.resume import Doubt
 from suture.errors import RefusedError
 

@@ -22,7 +22,8 @@ from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
 from suture.errors import SutureError
 from suture.runtime.clock import Clock
 from suture.runtime.loop import RetryAfter, Step
-from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.block_peer import NodeAddress
+from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 PROVEN: Final = "proven"

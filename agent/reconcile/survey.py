@@ -17,11 +17,12 @@ import numpy as np
 
 from agent.plan.actions import HolderCoverage, PeerId, PeerView
 from agent.plan.reconcile_outcome import PeerState
-from merkle.checksum import Algorithm, U64s
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import U64s
 from merkle.damaged_data import DamagedData
 from merkle.diff import Divergence, SummaryComparison, compare, diff
 from merkle.replica import ID_MAX, ContainerId
-from merkle.tree import Tree, TreeSummary
+from merkle.tree import Tree
 from merkle.tree_building import TreeBuilder
 from merkle.tree_descent import (
     BlockRange,
@@ -32,9 +33,10 @@ from merkle.tree_descent import (
     range_checksums,
     range_starts,
 )
+from merkle.tree_summary import TreeSummary
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.ports import Executor
-from suture.wire.clients.peer import TransferCost
+from suture.wire.clients.block_peer import TransferCost
 from suture.wire.clients.replica_peer import ReplicaPeer
 from suture.wire.mapping.tree_pages import SELECTION_MAX, BlockRows
 

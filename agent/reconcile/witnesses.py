@@ -24,7 +24,8 @@ from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import BlockId, ChunkInfo, ContainerId
-from merkle.tree import Tree, TreeSummary
+from merkle.tree import Tree
+from merkle.tree_summary import TreeSummary
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.clock import Clock
 from suture.wire.clients.message_groups import grouped

@@ -31,7 +31,7 @@ from agent.leases import ContainerLeases
 from agent.scan.ondemand import OnDemandScans
 from agent.store.files.layout import holds_data
 from agent.store.replica_store import ReplicaStore
-from merkle.checksum import U64s
+from merkle.checksum_columns import U64s
 from merkle.replica import TREE_STATES, ContainerId
 from suture.runtime.loop import RetryAfter, Step
 from suture.runtime.memory import trim_heap

@@ -20,7 +20,7 @@ import structlog
 
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.store.replica_store import ReplicaStore
-from merkle.checksum import U64s
+from merkle.checksum_columns import U64s
 from merkle.replica import ContainerId, ReplicaState
 from suture.ec.rebuild_task import ShardLocation
 from suture.ec.scheme import SHARDS_MAX, parse_scheme
@@ -28,7 +28,8 @@ from suture.errors import Code, SutureError, UnavailableError
 from suture.runtime.clock import Clock
 from suture.runtime.loop import Busy, ProgressMarker, RetryAfter, Step
 from suture.runtime.memory import trim_heap
-from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.block_peer import NodeAddress
+from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, scm_pb2
 from suture.wire.v1 import datanode_pb2 as pb
 

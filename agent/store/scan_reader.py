@@ -30,7 +30,7 @@ from agent.store.replica.lost_rows import is_cut_short, is_unread_loss
 from agent.store.replica.quarantine import QuarantinedPieces
 from agent.store.replica.trees import read_tree_file
 from agent.store.replica_store import ReplicaStore
-from merkle.checksum import U64s
+from merkle.checksum_columns import U64s
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree

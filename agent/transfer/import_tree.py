@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from merkle.checksum import Algorithm, U64s
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import U64s
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId
 from merkle.tree import Tree

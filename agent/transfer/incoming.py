@@ -36,7 +36,8 @@ from agent.transfer.parts import (
 )
 from agent.transfer.prefetch import read_ahead
 from merkle.blockrow import decode_block
-from merkle.checksum import Algorithm, fold_each, windows_verify
+from merkle.checksum import Algorithm, windows_verify
+from merkle.checksum_columns import fold_each
 from merkle.damaged_data import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,

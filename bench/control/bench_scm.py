@@ -22,7 +22,7 @@ import lmdb
 from bench.measure import Measure, at_most, duration_s
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scm.state import records
 from scm.state.database import StateDatabase
 from scm.state.entities import Container, ContainerState, Node, OpState, Replica

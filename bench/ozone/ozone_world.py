@@ -21,13 +21,8 @@ from agent.store.index.transactions import IndexChange
 from agent.store.volumes.volume import open_volume
 from bench.scans.scan_world import CLUSTER, DATANODE, OPTIONS, open_store
 from merkle.blockrow import encode_block
-from merkle.checksum import (
-    Algorithm,
-    block_checksum,
-    container_checksum,
-    leaf_checksum,
-    window_checksums,
-)
+from merkle.checksum import Algorithm, block_checksum, leaf_checksum, window_checksums
+from merkle.checksum_columns import container_checksum
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
 from ozone.disk.rows import BLOCK_COUNT, BYTES_USED, RECORDED_ROOT

@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from merkle.checksum import Algorithm, U64s, crc32c, fits
+from merkle.checksum import Algorithm, crc32c, fits
+from merkle.checksum_columns import U64s
 from merkle.damaged_data import DamagedData
 from merkle.diff import in_scope
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
-from merkle.tree import Leaf, Tree, TreeSummary
+from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder
 from merkle.tree_descent import BlockRange, range_checksums
+from merkle.tree_summary import TreeSummary
 from ozone.clients.datanode import Datanode
 from ozone.clients.datanode_messages import RECOVERING, DatanodeCommand
 from ozone.disk.encoding import encode_chunk, encode_row, stripes_of
@@ -25,7 +27,7 @@ from ozone.disk.messages import CHECKSUM_INFO, parse
 from ozone.disk.treefile import decode_tree
 from suture.ec.blockgroup import STRIPE_CHECKSUMS_KEY, stripe_metadata
 from suture.errors import Code, RefusedError
-from suture.wire.clients.peer import TransferCost
+from suture.wire.clients.block_peer import TransferCost
 from suture.wire.clients.shard_writer import WholeBlock
 from suture.wire.mapping.tree_pages import BlockRows
 from suture.wire.v1 import container_pb2

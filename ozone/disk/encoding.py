@@ -12,10 +12,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from merkle.blockrow import METADATA_BYTES_MAX, encode_text
+from merkle.blockrow import encode_text
 from merkle.checksum import checksum_width_bytes
 from merkle.damaged_data import DamagedData
-from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.replica import (
+    METADATA_BYTES_MAX,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+)
 from merkle.tree import Tree
 from ozone.disk.blockrow import INCREMENTAL, StoredBlock, decode_stored
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, CHUNK_INFO, parse

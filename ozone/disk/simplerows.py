@@ -24,7 +24,8 @@ from merkle.blockrow import (
     VERSION,
     WORD_BYTES,
 )
-from merkle.checksum import Algorithm, U64s, fold_slices
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import U64s, fold_slices
 from merkle.replica import (
     CHUNK_BYTES_MAX,
     WINDOW_BYTES_MAX,

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from merkle.checksum import Algorithm, container_checksum
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import container_checksum
 from merkle.damaged_data import DamagedData
 from merkle.replica import CHUNKS_PER_BLOCK_MAX, ID_MAX, BlockId, ContainerId
 from merkle.tree_columns import fold_blocks

@@ -19,7 +19,7 @@ from ozone.clients.peer import OzonePeer
 from ozone.disk.blockrow import StoredBlock
 from ozone.disk.treefile import Leaves, OzoneTree, decode_leaves, decode_tree
 from suture.errors import Code, RefusedError
-from suture.wire.clients.peer import TransferCost
+from suture.wire.clients.block_peer import TransferCost
 
 ALGORITHM: Final = Algorithm.CRC32C  # Ozone's
 

@@ -19,7 +19,7 @@ from ozone.scm_link.reports import DatanodeInfo
 from ozone.transfer.replicate_handler import ContainerReplicator
 from suture.errors import Code, RefusedError
 from suture.runtime.loop import Worker
-from suture.wire.clients.peer import NodeAddress
+from suture.wire.clients.block_peer import NodeAddress
 from suture.wire.v1 import scm_pb2
 
 ANY_USER: Final = ""

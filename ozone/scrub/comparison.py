@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from merkle.checksum import Algorithm, U64s, container_checksum
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import U64s, container_checksum
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree import Tree
 from merkle.tree_columns import joined

@@ -24,7 +24,7 @@ import numpy as np
 from agent.store.direct_io import BlockFile, ReadBuffers, is_cut, read_at_once
 from agent.store.scan_reader import ABSENT_FD, FOREIGN_NAMES_MAX
 from merkle.blockrow import ROWS_PER_BATCH, encode_block
-from merkle.checksum import U64s
+from merkle.checksum_columns import U64s
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId, ContainerId
 from merkle.tree import Tree

@@ -24,7 +24,8 @@ from merkle.blockrow import (
     batches,
     read_columns,
 )
-from merkle.checksum import Algorithm, U64s
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import U64s
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree_columns import fold_leaves, spans_of

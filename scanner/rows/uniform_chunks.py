@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.blockrow import CHUNK, POSITION, TYPE_SHIFT, WINDOW_MASK, RowColumns
-from merkle.checksum import U64s
+from merkle.checksum_columns import U64s
 from merkle.replica import BLOCK_BYTES_MAX, BlockId, ChecksumType, ChunkInfo
 from merkle.tree_columns import spans_of
 

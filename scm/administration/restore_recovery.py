@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 import structlog
 
-from merkle.checksum import container_checksum
+from merkle.checksum_columns import container_checksum
 from merkle.replica import ID_MAX
 from scm.administration.older_states import OlderStates
 from scm.cluster.decision_context import ControlComponent, DecisionContext

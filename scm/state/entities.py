@@ -17,7 +17,7 @@ from typing import Final
 
 from health.tables.replica_numbers import ReplicaNumbers
 from merkle.replica import LAYOUT_VERSION, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from suture.ec.scheme import parse_scheme
 
 

@@ -31,7 +31,8 @@ ABSENT: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BL
 
 
 class BlockSource(Protocol):
-    """The methods of a datanode that the reader needs; `suture.wire.clients.peer.Peer` has them."""
+    """The methods of a datanode that the reader needs; `BlockPeer` of `suture.wire.clients` has
+    them."""
 
     def parts_from(
         self,

@@ -21,8 +21,8 @@ from suture.client.small_puts import SmallPuts, is_small
 from suture.client.writer import StoredFile, Waits, WriterSession
 from suture.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.wire.clients.block_peer import BlockPeer, NodeAddress
 from suture.wire.clients.channel import ChannelClosed
-from suture.wire.clients.peer import NodeAddress, Peer
 from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping.blockpieces import Data
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
@@ -30,7 +30,9 @@ from suture.wire.v1 import datanode_pb2_grpc, scm_pb2
 
 if TYPE_CHECKING:
     from suture.client.ecreader import GroupReader
+    from suture.wire.clients.peer import Peer
 
+P = TypeVar("P", bound=BlockPeer)
 T = TypeVar("T")
 
 LANES_DEFAULT: Final = 4  # parallel writer sessions, each with its own container
@@ -48,7 +50,7 @@ class ClusterClient:
         self._conduct = DatanodeStats()
         self._pool = SessionPool(self.scm, self._dial, self._stream)
         self._small_puts = SmallPuts(self._pool)
-        self._peers: dict[tuple[str, str], Peer] = {}  # by id and address
+        self._peers: dict[tuple[type, str, str], BlockPeer] = {}  # by kind, id and address
         self._cells: ThreadPoolExecutor | None = None
         self.is_closed = False
         self._lock = Lock()  # of the objects made on first use
@@ -272,20 +274,30 @@ class ClusterClient:
         reader.begin()
         return reader
 
-    def peer(self, datanode: NodeAddress) -> Peer:
-        """Return the connection to a datanode; it is created on first use."""
-        key = datanode.datanode_id, datanode.address
+    def peer(self, datanode: NodeAddress) -> "Peer":
+        """Return a connection for all calls to a datanode; it is created on first use."""
+        from suture.wire.clients.peer import Peer  # loads trees, which few programs need
+
+        return self._connect(datanode, Peer)
+
+    def block_peer(self, datanode: NodeAddress) -> BlockPeer:
+        """Return a connection for the blocks of a datanode; it is created on first use."""
+        return self._connect(datanode, BlockPeer)
+
+    def _connect(self, datanode: NodeAddress, kind: type[P]) -> P:
+        key = kind, datanode.datanode_id, datanode.address
         known = self._peers.get(key)
-        if known is not None:
-            return known
-        with self._lock:
-            if self.is_closed:
-                raise ChannelClosed
-            if key not in self._peers:
-                self._peers[key] = Peer(
-                    datanode.address, datanode_id=datanode.datanode_id, security=self.security
-                )
-            return self._peers[key]
+        if known is None:
+            with self._lock:
+                if self.is_closed:
+                    raise ChannelClosed
+                known = self._peers.get(key)
+                if known is None:
+                    known = self._peers[key] = kind(
+                        datanode.address, datanode_id=datanode.datanode_id, security=self.security
+                    )
+        assert isinstance(known, kind)
+        return known
 
     def _reader(
         self,
@@ -317,7 +329,7 @@ class ClusterClient:
             BlockId(block_id.local_id),
             location.length,
             key,
-            [ReplicaSource(one.datanode_id, self.peer(one)) for one in candidates],
+            [ReplicaSource(one.datanode_id, self.block_peer(one)) for one in candidates],
             self._conduct,
         )
 
@@ -355,10 +367,10 @@ class ClusterClient:
             return self._cells
 
     def _stream(self, datanode: NodeAddress) -> Open:
-        return self.peer(datanode).begin_blocks
+        return self.block_peer(datanode).begin_blocks
 
     def _dial(self, datanode: NodeAddress) -> datanode_pb2_grpc.DatanodeStub:
-        return self.peer(datanode).stub
+        return self.block_peer(datanode).stub
 
 
 def containers_of(stored: Sequence[StoredFile]) -> list[int]:

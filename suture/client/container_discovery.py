@@ -15,7 +15,8 @@ from suture.client.block_vote import BlockVote
 from suture.client.put_metadata import PartBlock
 from suture.ec.scheme import parse_scheme
 from suture.errors import SutureError
-from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.block_peer import NodeAddress
+from suture.wire.clients.peer import Peer
 from suture.wire.v1 import scm_pb2
 
 

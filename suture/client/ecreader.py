@@ -16,7 +16,8 @@ from suture.ec.rebuild_task import RebuildStats, ShardLocation
 from suture.ec.scheme import Scheme
 from suture.errors import Code, UnavailableError
 from suture.runtime.ports import Executor
-from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.block_peer import NodeAddress
+from suture.wire.clients.peer import Peer
 from suture.wire.mapping.blockpieces import Data
 
 READ_STATES: Final = TREE_STATES | {ReplicaState.OPEN, ReplicaState.CLOSING}

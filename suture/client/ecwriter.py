@@ -30,7 +30,7 @@ from suture.ec.cell_codec import encode
 from suture.ec.geometry import BlockGroup
 from suture.ec.scheme import Scheme
 from suture.errors import SutureError
-from suture.wire.clients.peer import NodeAddress
+from suture.wire.clients.block_peer import NodeAddress
 from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping import new_blocks_message
 from suture.wire.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2

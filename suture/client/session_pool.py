@@ -24,9 +24,9 @@ from suture.client.writer import (
 )
 from suture.ec.scheme import Scheme
 from suture.errors import SutureError
+from suture.wire.clients.block_peer import NodeAddress
 from suture.wire.clients.channel import start_call
 from suture.wire.clients.message_groups import in_groups
-from suture.wire.clients.peer import NodeAddress
 from suture.wire.clients.scm import ScmClient
 from suture.wire.v1 import datanode_pb2_grpc, scm_pb2
 

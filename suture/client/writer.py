@@ -36,8 +36,8 @@ from suture.client.file_pieces import BLOCK_BYTES_DEFAULT, SourceFile, pieces_of
 from suture.client.put_metadata import PutMetadata
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.clock import SystemClock
+from suture.wire.clients.block_peer import NodeAddress
 from suture.wire.clients.channel import retry_while, start_call
-from suture.wire.clients.peer import NodeAddress
 from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping.bounds import SIZES_MAX
 from suture.wire.mapping.errors import error_from

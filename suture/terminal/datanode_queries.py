@@ -12,7 +12,8 @@ from suture.errors import SutureError
 from suture.terminal.output import pluralize
 from suture.terminal.selection import known_nodes, one_node
 from suture.terminal.transient_refusals import until_free
-from suture.wire.clients.peer import Endpoint, Peer
+from suture.wire.clients.block_peer import Endpoint
+from suture.wire.clients.peer import Peer
 from suture.wire.v1 import datanode_pb2
 
 ASKED_AT_ONCE: Final = 16

@@ -19,7 +19,8 @@ from suture.ec.rebuild_task import RebuildTask, ShardLocation
 from suture.ec.scheme import CodecName, Scheme
 from suture.errors import SutureError
 from suture.runtime.clock import SystemClock
-from suture.wire.clients.peer import Peer, PeerTimeouts
+from suture.wire.clients.block_peer import PeerTimeouts
+from suture.wire.clients.peer import Peer
 from tests.support.faults.bad_line import BadLine
 from tests.support.leases import is_held
 from tests.support.storage.datanodes import Datanode

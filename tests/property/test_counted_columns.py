@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from merkle.checksum import Algorithm
 from merkle.replica import TREE_STATES, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scm.api.health_totals import NOT_SAID, Flag, Needs, flags_of, flags_of_all
 from scm.state.entities import Container, ContainerState, Key, KeyBlock, Replica
 from scm.state.replicas.replica_table import ReplicaTable

@@ -8,7 +8,7 @@ from health.rules import Rules
 from health.words import COUNTED_STATES
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scm.cluster.container_context import present
 from scm.state.entities import ContainerState, NodeHealthState, OpState
 from tests.property.test_delete_laws import drawn

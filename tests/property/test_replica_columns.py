@@ -9,7 +9,7 @@ from agent.store.index.rows import STATES, ReplicaRow, decode_replica, encode_re
 from merkle.checksum import Algorithm
 from merkle.damaged_data import DamagedData
 from merkle.replica import Bcsid, ContainerId, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)

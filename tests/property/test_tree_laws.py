@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.scans import reference_tree
-from merkle.checksum import Algorithm, block_checksum, container_checksum, leaf_checksum
+from merkle.checksum import Algorithm, block_checksum, leaf_checksum
+from merkle.checksum_columns import container_checksum
 from merkle.diff import REPAIRED_KINDS, DifferenceKind, Divergence, SummaryComparison, compare, diff
 from merkle.replica import BlockData
 from merkle.tree import Tree

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, UnavailableError
-from suture.wire.clients.peer import Endpoint, Peer
+from suture.wire.clients.block_peer import Endpoint
+from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, scm_pb2
 from tools.demo.cluster import Cluster
 

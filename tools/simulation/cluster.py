@@ -27,7 +27,8 @@ from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from scanner.breaker import Breaker
 from suture.errors import Code, UnavailableError
-from suture.wire.clients.peer import Peer, PeerTimeouts
+from suture.wire.clients.block_peer import PeerTimeouts
+from suture.wire.clients.peer import Peer
 from suture.wire.mapping.errors import ErrorStatusMiddleware
 from suture.wire.security.tls import Security
 from suture.wire.v1 import datanode_pb2_grpc

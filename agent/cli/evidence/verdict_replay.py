@@ -21,8 +21,9 @@ from agent.cli.evidence.recorded_reads import contradiction, evidence_of, judged
 from merkle.checksum import Algorithm, block_checksum
 from merkle.diff import SummaryComparison, compare
 from merkle.replica import TREE_STATES, BlockId, ChunkInfo
-from merkle.tree import Leaf, TreeSummary
+from merkle.tree import Leaf
 from merkle.tree_building import TreeBuilder
+from merkle.tree_summary import TreeSummary
 from scanner.finding import DamageFault, Verdict
 
 DAMAGE: Final = frozenset({Verdict.CORRUPT, Verdict.UNREADABLE})

@@ -22,7 +22,8 @@ from agent.store.index.rows import (
     STATES,
     decode_replica,
 )
-from merkle.checksum import U64s, crc32c
+from merkle.checksum import crc32c
+from merkle.checksum_columns import U64s
 from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId, ReplicaState
 

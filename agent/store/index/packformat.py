@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.store.index.rows import SEAL_BYTES, seal, unseal
-from merkle.checksum import Algorithm, U64s, crc32c, fold_each
+from merkle.checksum import Algorithm, crc32c
+from merkle.checksum_columns import U64s, fold_each
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId
 

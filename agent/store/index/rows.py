@@ -20,7 +20,7 @@ from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, crc32c
 from merkle.damaged_data import DamagedData
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scanner.finding import DamageFault, Forensic, ScanFinding, Verdict
 from scanner.resume import ScanMark
 from suture.errors import Code, RefusedError

@@ -18,7 +18,7 @@ from agent.store.replica.states import healing_event, next_state
 from agent.store.replica.trees import Alter, commit_tree, sticky, tree_replica
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scanner.finding import ScanFinding, Verdict
 from scanner.scan_outcome import ScanOutcome
 from suture.errors import BlockFailed, Code, SutureError, UnavailableError

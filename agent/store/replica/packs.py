@@ -39,7 +39,7 @@ from agent.store.index.packformat import (
 )
 from agent.store.index.transactions import IndexView
 from agent.store.volumes.volume import Volume
-from merkle.checksum import U64s
+from merkle.checksum_columns import U64s
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ContainerId
 from suture.runtime.durable import (

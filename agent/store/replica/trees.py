@@ -26,9 +26,10 @@ from merkle.blockrow import decode_block, encode_block, is_intact
 from merkle.checksum import Algorithm
 from merkle.damaged_data import DamagedData
 from merkle.replica import TREE_STATES, BlockId, ContainerId
-from merkle.tree import Tree, TreeSummary, with_tombstones
+from merkle.tree import Tree, with_tombstones
 from merkle.tree_building import build_from_rows
 from merkle.tree_codec import decode_tree, encode_tree, stored_bytes
+from merkle.tree_summary import TreeSummary
 from scanner.finding import DamageFault, ScanFinding
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.durable import TooLarge, block_errors, raise_shortage, read_file, stage

@@ -9,7 +9,7 @@ from agent.store.index.rows import ReplicaRow
 from agent.store.verification_log.chain import EntryKind
 from agent.store.verification_log.log_files import VerificationLog
 from merkle.replica import BlockId, ChunkInfo, ContainerId
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scanner.scan_outcome import ScanOutcome
 
 HEALTHY = "healthy"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scm.state.entities import Replica
 from scm.state.records import CRC, DamagedRow, check_all
 from suture.wire.mapping.replica_columns import (

@@ -8,13 +8,14 @@ the call fails.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from merkle.checksum import U64s
+from merkle.checksum_columns import U64s
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
-from merkle.tree import Tree, TreeSummary
+from merkle.tree import Tree
 from merkle.tree_descent import BlockRange
+from merkle.tree_summary import TreeSummary
 from suture.ec.rebuild_task import ShardLocation
 from suture.errors import SutureError
-from suture.wire.clients.peer import TransferCost
+from suture.wire.clients.block_peer import TransferCost
 from suture.wire.clients.shard_writer import WholeBlock
 from suture.wire.mapping.tree_pages import BlockRows
 from suture.wire.v1 import container_pb2

@@ -11,13 +11,13 @@ from typing import Final, cast
 
 from health.tables.replica_numbers import NUMBERS
 from merkle import checksum
-from merkle.blockrow import METADATA_BYTES_MAX
 from merkle.checksum import Algorithm
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNK_BYTES_MAX,
     CHUNKS_PER_BLOCK_MAX,
     ID_MAX,
+    METADATA_BYTES_MAX,
     WINDOW_BYTES_DEFAULT,
     WINDOW_BYTES_MAX,
     WINDOW_BYTES_MIN,
@@ -29,7 +29,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from suture.errors import Code, RefusedError
 from suture.wire.v1 import container_pb2 as pb
 

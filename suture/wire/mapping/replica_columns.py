@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from health.tables.replica_numbers import NUMBERS
 from merkle.checksum import Algorithm
 from merkle.replica import ID_MAX, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from suture.errors import Code, RefusedError
 from suture.wire.mapping.codec import ALGORITHMS, STATES, malformed, summary_message
 from suture.wire.v1 import container_pb2 as pb

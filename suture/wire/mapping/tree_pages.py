@@ -16,12 +16,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from merkle.checksum import U64s
+from merkle.checksum_columns import U64s
 from merkle.damaged_data import DamagedData
 from merkle.diff import in_scope
 from merkle.replica import CHUNK_BYTES_MAX, ID_MAX
-from merkle.tree import Tree, TreeSummary
+from merkle.tree import Tree
 from merkle.tree_descent import range_checksums
+from merkle.tree_summary import TreeSummary
 from suture.errors import Code, RefusedError
 from suture.wire.mapping import codec
 from suture.wire.v1 import datanode_pb2 as pb

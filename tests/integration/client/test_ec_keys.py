@@ -7,7 +7,7 @@ import pytest
 
 from suture.client.cluster_client import ClusterClient
 from suture.runtime.exit_codes import ExitCode
-from suture.wire.clients.peer import Endpoint
+from suture.wire.clients.block_peer import Endpoint
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.nursery import forked

@@ -19,7 +19,8 @@ from suture.ec.rebuild_task import RebuildStats
 from suture.ec.scheme import CodecName, Scheme
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.runtime.ports import Executor, Future
-from suture.wire.clients.peer import Peer, TransferCost
+from suture.wire.clients.block_peer import TransferCost
+from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, scm_pb2
 from tests.integration.reconstruct.test_reconstruct import flip
 from tests.support.storage.datanodes import Datanode

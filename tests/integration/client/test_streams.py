@@ -18,7 +18,8 @@ from suture.client.file_pieces import SourceFile
 from suture.client.writer import StoredFile, WriterSession
 from suture.ec.scheme import Scheme, parse_scheme
 from suture.errors import Code, UnavailableError
-from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.block_peer import NodeAddress
+from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.refusing_relay import CANCEL, REFUSED_STREAM, RefusingRelay, refusing_relay
 from tests.support.storage.datanodes import Datanode

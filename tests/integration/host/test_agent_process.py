@@ -13,7 +13,7 @@ from agent.services.server import CALLS, SERVICE
 from agent.store.files.layout import VolumeLayout
 from agent.store.recovery.fsck import fsck
 from suture.client.cluster_client import ClusterClient
-from suture.wire.clients.peer import Endpoint
+from suture.wire.clients.block_peer import Endpoint
 from suture.wire.v1 import datanode_pb2, scm_pb2
 from tests.support.printed_json import document_in
 from tests.support.waiting import wait_until

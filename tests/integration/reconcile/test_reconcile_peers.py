@@ -19,7 +19,8 @@ from agent.store.operations.repair import ReplicaRepair
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from suture.errors import Code, UnavailableError
-from suture.wire.clients.peer import Peer, PeerTimeouts
+from suture.wire.clients.block_peer import PeerTimeouts
+from suture.wire.clients.peer import Peer
 from tests.support.faults.bad_peers import Dying, Garbler, Hanging, Liar, Shifting
 from tests.support.storage.datanodes import CountingReads, Datanode, code_of, dialled
 from tests.support.storage.deleting import remove_blocks

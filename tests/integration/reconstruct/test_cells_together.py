@@ -21,7 +21,8 @@ from suture.ec.scheme import CodecName, Scheme
 from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from suture.runtime.ports import Executor
 from suture.wire.clients import message_groups
-from suture.wire.clients.peer import Peer, TransferCost
+from suture.wire.clients.block_peer import TransferCost
+from suture.wire.clients.peer import Peer
 from tests.support.storage.ec_cluster import CONTAINER, EcCluster, described, ec_cluster, flip
 
 SCHEME = Scheme(CodecName.RS, 3, 2, 4096)

@@ -19,8 +19,9 @@ from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.runtime.clock import SystemClock
+from suture.wire.clients.block_peer import PeerTimeouts, TransferCost
 from suture.wire.clients.channel import call, stream
-from suture.wire.clients.peer import Peer, PeerTimeouts, TransferCost
+from suture.wire.clients.peer import Peer
 from suture.wire.mapping import codec
 from suture.wire.mapping.errors import error_of
 from suture.wire.v1 import container_pb2

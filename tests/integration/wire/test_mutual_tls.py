@@ -15,8 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agent.services.limits import DatanodeServerLimits
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.observe.audit import AuditLog
+from suture.wire.clients.block_peer import PeerTimeouts
 from suture.wire.clients.channel import call, open_channel
-from suture.wire.clients.peer import Peer, PeerTimeouts
+from suture.wire.clients.peer import Peer
 from suture.wire.security import pki
 from suture.wire.security.caller import Role, check_own
 from suture.wire.security.tls import LOOK_INTERVAL_S, Certificates, Security, TlsFiles, TlsMaterial

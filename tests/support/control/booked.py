@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scm.state import entities
 from scm.state.entities import (
     Container,

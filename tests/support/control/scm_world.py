@@ -8,7 +8,7 @@ from pathlib import Path
 
 from merkle.checksum import Algorithm
 from merkle.replica import LAYOUT_VERSION, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scm.api.call_values import AllocatedBlockInfo, Heartbeat, HeartbeatAnswer
 from scm.api.calls.control import ControlPlane
 from scm.api.server import build_server

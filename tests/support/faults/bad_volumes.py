@@ -30,7 +30,8 @@ from merkle.replica import BlockData, BlockId, ContainerId
 from scm.api import call_values, datanode_wire
 from scm.cluster.nodes import Registration
 from suture.errors import SutureError
-from suture.wire.clients.peer import Peer, PeerTimeouts
+from suture.wire.clients.block_peer import PeerTimeouts
+from suture.wire.clients.peer import Peer
 from suture.wire.mapping import codec
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm

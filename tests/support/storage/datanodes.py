@@ -29,7 +29,8 @@ from merkle.replica import ContainerId
 from suture.errors import SutureError
 from suture.runtime.call_thread_pool import CallThreadPool
 from suture.runtime.clock import SystemClock
-from suture.wire.clients.peer import Peer, PeerTimeouts
+from suture.wire.clients.block_peer import PeerTimeouts
+from suture.wire.clients.peer import Peer
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
 from suture.wire.server.authorization import Audit
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2

@@ -20,7 +20,8 @@ from suture.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadat
 from suture.ec.rebuild_task import RebuildTask, Reconstruction, ShardLocation
 from suture.ec.scheme import Scheme
 from suture.runtime.clock import SystemClock
-from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.block_peer import NodeAddress
+from suture.wire.clients.peer import Peer
 from tests.support.storage.datanodes import QUICK, Datanode
 from tests.support.storage.ec_groups import EncodedGroup, encoded_group
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from merkle.checksum import U64s
+from merkle.checksum_columns import U64s
 from merkle.diff import REPAIRED_KINDS, DifferenceKind, Divergence
 from merkle.tree import Leaf, Tree, with_tombstones
 from merkle.tree_building import TreeBuilder

@@ -7,7 +7,7 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scm.state.entities import ContainerState, NodeHealthState, OpState
 from tests.support.control.judged_container import JudgedContainer
 from tests.support.control.judged_removals import (

@@ -9,7 +9,7 @@ from health.racks import misplaced_count
 from health.words import HealthState
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scm.cluster.container_context import is_better_rack
 from scm.state.entities import NodeHealthState as NodeHealth
 from scm.state.entities import OpState

@@ -9,25 +9,27 @@ import numpy as np
 import pytest
 
 from merkle.checksum import (
-    NO_WHOLE,
-    TABLE_BYTES_MAX,
-    TABLE_COUNT_MIN,
-    TABLE_ROWS,
     Algorithm,
     block_checksum,
     checksum_width_bytes,
-    container_checksum,
     crc32c,
-    flipped_bit,
-    fold_slices,
     leaf_checksum,
     long_crc32c,
-    short_crc32cs,
-    whole_checksums,
     window_checksums,
     window_count,
     windows_verify,
     xxh3_64,
+)
+from merkle.checksum_columns import (
+    NO_WHOLE,
+    TABLE_BYTES_MAX,
+    TABLE_COUNT_MIN,
+    TABLE_ROWS,
+    container_checksum,
+    flipped_bit,
+    fold_slices,
+    short_crc32cs,
+    whole_checksums,
 )
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from tests.support.storage.trees import CHUNK_A, CHUNK_B, WINDOW_BYTES, chunk

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from merkle import checksum
-from merkle.checksum import Algorithm, fold_slices, long_crc32, short_crc32, windows_verify
+from merkle import checksum, checksum_columns
+from merkle.checksum import Algorithm, long_crc32, short_crc32, windows_verify
+from merkle.checksum_columns import fold_slices
 from merkle.replica import ChecksumType
 
 WINDOW_BYTES = 4
@@ -161,7 +162,7 @@ def test_slices_are_folded_the_fastest_way(
     Those of one length are cut out in one sweep, and the CRCs of many short ones looked up.
     """
     ways = []
-    fold_each, short_crc32cs = checksum.fold_each, checksum.short_crc32cs
+    fold_each, short_crc32cs = checksum_columns.fold_each, checksum_columns.short_crc32cs
 
     def folded(
         algorithm: Algorithm, inputs: Iterable[bytes | memoryview], count: int
@@ -174,8 +175,8 @@ def test_slices_are_folded_the_fastest_way(
         ways.append("in tables")
         return short_crc32cs(octets)
 
-    monkeypatch.setattr(checksum, "fold_each", folded)
-    monkeypatch.setattr(checksum, "short_crc32cs", looked_up)
+    monkeypatch.setattr(checksum_columns, "fold_each", folded)
+    monkeypatch.setattr(checksum_columns, "short_crc32cs", looked_up)
     lengths = np.array([*lengths_bytes, *lengths_bytes[-1:] * (count - len(lengths_bytes))])
     starts = np.arange(count)
 

@@ -8,15 +8,13 @@ import pytest
 from merkle.checksum import (
     CASTAGNOLI,
     IEEE,
-    NO_WHOLE,
     crc32c,
-    flipped_bit,
     long_crc32,
     long_crc32c,
-    whole_checksums,
     window_checksums,
     windows_verify,
 )
+from merkle.checksum_columns import NO_WHOLE, flipped_bit, whole_checksums
 from merkle.crc_combine import combined
 from merkle.isal_library import isal_library
 from merkle.replica import ChecksumType, ChunkInfo

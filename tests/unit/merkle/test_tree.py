@@ -8,9 +8,10 @@ import pytest
 from merkle.checksum import Algorithm
 from merkle.damaged_data import DamagedData
 from merkle.replica import ID_MAX, BlockId
-from merkle.tree import Leaf, Tree, TreeSummary, with_tombstones
+from merkle.tree import Leaf, Tree, with_tombstones
 from merkle.tree_building import TreeBuilder, build_from_rows
 from merkle.tree_columns import LENGTH_MASK, OFFSET_BITS
+from merkle.tree_summary import TreeSummary
 from tests.support.storage.tree_model import bury, merge
 from tests.support.storage.trees import (
     CHUNK_A,

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from merkle.blockrow import METADATA_BYTES_MAX, encode_block
+from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm
 from merkle.damaged_data import DamagedData
 from merkle.replica import (
+    METADATA_BYTES_MAX,
     Bcsid,
     BlockData,
     BlockId,

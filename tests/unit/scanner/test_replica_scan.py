@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from merkle.checksum import Algorithm, leaf_checksum, whole_checksums, window_checksums
+from merkle.checksum import Algorithm, leaf_checksum, window_checksums
+from merkle.checksum_columns import whole_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Leaf
 from scanner.chunk_verdict import WITNESSES

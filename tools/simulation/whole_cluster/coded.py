@@ -27,7 +27,8 @@ from suture.client.file_pieces import SourceFile
 from suture.client.writer import StoredFile
 from suture.ec.scheme import Scheme, parse_scheme
 from suture.errors import SutureError
-from suture.wire.clients.peer import NodeAddress, Peer
+from suture.wire.clients.block_peer import NodeAddress
+from suture.wire.clients.peer import Peer
 from suture.wire.clients.scm import ScmClient
 from suture.wire.v1 import datanode_pb2_grpc, scm_pb2
 from tools.simulation.cluster import PLAIN, QUICK

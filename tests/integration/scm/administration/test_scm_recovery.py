@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from health.cluster_verdict import DataVerdict
-from merkle.checksum import Algorithm, container_checksum
+from merkle.checksum import Algorithm
+from merkle.checksum_columns import container_checksum
 from scm.api.responses import counts_message
 from scm.api.wire import parse_key
 from scm.backup.image import begin_anew

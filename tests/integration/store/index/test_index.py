@@ -26,7 +26,7 @@ from agent.store.index.transactions import IndexView
 from merkle.checksum import Algorithm
 from merkle.damaged_data import DamagedData
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scanner.finding import Forensic
 from suture.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from tests.support.storage.stores import chunk_of, content, damage

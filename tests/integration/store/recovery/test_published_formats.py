@@ -24,7 +24,7 @@ from agent.store.index.rows import (
 from agent.store.replica.descriptor import descriptor_of, encode_descriptor
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from tests.support.storage.stores import chunk_of, content
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "DISK_FORMAT.md").read_text()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scm.api import datanode_wire
 from scm.api.call_values import Heartbeat
 from scm.state.entities import Replica

@@ -9,7 +9,7 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from scm.administration.decommission import OpStateRequest
 from scm.api.call_values import DatanodeAddress, HeartbeatAnswer
 from scm.api.responses import heartbeat_response

@@ -34,7 +34,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ClusterClient, Dat
     """A client and the only datanode that it knows."""
     datanode = Datanode()
     with ClusterClient("127.0.0.1:1") as opened:
-        monkeypatch.setattr(opened, "peer", lambda _address: datanode)
+        monkeypatch.setattr(opened, "block_peer", lambda _address: datanode)
         yield opened, datanode
 
 

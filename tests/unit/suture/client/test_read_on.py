@@ -7,7 +7,7 @@ import pytest
 from merkle.replica import BlockId, ContainerId
 from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError, UnavailableError
-from suture.wire.clients.peer import NodeAddress
+from suture.wire.clients.block_peer import NodeAddress
 from suture.wire.v1 import container_pb2, scm_pb2
 
 MIB = 1024**2
@@ -64,7 +64,7 @@ def cluster() -> Cluster:
 def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterClient]:
     """A client of it."""
     with ClusterClient("127.0.0.1:1") as opened:
-        monkeypatch.setattr(opened, "peer", cluster.peer)
+        monkeypatch.setattr(opened, "block_peer", cluster.peer)
         monkeypatch.setattr(opened, "find", cluster.find)
         yield opened
 

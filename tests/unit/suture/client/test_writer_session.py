@@ -12,7 +12,7 @@ from suture.client import writer
 from suture.client.file_pieces import SourceFile
 from suture.client.writer import ATTEMPTS_MAX, WriterSession
 from suture.errors import Code, UnavailableError
-from suture.wire.clients.peer import NodeAddress
+from suture.wire.clients.block_peer import NodeAddress
 from suture.wire.v1 import container_pb2, scm_pb2
 
 NODES = ("dn1", "dn2", "dn3")

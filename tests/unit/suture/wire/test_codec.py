@@ -22,7 +22,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from merkle.tree import TreeSummary
+from merkle.tree_summary import TreeSummary
 from suture.errors import Code, RefusedError
 from suture.wire.mapping import codec
 from suture.wire.v1 import container_pb2 as pb

@@ -1,0 +1,143 @@
+"""Checksums as numpy columns: the folds of many rows at a time, and combined CRCs.
+
+`merkle.checksum` has the rules and the checksums of single values. It does not load numpy, because
+clients and most commands never need columns.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from merkle.checksum import COMBINED_WINDOWS_MIN, FOLDS, POLYNOMIALS, Algorithm, crc32c
+from merkle.crc_combine import bit_images, combined_each
+from merkle.replica import ChecksumType, ChunkInfo
+
+U64s: TypeAlias = npt.NDArray[np.uint64]
+
+NO_WHOLE: Final = -1
+"""Stands for a missing CRC of a complete chunk, which must be verified window by window."""
+
+GATHER_BYTES_MAX: Final = 64
+"""Maximum length of a slice that is cheaper to copy than to slice as a memoryview."""
+
+TABLE_BYTES_MAX: Final = 32
+"""Maximum length for which table lookups of many CRC-32Cs are faster than a call for each."""
+
+TABLE_COUNT_MIN: Final = 64
+"""Minimum number of slices of one length for which tables are faster."""
+
+TABLE_ROWS: Final = 4_096
+"""Number of slices per table lookup, whose indexes fit into the processor's cache."""
+
+
+def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
+    """Return the expected CRC of each chunk's complete data, to compare with a function of
+    `long_crcs`; NO_WHOLE for a chunk that must be compared window by window.
+    """
+    wholes = [NO_WHOLE] * len(chunks)
+    alike: dict[tuple[int, int, int], list[int]] = {}
+    for index, chunk in enumerate(chunks):
+        polynomial = POLYNOMIALS.get(chunk.checksum_type)
+        if polynomial is not None and chunk.bytes_per_checksum > 0:
+            window_bytes, length_bytes = chunk.bytes_per_checksum, chunk.length_bytes
+            if len(chunk.window_checksums) >= 4 * COMBINED_WINDOWS_MIN:
+                alike.setdefault((polynomial, window_bytes, length_bytes), []).append(index)
+    for (polynomial, window_bytes, length_bytes), places in alike.items():
+        sums = [chunks[index].window_checksums for index in places]
+        joined = combined_each(polynomial, sums, part_bytes=window_bytes, length_bytes=length_bytes)
+        for index, whole in zip(places, joined, strict=True):
+            wholes[index] = whole
+    return wholes
+
+
+def flipped_bit(
+    checksum_type: ChecksumType, length_bytes: int, expected: bytes, actual: bytes
+) -> tuple[int, int] | None:
+    """Return (byte, bit) of the single bit flip that explains a window's wrong CRC, or None.
+
+    Only the expected and the actual CRC are needed. Their difference depends only on the positions
+    of the changed bits, and is different for each single bit of a window. Bit 0 is a byte's lowest.
+    """
+    polynomial = POLYNOMIALS.get(checksum_type)
+    if polynomial is None or length_bytes < 1:
+        return None
+    change = np.uint32(int.from_bytes(expected) ^ int.from_bytes(actual))
+    places = np.flatnonzero(bit_images(polynomial, 8 * length_bytes) == change)
+    if len(places) != 1:
+        return None
+    from_end = int(places[0])
+    return length_bytes - 1 - from_end // 8, 7 - from_end % 8
+
+
+def container_checksum(algorithm: Algorithm, block_checksums: Sequence[int] | U64s) -> int:
+    """Return the root from the checksums of live blocks and tombstones by ascending block id."""
+    return FOLDS[algorithm](np.asarray(block_checksums, dtype=np.uint64).astype(">u8"))
+
+
+def fold_each(algorithm: Algorithm, inputs: Iterable[bytes | memoryview], count: int) -> U64s:
+    """Return the fold of each of `count` inputs."""
+    return np.fromiter(map(FOLDS[algorithm], inputs), dtype=np.uint64, count=count)
+
+
+@cache
+def byte_tables(length_bytes: int) -> tuple[int, npt.NDArray[np.uint32]]:
+    """Return the CRC-32C of `length_bytes` zeros, and an array (length, 256): the change of this
+    CRC by each value of each byte.
+    """
+    zeros = crc32c(bytes(length_bytes))
+    changes = [
+        [crc32c(bytes(place) + bytes([value]) + bytes(length_bytes - place - 1)) ^ zeros]
+        for place in range(length_bytes)
+        for value in range(256)
+    ]
+    return zeros, np.array(changes, dtype=np.uint32).reshape(length_bytes, 256)
+
+
+def short_crc32cs(octets: npt.NDArray[np.uint8]) -> U64s:
+    """Return the CRC-32C of each row of `octets`, an array of (count, length).
+
+    A CRC is linear, so the change by a byte depends only on its value and position (Sarwate,
+    *Computation of Cyclic Redundancy Checks via Table Look-Up*, CACM 1988; this function has a
+    table for each position).
+    """
+    zeros, tables = byte_tables(octets.shape[1])
+    found = np.full(len(octets), zeros, dtype=np.uint32)
+    for start in range(0, len(octets), TABLE_ROWS):
+        part = found[start : start + TABLE_ROWS]
+        values = octets[start : start + TABLE_ROWS].T.astype(np.intp, order="C")
+        for table, column in zip(tables, values, strict=True):
+            part ^= table.take(column, mode="wrap")
+    return found.astype(np.uint64)
+
+
+def fold_slices(
+    algorithm: Algorithm,
+    data: npt.NDArray[Any],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+) -> U64s:
+    """Return the fold of each `data[start : start + length]`, in bytes.
+
+    If slices have the same length, as usual, numpy cuts them in one operation.
+    """
+    count = len(starts)
+    if count == 0:
+        return np.empty(0, dtype=np.uint64)
+    octets = data.view(np.uint8).ravel()
+    length = int(lengths[0])
+    if 0 < length <= GATHER_BYTES_MAX and bool((lengths == length).all()):
+        # An item at every byte; numpy copies the selected ones without interpreting them.
+        items: npt.NDArray[Any] = np.ndarray(
+            len(octets) - length + 1, dtype=f"V{length}", buffer=octets.data, strides=(1,)
+        )
+        cut = items[starts]
+        is_short = length <= TABLE_BYTES_MAX and count >= TABLE_COUNT_MIN
+        if algorithm is Algorithm.CRC32C and is_short:
+            return short_crc32cs(cut.view(np.uint8).reshape(count, length))
+        return fold_each(algorithm, cut.tolist(), count)
+    view = octets.data
+    bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    return fold_each(algorithm, (view[start:end] for start, end in bounds), count)
