@@ -230,7 +230,9 @@ class RestoreRecovery(ControlComponent):
             if container is not None and container.sequence_id > container.allocated_bcsid > 0:
                 seen = replace(container, allocated_bcsid=container.sequence_id)
                 change.put(self._state.containers, seen)
-        gone = {(one.container_id, local_id) for one in looked for local_id in one.deleted}
+        gone = self._state.keys.named_among(
+            [(one.container_id, local_id) for one in looked for local_id in one.deleted]
+        )
         names = []
         for key in self._state.keys.values() if gone else ():
             if not gone.isdisjoint((block.container_id, block.local_id) for block in key.blocks):
@@ -242,12 +244,9 @@ class RestoreRecovery(ControlComponent):
     def _bring_back(self, change: StateChange, found: Sequence[Key]) -> list[RecoveredPut]:
         """Record keys that were found. Of several puts of one name, the oldest comes first."""
         containers = {block.container_id for key in found for block in key.blocks}
-        named = {
-            (block.container_id, block.local_id)
-            for key in self._state.keys.values()
-            for block in key.blocks
-            if block.container_id in containers
-        }
+        named = self._state.keys.named_among(
+            [(block.container_id, block.local_id) for key in found for block in key.blocks]
+        )
         deleted = {container_id: self._deleted_in(container_id) for container_id in containers}
         brought = []
         for key in found:
@@ -267,6 +266,7 @@ class RestoreRecovery(ControlComponent):
         is assigned twice.
         """
         state = self._state
+        state.keys.forget_named()
         if last_local_id <= LOCAL_ID_SEEN_MAX:
             change.move_counter("next_local_id", last_local_id + 1)
         if state.restored is None:

@@ -5,14 +5,20 @@ Each replica reports its blocks and its tombstones. From them the module derives
 be read, as parts of files, and the blocks of which only tombstones remain.
 
 The result names each datanode that does not answer. Nothing is concluded from a missing answer.
+
+A cluster has more parts than fit into the memory of a client. `PartStore` lets SQLite sort them on
+disk, so that the files of one key at a time are assembled in memory.
 """
 
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
 
 from merkle.replica import ContainerId
 from suture.client.block_vote import BlockVote
-from suture.client.put_metadata import PartBlock
+from suture.client.put_metadata import DiscoveredPut, PartBlock, decoded, files_of
 from suture.ec.scheme import parse_scheme
 from suture.errors import SutureError
 from suture.wire.clients.block_peer import NodeAddress
@@ -72,3 +78,46 @@ def fetch_contents(
         seen.deleted = sorted(b for b in buried if len(rows.holders.get(b, ())) < needed)
     seen.last_local_id = max([0, *rows.shown, *buried])
     return seen
+
+
+class PartStore:
+    """Parts of files. Use it as a context manager; the database is deleted at the end."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("")  # a file of its own, which has no name
+        self._database.execute("PRAGMA journal_mode = OFF")
+        self._database.execute(
+            "CREATE TABLE part (key TEXT, container_id INTEGER, local_id INTEGER, bcsid INTEGER,"
+            " length_bytes INTEGER, part INTEGER, note TEXT)"
+        )
+
+    def __enter__(self) -> "PartStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def add(self, parts: Iterable[PartBlock]) -> None:
+        """Add parts in any order."""
+        self._database.executemany(
+            "INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, parts)
+        )
+
+    def files(self) -> Iterator[DiscoveredPut]:
+        """Yield the files of all parts in the order of `files_of`."""
+        rows = self._database.execute("SELECT * FROM part ORDER BY key")
+        for _key, group in groupby(map(_part, rows), key=lambda part: part.key):
+            yield from files_of(group)
+
+
+def _row(part: PartBlock) -> tuple[Any, ...]:
+    note = "" if part.note is None else part.note.encoded()
+    return (
+        *(part.key, part.container_id, part.local_id, part.bcsid, part.length_bytes, part.part),
+        note,
+    )
+
+
+def _part(row: tuple[Any, ...]) -> PartBlock:
+    key, container_id, local_id, bcsid, length_bytes, part, note = row
+    return PartBlock(container_id, local_id, bcsid, length_bytes, key, part, decoded(note))

@@ -1,8 +1,10 @@
 """Command `scm recover`: after a restore, bring back data of datanodes that the backup lacks."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Annotated, Any, Final
 
 import typer
@@ -10,8 +12,8 @@ import typer
 from agent.cli.change.confirmation import DryRunFlag
 from agent.cli.inspect.scm_commands import app
 from suture.client.cluster_client import ClusterClient
-from suture.client.container_discovery import DiscoveredContainer, fetch_contents
-from suture.client.put_metadata import DiscoveredPut, files_of
+from suture.client.container_discovery import DiscoveredContainer, PartStore, fetch_contents
+from suture.client.put_metadata import DiscoveredPut
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
@@ -37,11 +39,14 @@ UNKNOWN: Final = "UNKNOWN"  # the state of a container that the control plane ne
 
 @dataclass
 class RecoverySummary:
-    """Containers and keys that were found, and the results."""
+    """Containers and keys that were found, and the results. Keys are only counted, unless
+    `lists_keys`."""
 
+    lists_keys: bool = False
     adopted: set[int] = field(default_factory=set)
     unknown: set[int] = field(default_factory=set)  # the SCM did not know them; some are adopted
     deleted: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)  # of keys by result
     codes: dict[str, list[str]] = field(default_factory=dict)  # keys by result
     aside: dict[str, str] = field(default_factory=dict)  # new name -> key of the older put
     unfinished: list[str] = field(default_factory=list)  # keys of puts with missing parts
@@ -49,13 +54,26 @@ class RecoverySummary:
     silent: dict[str, str] = field(default_factory=dict)
     nameless_count: int = 0
     torn_count: int = 0
+    schemes: dict[int, str] = field(default_factory=dict)  # of erasure-coded containers
+    last_local_id: int = 0
+
+    def note_contents(self, found: DiscoveredContainer) -> None:
+        """Add what the datanodes reported of one container."""
+        self.silent.update(found.silent)
+        self.nameless_count += len(found.nameless)
+        self.torn_count += len(found.torn)
+        self.last_local_id = max(self.last_local_id, found.last_local_id)
+        if found.scheme:
+            self.schemes[found.container_id] = found.scheme
 
     def take(self, answer: scm_pb2.RecoverFromRestoreResponse) -> None:
         """Add the result of one call."""
         self.adopted.update(answer.adopted_container_ids)
         self.deleted.update(answer.deleted_keys)
         for one in answer.keys:
-            self.codes.setdefault(one.code, []).append(one.key)
+            self.counts[one.code] += 1
+            if self.lists_keys:
+                self.codes.setdefault(one.code, []).append(one.key)
             if one.kept_as:
                 self.aside[one.kept_as] = one.key
 
@@ -102,8 +120,8 @@ def recover(
     Example:
         suture scm recover --dry-run
     """
-    result = RecoverySummary()
-    with connect(scm) as client:
+    result = RecoverySummary(lists_keys=as_json)
+    with connect(scm) as client, PartStore() as parts:
         state = _backlog(client, is_awaited=not (force or dry_run))
         if not as_json:
             print_line(_what(state))
@@ -114,18 +132,15 @@ def recover(
                 if as_json:
                     print_json(result.document(is_finished=False))
                 return ExitCode.UNAVAILABLE
-        seen = list(_looked_into(client, state.container_ids, result, quiet=as_json))
-        for one in seen:
-            result.silent.update(one.silent)
-            result.nameless_count += len(one.nameless)
-            result.torn_count += len(one.torn)
-        is_end = state.restored and not dry_run and (force or not result.silent)
-        for request in _requests(seen, result):
+        seen = _looked_into(client, state.container_ids, result, quiet=as_json)
+        for request in chain(_containers(seen, result, parts), _keys(parts, result)):
             request.dry_run = dry_run
             result.take(client.scm.recover_from_restore(request))
+        is_end = state.restored and not dry_run and (force or not result.silent)
         if is_end:
-            last = max((one.last_local_id for one in seen), default=0)
-            end = scm_pb2.RecoverFromRestoreRequest(finish=True, force=force, last_local_id=last)
+            end = scm_pb2.RecoverFromRestoreRequest(
+                finish=True, force=force, last_local_id=result.last_local_id
+            )
             until_free(THE_SCM, lambda: client.scm.recover_from_restore(end))
     if as_json:
         print_json(result.document(is_finished=is_end))
@@ -188,33 +203,44 @@ def _looked_into(
             yield fetch_contents(info, client.peer)
 
 
-def _requests(
-    seen: Sequence[DiscoveredContainer], result: RecoverySummary
+def _containers(
+    seen: Iterable[DiscoveredContainer], result: RecoverySummary, parts: PartStore
 ) -> Iterator[scm_pb2.RecoverFromRestoreRequest]:
-    """Yield the requests: containers first, then keys, each with the containers that they need.
+    """Yield the requests about containers and their deleted blocks, and store the parts of keys for
+    `_keys`."""
 
-    Deletes are sent once, because the control plane searches all keys for them.
-    """
-    parts = [part for one in seen for part in _parts(one)]
+    def contents() -> Iterator[scm_pb2.RecoveredContainer]:
+        for one in seen:
+            result.note_contents(one)
+            parts.add(one.parts)
+            yield from _parts(one)
+
     a_container = DELETED_PER_CALL // CONTAINERS_PER_CALL
     for some in in_groups(
-        parts, lambda part: a_container + len(part.deleted_local_ids), DELETED_PER_CALL
+        contents(), lambda part: a_container + len(part.deleted_local_ids), DELETED_PER_CALL
     ):
         yield scm_pb2.RecoverFromRestoreRequest(containers=some)
-    found = []
-    for one in files_of(part for each in seen for part in each.parts):
-        if not one.is_whole:
-            result.unfinished.append(one.key)
-            continue
-        if not one.is_certain:
-            result.uncertain.append(one.key)
-        found.append(one)
-    schemes = {one.container_id: one.scheme for one in seen}
-    for keys in in_groups(found, lambda key: 1 + len(key.blocks), BLOCKS_PER_CALL):
+
+
+def _keys(parts: PartStore, result: RecoverySummary) -> Iterator[scm_pb2.RecoverFromRestoreRequest]:
+    """Yield the requests about keys, each with the containers that its keys need."""
+
+    def found() -> Iterator[DiscoveredPut]:
+        for one in parts.files():
+            if not one.is_whole:
+                result.unfinished.append(one.key)
+                continue
+            if not one.is_certain:
+                result.uncertain.append(one.key)
+            yield one
+
+    for keys in in_groups(found(), lambda key: 1 + len(key.blocks), BLOCKS_PER_CALL):
         needed = sorted({block.container_id for key in keys for block in key.blocks})
         yield scm_pb2.RecoverFromRestoreRequest(
             containers=[
-                scm_pb2.RecoveredContainer(container_id=number, scheme=schemes[number])
+                scm_pb2.RecoveredContainer(
+                    container_id=number, scheme=result.schemes.get(number, "")
+                )
                 for number in needed[:BLOCKS_PER_CALL]  # adopted before, except in a dry run
             ],
             keys=[_key(key) for key in keys],
@@ -256,8 +282,8 @@ def _show(result: RecoverySummary, *, dry_run: bool) -> None:
         "not taken over: ids too high to be of this cluster, or shards whose code nothing names",
         [str(number) for number in result.left()],
     )
-    for code, names in sorted(result.codes.items()):
-        print_line(f"{pluralize(len(names), 'key')} {code}")
+    for code, count in sorted(result.counts.items()):
+        print_line(f"{pluralize(count, 'key')} {code}")
     kept = [f"{name} (of {key})" for name, key in result.aside.items()]
     print_list("of two puts the older is kept as", kept)
     print_list("deleted since the backup", sorted(result.deleted))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from scm.state import records
 from scm.state.entities import Key, KeyBlock
 from scm.state.table import Table
+from scm.state.tables.named_blocks import NamedBlocks
 
 
 class KeyTable(Table[str, Key]):
@@ -22,6 +23,7 @@ class KeyTable(Table[str, Key]):
         self._names: list[str] = []
         self._blocks_in: dict[int, int] = {}
         self._last_bcsids: dict[int, int] = {}
+        self._named: NamedBlocks | None = None
         self._loose: set[int] = set()
         """Containers whose last commit that a key needed is no longer needed by any key."""
         self.touched: set[int] = set()
@@ -40,6 +42,8 @@ class KeyTable(Table[str, Key]):
     def apply(self, key: str, value: Key | None) -> Key | None:
         """Set or remove a key, and keep the order."""
         before = super().apply(key, value)
+        if self._named is not None:
+            self._note_named(before, value)
         if value is not None:
             self._count_blocks(value)
             for block in value.blocks:
@@ -68,6 +72,29 @@ class KeyTable(Table[str, Key]):
             if block.bcsid >= self._last_bcsids.get(number, 0):
                 self._last_bcsids[number] = block.bcsid
                 self._loose.discard(number)
+
+    def _note_named(self, before: Key | None, value: Key | None) -> None:
+        assert self._named is not None
+        for key, count in ((before, -1), (value, 1)):
+            if key is not None:
+                self._named.add(key, count)
+        if self._named.is_worn:
+            self._named = None
+
+    def named_among(self, places: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Return those of the blocks, each as (container, block id), that keys name.
+
+        The first call reads all keys, and later calls only the changes since then.
+        """
+        if not places:
+            return set()
+        if self._named is None:
+            self._named = NamedBlocks(self._rows.values())
+        return self._named.among(places)
+
+    def forget_named(self) -> None:
+        """Free the memory of `named_among`."""
+        self._named = None
 
     def blocks_in(self, container_id: int) -> int:
         """Return how many blocks in a container belong to keys."""

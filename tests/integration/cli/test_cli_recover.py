@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.change.recover import RecoverySummary, _looked_into, _requests
+from agent.cli.change.recover import RecoverySummary, _containers, _keys, _looked_into
 from scm.api.recovering import found_from
 from suture.client.cluster_client import ClusterClient
-from suture.client.container_discovery import DiscoveredContainer
+from suture.client.container_discovery import DiscoveredContainer, PartStore
 from suture.client.put_metadata import PartBlock, PutMetadata
 from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
@@ -77,9 +77,10 @@ class TestManyAtOnce:
         ]
 
         told: Counter[int] = Counter()
-        for request in _requests(seen, RecoverySummary()):
-            for one in found_from(request).looked:
-                told[one.container_id] += len(one.deleted)
+        with PartStore() as parts:
+            for request in _containers(seen, RecoverySummary(), parts):
+                for one in found_from(request).looked:
+                    told[one.container_id] += len(one.deleted)
 
         assert dict.fromkeys(ids, deleted_count) == told
 
@@ -97,7 +98,10 @@ class TestManyAtOnce:
             for part, number in enumerate(range(key * part_count + 1, (key + 1) * part_count + 1))
         ]
 
-        calls = [found_from(request) for request in _requests(seen, RecoverySummary())]
+        result = RecoverySummary()
+        with PartStore() as parts:
+            requests = [*_containers(seen, result, parts), *_keys(parts, result)]
+        calls = [found_from(request) for request in requests]
 
         keys = {key.name: len(key.blocks) for call in calls for key in call.keys}
         assert {str(key): part_count for key in range(5_000)} == keys

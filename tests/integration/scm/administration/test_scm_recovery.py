@@ -16,6 +16,7 @@ from scm.backup.image import begin_anew
 from scm.cluster.nodes import Registration
 from scm.state.entities import CommandKind, ContainerState, Key, KeyBlock, OpState, Replica
 from scm.state.state_metadata import CONTAINER_GAP
+from scm.state.tables.key_table import KeyTable
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.wire.mapping.bounds import KEY_BYTES_MAX
 from tests.support.control.restored import (
@@ -295,6 +296,30 @@ class TestKeys:
                 world.control.queries.to_recover().container_ids,
                 world.control.queries.to_recover().missing,
             )
+
+    def test_keys_come_back_in_many_calls_without_a_search_of_all_keys(
+        self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Only a tombstone of a key's block needs one. Otherwise the time would grow with the
+        square of the number of keys.
+        """
+        report(world, 1, 2, 9)
+        searches: list[int] = []
+        values = KeyTable.values
+
+        def searched(keys: KeyTable) -> list[Key]:
+            searches.append(len(keys))
+            return values(keys)
+
+        monkeypatch.setattr(KeyTable, "values", searched)
+
+        for number in range(10):
+            made = recover(world, put(f"k{number}", 9, 500 + number), containers=(looked(9, 400),))
+            assert [(f"k{number}", "RECOVERED")] == codes(made)
+
+        assert not searches
+        assert ["k3"] == recover(world, containers=(looked(9, 503),)).deleted
+        assert searches
 
     def test_a_key_in_a_container_that_nobody_has_is_not_recorded(self, world: ScmWorld) -> None:
         """A key in an unknown container is not recorded, and that container is not created."""
