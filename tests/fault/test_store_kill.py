@@ -92,10 +92,9 @@ def victims() -> Iterator[Victims]:
 
 @pytest.fixture(scope="module")
 def prepared() -> Iterator[Path]:
-    """The volume that every life starts from, in memory where possible: hundreds of lives."""
+    """A directory for the volumes that all lives start from, in memory where possible."""
     with private_directory() as directory:
-        prepare(directory / "prepared")
-        yield directory / "prepared"
+        yield directory
 
 
 def check_write(store: ReplicaStore, acknowledged: list[str]) -> None:
@@ -368,7 +367,7 @@ def test_a_death_before_any_step_leaves_the_old_or_the_new(
     """
     killed_before: list[str] = []
     for kill_at in range(1, STEPS_MAX):
-        life = copied(prepared)
+        life = copied(prepared, scenario)
 
         report = victims.run(life, scenario, kill_at, tear=False)
 
@@ -396,12 +395,12 @@ def test_a_write_that_is_torn_in_the_middle_is_no_write(
     """
     Half of the bytes arrived, then the host died: nothing takes them for the whole.
     """
-    steps = victims.run(copied(prepared), scenario, 0, tear=False)["steps"]
+    steps = victims.run(copied(prepared, scenario), scenario, 0, tear=False)["steps"]
     writes = [number for number, name in enumerate(steps, 1) if name == "pwrite"]
     assert writes
 
     for kill_at in writes:
-        life = copied(prepared)
+        life = copied(prepared, scenario)
 
         report = victims.run(life, scenario, kill_at, tear=True)
 
@@ -414,7 +413,7 @@ def test_a_batch_is_on_the_medium_before_it_is_committed(victims: Victims, prepa
     A power cut after the acknowledgement finds each file synced, then their names, then the rows:
     a file for each block that has bytes, one of them written beside its place.
     """
-    steps = victims.run(copied(prepared), "batch", 0, tear=False)["steps"]
+    steps = victims.run(copied(prepared, "batch"), "batch", 0, tear=False)["steps"]
 
     first = steps[: steps.index("commit")]
     lasting_steps = [step for step in first if step in {"fdatasync", "rename", "fsync"}]
@@ -433,15 +432,19 @@ def test_commands_are_killed_at_more_than_fifty_lasting_steps(
     points = [
         step
         for scenario in COMMANDS
-        for step in lasting(victims.run(copied(prepared), scenario, 0, tear=False)["steps"])
+        for step in lasting(
+            victims.run(copied(prepared, scenario), scenario, 0, tear=False)["steps"]
+        )
     ]
 
     assert len(points) >= COMMAND_POINTS_MIN
 
 
-def copied(prepared: Path) -> Path:
-    """Return a fresh copy of the prepared volume, in which names of one file are that again."""
-    life = prepared.parent / "life"
+def copied(prepared: Path, scenario: str) -> Path:
+    """Return a fresh copy of a scenario's volume, in which names of one file are that again."""
+    life, initial = prepared / "life", prepared / scenario
+    if not initial.exists():
+        prepare(initial, scenario)
     shutil.rmtree(life, ignore_errors=True)
     first_names: dict[int, str] = {}
 
@@ -453,7 +456,7 @@ def copied(prepared: Path) -> Path:
         else:
             shutil.copy2(source, target)
 
-    shutil.copytree(prepared, life, copy_function=copy)
+    shutil.copytree(initial, life, copy_function=copy)
     return life
 
 

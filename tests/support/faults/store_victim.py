@@ -85,21 +85,36 @@ def open_packing(path: Path) -> ReplicaStore:
     return open_store(path, options=options_of_test(packed_count_min=1))
 
 
-def prepare(path: Path) -> None:
-    """Create the initial state of every scenario."""
+def prepare(path: Path, scenario: str) -> None:
+    """Create the initial state of a scenario: the replicas that it uses, beside a closed one."""
     store = open_packing(path)
-    for container_id in (CLOSED, DAMAGED, DOOMED):
-        closed_replica(store, container_id)
+    closed_replica(store, CLOSED)
+    for container_id in USED.get(scenario, ()):
+        INITIAL[container_id](store)
+    store.close()
+
+
+def prepare_open(store: ReplicaStore) -> None:
+    """Create a replica with a committed block and two uncommitted chunks."""
     store.create_container(OPEN)
     write_block(store, OPEN, ONE, chunk_count=1)
     for block_id, offset in ((ONE, CHUNK_BYTES), (TWO, 0)):
         data = content(("pending", block_id))
         store.writer(OPEN).write_chunk(block_id, chunk_of(data, offset), data)
+
+
+def prepare_damaged(store: ReplicaStore) -> None:
+    """Create a replica with a flipped bit, a lost file and trailing bytes."""
+    closed_replica(store, DAMAGED)
     paths = store.paths(DAMAGED)
     flip_bit(paths.block_file(ONE), 100)
     paths.block_file(TWO).unlink()
     with paths.block_file(THREE).open("ab") as file:
         file.write(b"trailing")
+
+
+def prepare_blocked(store: ReplicaStore) -> None:
+    """Create a replica in which two blocks share a file, and a directory has a block's name."""
     closed_replica(store, BLOCKED, chunk_count=1)
     paths = store.paths(BLOCKED)
     paths.block_file(ONE).unlink()
@@ -107,11 +122,12 @@ def prepare(path: Path) -> None:
     paths.block_file(TWO).unlink()
     paths.block_file(TWO).mkdir()
     (paths.block_file(TWO) / "precious").write_bytes(LATER)
-    closed_replica(store, SMALL, chunk_count=1)
-    for container_id in (PACKED, BROKEN):
-        receive(store, SMALL, container_id)
+
+
+def prepare_broken(store: ReplicaStore) -> None:
+    """Create a packed replica with a flipped bit."""
+    receive(store, SMALL, BROKEN)
     flip_bit(store.paths(BROKEN).pack, 100)
-    store.close()
 
 
 def write(store: ReplicaStore, acknowledge: Acknowledge) -> None:
@@ -355,6 +371,31 @@ SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
     "delete_packed": delete_packed,
     "repair_blocked": repair_blocked,
 }
+INITIAL: Final[dict[ContainerId, Callable[[ReplicaStore], object]]] = {
+    OPEN: prepare_open,
+    DAMAGED: prepare_damaged,
+    DOOMED: lambda store: closed_replica(store, DOOMED),
+    BLOCKED: prepare_blocked,
+    SMALL: lambda store: closed_replica(store, SMALL, chunk_count=1),
+    PACKED: lambda store: receive(store, SMALL, PACKED),
+    BROKEN: prepare_broken,
+}
+USED: Final = {
+    "batch": (OPEN,),
+    "rewrite": (OPEN,),
+    "close": (OPEN,),
+    "repair": (DAMAGED,),
+    "repair_batch": (DAMAGED,),
+    "transactions": (DOOMED,),
+    "delete_container": (DOOMED,),
+    "arrive_packed": (SMALL,),
+    "repair_packed": (SMALL, BROKEN),
+    "delete_packed": (SMALL, PACKED),
+    "repair_blocked": (BLOCKED,),
+}
+"""The replicas that a scenario uses beside the closed one. Each additional replica would be copied,
+opened and checked hundreds of times."""
+
 COMMANDS: Final = (
     *("arrive", "arrive_packed", "delete_container", "delete_blocks", "delete_packed"),
     *("transactions", "close"),
@@ -452,7 +493,7 @@ def counted() -> dict[str, list[str]]:
     found = {}
     for scenario in SCENARIOS:
         with private_directory() as directory:
-            prepare(directory)
+            prepare(directory, scenario)
             request = {"path": str(directory), "scenario": scenario, "kill_at": 0, "tear": False}
             found[scenario] = run(request)["steps"]
     return found
