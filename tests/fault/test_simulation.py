@@ -1,4 +1,4 @@
-"""A whole cluster on simulated disks, threads and network: a hundred schedules, and the tools."""
+"""A whole cluster on simulated disks, threads and network: fifty schedules, and the tools."""
 
 import json
 import subprocess
@@ -12,7 +12,14 @@ import pytest
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 ROOT: Final = Path(__file__).parents[2]
-WHOLE, SWARM = range(1, 81), range(10_000_001, 10_000_021)  # `make nightly` runs 10,000
+SEEDS: Final = (
+    range(
+        1, 37
+    ),  # without almost any guard of tools/simulation/guards_found.tsv, one of them fails
+    range(40, 81, 10),  # the other led ones of eighty, in which every fault is once
+    range(10_000_001, 10_000_009),  # swarms
+)
+"""Schedules; `make nightly` runs 10,000."""
 STEPS_MIN: Final = 1_000
 HAPPENED: Final = (
     *("power cuts", "kills", "scans", "findings", "reconciles", "chunks repaired", "deletes"),
@@ -50,13 +57,13 @@ def simulation(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def test_no_schedule_breaks_a_promise(tmp_path: Path) -> None:
     """
-    A hundred schedules of a thousand steps and more: nothing that was acknowledged is lost,
+    Fifty schedules of a thousand steps and more: nothing that was acknowledged is lost,
     nothing whole is called corrupt, and after quiet all replicas are equal.
     """
     counts: Counter[str] = Counter()
-    for seeds in (WHOLE, SWARM):
+    for seeds in SEEDS:
         path = tmp_path / f"{seeds[0]}.json"
-        which = ("--seed", str(seeds[0]), "--count", str(len(seeds)))
+        which = ["--seed", str(seeds[0]), "--count", str(len(seeds)), "--step", str(seeds.step)]
 
         ended = simulation("run", *which, "--jobs", "2", "--json", str(path))
 
