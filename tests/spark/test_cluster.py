@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,33 +104,6 @@ def snapshot_of(result: VerifyResult) -> Path:
     return result.directory.parents[1] / "s"
 
 
-@contextmanager
-def command(
-    cluster: SparkCluster, log: Path, *arguments: object
-) -> Iterator["subprocess.Popen[str]"]:
-    """Run `suture-verify --master` in a process of its own, which is gone afterwards."""
-    settings = shlex.join([*cluster.settings(log), "pyspark-shell"])
-    job = ["-m", "spark_verify.job", *map(str, arguments), "--run-id", "r"]
-    with subprocess.Popen(
-        [sys.executable, *job, "--master", cluster.address],
-        cwd=log,
-        env=cluster.environment() | {"PYSPARK_SUBMIT_ARGS": settings},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            kill_tree(process.pid)
-
-
-def assert_ended(process: "subprocess.Popen[str]", code: int) -> None:
-    """Await the end of a command with this exit code."""
-    _, said = process.communicate(timeout=RUN_S_MAX)
-    assert code == process.returncode, said
-
-
 def contents(out: Path) -> dict[str, list[str]]:
     """Return the rows of run `r` by table, but that of `runs`, which names the attempt."""
     return {
@@ -152,55 +124,84 @@ def events(log: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_spark_submit_on_a_cluster_gives_the_local_result(
+def test_spark_submit_on_a_cluster_that_loses_a_worker_gives_the_local_result(
     cluster: SparkCluster, local: VerifyResult, tmp_path: Path
 ) -> None:
-    """The results agree row by row. The workers have only numpy, pyarrow and pyspark, and the
-    rest comes in suture.zip. Ten thousand replicas of one container fit into the 512 MiB of a
-    task's Python.
+    """The results agree row by row, although one of two workers is killed after the judge has
+    started. The workers have only numpy, pyarrow and pyspark, and the rest comes in suture.zip.
+    Ten thousand replicas of one container fit into the 512 MiB of a task's Python.
     """
     shutil.copy(ROOT / "spark_verify" / "job.py", tmp_path)
-    log = tmp_path / "log"
+    log, out = tmp_path / "log", tmp_path / "out"
     package = built_wheel(tmp_path / "wheel").rename(tmp_path / "suture.zip")
-    options = ["--master", cluster.address, "--py-files", package]
-    job = [tmp_path / "job.py", snapshot_of(local), "--out", tmp_path / "out", "--run-id", "r"]
+    options = ["--master", cluster.address, "--py-files", package, *cluster.settings(log)]
+    job = [tmp_path / "job.py", snapshot_of(local), "--out", out, "--run-id", "r"]
     bare = [cluster.python, "-c", "import numpy, pyarrow; import spark_verify"]
 
     strange = subprocess.run(bare, cwd=tmp_path, capture_output=True, text=True, check=False)
+    with (tmp_path / "said").open("wb") as said:
+        submitted = subprocess.Popen(
+            [home() / "bin" / "spark-submit", *options, *job],
+            cwd=tmp_path,
+            env=cluster.environment(),
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        wait_until(
+            lambda: any(out.glob(".attempt=*/judged")) or submitted.poll() is not None,
+            within_s=RUN_S_MAX,
+        )
+        is_running = submitted.poll() is None
+        kill_tree(cluster.workers[0])
+        code = submitted.wait(RUN_S_MAX)
+    finally:
+        kill_tree(submitted.pid)
+
+    assert "No module named 'spark_verify'" in strange.stderr
+    assert local.summary["exit_code"] == code, (tmp_path / "said").read_text()[-3000:]
+    assert is_running
+    assert contents(local.directory.parent) == contents(out)
+    assert local.summary == json.loads((out / "run_id=r" / "summary.json").read_text())
+    assert "SparkListenerExecutorRemoved" in {event["Event"] for event in events(log)}
+    ran = {e["Task Info"]["Executor ID"] for e in events(log) if e["Event"].endswith("TaskEnd")}
+    assert {"0", "1"} == ran
+
+
+JUDGED_THERE = """
+import sys
+from spark_verify.session import open_session
+
+def judged(batches):
+    import os
+    import pyarrow as pa
+    from spark_verify.tasks import judge_cases
+    for batch in batches:
+        row = {"at": judge_cases.__file__, "kib": os.environ["MIMALLOC_ARENA_RESERVE"]}
+        yield pa.RecordBatch.from_pylist([row] * len(batch))
+
+session = open_session(row_count=0, master=sys.argv[1])
+rows = session.range(2, numPartitions=2).mapInArrow(judged, "at string, kib string").collect()
+assert all(".zip/spark_verify" in row.at for row in rows), rows
+assert ["65536"] * 2 == [row.kib for row in rows], rows
+"""
+
+
+def test_session_of_a_master_sends_the_workers_what_tasks_import(
+    cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """The tasks import the judge from the archive that the session sent, and their Python reserves
+    little memory."""
+    settings = shlex.join([*cluster.settings(tmp_path / "log"), "pyspark-shell"])
+
     done = subprocess.run(
-        [home() / "bin" / "spark-submit", *options, *cluster.settings(log), *job],
+        [sys.executable, "-c", JUDGED_THERE, cluster.address],
         cwd=tmp_path,
-        env=cluster.environment(),
+        env=cluster.environment() | {"PYSPARK_SUBMIT_ARGS": settings},
         capture_output=True,
         text=True,
         timeout=RUN_S_MAX,
         check=False,
     )
 
-    assert "No module named 'spark_verify'" in strange.stderr
-    assert local.summary["exit_code"] == done.returncode, done.stderr[-3000:]
-    assert contents(local.directory.parent) == contents(tmp_path / "out")
-    summary = json.loads((tmp_path / "out" / "run_id=r" / "summary.json").read_text())
-    assert local.summary == summary
-    ran = {e["Task Info"]["Executor ID"] for e in events(log) if e["Event"].endswith("TaskEnd")}
-    assert {"0", "1"} == ran
-
-
-def test_a_worker_that_is_killed_in_the_middle_changes_nothing(
-    cluster: SparkCluster, local: VerifyResult, tmp_path: Path
-) -> None:
-    """One of two workers is killed after the judge has started, and its work is done again."""
-    log, out = tmp_path / "log", tmp_path / "out"
-    snapshot, code = snapshot_of(local), local.summary["exit_code"]
-    with command(cluster, log, snapshot, "--out", out) as job:
-        wait_until(
-            lambda: any(out.glob(".attempt=*/judged")) or job.poll() is not None,
-            within_s=RUN_S_MAX,
-        )
-        is_running = job.poll() is None
-        kill_tree(cluster.workers[0])
-        assert_ended(job, code)
-
-    assert is_running
-    assert "SparkListenerExecutorRemoved" in {event["Event"] for event in events(log)}
-    assert contents(local.directory.parent) == contents(out)
+    assert 0 == done.returncode, done.stderr[-3000:]

@@ -14,7 +14,7 @@ from tests.support.verification.spark_cluster import bare_python
 from tools.demo.cluster import free_port
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-START_TIMEOUT_S = 120
+START_TIMEOUT_S = 300
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from tools.demo.cluster import free_port
 
 MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"
-START_S_MAX: Final = 60.0
+START_S_MAX: Final = 300.0
 ON_WORKERS: Final = ("numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "pyspark", "py4j")
 QUICK: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=128m "
