@@ -192,8 +192,9 @@ def test_an_interrupt_ends_it_cleanly(files: Path, tmp_path: Path) -> None:
     Ctrl-C in the middle stops every process, removes the data, and exits as a shell expects.
     """
     work = tmp_path / "work"
+    words = ["demo", str(files), "--agents", "3", "--work", str(work)]
     with subprocess.Popen(
-        [sys.executable, "-m", "agent.cli.start", "demo", str(files), "--work", str(work)],
+        [sys.executable, "-m", "agent.cli.start", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
