@@ -40,7 +40,6 @@ lint: python ## Check format, style, types, import contracts and the wire contra
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy --explicit-package-bases bench tools
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/vulture
 	@$(WITH_BUF) && if command -v buf >/dev/null; then echo "buf lint" && buf lint; fi
