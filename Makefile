@@ -65,7 +65,8 @@ soak: python ## Load and harm a real cluster for MINUTES, as root with loop devi
 	@mkdir -p bench/out
 	@$(BIN)/python -m tools.soak --minutes $(or $(MINUTES),60) --json bench/out/soak.json
 
-nightly: python ## What takes hours: 10,000 schedules of the simulation, then an hour of soak.
+nightly: python ## What takes hours: every test at its full size, 10,000 schedules, an hour of soak.
+	@SUTURE_NIGHTLY=1 $(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory simulate COUNT=$(or $(COUNT),10000) JOBS=$(or $(JOBS),1)
 	@$(MAKE) --no-print-directory soak
 

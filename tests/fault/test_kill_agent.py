@@ -1,10 +1,9 @@
-"""Agents killed with SIGKILL at seeded steps of writes and repairs lose nothing.
+"""Agents killed with SIGKILL at steps of writes and repairs lose nothing.
 
-One run without a kill counts the steps; then each seeded run dies before one of them, is started
-again on what is left, and must have everything it ever acknowledged.
+One run without a kill counts the steps; then each run dies before one of them, is started again on
+what is left, and must have everything it ever acknowledged.
 """
 
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,16 +18,15 @@ from suture.wire.clients.peer import Peer
 from suture.wire.mapping import codec, new_blocks_message
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.control.scripted_scm import ScriptedScm
-from tests.support.faults.victim import Zygote, write_config
+from tests.support.faults.victim import Victim, steps_between, write_config
+from tests.support.sizes import size
 from tests.support.storage.three_replicas import ThreeReplicas, chunk_of, content
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-POINTS = 50  # of each test
-BATCH_POINTS = 25
+POINTS = size(16, nightly=50)  # of each test
 BATCH_BLOCKS = 12
 BATCH_SIZE = 4
-SEED = 20261121
 CONTAINER = ContainerId(7)
 BLOCKS = 6
 CHUNK_BYTES = 20_000
@@ -153,15 +151,6 @@ def commit_if_needed(peer: Peer, writer: Writer, block_id: int, offsets: list[in
     assert writer.committed.get(block_id, 0) <= block.length_bytes
 
 
-def seeded_steps(count: int, last: int) -> list[int]:
-    """Return the steps to die at: each at most once while there are enough of them."""
-    chosen = random.Random(SEED)
-    steps = list(range(1, last + 1))
-    return sorted(
-        chosen.sample(steps, min(count, last)) + chosen.choices(steps, k=max(0, count - last))
-    )
-
-
 def assert_clean(volume: Path) -> None:
     """Assert that the offline check, reading all data, finds nothing."""
     report = fsck(volume, read_data=True)
@@ -170,40 +159,40 @@ def assert_clean(volume: Path) -> None:
 
 def test_writes(tmp_path: Path) -> None:
     """An agent killed at any step of a write keeps every acknowledged chunk, and fsck is clean."""
-    kill_while_writing(tmp_path, Writer, POINTS)
+    kill_while_writing(tmp_path, Writer)
 
 
 def test_batches(tmp_path: Path) -> None:
     """An agent killed at any step of a batch of blocks keeps every acknowledged block."""
-    kill_while_writing(tmp_path, BatchWriter, BATCH_POINTS)
+    kill_while_writing(tmp_path, BatchWriter)
 
 
-def kill_while_writing(tmp_path: Path, writer_of: Callable[[], Writer], points: int) -> None:
-    """Kill an agent at so many steps of what a writer does, and look at what it acknowledged."""
-    with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
+def kill_while_writing(tmp_path: Path, writer_of: Callable[[], Writer]) -> None:
+    """Kill an agent at steps of what a writer does, and look at what it acknowledged."""
+    with ScriptedScm() as scm, Victim(tmp_path / "agent.log") as victim:
         config = write_config(tmp_path / "whole.toml", tmp_path / "whole", scm.address)
-        assert writer_of().run(zygote.start_counted(config))
-        last_step = zygote.stop()["steps"]
+        assert writer_of().run(victim.start_counted(config))
+        steps = steps_between(1, victim.stop()["steps"], POINTS)
         killed = 0
 
-        for number, step in enumerate(seeded_steps(points, last_step)):
+        for number, step in enumerate(steps):
             volume = tmp_path / f"run{number}"
             config = write_config(tmp_path / "run.toml", volume, scm.address)
             writer = writer_of()
-            address = zygote.start_doomed(config, kill_at=step)
+            address = victim.start_doomed(config, kill_at=step)
             finished = address is not None and writer.run(address)
             if address is not None:
-                killed += (zygote.stop() if finished else zygote.wait())["signal"] == 9
+                killed += (victim.stop() if finished else victim.wait())["signal"] == 9
             else:
                 killed += 1
-            address = zygote.start(config)
+            address = victim.start(config)
             with Peer(address) as peer:
                 read_acknowledged(peer, writer)
-            assert 0 == zygote.stop()["signal"]
+            assert 0 == victim.stop()["signal"]
             assert_clean(volume)
             shutil.rmtree(volume)
 
-    assert killed >= points * 0.9, "the faults were not injected"
+    assert killed >= len(steps) * 0.9, "the faults were not injected"
 
 
 def test_repairs(tmp_path: Path) -> None:
@@ -213,33 +202,33 @@ def test_repairs(tmp_path: Path) -> None:
     with (
         ScriptedScm() as scm,
         ThreeReplicas(tmp_path / "cluster", CONTAINER) as replicas,
-        Zygote(tmp_path / "agent.log") as zygote,
+        Victim(tmp_path / "agent.log") as victim,
     ):
         template = replicas.damaged_volume()
         order = replicas.reconcile_command()
         config = write_config(tmp_path / "whole.toml", tmp_path / "whole", scm.address)
         replicas.copy(template, tmp_path / "whole")
-        zygote.start_counted(config)
+        victim.start_counted(config)
         assert "converged" == reconcile(scm, order, 1).reconcile.result
-        last_step = zygote.stop()["steps"]
+        steps = steps_between(1, victim.stop()["steps"], POINTS)
         killed = 0
 
-        for number, step in enumerate(seeded_steps(POINTS, last_step)):
+        for number, step in enumerate(steps):
             volume = tmp_path / f"run{number}"
             replicas.copy(template, volume)
             config = write_config(tmp_path / "run.toml", volume, scm.address)
-            killed += repair_until_killed(zygote, scm, config, order, step, 1000 + number)
-            address = zygote.start(config)
+            killed += repair_until_killed(victim, scm, config, order, step, 1000 + number)
+            address = victim.start(config)
             with Peer(address) as peer:
                 replicas.assert_undamaged_blocks(peer)
                 status = reconcile(scm, order, 2000 + number)
                 assert status.reconcile.result in {"converged", "nothing_to_do"}, status
                 replicas.assert_all_blocks(peer)
-            assert 0 == zygote.stop()["signal"]
+            assert 0 == victim.stop()["signal"]
             assert_clean(volume)
             shutil.rmtree(volume)
 
-    assert killed >= POINTS * 0.9, "the faults were not injected"
+    assert killed >= len(steps) * 0.9, "the faults were not injected"
 
 
 def reconcile(scm: ScriptedScm, order: scm_pb2.Command, command_id: int) -> scm_pb2.CommandStatus:
@@ -254,7 +243,7 @@ def reconcile(scm: ScriptedScm, order: scm_pb2.Command, command_id: int) -> scm_
 
 
 def repair_until_killed(
-    zygote: Zygote,
+    victim: Victim,
     scm: ScriptedScm,
     config: Path,
     order: scm_pb2.Command,
@@ -266,12 +255,12 @@ def repair_until_killed(
     command.CopyFrom(order)
     command.command_id = command_id
     scm.order(command)
-    address = zygote.start_doomed(config, kill_at=step)
+    address = victim.start_doomed(config, kill_at=step)
     if address is None:
         scm.withdraw()
         return True
-    while not zygote.is_over(0.05):
+    while not victim.is_over(0.05):
         if command_id in scm.statuses:
-            return zygote.stop()["signal"] == 9
+            return victim.stop()["signal"] == 9
     scm.withdraw()
-    return zygote.wait()["signal"] == 9
+    return victim.wait()["signal"] == 9

@@ -1,4 +1,4 @@
-"""Coordinators, targets and sources killed with SIGKILL at seeded points of a reconstruction.
+"""Coordinators, targets and sources killed with SIGKILL at points of a reconstruction.
 
 Whatever is left behind, nothing good is gone, and the next command of the control plane makes the
 shard whole.
@@ -6,7 +6,6 @@ shard whole.
 
 import contextlib
 import os
-import random
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -30,7 +29,8 @@ from suture.wire.mapping import codec
 from suture.wire.mapping.erasure_codec import SCHEME as SCHEME_MAP
 from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
-from tests.support.faults.victim import Zygote, write_config
+from tests.support.faults.victim import Victim, steps_between, write_config
+from tests.support.sizes import size
 from tests.support.storage.ec_cluster import (
     CONTAINER,
     EcCluster,
@@ -41,8 +41,8 @@ from tests.support.storage.ec_cluster import (
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-COORDINATOR_POINTS, TARGET_POINTS, SOURCE_POINTS = 50, 30, 20
-SEED = 20261121
+COORDINATOR_POINTS, TARGET_POINTS = size(16, nightly=50), size(12, nightly=30)
+SOURCE_READS = 4  # of a whole run
 SCHEME = Scheme(CodecName.RS, 2, 1, 4096)
 LENGTHS = (1, 15 * 8192 + 100, 8192)  # more stripes than are asked for before their turn
 LOST = 3
@@ -60,10 +60,10 @@ def cluster(tmp_path: Path) -> Iterator[EcCluster]:
 class Stage:
     """The victim: one agent, which is started again on what is left."""
 
-    def __init__(self, path: Path, scm: ScriptedScm, zygote: Zygote, cluster: EcCluster) -> None:
+    def __init__(self, path: Path, scm: ScriptedScm, victim: Victim, cluster: EcCluster) -> None:
         self.path = path
         self.scm = scm
-        self.zygote = zygote
+        self.victim = victim
         self.cluster = cluster
         self.command_id = 0
 
@@ -109,7 +109,7 @@ class Stage:
 
     def assert_resolved(self) -> None:
         """Start the agent on what is left; the next commands make the shard whole."""
-        address = self.zygote.start(self.config)
+        address = self.victim.start(self.config)
         with Peer(address) as peer:
             state = state_at(peer)
             assert state in {
@@ -123,7 +123,7 @@ class Stage:
             elif state is not ReplicaState.CLOSED:
                 self.carry_out(self.command(address))
             assert_shard(peer, self.cluster)
-        assert 0 == self.zygote.stop()["signal"]
+        assert 0 == self.victim.stop()["signal"]
         assert () == fsck(self.volume, read_data=True).problems
         for index in (1, 2, 3):
             self.cluster.assert_shard(index, index)
@@ -142,54 +142,54 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path, cluster: EcCluster) -> Iterator[Stage]:
     """Return an agent that may be killed."""
-    with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
-        yield Stage(tmp_path, scm, zygote, cluster)
+    with ScriptedScm() as scm, Victim(tmp_path / "agent.log") as victim:
+        yield Stage(tmp_path, scm, victim, cluster)
 
 
 def test_killed_coordinators(stage: Stage) -> None:
     """
     The agent that coordinates, and is the target, dies at any step that changes its disk.
     """
-    address = stage.zygote.start_counted(stage.fresh(0))
-    first = stage.zygote.stop()["steps"]  # of a start and a stop without any work
-    stage.zygote.start(stage.config)
-    stage.zygote.stop()
-    address = stage.zygote.start_counted(stage.config)
+    address = stage.victim.start_counted(stage.fresh(0))
+    first = stage.victim.stop()["steps"]  # of a start and a stop without any work
+    stage.victim.start(stage.config)
+    stage.victim.stop()
+    address = stage.victim.start_counted(stage.config)
     stage.carry_out(stage.command(address))
-    last = stage.zygote.stop()["steps"]
+    steps = steps_between(first // 2, stage.victim.stop()["steps"], COORDINATOR_POINTS)
     killed = 0
 
-    for number, step in enumerate(seeded(COORDINATOR_POINTS, first // 2, last), start=1):
+    for number, step in enumerate(steps, start=1):
         stage.fresh(number)
-        doomed = stage.zygote.start_doomed(stage.config, kill_at=step)
+        doomed = stage.victim.start_doomed(stage.config, kill_at=step)
         if doomed is not None:
             killed += order_until_killed(stage, doomed)
         else:
             killed += 1
         stage.assert_resolved()
 
-    assert killed >= COORDINATOR_POINTS * 0.8, "the faults were not injected"
+    assert killed >= len(steps) * 0.8, "the faults were not injected"
 
 
 def test_killed_targets(stage: Stage) -> None:
     """The target agent dies. The coordinator gets an error, and the sources stay as they are."""
-    address = stage.zygote.start_counted(stage.fresh(0))
+    address = stage.victim.start_counted(stage.fresh(0))
     stage.reconstruct_here(address)
-    last = stage.zygote.stop()["steps"]
+    steps = steps_between(1, stage.victim.stop()["steps"], TARGET_POINTS)
     killed = 0
 
-    for number, step in enumerate(seeded(TARGET_POINTS, 1, last), start=1):
-        doomed = stage.zygote.start_doomed(stage.fresh(number), kill_at=step)
+    for number, step in enumerate(steps, start=1):
+        doomed = stage.victim.start_doomed(stage.fresh(number), kill_at=step)
         if doomed is not None:
             with contextlib.suppress(SutureError):
                 stage.reconstruct_here(doomed)
-            ended = stage.zygote.stop()
+            ended = stage.victim.stop()
             killed += ended["signal"] == signal.SIGKILL
         else:
             killed += 1
         stage.assert_resolved()
 
-    assert killed >= TARGET_POINTS * 0.8, "the faults were not injected"
+    assert killed >= len(steps) * 0.8, "the faults were not injected"
 
 
 def test_killed_sources(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,15 +212,15 @@ def test_killed_sources(stage: Stage, tmp_path: Path, monkeypatch: pytest.Monkey
     target = stage.cluster.nodes[LOST]
     target.store.delete_container(CONTAINER, force=True)
 
-    for reads in seeded(SOURCE_POINTS, 1, 4):
-        address = stage.zygote.start(config)
+    for reads in range(1, SOURCE_READS + 1):
+        address = stage.victim.start(config)
         kill_source_after(stage, address, reads)
         assert [] == target.store.replica_ids()
-        address = stage.zygote.start(config)
+        address = stage.victim.start(config)
         run_with_source(stage, address)
         assert_shard(stage.cluster.peer(target), stage.cluster)
         target.store.delete_container(CONTAINER, force=True)
-        assert 0 == stage.zygote.stop()["signal"]
+        assert 0 == stage.victim.stop()["signal"]
 
     assert () == fsck(volume, read_data=True).problems
 
@@ -232,8 +232,8 @@ def kill_source_after(stage: Stage, address: str, reads: int) -> None:
     def pace(_length_bytes: int) -> None:
         done.append(1)
         if len(done) == reads:
-            os.kill(stage.zygote.pid, signal.SIGKILL)
-            stage.zygote.wait()
+            os.kill(stage.victim.pid, signal.SIGKILL)
+            stage.victim.wait()
 
     with pytest.raises(SutureError):
         run_with_source(stage, address, pace)
@@ -264,16 +264,11 @@ def order_until_killed(stage: Stage, address: str) -> bool:
     """Order the reconstruction; return whether the agent died of it."""
     command = stage.command(address)
     stage.scm.order(command)
-    while not stage.zygote.is_over(0.05):
+    while not stage.victim.is_over(0.05):
         if command.command_id in stage.scm.statuses:
-            return bool(stage.zygote.stop()["signal"] == signal.SIGKILL)
+            return bool(stage.victim.stop()["signal"] == signal.SIGKILL)
     stage.scm.withdraw()
-    return bool(stage.zygote.wait()["signal"] == signal.SIGKILL)
-
-
-def seeded(count: int, first: int, last: int) -> list[int]:
-    """Return `count` points from `first` to `last`."""
-    return sorted(random.Random(SEED).choices(range(first, last + 1), k=count))
+    return bool(stage.victim.wait()["signal"] == signal.SIGKILL)
 
 
 def close_command() -> scm_pb2.Command:

@@ -1,11 +1,10 @@
 """Agents killed with SIGKILL while a replica goes from one to the other: nothing half is left.
 
-The target dies at seeded steps of its import; the source dies after seeded messages. Whoever died
-is started again, the volume must pass fsck, and the same copy must then succeed.
+The target dies at steps of its import; the source dies after each message. Whoever died is started
+again, the volume must pass fsck, and the same copy must then succeed.
 """
 
 import os
-import random
 import shutil
 import signal
 from collections.abc import Iterator
@@ -31,14 +30,14 @@ from suture.errors import RefusedError, SutureError
 from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
-from tests.support.faults.victim import Zygote, write_config
+from tests.support.faults.victim import Victim, steps_between, write_config
+from tests.support.sizes import size
 from tests.support.storage.three_replicas import ThreeReplicas
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 CONTAINER = ContainerId(7)
-POINTS = 20
-SEED = 20261121
+POINTS = size(12, nightly=20)
 
 
 def open_store(path: Path, datanode_id: str) -> ReplicaStore:
@@ -78,38 +77,37 @@ def test_the_target_dies(tmp_path: Path) -> None:
     replicas = ThreeReplicas(tmp_path / "cluster", CONTAINER)
     store = open_store(replicas.whole_volume(), "whole")
     root = store.view(CONTAINER).tree().root
-    with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
+    with ScriptedScm() as scm, Victim(tmp_path / "agent.log") as victim:
         config = write_config(tmp_path / "whole.toml", tmp_path / "target", scm.address)
-        zygote.start_counted(config)
-        idle_steps = zygote.stop()["steps"]
+        victim.start_counted(config)
+        idle_steps = victim.stop()["steps"]
         shutil.rmtree(tmp_path / "target")
         config = write_config(tmp_path / "whole.toml", tmp_path / "target", scm.address)
-        assert push(store, zygote.start_counted(config))
-        last_step = zygote.stop()["steps"]
-        steps = random.Random(SEED).sample(range(idle_steps // 2, last_step + 1), POINTS)
+        assert push(store, victim.start_counted(config))
+        steps = steps_between(idle_steps // 2, victim.stop()["steps"], POINTS)
         killed = 0
 
-        for number, step in enumerate(sorted(steps)):
+        for number, step in enumerate(steps):
             volume = tmp_path / f"run{number}"
             config = write_config(tmp_path / "run.toml", volume, scm.address)
-            address = zygote.start_doomed(config, kill_at=step)
+            address = victim.start_doomed(config, kill_at=step)
             acknowledged = address is not None and push(store, address)
             if address is not None:
-                died = (zygote.stop() if acknowledged else zygote.wait())["signal"]
+                died = (victim.stop() if acknowledged else victim.wait())["signal"]
                 killed += died == signal.SIGKILL
             else:
                 killed += 1
-            address = zygote.start(config)
+            address = victim.start(config)
             with Peer(address) as peer:
                 assert acknowledged <= (root_at(peer) == root)
                 assert root_at(peer) in {None, root}
             assert push(store, address)
-            assert 0 == zygote.stop()["signal"]
+            assert 0 == victim.stop()["signal"]
             assert_clean(volume)
             shutil.rmtree(volume)
     store.close()
 
-    assert killed >= POINTS * 0.7, "the faults were not injected"
+    assert killed >= len(steps) * 0.7, "the faults were not injected"
 
 
 def root_at(peer: Peer) -> int | None:
@@ -167,23 +165,23 @@ def test_the_source_dies(tmp_path: Path) -> None:
     replicas = ThreeReplicas(tmp_path / "cluster", CONTAINER)
     volume = replicas.whole_volume()
     died = 0
-    with ScriptedScm() as scm, Zygote(tmp_path / "agent.log") as zygote:
+    with ScriptedScm() as scm, Victim(tmp_path / "agent.log") as victim:
         for kill_after in range(4):
             with assassin(tmp_path / f"target{kill_after}") as (target, address):
                 shutil.rmtree(tmp_path / "source", ignore_errors=True)
                 replicas.copy(volume, tmp_path / "source")
                 config = write_config(tmp_path / "source.toml", tmp_path / "source", scm.address)
-                zygote.start(config)
-                Plot.source_pid, Plot.kill_after = zygote.pid, kill_after
+                victim.start(config)
+                Plot.source_pid, Plot.kill_after = victim.pid, kill_after
                 endpoint = container_pb2.DatanodeEndpoint(datanode_id="target", address=address)
                 order = scm_pb2.ReplicateCommand(container_id=CONTAINER, target=endpoint)
 
                 scm.order(scm_pb2.Command(command_id=kill_after + 1, term=1, replicate=order))
 
-                died += zygote.wait()["signal"] == signal.SIGKILL
+                died += victim.wait()["signal"] == signal.SIGKILL
                 assert target.replica_ids() in ([], [CONTAINER])
                 Plot.kill_after = -1
-                zygote.start(config)
+                victim.start(config)
                 again = 100 + kill_after
                 scm.order(scm_pb2.Command(command_id=again, term=1, replicate=order))
                 status = scm.wait_for(again)
@@ -191,7 +189,7 @@ def test_the_source_dies(tmp_path: Path) -> None:
                 assert status.replicate.result in {"imported", "already_there"}, status
                 assert [CONTAINER] == target.replica_ids()
                 assert [] == list(target.volume_set.working[0].layout.importing.iterdir())
-                assert 0 == zygote.stop()["signal"]
+                assert 0 == victim.stop()["signal"]
             assert_clean(tmp_path / "source")
             assert_clean(tmp_path / f"target{kill_after}")
 

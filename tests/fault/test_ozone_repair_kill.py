@@ -1,6 +1,5 @@
 """A repair of an Ozone replica that is killed, or finds no room: old bytes or new."""
 
-import json
 import os
 import shutil
 import signal
@@ -15,7 +14,7 @@ import pytest
 
 from ozone.clients.datanode_messages import DatanodeCommand
 from suture.runtime.exit_codes import ExitCode
-from tests.support.nursery import Child
+from tests.support.faults.store_victim import live
 from tests.support.ozone import ozone_victim as victim
 from tests.support.ozone.ozone_repairs import damaged_volume, peers_of
 from tests.support.ozone.ozone_victim import (
@@ -34,39 +33,6 @@ pytestmark = pytest.mark.fault
 STEPS_MAX = 300
 CHUNKS = 9  # that are damaged in container 1
 SPACE_BYTES = 8 * 1024**2
-
-
-class Victims:
-    """The process that forks children and reports their deaths."""
-
-    def __init__(self) -> None:
-        self._process = Child("tests.support.ozone.ozone_victim", stdin=True, stderr=sys.__stderr__)
-
-    def run(self, path: Path, scenario: str, kill_at: int, *, tear: bool) -> dict[str, Any]:
-        """Repair in a child that dies before step `kill_at`."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {"path": str(path), "scenario": scenario, "kill_at": kill_at, "tear": tear}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        report: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return report
-
-    def end(self) -> None:
-        """End it."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-        self._process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def victims() -> Iterator[Victims]:
-    """One process for all deaths."""
-    process = Victims()
-    yield process
-    process.end()
 
 
 def states(scenario: str) -> list[bytes | None]:
@@ -101,9 +67,7 @@ def check(path: Path, scenario: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("tear", [False, True])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_kill_before_every_step_leaves_old_bytes_or_new(
-    victims: Victims, scenario: str, tear: bool
-) -> None:
+def test_a_kill_before_every_step_leaves_old_bytes_or_new(scenario: str, tear: bool) -> None:
     """
     Killed before its first step, its second, and so on, also in the middle of a write: a second run
     ends what was begun and heals the block.
@@ -113,14 +77,14 @@ def test_a_kill_before_every_step_leaves_old_bytes_or_new(
         for kill_at in range(1, STEPS_MAX):
             path = directory / str(kill_at)
             prepare(path, scenario)
-            report = victims.run(path, scenario, kill_at, tear=tear)
+            report = live(path, scenario, kill_at, tear=tear, module=victim.__name__)
             torn += report["torn"]
             if report["signal"] == 0:
                 assert 0 == report["code"]
                 break
             assert signal.SIGKILL == report["signal"]
             check(path, scenario)
-            again = victims.run(path, scenario, 0, tear=False)
+            again = live(path, scenario, 0, tear=False, module=victim.__name__)
             assert (0, 0) == (again["signal"], again["code"])
             assert WHOLE == file_of(path).read_bytes()
             names = {one.name for one in file_of(path).parent.iterdir()}

@@ -5,14 +5,12 @@ After each death the store is opened again: what was acknowledged must be there,
 content, and the same scenario must then run to its end.
 """
 
-import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
 import pytest
 
@@ -43,51 +41,16 @@ from tests.support.faults.store_victim import (
     TWO,
     described,
     lasting,
+    live,
     open_packing,
     prepare,
 )
-from tests.support.nursery import Child
 from tests.support.storage.stores import CHUNK_BYTES, content, private_directory
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 STEPS_MAX: Final = 400
 COMMAND_POINTS_MIN: Final = 50
-
-
-class Victims:
-    """The process that forks children and reports their deaths."""
-
-    def __init__(self) -> None:
-        victim = "tests.support.faults.store_victim"
-        self._process = Child(victim, stdin=True, stderr=sys.__stderr__)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-        self._process.stdout.close()
-
-    def run(self, path: Path, scenario: str, kill_at: int, *, tear: bool) -> dict[str, Any]:
-        """Run a scenario in a child that dies before step `kill_at`."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {"path": str(path), "scenario": scenario, "kill_at": kill_at, "tear": tear}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        report: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return report
-
-
-@pytest.fixture(scope="module")
-def victims() -> Iterator[Victims]:
-    """One zygote for all deaths."""
-    with Victims() as process:
-        yield process
 
 
 @pytest.fixture(scope="module")
@@ -359,9 +322,7 @@ def unexpected(problems: tuple[FsckProblem, ...], repaired: str = "") -> list[Fs
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_death_before_any_step_leaves_the_old_or_the_new(
-    scenario: str, victims: Victims, prepared: Path
-) -> None:
+def test_a_death_before_any_step_leaves_the_old_or_the_new(scenario: str, prepared: Path) -> None:
     """
     Acknowledged work is there after the next start, fsck is content, and the work can go on.
     """
@@ -369,7 +330,7 @@ def test_a_death_before_any_step_leaves_the_old_or_the_new(
     for kill_at in range(1, STEPS_MAX):
         life = copied(prepared, scenario)
 
-        report = victims.run(life, scenario, kill_at, tear=False)
+        report = live(life, scenario, kill_at, tear=False)
 
         if report["signal"] != signal.SIGKILL:
             assert (0, kill_at - 1) == (report["code"], len(report["steps"]))
@@ -389,31 +350,29 @@ def test_a_death_before_any_step_leaves_the_old_or_the_new(
         *("scan", "transactions"),
     ],
 )
-def test_a_write_that_is_torn_in_the_middle_is_no_write(
-    scenario: str, victims: Victims, prepared: Path
-) -> None:
+def test_a_write_that_is_torn_in_the_middle_is_no_write(scenario: str, prepared: Path) -> None:
     """
     Half of the bytes arrived, then the host died: nothing takes them for the whole.
     """
-    steps = victims.run(copied(prepared, scenario), scenario, 0, tear=False)["steps"]
+    steps = live(copied(prepared, scenario), scenario, 0, tear=False)["steps"]
     writes = [number for number, name in enumerate(steps, 1) if name == "pwrite"]
     assert writes
 
     for kill_at in writes:
         life = copied(prepared, scenario)
 
-        report = victims.run(life, scenario, kill_at, tear=True)
+        report = live(life, scenario, kill_at, tear=True)
 
         assert (signal.SIGKILL, True) == (report["signal"], report["torn"])
         survive(life, scenario, report["acknowledged"], f"{kill_at}: torn")
 
 
-def test_a_batch_is_on_the_medium_before_it_is_committed(victims: Victims, prepared: Path) -> None:
+def test_a_batch_is_on_the_medium_before_it_is_committed(prepared: Path) -> None:
     """
     A power cut after the acknowledgement finds each file synced, then their names, then the rows:
     a file for each block that has bytes, one of them written beside its place.
     """
-    steps = victims.run(copied(prepared, "batch"), "batch", 0, tear=False)["steps"]
+    steps = live(copied(prepared, "batch"), "batch", 0, tear=False)["steps"]
 
     first = steps[: steps.index("commit")]
     lasting_steps = [step for step in first if step in {"fdatasync", "rename", "fsync"}]
@@ -422,9 +381,7 @@ def test_a_batch_is_on_the_medium_before_it_is_committed(victims: Victims, prepa
     assert len(first) - 1 == first.index("fsync"), "nothing is written behind the last sync"
 
 
-def test_commands_are_killed_at_more_than_fifty_lasting_steps(
-    victims: Victims, prepared: Path
-) -> None:
+def test_commands_are_killed_at_more_than_fifty_lasting_steps(prepared: Path) -> None:
     """
     Import, delete, deleteBlocks and close; `python -m tests.support.faults.store_victim count`
     shows them.
@@ -432,9 +389,7 @@ def test_commands_are_killed_at_more_than_fifty_lasting_steps(
     points = [
         step
         for scenario in COMMANDS
-        for step in lasting(
-            victims.run(copied(prepared, scenario), scenario, 0, tear=False)["steps"]
-        )
+        for step in lasting(live(copied(prepared, scenario), scenario, 0, tear=False)["steps"])
     ]
 
     assert len(points) >= COMMAND_POINTS_MIN

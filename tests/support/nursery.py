@@ -38,7 +38,7 @@ PROGRAMS: Final = (
     "tests.support.ozone.ozone_victim",
     "tests.support.simulation.simulated_scm",
     "tests.support.faults.store_victim",
-    "tests.support.faults.zygote",
+    "tests.support.faults.victim",
 )
 LOST_FIELD: Final = "tests.support.wire.lost_field"
 LATER: Final = ("grpc._channel", "grpc._server", "numpy.ma")  # what they import when they need it

@@ -13,7 +13,7 @@ from agent.store.volumes.sealed_file import sealed
 from suture.wire.v1 import scm_pb2
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.small_disk import small_disk
-from tests.support.faults.victim import Zygote, write_config
+from tests.support.faults.victim import Victim, write_config
 from tests.support.storage.stores import closed_replica, options_of_test
 
 
@@ -35,34 +35,34 @@ def test_the_operational_state_survives_a_restart(tmp_path: Path, scm: ScriptedS
     registration.
     """
     config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
-    with Zygote(tmp_path / "agent.log") as zygote:
-        zygote.start(config)
+    with Victim(tmp_path / "agent.log") as victim:
+        victim.start(config)
         scm.order(state_order(1, "DECOMMISSIONING"))
         done = scm.wait_for(1)
         assert done is not None
         assert scm_pb2.CommandStatus.EXECUTED == done.state
         assert scm.wait_until(lambda: scm.op_states[-1] == ("DECOMMISSIONING", 77))
-        zygote.stop()
+        victim.stop()
 
-        zygote.start(config)
+        victim.start(config)
 
         assert scm.wait_until(lambda: len(scm.registrations) == 2)
         assert ["", "DECOMMISSIONING"] == [item.op_state for item in scm.registrations]
-        zygote.stop()
+        victim.stop()
 
 
 def test_a_state_that_nobody_knows_is_refused(tmp_path: Path, scm: ScriptedScm) -> None:
     """A state of a later version is rejected as a whole."""
     config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
-    with Zygote(tmp_path / "agent.log") as zygote:
-        zygote.start(config)
+    with Victim(tmp_path / "agent.log") as victim:
+        victim.start(config)
 
         scm.order(state_order(1, "ASLEEP"))
 
         answer = scm.wait_for(1)
         assert answer is not None
         assert (scm_pb2.CommandStatus.FAILED, "MALFORMED_REQUEST") == (answer.state, answer.code)
-        zygote.stop()
+        victim.stop()
 
 
 def test_reregister_and_refresh(tmp_path: Path, scm: ScriptedScm) -> None:
@@ -70,8 +70,8 @@ def test_reregister_and_refresh(tmp_path: Path, scm: ScriptedScm) -> None:
     On order the datanode registers again; a refresh is answered with fresh volumes.
     """
     config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
-    with Zygote(tmp_path / "agent.log") as zygote:
-        zygote.start(config)
+    with Victim(tmp_path / "agent.log") as victim:
+        victim.start(config)
         scm.order(
             scm_pb2.Command(
                 command_id=1, term=1, refresh_volume_usage=scm_pb2.RefreshVolumeUsageCommand()
@@ -82,7 +82,7 @@ def test_reregister_and_refresh(tmp_path: Path, scm: ScriptedScm) -> None:
 
         assert scm.wait_for(2) is not None
         assert scm.wait_until(lambda: len(scm.registrations) == 2)
-        zygote.stop()
+        victim.stop()
 
 
 def test_agent_follows_the_first_of_two_scms_with_the_same_term(
@@ -92,18 +92,18 @@ def test_agent_follows_the_first_of_two_scms_with_the_same_term(
     second one are ignored.
     """
     scm.start_id, scm.state_number = "first", 7
-    with ScriptedScm() as second, Zygote(tmp_path / "agent.log") as zygote:
+    with ScriptedScm() as second, Victim(tmp_path / "agent.log") as victim:
         second.start_id, second.state_number = "second", 8
         config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
-        zygote.start(config)
+        victim.start(config)
         assert scm.wait_until(lambda: [s.start_id for s in scm.seen_starts] == ["first"], 10)
-        zygote.stop()
+        victim.stop()
         text = config.read_text().replace(
             f'"{scm.address}"', f'["{scm.address}", "{second.address}"]'
         )
         config.write_text(text)
 
-        zygote.start(config)
+        victim.start(config)
 
         for one in (scm, second):
             assert one.wait_until(lambda one=one: len(one.seen_starts) == 2, 10)  # type: ignore[misc]
@@ -120,19 +120,19 @@ def test_agent_follows_the_first_of_two_scms_with_the_same_term(
         assert second.wait_until(lambda: second.heartbeats > count + 2)
         assert {2} == set(second.statuses)
         assert ("IN_SERVICE", 77) == second.op_states[-1]
-        zygote.stop()
+        victim.stop()
 
 
 def test_the_scm_with_the_highest_term_leads(tmp_path: Path, scm: ScriptedScm) -> None:
     """An agent reports to all SCMs. Orders of a former leader are stale."""
-    with ScriptedScm() as former, Zygote(tmp_path / "agent.log") as zygote:
+    with ScriptedScm() as former, Victim(tmp_path / "agent.log") as victim:
         scm.term = 2
         config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
         text = config.read_text().replace(
             f'"{scm.address}"', f'["{former.address}", "{scm.address}"]'
         )
         config.write_text(text)
-        zygote.start(config)
+        victim.start(config)
         assert scm.wait_until(lambda: scm.heartbeats > 1)
         leading = state_order(1, "IN_SERVICE")
         leading.term = 2
@@ -145,14 +145,14 @@ def test_the_scm_with_the_highest_term_leads(tmp_path: Path, scm: ScriptedScm) -
         assert answer is not None
         assert (scm_pb2.CommandStatus.SKIPPED, "STALE_TERM") == (answer.state, answer.code)
         assert ("IN_SERVICE", 77) == scm.op_states[-1]
-        zygote.stop()
+        victim.stop()
 
 
 def test_a_delete_on_a_full_disk_fails_with_its_reason(tmp_path: Path, scm: ScriptedScm) -> None:
     """The disk is full and the room reserved for deletes is gone. The delete succeeds once there
     is room.
     """
-    with small_disk(tmp_path / "disk") as disk, Zygote(tmp_path / "agent.log") as zygote:
+    with small_disk(tmp_path / "disk") as disk, Victim(tmp_path / "agent.log") as victim:
         volume = disk.path / "volume"
         stored = ReplicaStore.open(
             [volume],
@@ -162,7 +162,7 @@ def test_a_delete_on_a_full_disk_fails_with_its_reason(tmp_path: Path, scm: Scri
         )
         closed_replica(stored, 1)
         stored.close()
-        zygote.start(write_config(tmp_path / "agent.toml", volume, scm.address))
+        victim.start(write_config(tmp_path / "agent.toml", volume, scm.address))
         assert scm.wait_until(lambda: bool(scm.replicas))
         for path in volume.glob("hdds/*/ballast/*"):
             path.unlink()
@@ -178,7 +178,7 @@ def test_a_delete_on_a_full_disk_fails_with_its_reason(tmp_path: Path, scm: Scri
         disk.free()
         scm.order(scm_pb2.Command(command_id=2, term=1, delete_blocks=delete))
         done = scm.wait_for(2)
-        zygote.stop()
+        victim.stop()
 
     assert refused is not None
     assert done is not None

@@ -10,7 +10,7 @@ from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.fake_datanode import FakeDatanode, report
 from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scripted_scm import ScriptedScm
-from tests.support.faults.victim import Zygote, write_config
+from tests.support.faults.victim import Victim, write_config
 from tests.support.storage.three_replicas import ThreeReplicas
 from tests.support.waiting import wait_until
 
@@ -212,10 +212,10 @@ def agent(tmp_path: Path) -> Iterator[Callable[[], tuple[ScriptedScm, ThreeRepli
     with ScriptedScm() as scm, ThreeReplicas(tmp_path, CONTAINER) as three:
         three.copy(three.whole_volume(), tmp_path / "volume")
         config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
-        with Zygote(tmp_path / "agent.log") as zygote:
-            zygote.start(config)
+        with Victim(tmp_path / "agent.log") as victim:
+            victim.start(config)
             yield lambda: (scm, three)
-            zygote.stop()
+            victim.stop()
 
 
 def test_a_replica_is_kept_where_no_witness_proves_it(

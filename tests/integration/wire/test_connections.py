@@ -28,7 +28,7 @@ from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scm_world import ScmWorld
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.raw_http2 import PREFACE, RawHttp2, Type
-from tests.support.faults.victim import Zygote, write_config
+from tests.support.faults.victim import Victim, write_config
 from tests.support.heard import logged
 from tests.support.storage.datanodes import Datanode
 from tests.support.waiting import wait_until
@@ -296,8 +296,8 @@ def agent_process(path: Path) -> Iterator[str]:
         config = write_config(path / "agent.toml", path / "volume", scm.address)
         with config.open("a") as file:
             file.write(f"[server]\nconnections_max = {COUNT_MAX}\n")
-        with Zygote(path / "agent.log") as zygote:
-            yield zygote.start(config)
+        with Victim(path / "agent.log") as victim:
+            yield victim.start(config)
 
 
 @pytest.mark.parametrize("process", [scm_process, agent_process])

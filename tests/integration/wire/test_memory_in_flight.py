@@ -18,7 +18,7 @@ from suture.wire.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_p
 from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.raw_http2 import RawHttp2
-from tests.support.faults.victim import Zygote, write_config
+from tests.support.faults.victim import Victim, write_config
 from tests.support.ozone.ozone_agent import SEND, UPLOAD, OzoneAgent
 from tests.support.storage.stores import options_of_test, write_block
 
@@ -70,14 +70,14 @@ def test_streams_that_nobody_reads_hold_no_more_than_the_budget(
     config = write_config(tmp_path / "agent.toml", volume, scm.address)
     text = config.read_text().replace("[node]", f"[node]\nin_flight_bytes = {IN_FLIGHT_BYTES}")
     config.write_text(text)
-    with Zygote(tmp_path / "agent.log") as zygote, ExitStack() as opened:
-        zygote.start(config)
+    with Victim(tmp_path / "agent.log") as victim, ExitStack() as opened:
+        victim.start(config)
         assert scm.wait_until(lambda: bool(scm.replicas))
         address = scm.registrations[-1].address
         with ExitStack() as first:
             read = sum(len(m.data) for m in connected(address, first).ReadBlock(ASKED))
         assert 32 * MIB == read
-        pid = zygote.pid
+        pid = victim.pid
         before_bytes = rss_bytes(pid)
         stubs = [connected(address, opened) for _ in range(4)]
         unread = [stubs[n % 4].ReadBlock(ASKED, timeout=SERVED_S) for n in range(120)]
@@ -93,7 +93,7 @@ def test_streams_that_nobody_reads_hold_no_more_than_the_budget(
         grown_bytes = rss_bytes(pid) - before_bytes
         for call in unread:
             call.cancel()
-        zygote.stop()
+        victim.stop()
 
     assert 32 * MIB == taken
     assert grown_bytes < IN_FLIGHT_BYTES, f"{grown_bytes / MIB:.0f} MiB"

@@ -36,7 +36,7 @@ from suture.wire.mapping import codec
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
 from tests.support.faults.eio_disk import EioDisk, forget_mapped, forget_pages, run
-from tests.support.faults.victim import Zygote
+from tests.support.faults.victim import Victim
 from tests.support.faults.volume_faults import Case, Kind, Place, damage, remove
 from tests.support.storage.stores import (
     chunk_of,
@@ -122,7 +122,7 @@ class FourVolumes:
         self._make()
         self.scm = HearingScm()
         self._stack.enter_context(self.scm)
-        self.zygote = self._stack.enter_context(Zygote(self.log))
+        self.victim = self._stack.enter_context(Victim(self.log))
         quoted = ", ".join(f'"{path}"' for path in self.paths)
         self.config = self.root / "agent.toml"
         self.config.write_text(
@@ -213,7 +213,7 @@ class FourVolumes:
             self._serve(bad, chance, outcome)
             damage(case, target, self._disk, self.paths[bad], self.root / "aside", fault)
             if case.kind is Kind.EIO and case.place is Place.INDEX:
-                forget_mapped(self.zygote.pid, target)
+                forget_mapped(self.victim.pid, target)
             self._poke(bad, chance)
             self._serve(bad, chance, outcome)
             self._end(chance)
@@ -276,12 +276,12 @@ class FourVolumes:
         """Return the agent's address. If the agent died, start it again, as systemd does."""
         deadline_s = time.monotonic() + SERVED_MAX_S
         while True:
-            if self._address is not None and self.zygote.is_over(0.0):
-                self.zygote.wait()
+            if self._address is not None and self.victim.is_over(0.0):
+                self.victim.wait()
                 self._address = None
                 self.restarts += 1
             if self._address is None:
-                self._address = self.zygote.begin(self.config)
+                self._address = self.victim.begin(self.config)
                 if self._address is None:
                     self.restarts += 1
             if self._address is not None:
@@ -292,12 +292,12 @@ class FourVolumes:
         """Stop the agent, sometimes by SIGKILL."""
         if self._address is None:
             return
-        if self.zygote.is_over(0.0):
-            self.zygote.wait()
+        if self.victim.is_over(0.0):
+            self.victim.wait()
             self.restarts += 1
         else:
-            os.kill(self.zygote.pid, signal.SIGKILL if chance.random() < 0.3 else signal.SIGTERM)
-            self.zygote.wait()
+            os.kill(self.victim.pid, signal.SIGKILL if chance.random() < 0.3 else signal.SIGTERM)
+            self.victim.wait()
         self._address = None
 
     def _serve(self, bad: int, chance: random.Random, outcome: Outcome) -> None:
@@ -312,7 +312,7 @@ class FourVolumes:
                             self._write(peer, container_id)
             except (SutureError, grpc.RpcError) as error:
                 last = str(error)
-                self.zygote.is_over(0.1)
+                self.victim.is_over(0.1)
                 continue
             outcome.served_s = max(outcome.served_s, time.monotonic() - began_s)
             return
@@ -366,7 +366,7 @@ class FourVolumes:
                     self._read(peer, key)
                 except SutureError:
                     failed.add(key[0])
-                if self.zygote.is_over(0.0):
+                if self.victim.is_over(0.0):
                     return sorted(failed)
             with contextlib.suppress(grpc.RpcError, SutureError):
                 self._write(peer, self._open[bad])

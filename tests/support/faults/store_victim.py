@@ -1,18 +1,13 @@
-"""A process that forks children which work on a store and kill themselves at a chosen step.
+"""Processes that work on a store and kill themselves at a chosen step.
 
-    stdin   {"path": "...", "scenario": "repair", "kill_at": N, "tear": false}
-    stdout  {"signal": 9, "code": 0, "steps": ["pwrite", ...], "acknowledged": ["..."]}
-
-`kill_at` 0 means never. With the argument `count`, the process prints for each scenario the steps
-before which the tests kill it.
+`live` runs one; step 0 means never. The module prints for each scenario the steps before which the
+tests kill it.
 
 A step is a system call or an LMDB commit. `sys.setprofile` observes steps, so production code has
 no hook. The child dies right before its N-th step. With `tear`, it first writes half of the data of
 this step.
 """
 
-import gc
-import json
 import os
 import signal
 import sys
@@ -35,6 +30,7 @@ from agent.transfer.parts import ImportMessage, read_part
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 from suture.errors import Code, RefusedError, SutureError
 from suture.wire.v1 import scm_pb2
+from tests.support.nursery import Child
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
@@ -68,6 +64,9 @@ STEPS: Final = frozenset(
     }
 )
 Acknowledge = Callable[[str], object]
+Life = dict[str, Any]
+MODULE: Final = "tests.support.faults.store_victim"
+LIFE_S_MAX: Final = 60.0
 
 CLOSED, OPEN, DAMAGED, DOOMED, NEW, ARRIVED = (ContainerId(number) for number in range(1, 7))
 SMALL, PACKED, BROKEN, SENT, BLOCKED = (ContainerId(number) for number in range(7, 12))
@@ -443,10 +442,9 @@ class StepCounter:
         os.write(self._log_fd, f"{line}\n".encode())
 
 
-def child(request: dict[str, Any], log_fd: int) -> None:
+def run(path: Path, scenario: str, counter: "StepCounter") -> None:
     """Run one scenario."""
-    store = open_packing(Path(request["path"]))
-    counter = StepCounter(log_fd, request["kill_at"], tear=request["tear"])
+    store = open_packing(path)
 
     def acknowledge(what: str) -> None:
         sys.setprofile(None)
@@ -454,17 +452,33 @@ def child(request: dict[str, Any], log_fd: int) -> None:
         sys.setprofile(counter.see)
 
     sys.setprofile(counter.see)
-    SCENARIOS[request["scenario"]](store, acknowledge)
+    SCENARIOS[scenario](store, acknowledge)
     sys.setprofile(None)
     store.close()
 
 
-def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Fork a child for the request, and return how it ended."""
-    return lived(lambda log_fd: child(request, log_fd))
+def live(path: Path, scenario: str, kill_at: int, *, tear: bool, module: str = MODULE) -> Life:
+    """Run a scenario of a module like this one in a process of its own; return how it ended."""
+    words = (str(path), scenario, str(kill_at), "tear" if tear else "")
+    process = Child(module, *words, stderr=sys.__stderr__)
+    written, _ = process.communicate(LIFE_S_MAX)
+    assert process.returncode is not None
+    return life_of(written, process.returncode)
 
 
-def lived(body: Callable[[int], None]) -> dict[str, Any]:
+def life_of(log: str, code: int) -> Life:
+    """Return what a process logged, and how it ended."""
+    lines = log.splitlines()
+    return {
+        "signal": max(0, -code),
+        "code": max(0, code),
+        "steps": [line.removeprefix("step ") for line in lines if line.startswith("step ")],
+        "acknowledged": [line.removeprefix("ack ") for line in lines if line.startswith("ack ")],
+        "torn": "torn" in lines,
+    }
+
+
+def lived(body: Callable[[int], None]) -> Life:
     """Fork a child that runs `body`, which logs to a descriptor; return how it ended."""
     read_fd, write_fd = os.pipe()
     pid = os.fork()
@@ -477,15 +491,8 @@ def lived(body: Callable[[int], None]) -> dict[str, Any]:
         os._exit(status)
     os.close(write_fd)
     with os.fdopen(read_fd) as log:
-        lines = log.read().splitlines()
-    _, status = os.waitpid(pid, 0)
-    return {
-        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
-        "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0,
-        "steps": [line.removeprefix("step ") for line in lines if line.startswith("step ")],
-        "acknowledged": [line.removeprefix("ack ") for line in lines if line.startswith("ack ")],
-        "torn": "torn" in lines,
-    }
+        written = log.read()
+    return life_of(written, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def counted() -> dict[str, list[str]]:
@@ -494,8 +501,7 @@ def counted() -> dict[str, list[str]]:
     for scenario in SCENARIOS:
         with private_directory() as directory:
             prepare(directory, scenario)
-            request = {"path": str(directory), "scenario": scenario, "kill_at": 0, "tear": False}
-            found[scenario] = run(request)["steps"]
+            found[scenario] = live(directory, scenario, 0, tear=False)["steps"]
     return found
 
 
@@ -515,16 +521,12 @@ def lasting(steps: list[str]) -> list[str]:
     return [step for step in steps if step not in {"write", "replace"}]
 
 
-def main() -> None:
-    """Serve requests until stdin ends."""
-    if sys.argv[1:] == ["count"]:
-        show_counts()
-        return
-    gc.freeze()  # otherwise a child's first garbage collection copies every imported page
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")
-        sys.stdout.flush()
+def main(body: Callable[[Path, str, StepCounter], None] = run) -> None:
+    """Run a scenario, which is logged to stdout; end without any other step."""
+    path, scenario, kill_at, tear = sys.argv[1:]
+    body(Path(path), scenario, StepCounter(1, int(kill_at), tear=bool(tear)))
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    show_counts()

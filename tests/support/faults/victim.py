@@ -1,30 +1,43 @@
-"""An agent in its own process that dies at a chosen step (tests/support/faults/zygote.py)."""
+"""An agent in its own process that dies at a chosen step.
 
-import contextlib
+The nursery runs `main` with a config, the number of a step, and a file for the number of steps.
+Step 0 means never; with -1, steps are not counted either. A step is one call that changes the disk:
+a write, a sync, a rename, an LMDB put or commit. The agent counts steps with a profile function in
+every thread and sends itself SIGKILL before the chosen one. Production code therefore has no hook.
+"""
+
 import json
 import os
-import select
 import signal
-import time
+import subprocess
+import sys
+import threading
+import traceback
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
-from tests.support.nursery import Child
+from tests.support.nursery import Child, is_readable
 
 WAIT_S = 60.0
 LOG_SHOWN_BYTES = 4_000
+STEPS = frozenset(
+    {
+        "commit", "delete", "fdatasync", "fsync", "ftruncate", "link", "mkdir", "put", "putmulti",
+        "pwrite", "pwritev", "remove", "rename", "replace", "rmdir", "truncate", "unlink", "write",
+    }
+)  # fmt: skip
+LMDB_TYPES = frozenset({"Transaction", "Cursor", "Environment"})
 
 
-class Zygote:
+class Victim:
     """Starts one agent at a time, each with the step at which it kills itself."""
 
     def __init__(self, log: Path) -> None:
-        self.pid = 0
         self._log = log.open("a+b")
-        zygote = "tests.support.faults.zygote"
-        self._process = Child(zygote, stdin=True, stderr=self._log, text=False)
-        self._rest = b""
+        self._steps = log.with_name(f"{log.name}.steps")
+        self._agent: Child | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -35,18 +48,22 @@ class Zygote:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(WAIT_S)
+        if self._agent is not None:
+            self._agent.kill()
+            self.wait()
         self._log.close()
+
+    @property
+    def pid(self) -> int:
+        """The id of the running agent."""
+        assert self._agent is not None
+        return self._agent.pid
 
     def start(self, config: Path) -> str:
         """Start an agent that is not killed and whose steps are not counted; return its address."""
-        event = self._fork(config, kill_at=-1)
-        assert event["event"] == "listening", f"{event}; its log ends: {self._log_end()}"
-        return str(event["address"])
+        address = self.begin(config)
+        assert address is not None, f"the agent ended; its log ends: {self._log_end()}"
+        return address
 
     def start_counted(self, config: Path) -> str:
         """Start an agent that is not killed and counts its steps; return its address."""
@@ -56,72 +73,79 @@ class Zygote:
 
     def start_doomed(self, config: Path, *, kill_at: int) -> str | None:
         """Start an agent; return its address, or None if it died before it listened."""
-        event = self._fork(config, kill_at=kill_at)
-        if event["event"] == "exited":
-            assert event["signal"] == signal.SIGKILL, f"the agent ended by itself: {event}"
-            return None
-        return str(event["address"])
+        address, ended = self._started(config, kill_at)
+        if address is None:
+            assert ended["signal"] == signal.SIGKILL, f"the agent ended by itself: {ended}"
+        return address
 
     def begin(self, config: Path) -> str | None:
         """Start an agent whose steps are not counted. Return its address, or None if it ended
         before it listened, for any reason."""
-        event = self._fork(config, kill_at=-1)
-        return None if event["event"] == "exited" else str(event["address"])
+        return self._started(config, kill_at=-1)[0]
 
-    def _fork(self, config: Path, *, kill_at: int) -> dict[str, Any]:
-        """Start an agent; return its `listening` event, or how it ended before."""
-        request = json.dumps({"config": str(config), "kill_at": kill_at}) + "\n"
-        self._process.stdin.write(request.encode())
-        self._process.stdin.flush()
-        self.pid = self._next("forked")["pid"]
-        event = self._next("listening", "exited")
-        if event["event"] == "exited":
-            self.pid = 0
-        return event
+    def _started(self, config: Path, kill_at: int) -> tuple[str | None, dict[str, int]]:
+        """Start an agent. Return its address, or None and how it ended before it listened."""
+        self._steps.unlink(missing_ok=True)
+        words = (str(config), str(kill_at), str(self._steps))
+        module = "tests.support.faults.victim"
+        self._agent = Child(module, *words, stderr=self._log, text=False)
+        output = self._agent.stdout
+        assert is_readable(output.fileno(), WAIT_S), f"it hangs; its log ends: {self._log_end()}"
+        line = output.readline()
+        return (str(json.loads(line)["address"]), {}) if line else (None, self.wait())
 
-    def stop(self) -> dict[str, Any]:
+    def stop(self) -> dict[str, int]:
         """Ask the agent to stop; return how it ended, and after how many steps."""
-        with contextlib.suppress(ProcessLookupError):  # it may be dead already
-            os.kill(self.pid, signal.SIGTERM)
+        assert self._agent is not None
+        self._agent.terminate()
         return self.wait()
 
-    def wait(self) -> dict[str, Any]:
-        """Wait for the agent's end."""
-        event = self._next("exited")
-        self.pid = 0
-        return event
+    def wait(self) -> dict[str, int]:
+        """Wait for the agent's end; return how it ended, and its steps if it was not killed."""
+        assert self._agent is not None
+        try:
+            code = self._agent.wait(WAIT_S)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"it does not end; its log ends: {self._log_end()}") from error
+        self._agent.stdout.close()
+        self._agent = None
+        steps = int(self._steps.read_text()) if self._steps.exists() else 0
+        return {"signal": max(0, -code), "code": code, "steps": steps}
 
     def is_over(self, wait_s: float) -> bool:
-        """Wait a little for an event of the agent; return whether it has ended."""
-        if b"\n" not in self._rest:
-            ready, _, _ = select.select([self._process.stdout], [], [], wait_s)
-            if ready:
-                self._rest += os.read(self._process.stdout.fileno(), 65536)
-        return b'"exited"' in self._rest
-
-    def _next(self, *names: str) -> dict[str, Any]:
-        """Read events until one of `names` comes."""
-        deadline_s = time.monotonic() + WAIT_S
-        while True:
-            line, newline, rest = self._rest.partition(b"\n")
-            if newline:
-                self._rest = rest
-                event: dict[str, Any] = json.loads(line)
-                if event["event"] in names:
-                    return event
-                continue
-            ready, _, _ = select.select(
-                [self._process.stdout], [], [], max(0.0, deadline_s - time.monotonic())
-            )
-            piece = os.read(self._process.stdout.fileno(), 65536) if ready else b""
-            assert piece, f"no {names} from the zygote; its log ends: {self._log_end()}"
-            self._rest += piece
+        """Wait a little for the agent's end; return whether it has ended."""
+        assert self._agent is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._agent.wait(wait_s)
+            return True
+        return False
 
     def _log_end(self) -> str:
         """Return the end of the agents' log, which shows what a hanging agent was doing."""
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - LOG_SHOWN_BYTES))
         return self._log.read().decode(errors="replace")
+
+
+class Killer:
+    """Counts steps; kills this process before step `kill_at`."""
+
+    def __init__(self, kill_at: int) -> None:
+        self.kill_at = kill_at
+        self.count = 0
+        self.lock = threading.Lock()
+
+    def __call__(self, _frame: FrameType, event: str, function: Any) -> None:
+        """Count one call of a builtin, if it is a step."""
+        if event != "c_call" or getattr(function, "__name__", "") not in STEPS:
+            return
+        owner = getattr(function, "__self__", None)
+        if getattr(owner, "__name__", "") != "posix" and type(owner).__name__ not in LMDB_TYPES:
+            return  # a dict's `put`, a str's `replace`, ...
+        with self.lock:
+            self.count += 1
+            if self.count == self.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_config(path: Path, volume: Path, scm: str) -> Path:
@@ -135,3 +159,34 @@ def write_config(path: Path, volume: Path, scm: str) -> Path:
         '[observe]\nlisten = ""\n'
     )
     return path
+
+
+def steps_between(first: int, last: int, count: int) -> list[int]:
+    """Return `count` steps to die at, evenly spread from `first` to `last`."""
+    return sorted({first + (last - first) * number // (count - 1) for number in range(count)})
+
+
+def main() -> None:
+    """Run the agent; end without any other step."""
+    from agent.main import run
+    from suture.observe import logs
+    from suture.runtime.stop_request import StopRequest
+
+    config, kill_at, steps = sys.argv[1:]
+    logs.configure()
+    killer = Killer(int(kill_at))
+    if killer.kill_at >= 0:
+        threading.setprofile(killer)
+        sys.setprofile(killer)
+    code = 70
+    try:
+        stop = StopRequest()
+        stop.on_signals()
+        code = run(Path(config), stop)
+    except BaseException:
+        traceback.print_exc()  # the process ends below without flushing
+        raise
+    finally:
+        sys.setprofile(None)
+        Path(steps).write_text(str(killer.count))
+        os._exit(code)

@@ -1,24 +1,19 @@
-"""A process that forks children which repair a replica of Ozone and kill themselves at a step.
+"""Processes that repair a replica of Ozone and kill themselves at a step.
 
-    stdin   {"path": "...", "scenario": "flipped", "kill_at": N, "tear": false}
-    stdout  {"signal": 9, "code": 0, "steps": ["pwrite", ...]}
-
-`kill_at` 0 means never. Steps are counted as in `tests.support.faults.store_victim`.
+`tests.support.faults.store_victim.live` runs one, and counts the steps.
 """
 
-import gc
-import json
 import os
 import sys
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from ozone.disk.layout import ContainerPaths
 from ozone.repair.installation import Installer, clean
-from tests.support.faults.store_victim import StepCounter, lived
+from tests.support.faults import store_victim
+from tests.support.faults.store_victim import StepCounter
 
 WINDOW_BYTES: Final = 4096
 CHUNK_BYTES: Final = 20_000
@@ -92,25 +87,13 @@ def repair(path: Path, scenario: str) -> None:
 SCENARIOS: Final = ("flipped", "linked", "lost", "short")
 
 
-def doomed(request: dict[str, Any]) -> Callable[[int], None]:
-    """Return the function that a child runs."""
-
-    def live(log_fd: int) -> None:
-        counter = StepCounter(log_fd, request["kill_at"], tear=request["tear"])
-        sys.setprofile(counter.see)
-        repair(Path(request["path"]), request["scenario"])
-        sys.setprofile(None)
-
-    return live
+def run(path: Path, scenario: str, counter: StepCounter) -> None:
+    """Run one scenario."""
+    sys.setprofile(counter.see)
+    repair(path, scenario)
+    sys.setprofile(None)
 
 
 def main() -> None:
-    """Serve requests until stdin ends."""
-    gc.freeze()
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(lived(doomed(json.loads(line)))) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+    """Run what `store_victim.live` asks for."""
+    store_victim.main(run)
