@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from health.cluster_verdict import unheard
+from health.cluster_verdict import DataVerdict, unheard
 from suture.config.quantity import format_duration
 from suture.errors import size_text
 from suture.wire.v1 import datanode_pb2 as pb
@@ -29,6 +29,7 @@ class DataStatus:
 
     asked_count: int
     silent: tuple[str, ...] = ()  # ids of datanodes that did not answer
+    verdict: DataVerdict = DataVerdict.WHOLE  # of the control plane
     reasons: tuple[str, ...] = ()  # why the control plane does not report the cluster as healthy
     contradictory_count: int = 0  # replicas, as reported by their datanodes
     failed_volume_count: int = 0
@@ -45,10 +46,15 @@ class DataStatus:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The headline, and whether nothing needs attention."""
+    """The headline, and the verdict on the data that it reports."""
 
     text: str
-    is_well: bool
+    verdict: DataVerdict
+
+    @property
+    def is_well(self) -> bool:
+        """True if nothing needs attention."""
+        return self.verdict is DataVerdict.WHOLE
 
 
 def answer_of(
@@ -56,6 +62,7 @@ def answer_of(
     now_ms: int,
     *,
     silent: Sequence[str] = (),
+    verdict: DataVerdict = DataVerdict.WHOLE,
     reasons: Sequence[str] = (),
 ) -> DataStatus:
     """Return the combined answers of the datanodes together with the other facts."""
@@ -66,6 +73,7 @@ def answer_of(
     return DataStatus(
         asked_count=len(told) + len(silent),
         silent=tuple(silent),
+        verdict=verdict,
         reasons=tuple(reasons),
         contradictory_count=sum(status.contradictory_count for status, _ in told),
         failed_volume_count=sum(v.failed for status, _ in told for v in status.volumes),
@@ -105,9 +113,16 @@ def headline(answer: DataStatus, now_ms: int) -> Headline:
     Scans that fall behind their interval have their own alert.
     """
     doubts = list(dict.fromkeys([*answer.reasons, *_unheard(answer), *_troubles(answer)]))
-    is_well = not doubts and not answer.finding_count
     parts = [*doubts, *_verified(answer, now_ms, has_doubts=bool(doubts))]
-    return Headline("; ".join(parts), is_well)
+    return Headline("; ".join(parts), _verdict(answer))
+
+
+def _verdict(answer: DataStatus) -> DataVerdict:
+    """Return the control plane's verdict, or a worse one if the datanodes report more."""
+    is_wrong = answer.finding_count or any(_troubles(answer))
+    if is_wrong or answer.verdict is DataVerdict.DEGRADED:
+        return DataVerdict.DEGRADED
+    return DataVerdict.UNKNOWN if answer.silent else answer.verdict
 
 
 def _unheard(answer: DataStatus) -> Iterator[str]:

@@ -10,6 +10,7 @@ import typer
 from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm_commands import app
+from agent.cli.inspect.status import EXIT_CODES
 from health.cluster_verdict import DataVerdict
 from suture.observe.terminal_escape import printable
 from suture.runtime.exit_codes import ExitCode
@@ -192,7 +193,8 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
     The report names the keys of containers that are lost or lack blocks that keys need.
 
     Exit codes:
-        2: the cluster is not healthy, or its state is unknown
+        2: the data is not whole
+        3: the health of the data is unknown
 
     Example:
         suture scm report
@@ -201,14 +203,14 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         at_risk = keys_in(client, at_risk=True, all_of_them=as_json)
         answer = client.scm.get_report(scm_pb2.GetReportRequest())
         counts = client.scm.count_containers(scm_pb2.CountContainersRequest())
-    is_whole = counts.verdict == DataVerdict.WHOLE
+    verdict = DataVerdict(counts.verdict)
     if as_json:
         print_json(
             {
                 **facts(answer),
                 "summary": "; ".join(counts.reasons),
-                "verdict": counts.verdict,
-                "healthy": is_whole,
+                "verdict": verdict,
+                "healthy": verdict is DataVerdict.WHOLE,
                 "at_risk": at_risk.document(),
             }
         )
@@ -216,7 +218,7 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         print_line("; ".join(counts.reasons) or NO_DOUBT)
         say_lines(report_text(answer))
         at_risk.show("Keys in containers that are lost or at risk")
-    return ExitCode.OK if is_whole else ExitCode.TO_DO
+    return EXIT_CODES[verdict]
 
 
 def report_text(answer: scm_pb2.GetReportResponse) -> str:

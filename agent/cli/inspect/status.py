@@ -11,8 +11,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from health.cluster_verdict import DataVerdict
 from suture.errors import SutureError
-from suture.pages.status_headline import Headline, Told, answer_of, headline, unreachable_nodes
+from suture.pages.status_headline import Told, answer_of, headline, unreachable_nodes
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import security
 from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
@@ -23,6 +24,11 @@ from suture.wire.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
 
 ASKED_AT_ONCE: Final = 16
 TIMEOUT_S: Final = 15.0
+EXIT_CODES: Final = {
+    DataVerdict.WHOLE: ExitCode.OK,
+    DataVerdict.DEGRADED: ExitCode.TO_DO,
+    DataVerdict.UNKNOWN: ExitCode.UNAVAILABLE,
+}
 
 
 def status(
@@ -39,7 +45,7 @@ def status(
 
     Exit codes:
         2: data or datanodes need attention
-        3: the health of the data is unknown
+        3: the health of the data is unknown, or the SCM does not answer
 
     Example:
         suture status
@@ -74,7 +80,7 @@ def one_datanode(address: str, *, as_json: bool) -> int:
         from agent.cli.inspect.status_tables import show_datanode
 
         show_datanode(answer, line.text)
-    return exit_of(line)
+    return EXIT_CODES[line.verdict]
 
 
 def document_of(told: Told) -> dict[str, object]:
@@ -87,11 +93,6 @@ def document_of(told: Told) -> dict[str, object]:
         "challenges": facts(scrub.challenges),
         "shadow_hashing": facts(scrub.shadow_hashing),
     }
-
-
-def exit_of(line: Headline) -> ExitCode:
-    """Return the exit code for a headline."""
-    return ExitCode.OK if line.is_well else ExitCode.TO_DO
 
 
 def whole_cluster(scm: str, *, as_json: bool) -> int:
@@ -110,6 +111,7 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
         told,
         now_ms,
         silent=silent,
+        verdict=DataVerdict(counts.verdict),
         reasons=counts.reasons,
     )
     line = headline(known, now_ms)
@@ -134,7 +136,7 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
         from agent.cli.inspect.status_tables import show_cluster
 
         show_cluster(counts, nodes, answers, line.text)
-    return exit_of(line)
+    return EXIT_CODES[line.verdict]
 
 
 def fetch_all_statuses(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> list[Told | str]:

@@ -27,6 +27,19 @@ PAGE_HINT: Final = (
     "something else answers there: pages for browsers have ports of their own, 9861 and 9862 "
     "usually; or it speaks TLS and was called without"
 )
+PLAIN_TEXTS: Final = (  # first match of gRPC's text about a failed connection, and its plain form
+    (re.compile("Connection refused"), "connection refused"),
+    (re.compile("DNS resolution failed|[Nn]ame not found"), "unknown host name"),
+    (re.compile("No route to host|unreachable"), "no route to the host"),
+    (re.compile("CERTIFICATE_VERIFY_FAILED"), "its certificate is not trusted"),
+    (re.compile("[Hh]andshake"), "the TLS handshake failed"),
+    (re.compile("[Tt]imeout|timed out|FD Shutdown"), "no connection in time"),
+    (
+        re.compile("[Ss]ocket closed|Stream removed|Connection reset|Broken pipe|GOAWAY"),
+        "the connection was closed",
+    ),
+)
+DETAIL_KEY: Final = "detail"  # fact with gRPC's own text
 REFUSED_STREAM: Final = re.compile(r"RST_STREAM with error code 7\b")  # RFC 9113, section 7
 
 # A status is sent in HTTP/2 trailers, which peers limit to 8 KiB: the sum must stay below. The
@@ -182,10 +195,13 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and party:
         return UnavailableError(Code.UNAVAILABLE, f"{party} did not answer in time")
     prefix = f"{party} is " if party and code is grpc.StatusCode.UNAVAILABLE else ""
-    message = f"{prefix}{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
+    shown = _plain(details) if code is grpc.StatusCode.UNAVAILABLE else ""
+    message = f"{prefix}{code.name.lower()}: {shown or _cut(details, MESSAGE_BYTES_MAX)}"
     if code in _RETRY_GRPC_CODES:
         hint = PAGE_HINT if "HTTP/2" in details else ""
-        return UnavailableError(Code.UNAVAILABLE, message, hint=hint)
+        error = UnavailableError(Code.UNAVAILABLE, message, hint=hint)
+        error.facts = {DETAIL_KEY: _cut(details, FACT_BYTES_MAX)} if shown else {}
+        return error
     if code is grpc.StatusCode.UNIMPLEMENTED and party:
         return RefusedError(
             Code.MALFORMED_REQUEST,
@@ -201,6 +217,13 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
     if code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED}:
         return RefusedError(Code.MALFORMED_REQUEST, message)
     return RefusedError(Code.CONTAINER_INTERNAL_ERROR, message)
+
+
+def _plain(details: str) -> str:
+    """Return gRPC's text about a failed connection in plain words; "" if it is not known."""
+    if "HTTP/2" in details:
+        return ""
+    return next((plain for pattern, plain in PLAIN_TEXTS if pattern.search(details)), "")
 
 
 def _cut(text: str, bytes_max: int) -> str:

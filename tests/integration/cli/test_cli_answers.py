@@ -117,9 +117,10 @@ def test_a_silent_datanode_stands_in_the_first_sentence(
     with Cluster(tmp_path / "own", agents=2, volumes=1, launch=forked) as own:
         command = CommandLine(own.scm.address, suture.capsys)
         command.wait_until(lambda: len(command.json("scm", "nodes")["nodes"]) == 2)
+        command.wait_until(lambda: command.json_any("status")["verdict"] == "WHOLE")
         own.nodes[1].kill()
-        told = command.json("status", code=ExitCode.TO_DO)
-        first = command("status", code=ExitCode.TO_DO).splitlines()[0]
+        told = command.json("status", code=ExitCode.UNAVAILABLE)
+        first = command("status", code=ExitCode.UNAVAILABLE).splitlines()[0]
 
     assert first == told["summary"]
     assert first.startswith("1 of 2 datanodes were not heard")

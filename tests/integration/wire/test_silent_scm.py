@@ -57,7 +57,8 @@ def test_unreachable_scm_is_named_by_long_calls(
         with (
             ScmClient(address) as scm,
             pytest.raises(
-                UnavailableError, match=f"^the SCM at {address} is unavailable"
+                UnavailableError,
+                match=f"^the SCM at {address} is unavailable: connection refused$",
             ) as caught,
         ):
             call(scm)

@@ -154,7 +154,7 @@ def test_report_gives_the_verdict_and_its_reasons(
     world.join(*POOLS)
     confirm(world, *POOLS[:8])
     with world.served() as address:
-        facts = CommandLine(address, capsys).json("scm", "report", code=ExitCode.TO_DO)
+        facts = CommandLine(address, capsys).json("scm", "report", code=ExitCode.UNAVAILABLE)
 
     assert ("UNKNOWN", False) == (facts["verdict"], facts["healthy"])
     assert "safe mode: 8 of 10 nodes that were online have reported" in facts["summary"]
