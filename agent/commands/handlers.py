@@ -16,6 +16,7 @@ import structlog
 from agent.commands.block_delete import check_all_done, delete_blocks
 from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import TaskContext, TaskPool
+from agent.commands.rate_ceiling import RateCeiling
 from agent.commands.replica_delete import ReplicaDeleter
 from agent.commands.routing import CarryOut, Route
 from agent.commands.start_rate_limiter import StartRateLimiter
@@ -41,7 +42,7 @@ from suture.ec.scheme import SHARDS_MAX, parse_scheme
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.clock import Clock, monotonic_ms
 from suture.runtime.memory import UNLIMITED, MemoryBudget
-from suture.runtime.ports import Pace, at_once
+from suture.runtime.ports import Pace, at_once, together
 from suture.wire.clients.block_peer import Endpoint, NodeAddress
 from suture.wire.clients.peer import Peer
 from suture.wire.clients.replica_peer import ShardPeer
@@ -137,10 +138,13 @@ class CommandHandlers:
         # Each reconstruction reads the cells of a few stripes ahead while it writes others.
         self._shards = ThreadPoolExecutor(rebuilds * SHARDS_MAX, thread_name_prefix="shard")
         self._readers = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="export")
+        self._copy_ceiling = RateCeiling(tools.clock, tools.wait)
+        self._reconcile_ceiling = RateCeiling(tools.clock, tools.wait)
         self._reconciler = Reconciler(
             tools.store,
             tools.leases,
             self._fetchers,
+            pace=self._reconcile_ceiling,
             scan=tools.scan_now,
             now_ms=tools.clock.now_ms,
             confirm=self._confirm,
@@ -152,6 +156,7 @@ class CommandHandlers:
             self._shards,
             scan=tools.scan_now,
             now_ms=tools.clock.now_ms,
+            pace=self._reconcile_ceiling,
         )
         self.pledges = DeletePins(tools.clock)
         self._deletes = ReplicaDeleter(
@@ -169,8 +174,13 @@ class CommandHandlers:
             monotonic_s=tools.clock.monotonic_s,
             scan=lambda container_id: tools.scan_now(container_id).committed,
             on_damage=tools.ask_scan,
-            pace=tools.shared_pace(config.copy_floor_bytes_per_s),
+            pace=together(self._copy_ceiling, tools.shared_pace(config.copy_floor_bytes_per_s)),
         )
+
+    def limit_rates(self, copy_bytes_per_s: int, reconcile_bytes_per_s: int) -> None:
+        """Apply the control plane's limits on the bandwidth of tasks; 0 = no limit."""
+        self._copy_ceiling.change(copy_bytes_per_s)
+        self._reconcile_ceiling.change(reconcile_bytes_per_s)
 
     def routes(self) -> dict[str, Route]:
         """Return the route of each type of command."""
@@ -427,13 +437,19 @@ class CommandHandlers:
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
     ) -> None:
         limits = PaceLimits(fixed_bytes_per_s=self._config.reconstruct_bytes_per_s)
-        pace = ScanPace(limits, self._tools.wait, clock=self._clock)
+        fixed = ScanPace(limits, self._tools.wait, clock=self._clock)
+
+        def pace(length_bytes: int) -> None:
+            self._copy_ceiling(length_bytes, context.stop)
+            if limits.fixed_bytes_per_s:
+                fixed(length_bytes)
+
         ordered = parse_order(order.reconstruct)
         coordinator = ReconstructionCoordinator(
             self._shards,
             lambda shard: self._dialled(shard, shard.index),
             now_ms=self._clock.now_ms,
-            pace=pace if limits.fixed_bytes_per_s else lambda _: None,
+            pace=pace,
             needed=self._named_by_keys if self._tools.dial is None else None,
         )
         result = coordinator.reconstruct(ordered, stop=context.stop)

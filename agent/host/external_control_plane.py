@@ -105,6 +105,7 @@ def heartbeats(
     terms: TermTracker,
     address: str,
     on_last_copies: Callable[[Sequence[int]], None],
+    on_rates: Callable[[int, int], None],
 ) -> Iterator[WorkerLoop]:
     """Yield the heartbeat loop of each of Suture's control planes. `address` is this agent's
     address."""
@@ -121,5 +122,6 @@ def heartbeats(
             spacing_s=NEWS_SPACING_S,
             name="heartbeat" if len(scms) == 1 else f"heartbeat-{scm.address}",
             on_last_copies=on_last_copies,
+            on_rates=on_rates,
         )
         yield WorkerLoop(beat, clock=led.clock, bell=outbox.bell)

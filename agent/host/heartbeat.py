@@ -101,10 +101,13 @@ class HeartbeatWorker:
         name: str = "heartbeat",
         spacing_s: float = 0.0,
         on_last_copies: Callable[[Sequence[int]], None] = lambda _: None,
+        on_rates: Callable[[int, int], None] = lambda _copies, _reconciles: None,
     ) -> None:
         """`terms` records the terms of SCMs, and decides which SCM leads. Heartbeats are at least
         `spacing_s` apart, even if the worker is woken more often. `on_last_copies` gets, with each
-        response, the containers of which only this datanode has a healthy replica."""
+        response, the containers of which only this datanode has a healthy replica. `on_rates` gets
+        the limits on copies and reconciles, in bytes per second."""
+        self._on_rates = on_rates
         self.outbox = outbox
         self._on_last_copies = on_last_copies
         self._spacing_s = spacing_s
@@ -233,6 +236,7 @@ class HeartbeatWorker:
         waiting = self.outbox.acknowledge(statuses)
         leads = self._terms.leads(answer.term, answer.start_id, answer.state_number)
         if leads:
+            self._on_rates(answer.copy_bytes_per_s, answer.reconcile_bytes_per_s)
             self._on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
         if answer.commands and (leads or answer.term < self._terms.highest):
             self._on_commands(answer.commands, answer.term)  # those of a lower term are refused

@@ -406,6 +406,7 @@ class AgentComponents:
             terms=self._terms(),
             address=self.address,
             on_last_copies=self.scrub.last_copies,
+            on_rates=self.handlers.limit_rates,
         )
 
     def _terms(self) -> TermTracker:

@@ -77,6 +77,7 @@ class PeerSources:
     provers: Mapping[PeerId, ChunkProver] = field(default_factory=dict)  # peers that support proofs
     dropped: dict[PeerId, SutureError] = field(default_factory=dict)
     bad_chunks: dict[PeerId, int] = field(default_factory=dict)
+    pace: Callable[[int], None] = lambda _length_bytes: None  # called with the bytes of each read
 
     def describe(self, action: RepairBlock) -> FetchResult:
         """Return a block's metadata from the first source that has it."""
@@ -103,6 +104,7 @@ class PeerSources:
 
         def ask(peer: ReplicaPeer, meter: TransferCost) -> FetchResult:
             chunk, data = peer.read_chunk(self.container_id, block_id, wanted.leaf.offset, meter)
+            self.pace(len(data))
             if not is_leaf(self.algorithm, chunk, wanted.leaf):
                 raise RefusedError(
                     Code.CHECKSUM_MISMATCH,
@@ -164,6 +166,7 @@ class PeerSources:
         tree, or is not proved. Raise SutureError if the call fails."""
         keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
         served = peer.read_chunks(self.container_id, keys)
+        self.pace(sum(len(data) for _chunk, data in served.values()))
         answers = [
             FetchResult(costs=((peer_id, TransferCost(data_bytes=len(served[key][1]))),))
             if key in served

@@ -51,7 +51,7 @@ from merkle.tree_descent import BlockRange
 from scanner.finding import ScanFinding
 from scanner.resume import Doubt
 from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
-from suture.runtime.ports import Executor, Leases
+from suture.runtime.ports import Executor, Leases, Pace, at_once
 from suture.wire.clients.replica_peer import ChunkProver, ReplicaPeer
 
 FRUITLESS_MAX: Final = 2  # repairs of one divergence without effect
@@ -96,10 +96,12 @@ class Reconciler:
         limits: RepairLimits | None = None,
         confirm: Confirm = lambda _id, _blocks: ConfirmedDeletes(),
         prove: Prove | None = None,
+        pace: Pace = at_once,
     ) -> None:
         """`confirm` asks the control plane about deletes; without it, no delete is confirmed.
         `prove` verifies a repair by a read of the changed chunks or of the complete replica;
-        without it, `scan` is used."""
+        without it, `scan` is used. `pace` receives the bytes that were read from peers."""
+        self._pace = pace
         self._store = store
         self._confirm = confirm
         self._leases = leases
@@ -332,6 +334,7 @@ class _ReconcileRun:
             container_id,
             mine.algorithm,
             provers={t.peer_id: t.peer for t in trees if isinstance(t.peer, ChunkProver)},
+            pace=lambda length_bytes: reconciler._pace(length_bytes, stop),
         )
         self._mender = RepairExecutor(
             store=reconciler._store,

@@ -47,7 +47,7 @@ from suture.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
 from suture.ec.rebuild_task import RebuildStats, ShardLocation
 from suture.ec.scheme import Scheme
 from suture.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
-from suture.runtime.ports import Executor, Leases
+from suture.runtime.ports import Executor, Leases, Pace, at_once
 from suture.wire.clients.peer import Peer
 
 CHUNK_FAULTS: Final = frozenset(
@@ -102,7 +102,10 @@ class ShardRepairer:
         scan: Callable[[ContainerId], object],
         now_ms: Callable[[], int],
         lease_timeout_s: float = LEASE_TIMEOUT_S,
+        pace: Pace = at_once,
     ) -> None:
+        """`pace` receives the bytes that were read from peers."""
+        self._pace = pace
         self._store = store
         self._leases = leases
         self._executor = executor
@@ -146,9 +149,12 @@ class ShardRepairer:
         if damaged or is_behind:
             shards = [ShardLocation(name, peer.address, 0) for name, peer in peers.items()]
             sources.open(shards, lambda shard: peers[shard.datanode_id])
+            paced_bytes = 0
             repair = _ShardRepair(changes, rows, contradictions, self._now_ms)
             for outcome in repair.repair_chunks(damaged) if damaged else missed.make(peers):
                 outcomes.append(outcome)
+                self._pace(account.read_bytes - paced_bytes, stop)
+                paced_bytes = account.read_bytes
                 if stop():
                     contradictions.is_complete = missed.is_complete = False
                     break

@@ -51,6 +51,7 @@ class HeartbeatAnswer:
     is_known: bool
     commands: tuple[tuple[PendingCommand, tuple[DatanodeAddress, ...]], ...] = ()
     last_copies: tuple[int, ...] = ()
+    rates: tuple[int, int] = (0, 0)  # bytes per second of copies and of reconciles; 0 = no limit
 
 
 @dataclass(frozen=True, slots=True)

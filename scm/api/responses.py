@@ -21,6 +21,7 @@ from scm.api.call_values import (
 from scm.api.health_totals import HealthCounts
 from scm.api.replication_report import RmReport
 from scm.api.views import ContainerView, NodeView, ReplicaView, comparison
+from scm.cluster.run_time_settings import text_of
 from scm.containers.block_deletion import KeyDeletion
 from scm.replication.balancer.balance_moves import Move
 from scm.replication.balancer.balancer import BalanceStatus
@@ -40,8 +41,10 @@ from scm.state.entities import (
     PendingCommand,
     Replica,
     ReportedVolume,
+    WorkControl,
 )
 from scm.state.history.anchors import Anchor, VolumeAnchors
+from scm.state.options import ScmOptions, rows_of
 from scm.state.starts import ReportedStart
 from suture.ec.scheme import parse_scheme
 from suture.wire.mapping.codec import summary_message
@@ -134,6 +137,7 @@ STATUS: Final = MessageMap(
 )
 TRANSACTION: Final = MessageMap(scm_pb2.DeleteTransaction, DeleteTransaction, keep="is_unproven")
 HOLD: Final = MessageMap(scm_pb2.Hold, Hold)
+SETTING: Final = MessageMap(scm_pb2.WorkControl, WorkControl, omits=["text"])
 ANCHOR: Final = MessageMap(scm_pb2.Anchor, Anchor, checksum=Field(encode=bytes.fromhex))
 ANCHORS: Final = MessageMap(scm_pb2.LogAnchors, VolumeAnchors, anchors=each(ANCHOR))
 AFFECTED_KEY: Final = MessageMap(
@@ -160,6 +164,8 @@ def heartbeat_response(answer: HeartbeatAnswer, shown: ReportedStart) -> scm_pb2
         commands=[_command(command, named, shown.term) for command, named in answer.commands],
         reregister=not answer.is_known,
         sole_healthy_container_ids=answer.last_copies,
+        copy_bytes_per_s=answer.rates[0],
+        reconcile_bytes_per_s=answer.rates[1],
     )
 
 
@@ -236,8 +242,20 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
     )
 
 
-def counts_message(counts: HealthCounts, judgement: Judgement) -> scm_pb2.CountContainersResponse:
-    """Return the container counts and the verdict on the cluster."""
+def settings_message(
+    settings: Iterable[WorkControl], options: ScmOptions | None = None
+) -> scm_pb2.SettingsResponse:
+    """Return settings, and options with their effective and default values."""
+    return scm_pb2.SettingsResponse(
+        settings=[SETTING.message(setting, text=text_of(setting)) for setting in settings],
+        options=() if options is None else [scm_pb2.ScmOption(**row) for row in rows_of(options)],
+    )
+
+
+def counts_message(
+    counts: HealthCounts, judgement: Judgement, settings: Iterable[WorkControl] = ()
+) -> scm_pb2.CountContainersResponse:
+    """Return the container counts, the verdict on the cluster, and the settings in force."""
     known = asdict(counts)
     known.pop("stray")
     return scm_pb2.CountContainersResponse(
@@ -246,6 +264,7 @@ def counts_message(counts: HealthCounts, judgement: Judgement) -> scm_pb2.CountC
             f"{r.text} ({r.command})" if r.command not in _SHOWS_VERDICT else r.text
             for r in judgement.reasons
         ],
+        settings=map(text_of, settings),
         **known,
     )
 

@@ -8,7 +8,7 @@ from merkle.replica import ID_MAX
 from scm.administration.decommission import LEAVING, RESTING
 from scm.api import datanode_wire, recovering, responses, shutdown_impact_wire, wire
 from scm.api.calls.control import ControlPlane
-from suture.wire.mapping.codec import parse_container_id, parse_int
+from suture.wire.mapping.codec import malformed, parse_container_id, parse_int
 from suture.wire.v1 import scm_pb2 as pb
 from suture.wire.v1 import scm_pb2_grpc
 
@@ -143,7 +143,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Return the container counts."""
         counts = self._queries.count_containers()
         _look, judgement = self._queries.judgement()
-        return responses.counts_message(counts, judgement)
+        settings = self._control.run_time.settings()
+        return responses.counts_message(counts, judgement, settings)
 
     def CloseContainers(
         self, request: pb.CloseContainersRequest, _context: Context
@@ -260,9 +261,17 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         return responses.QUEUES.message(self._queries.queues())
 
     def SafeMode(self, request: pb.SafeModeRequest, _context: Context) -> pb.SafeModeResponse:
-        """Return whether safe mode is on, or end it."""
+        """Return whether safe mode is on, enter it, or end it."""
         safe_mode = self._control.safe_mode
-        gate = safe_mode.leave() if request.leave else safe_mode.status()
+        if request.leave and request.enter:
+            raise malformed("enter", "safe mode cannot be entered and left at once")
+        gate = (
+            safe_mode.leave()
+            if request.leave
+            else safe_mode.enter()
+            if request.enter
+            else safe_mode.status()
+        )
         return pb.SafeModeResponse(
             on=not gate.is_open,
             reason=gate.reason,
@@ -330,6 +339,19 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Return the suppressed containers and excluded replicas."""
         holds = self._control.holding.holds()
         return pb.ListHoldsResponse(holds=responses.HOLD.messages(holds))
+
+    def ChangeSettings(
+        self, request: pb.ChangeSettingsRequest, _context: Context
+    ) -> pb.SettingsResponse:
+        """Pause or limit work, or end that."""
+        settings = self._control.run_time.change(wire.setting_from(request))
+        return responses.settings_message(settings)
+
+    def ListSettings(
+        self, _request: pb.ListSettingsRequest, _context: Context
+    ) -> pb.SettingsResponse:
+        """Return the settings in force, and the options."""
+        return responses.settings_message(self._control.run_time.settings(), self._control.options)
 
     def ListAnchors(
         self, request: pb.ListAnchorsRequest, _context: Context

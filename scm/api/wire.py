@@ -7,13 +7,16 @@ The error names the field.
 
 import re
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from typing import Final, TypeVar
 
 from health.tables.snapshot_columns import ROWS_PER_CONTAINER_MAX
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.administration.decommission import REQUESTED_STATES, OpStateRequest
+from scm.administration.run_time_control import SettingRequest
 from scm.replication.reconcile.plan_check import ACTIONS, PlanReplica, PlanRow
-from scm.state.entities import CommandKind, Key, KeyBlock, OpState
+from scm.state.entities import CommandKind, ControlKind, Key, KeyBlock, OpState, WorkKind
+from suture.config.week_windows import parse_week_windows
 from suture.ec.scheme import parse_scheme
 from suture.wire.mapping.bounds import KEY_BYTES_MAX, SIZES_MAX
 from suture.wire.mapping.codec import (
@@ -36,7 +39,17 @@ PEERS_KEPT_MAX: Final = 64  # of one reconcile's outcome
 DETAILED_KINDS: Final = ("reconcile", "replicate", "delete_blocks", "reconstruct")
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
+REQUESTED_CONTROLS: Final = (
+    ControlKind.PAUSE,
+    ControlKind.WINDOWS,
+    ControlKind.NODE_RATE,
+    ControlKind.CLUSTER_RATE,
+)
+REQUESTED_WORKS: Final = tuple(work for work in WorkKind if work is not WorkKind.ALL)
+LIMITED_WORKS: Final = frozenset({WorkKind.COPIES, WorkKind.RECONCILES})
+
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 V = TypeVar("V")
 
 
@@ -79,6 +92,50 @@ def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateReq
         is_forced=message.force,
         is_dry_run=message.dry_run,
     )
+
+
+def setting_from(message: scm_pb2.ChangeSettingsRequest) -> SettingRequest:
+    """Check an operator's request about settings."""
+    control = _one_of(message.control, "control", REQUESTED_CONTROLS)
+    works = parse_named(
+        message.works, "works", lambda word, where: _one_of(word, where, REQUESTED_WORKS)
+    )
+    rack = parse_name(message.rack, "rack") if message.rack else ""
+    if rack and control is not ControlKind.PAUSE:
+        raise malformed("rack", "only a pause can concern one rack")
+    is_limit = control is not ControlKind.PAUSE
+    if is_limit and not set(works) <= LIMITED_WORKS:
+        raise malformed("works", f"only {' and '.join(sorted(LIMITED_WORKS))} can be limited")
+    if is_limit and not message.remove:
+        _check_value(control, message.value)
+    return SettingRequest(
+        control,
+        tuple(works),
+        rack,
+        message.value if is_limit else "",
+        parse_number(message.duration_ms, "duration_ms"),
+        is_removal=message.remove,
+    )
+
+
+def _check_value(control: ControlKind, value: str) -> None:
+    """Raise RefusedError if a value is not one of its setting."""
+    if control is not ControlKind.WINDOWS:
+        if not (value.isascii() and value.isdigit() and 0 < int(value[:NAME_CHARS_MAX]) <= ID_MAX):
+            raise malformed("value", "expected a positive number of bytes per second")
+        return
+    try:
+        parse_week_windows(value)
+    except ValueError as error:
+        raise malformed("value", str(error)) from None
+
+
+def _one_of(value: str, where: str, allowed: Sequence[E]) -> E:
+    """Return the word with this value."""
+    for word in allowed:
+        if word == value:
+            return word
+    raise malformed(where, f"{cut(value, 40)!r} is none of {', '.join(allowed)}")
 
 
 def node_ids_from(names: Sequence[str]) -> list[str]:

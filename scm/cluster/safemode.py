@@ -26,6 +26,8 @@ Safe mode then ends if two conditions hold (as Ozone's `hdds.scm.safemode.thresh
 After a cold start, silent nodes are waited for during a longer time, because the control plane does
 not know what data they have. If the conditions do not hold after that time, only an operator can
 end safe mode.
+
+An operator can also enter safe mode. It then lasts until an operator ends it.
 """
 
 from collections.abc import Callable, Collection
@@ -39,10 +41,17 @@ from numpy.typing import NDArray
 from merkle.replica import ReplicaState
 from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.state.database import StateChange
-from scm.state.entities import ContainerState, OpState, data_count_of
+from scm.state.entities import (
+    ContainerState,
+    ControlKind,
+    OpState,
+    WorkControl,
+    WorkKind,
+    data_count_of,
+)
 from scm.state.replicas.arena import Rows
 from scm.state.replicas.replica_table import NO_WORD
-from scm.state.state_access import locked
+from scm.state.state_access import locked, state_change
 from scm.state.state_metadata import RestoreRecord
 from suture.errors import Code, RefusedError
 
@@ -54,6 +63,8 @@ _UNREADABLE: Final = [
 ]
 """By number of a state."""
 COLD_START_FACTOR: Final = 4  # a cold start waits longer: silent datanodes may be booting
+ENTERED: Final = (ControlKind.SAFE_MODE.value, WorkKind.ALL.value, "")  # key of the setting
+BY_OPERATOR: Final = "entered by an operator"
 LEAVE_HINT: Final = "suture scm safemode --leave ends it without them"
 
 
@@ -162,8 +173,11 @@ class SafeMode(ControlComponent):
         return self.reevaluate()
 
     def reevaluate(self) -> SafeModeStatus:
-        """Return the status; evaluate it again unless safe mode has ended."""
-        if not self._gate.is_open:
+        """Return the status; evaluate it again unless safe mode has ended, or an operator has
+        entered it."""
+        if self._state.settings.get(ENTERED) is not None:
+            self._gate = SafeModeStatus(False, BY_OPERATOR)
+        elif not self._gate.is_open:
             counted = {
                 node.datanode_id for node in self._state.nodes.values() if node.op_state not in _OFF
             }
@@ -195,8 +209,23 @@ class SafeMode(ControlComponent):
         self._state.is_cold = True
         self._begin()
 
-    @locked
-    def leave(self) -> SafeModeStatus:
+    @state_change
+    def enter(self, change: StateChange) -> SafeModeStatus:
+        """Enter safe mode on an operator's request. It lasts, also over a restart, until an
+        operator ends it."""
+        self._keep(change)
+        all_work, now_ms = WorkKind.ALL, self._clock.wall_ms()
+        setting = WorkControl(ControlKind.SAFE_MODE, all_work, "", "", now_ms, 0)
+        change.put(self._state.settings, setting)
+        return self.reevaluate()
+
+    def _keep(self, change: StateChange) -> None:
+        """Restore the present gate if the change fails."""
+        before = self._gate
+        change.on_undo(lambda: setattr(self, "_gate", before))
+
+    @state_change
+    def leave(self, change: StateChange) -> SafeModeStatus:
         """End safe mode on an operator's request. Raise RefusedError if a restored state is not
         recovered."""
         restored = self._state.restored
@@ -206,6 +235,9 @@ class SafeMode(ControlComponent):
                 f"cannot leave safe mode: {_to_recover(restored)}",
                 hint="suture scm recover",
             )
+        self._keep(change)
+        if self._state.settings.get(ENTERED) is not None:
+            change.remove(self._state.settings, ENTERED)
         if not self._gate.is_open:
             self._gate = replace(self._gate, is_open=True, reason="opened by an operator", left_s=0)
         return self._gate

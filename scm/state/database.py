@@ -66,6 +66,7 @@ from scm.state.tables.small_tables import (
     ForgottenTable,
     HoldTable,
     NodeTable,
+    SettingTable,
     TransactionTable,
 )
 from scm.state.tables.tables_on_disk import DeletedTable, OutcomeTable
@@ -211,6 +212,7 @@ class StateDatabase:
         self.transactions: Final = TransactionTable()
         self.deleted: Final = DeletedTable()
         self.holds: Final = HoldTable()
+        self.settings: Final = SettingTable()
         self.forgotten: Final = ForgottenTable()
         self.samples: Final = SampleTable()
         self.turns: Final = VerdictChangeTable()
@@ -300,6 +302,7 @@ class StateDatabase:
             TransactionTable(),
             DeletedTable(),
             HoldTable(),
+            SettingTable(),
             ForgottenTable(),
             SampleTable(),
             VerdictChangeTable(),
@@ -409,6 +412,7 @@ class StateDatabase:
             self.transactions,
             self.deleted,
             self.holds,
+            self.settings,
             self.forgotten,
             *(self.samples, self.turns, self.verifications, self.anchors),
         )

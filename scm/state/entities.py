@@ -306,6 +306,38 @@ class Hold:
     reason: str
 
 
+class ControlKind(StrEnum):
+    """The kinds of settings that operators change at run time."""
+
+    PAUSE = "pause"
+    WINDOWS = "windows"
+    NODE_RATE = "node_rate"
+    CLUSTER_RATE = "cluster_rate"
+    SAFE_MODE = "safe_mode"
+
+
+class WorkKind(StrEnum):
+    """The kinds of work that a setting concerns."""
+
+    COPIES = "copies"
+    DELETES = "deletes"
+    RECONCILES = "reconciles"
+    BALANCING = "balancing"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkControl:
+    """A setting that an operator changed at run time."""
+
+    control: ControlKind
+    work: WorkKind
+    rack: str  # of a pause; empty: all racks
+    value: str  # bytes per second, or windows of the week
+    since_ms: int
+    until_ms: int  # 0: until removed
+
+
 @dataclass(frozen=True, slots=True)
 class ForgottenContainer:
     """A container that an operator gave up, with its last record. Keys with blocks in it are

@@ -314,6 +314,19 @@ def load(path: Path | None, settings: Mapping[str, str]) -> ScmOptions:
         raise RefusedError(error.code, f"{places[named[0]]}: {error}", hint=error.hint) from error
 
 
+def rows_of(options: ScmOptions) -> list[dict[str, str]]:
+    """Return each option with its effective and its default value, as they are written in the
+    file."""
+    return [
+        {
+            "name": field.name,
+            "value": _written(field.name, getattr(options, field.name)),
+            "default_value": _written(field.name, field.default),
+        }
+        for field in dataclasses.fields(ScmOptions)
+    ]
+
+
 def explain() -> str:
     """Return one line per option: name, default, bounds, meaning."""
     lines = []

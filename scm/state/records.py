@@ -47,6 +47,7 @@ from scm.state.entities import (
     Key,
     Node,
     PendingCommand,
+    WorkControl,
 )
 
 V = TypeVar("V")
@@ -187,6 +188,7 @@ ALLOCATION: Final = row_format(Allocation)
 TRANSACTION: Final = row_format(DeleteTransaction)
 DELETED: Final = row_format(DeletedBlocks, local_ids=_STEPS)
 HOLD: Final = row_format(Hold)
+SETTING: Final = row_format(WorkControl)
 KEY: Final = row_format(Key)
 FORGOTTEN: Final = row_format(
     ForgottenContainer,

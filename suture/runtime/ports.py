@@ -54,5 +54,15 @@ Pace: TypeAlias = Callable[[int, Callable[[], bool]], None]
 (`SharedPace` in `agent.scan.throttle`). Returns at once if the second argument returns True."""
 
 
+def together(*paces: Pace) -> Pace:
+    """Return a pace that obeys several paces."""
+
+    def pace(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
+        for one in paces:
+            one(length_bytes, is_interrupted)
+
+    return pace
+
+
 def at_once(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
     """Return at once: a pace without a limit."""

@@ -23,12 +23,13 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "Setup": ("config", "tls", "demo", "ozone"),
     },
     "scm": {
-        "State": ("nodes", "containers", "report", "queues"),
+        "State": ("nodes", "containers", "report", "queues", "config"),
         "Datanode lifecycle": (
             *("decommission", "maintenance", "decommission-status", "remove-node"),
             "refresh-volumes",
         ),
         "Replicas": ("replicate", "delete", "close", "balance"),
+        "Pauses and limits": ("pause", "resume", "limit"),
         "Holds and losses": ("hold", "mark-lost"),
         "Spark": ("snapshot", "apply-plan"),
         "Backup and recovery": ("safemode", "backup", "restore", "recover"),

@@ -10,6 +10,7 @@ from agent.cli.change import hold_commands as hold_commands
 from agent.cli.change import mark_lost_commands as mark_lost_commands
 from agent.cli.change import node_commands as node_commands  # its commands belong to the same group
 from agent.cli.change import recover as recover
+from agent.cli.change import work_commands as work_commands
 from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.scm_commands import app
 from suture.errors import Code, RefusedError

@@ -340,10 +340,13 @@ def safemode(
     leave: Annotated[
         bool, typer.Option("--leave", help="Leave safe mode before all datanodes have reported.")
     ] = False,
+    enter: Annotated[
+        bool, typer.Option("--enter", help="Enter safe mode, until it is left by a command.")
+    ] = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show the SCM's safe mode, or leave it.
+    """Show the SCM's safe mode, enter or leave it.
 
     The output names the datanodes that the SCM waits for.
 
@@ -353,11 +356,15 @@ def safemode(
     Example:
         suture scm safemode
     """
+    if leave and enter:
+        raise typer.BadParameter("expected --enter or --leave, not both")
+    question = "decide without those that have not reported?"
+    if enter:
+        question = "stop all copies, deletes, reconciles and writes of new keys?"
     with connect(scm) as client:
-        question = "decide without those that have not reported?"
-        if leave and not is_confirmed(question, yes=yes, as_json=as_json):
+        if (leave or enter) and not is_confirmed(question, yes=yes, as_json=as_json):
             return ExitCode.FAILED
-        answer = client.scm.safe_mode(scm_pb2.SafeModeRequest(leave=leave))
+        answer = client.scm.safe_mode(scm_pb2.SafeModeRequest(leave=leave, enter=enter))
         nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
     if as_json:
         print_json(facts(answer))

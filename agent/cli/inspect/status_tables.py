@@ -19,6 +19,8 @@ def show_cluster(
     datanodes."""
     print_line(line)
     print_line(containers_line(counts))
+    for setting in counts.settings:
+        print_line(setting)
     print_nodes(nodes, answers)
 
 

@@ -15,6 +15,7 @@ from scm.administration.plan_applier import PlanApplier
 from scm.administration.previews import Previews
 from scm.administration.replica_orders import OperatorCommands
 from scm.administration.restore_recovery import RestoreRecovery
+from scm.administration.run_time_control import RunTimeControl
 from scm.administration.shutdown_impact import StopImpactAnalyzer
 from scm.api.call_values import DatanodeAddress
 from scm.api.cluster_status.progress import CommandProgress
@@ -137,6 +138,7 @@ class ControlPlaneComponents:
             basis, self.reports, safe_mode, self.deletions, self.older_states, self.observer
         )
         self.holding = HoldManager(basis)
+        self.run_time = RunTimeControl(basis)
         self.balancer = Balancer(basis, judge, self.manager, self.removals, safe_mode)
 
     def _begin_to_watch(self) -> None:

@@ -100,6 +100,7 @@ class DatanodeCalls:
                 is_known=True,
                 commands=tuple(zip(commands, named, strict=True)),
                 last_copies=self._parts.last_copies.on(call.datanode_id),
+                rates=self._parts.run_time.rates(),
             )
 
     def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:

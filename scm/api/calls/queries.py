@@ -21,6 +21,7 @@ from scm.api.metrics import ClusterMetrics
 from scm.api.replication_report import RmReport, rm_report
 from scm.api.spark import snapshot_export
 from scm.api.views import NodeView
+from scm.cluster.run_time_settings import text_of
 from scm.replication.health.health_batches import op_rows
 from scm.replication.health.health_states import NOT_KNOWN
 from scm.state.entities import CommandKind, CommandOutcome, OpState
@@ -225,6 +226,7 @@ class Queries:
                 departing_count=len(leaving),
                 named=named,
                 past=parts.chronicle.past(),
+                settings=[text_of(setting) for setting in parts.run_time.current()],
                 hold_count=len(parts.state.holds),
                 forgotten_count=len(parts.state.forgotten),
             )

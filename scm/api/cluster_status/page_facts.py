@@ -50,5 +50,6 @@ class ClusterOverview:
     departing_count: int
     named: Sequence[FlaggedContainers]
     past: StatusHistoryData
+    settings: Sequence[str]  # in force by an operator's command
     hold_count: int
     forgotten_count: int

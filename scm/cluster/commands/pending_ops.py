@@ -23,10 +23,17 @@ from scm.cluster.commands.failing_targets import FailingTargets
 from scm.cluster.commands.node_loads import NodeLoads
 from scm.cluster.commands.retry_pauses import RetryPauses
 from scm.cluster.nodes import NodeManager
+from scm.cluster.run_time_settings import pause_of
 from scm.state import audit_trail
 from scm.state.clock import ScmClock
 from scm.state.database import OUTCOMES_MAX, OUTCOMES_SLACK, StateChange, StateDatabase
-from scm.state.entities import CommandKind, CommandOutcome, OutcomeState, PendingCommand
+from scm.state.entities import (
+    CommandKind,
+    CommandOutcome,
+    OutcomeState,
+    PendingCommand,
+    WorkControl,
+)
 from scm.state.options import ScmOptions
 from suture.errors import Code
 
@@ -138,7 +145,8 @@ class PendingOps:
         pending = [
             c
             for c in self._state.commands.of_node(datanode_id)
-            if not self._waits(c) and (c.kind in kinds or c.sent_at_s is not None)
+            if not self._waits(c)
+            and (c.sent_at_s is not None or (c.kind in kinds and self.pause_of(c) is None))
         ]
         leaving = command_limits.select_sendable(
             pending,
@@ -169,6 +177,16 @@ class PendingOps:
             change.note(audit_trail.sent(sent))
             sending.append(sent)
         return sending
+
+    def pause_of(self, command: PendingCommand) -> WorkControl | None:
+        """Return the setting that keeps a command from being sent, or None."""
+        settings = self._state.settings.values()
+        if not settings:
+            return None
+        named = [command.datanode_id, command.target_id, *dict(command.shards).values()]
+        known = (self._state.nodes.get(name) for name in named if name)
+        racks = {node.rack for node in known if node is not None}
+        return pause_of(settings, command, racks, self._clock.wall_ms())
 
     def _counted(self, command: PendingCommand) -> PendingCommand:
         """Return a reconstruct command with the number of blocks that it rebuilds, from replica
@@ -283,7 +301,8 @@ class PendingOps:
         """Give up unanswered commands past their deadline, and release old exclusions.
 
         A delete that was sent may still be executed. It is never given up while the replica exists.
-        It is queued again, however long that takes.
+        It is queued again, however long that takes. A command that is paused waits for the end of
+        its pause.
         """
         now_s = self._clock.monotonic_s()
         late = command_limits.expired(
@@ -293,7 +312,9 @@ class PendingOps:
             bytes_per_s=self._options.deadline_bytes_per_s,
         )
         for command in late:
-            if _is_sent_delete(command) and not self._is_shown(command):
+            if command.sent_at_s is None and self.pause_of(command) is not None:
+                change.touch(self._state.commands, replace(command, queued_at_s=now_s))
+            elif _is_sent_delete(command) and not self._is_shown(command):
                 again = replace(command, sent_at_s=None, deadline_ms=0, is_answered=False)
                 change.touch(self._state.commands, replace(again, queued_at_s=now_s))
             else:

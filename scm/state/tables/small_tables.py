@@ -1,7 +1,15 @@
 """Tables that need few indexes or none."""
 
 from scm.state import records
-from scm.state.entities import Allocation, DeleteTransaction, ForgottenContainer, Hold, Key, Node
+from scm.state.entities import (
+    Allocation,
+    DeleteTransaction,
+    ForgottenContainer,
+    Hold,
+    Key,
+    Node,
+    WorkControl,
+)
 from scm.state.table import PairTable, Table, id_key
 
 
@@ -71,6 +79,18 @@ class HoldTable(Table[tuple[int, str], Hold]):
     def is_suppressed(self, container_id: int) -> bool:
         """Return True if a whole container is suppressed."""
         return (container_id, "") in self._rows
+
+
+class SettingTable(Table[tuple[str, str, str], WorkControl]):
+    """Settings by control, work and rack."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "settings",
+            key_bytes=lambda key: "\0".join(key).encode(),
+            key_of=lambda setting: (setting.control.value, setting.work.value, setting.rack),
+            rows=records.SETTING,
+        )
 
 
 class ForgottenTable(Table[int, ForgottenContainer]):

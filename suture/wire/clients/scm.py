@@ -201,6 +201,10 @@ class ScmClient:
     check_stop = RetriedCall[pb.CheckStopRequest, pb.CheckStopResponse](Rpcs.CheckStop)
     # Suppress containers, exclude replicas, or release them.
     hold_containers = ScmCall[pb.HoldContainersRequest, pb.ContainerDecisions](Rpcs.HoldContainers)
+    # Change pauses, rates and windows of work.
+    change_settings = ScmCall[pb.ChangeSettingsRequest, pb.SettingsResponse](Rpcs.ChangeSettings)
+    # Return these settings, and the SCM's options.
+    list_settings = RetriedCall[pb.ListSettingsRequest, pb.SettingsResponse](Rpcs.ListSettings)
     # Return the suppressed containers and excluded replicas.
     list_holds = RetriedCall[pb.ListHoldsRequest, pb.ListHoldsResponse](Rpcs.ListHolds)
     # Return the stored heads of verification logs.

@@ -107,7 +107,7 @@ SCM: Final[Mapping[str, AccessRule]] = {
     "DeleteReplicas": _audited(ADMIN, "container_ids", "datanode_id", "dry_run"),
     "CommandNodes": _audited(ADMIN, "datanode_ids", "type"),
     "GetQueues": AccessRule(ADMIN),
-    "SafeMode": _audited(ADMIN, "leave"),
+    "SafeMode": _audited(ADMIN, "leave", "enter"),
     "GetReport": AccessRule(ADMIN),
     "SetOperationalStates": _audited(
         ADMIN, "datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run"
@@ -118,6 +118,8 @@ SCM: Final[Mapping[str, AccessRule]] = {
     "CheckStop": AccessRule(ADMIN),
     "HoldContainers": _audited(ADMIN, "container_ids", "datanode_id", "release"),
     "ListHolds": AccessRule(ADMIN),
+    "ChangeSettings": _audited(ADMIN, "control", "works", "rack", "value", "duration_ms", "remove"),
+    "ListSettings": AccessRule(ADMIN),
     "ListAnchors": AccessRule(ADMIN),
     "ListContainerKeys": AccessRule(ADMIN),
     "GetRestoreRecovery": AccessRule(ADMIN),

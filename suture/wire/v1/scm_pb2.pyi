@@ -201,20 +201,24 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., column_reports: _Optional[_Iterable[_Union[ColumnReport, _Mapping]]] = ..., seen_starts: _Optional[_Iterable[_Union[SeenStart, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids", "start_id", "state_number")
+    __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids", "start_id", "state_number", "copy_bytes_per_s", "reconcile_bytes_per_s")
     TERM_FIELD_NUMBER: _ClassVar[int]
     COMMANDS_FIELD_NUMBER: _ClassVar[int]
     REREGISTER_FIELD_NUMBER: _ClassVar[int]
     SOLE_HEALTHY_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     START_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COPY_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RECONCILE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     term: int
     commands: _containers.RepeatedCompositeFieldContainer[Command]
     reregister: bool
     sole_healthy_container_ids: _containers.RepeatedScalarFieldContainer[int]
     start_id: str
     state_number: int
-    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ..., start_id: _Optional[str] = ..., state_number: _Optional[int] = ...) -> None: ...
+    copy_bytes_per_s: int
+    reconcile_bytes_per_s: int
+    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ..., start_id: _Optional[str] = ..., state_number: _Optional[int] = ..., copy_bytes_per_s: _Optional[int] = ..., reconcile_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class ConfirmDeletesRequest(_message.Message):
     __slots__ = ("container_id", "local_ids")
@@ -762,7 +766,7 @@ class CountContainersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CountContainersResponse(_message.Message):
-    __slots__ = ("all", "open", "whole", "to_do", "unhealthy", "differ", "few_replicas", "unknown", "lost", "contradict", "verdict", "reasons", "lacking")
+    __slots__ = ("all", "open", "whole", "to_do", "unhealthy", "differ", "few_replicas", "unknown", "lost", "contradict", "verdict", "reasons", "lacking", "settings")
     ALL_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
@@ -776,6 +780,7 @@ class CountContainersResponse(_message.Message):
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
     LACKING_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     all: int
     open: int
     whole: int
@@ -789,7 +794,8 @@ class CountContainersResponse(_message.Message):
     verdict: str
     reasons: _containers.RepeatedScalarFieldContainer[str]
     lacking: int
-    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ..., lost: _Optional[int] = ..., contradict: _Optional[int] = ..., verdict: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., lacking: _Optional[int] = ...) -> None: ...
+    settings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ..., lost: _Optional[int] = ..., contradict: _Optional[int] = ..., verdict: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., lacking: _Optional[int] = ..., settings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CloseContainersRequest(_message.Message):
     __slots__ = ("container_ids", "dry_run", "worlds", "force")
@@ -1344,10 +1350,12 @@ class BalanceResponse(_message.Message):
     def __init__(self, running: bool = ..., iteration: _Optional[int] = ..., iteration_count_max: _Optional[int] = ..., threshold_permille: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[BalanceMove, _Mapping]]] = ..., moved_count: _Optional[int] = ..., moved_bytes: _Optional[int] = ..., message: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[NodeShare, _Mapping]]] = ...) -> None: ...
 
 class SafeModeRequest(_message.Message):
-    __slots__ = ("leave",)
+    __slots__ = ("leave", "enter")
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    ENTER_FIELD_NUMBER: _ClassVar[int]
     leave: bool
-    def __init__(self, leave: bool = ...) -> None: ...
+    enter: bool
+    def __init__(self, leave: bool = ..., enter: bool = ...) -> None: ...
 
 class SafeModeResponse(_message.Message):
     __slots__ = ("on", "reason", "missing_datanode_ids", "cold_start", "expected_count", "left_ms")
@@ -1562,3 +1570,59 @@ class ListAnchorsResponse(_message.Message):
     LOGS_FIELD_NUMBER: _ClassVar[int]
     logs: _containers.RepeatedCompositeFieldContainer[LogAnchors]
     def __init__(self, logs: _Optional[_Iterable[_Union[LogAnchors, _Mapping]]] = ...) -> None: ...
+
+class ChangeSettingsRequest(_message.Message):
+    __slots__ = ("control", "works", "rack", "value", "duration_ms", "remove")
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
+    WORKS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    control: str
+    works: _containers.RepeatedScalarFieldContainer[str]
+    rack: str
+    value: str
+    duration_ms: int
+    remove: bool
+    def __init__(self, control: _Optional[str] = ..., works: _Optional[_Iterable[str]] = ..., rack: _Optional[str] = ..., value: _Optional[str] = ..., duration_ms: _Optional[int] = ..., remove: bool = ...) -> None: ...
+
+class ListSettingsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ScmOption(_message.Message):
+    __slots__ = ("name", "value", "default_value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    default_value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., default_value: _Optional[str] = ...) -> None: ...
+
+class WorkControl(_message.Message):
+    __slots__ = ("control", "work", "rack", "value", "since_ms", "until_ms", "text")
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    control: str
+    work: str
+    rack: str
+    value: str
+    since_ms: int
+    until_ms: int
+    text: str
+    def __init__(self, control: _Optional[str] = ..., work: _Optional[str] = ..., rack: _Optional[str] = ..., value: _Optional[str] = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class SettingsResponse(_message.Message):
+    __slots__ = ("settings", "options")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedCompositeFieldContainer[WorkControl]
+    options: _containers.RepeatedCompositeFieldContainer[ScmOption]
+    def __init__(self, settings: _Optional[_Iterable[_Union[WorkControl, _Mapping]]] = ..., options: _Optional[_Iterable[_Union[ScmOption, _Mapping]]] = ...) -> None: ...

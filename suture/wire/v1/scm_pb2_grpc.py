@@ -194,6 +194,16 @@ class ScmStub(object):
                 request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListHoldsRequest.SerializeToString,
                 response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListHoldsResponse.FromString,
                 _registered_method=True)
+        self.ChangeSettings = channel.unary_unary(
+                '/suture.v1.Scm/ChangeSettings',
+                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ChangeSettingsRequest.SerializeToString,
+                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.SettingsResponse.FromString,
+                _registered_method=True)
+        self.ListSettings = channel.unary_unary(
+                '/suture.v1.Scm/ListSettings',
+                request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListSettingsRequest.SerializeToString,
+                response_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.SettingsResponse.FromString,
+                _registered_method=True)
         self.ListContainerKeys = channel.unary_unary(
                 '/suture.v1.Scm/ListContainerKeys',
                 request_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListContainerKeysRequest.SerializeToString,
@@ -415,6 +425,18 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeSettings(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSettings(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListContainerKeys(self, request, context):
         """Which keys have blocks in some containers, or in those that are lost or at risk.
         """
@@ -604,6 +626,16 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.ListHolds,
                     request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListHoldsRequest.FromString,
                     response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListHoldsResponse.SerializeToString,
+            ),
+            'ChangeSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeSettings,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ChangeSettingsRequest.FromString,
+                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.SettingsResponse.SerializeToString,
+            ),
+            'ListSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSettings,
+                    request_deserializer=suture_dot_wire_dot_v1_dot_scm__pb2.ListSettingsRequest.FromString,
+                    response_serializer=suture_dot_wire_dot_v1_dot_scm__pb2.SettingsResponse.SerializeToString,
             ),
             'ListContainerKeys': grpc.unary_unary_rpc_method_handler(
                     servicer.ListContainerKeys,
@@ -1490,6 +1522,60 @@ class Scm(object):
             '/suture.v1.Scm/ListHolds',
             suture_dot_wire_dot_v1_dot_scm__pb2.ListHoldsRequest.SerializeToString,
             suture_dot_wire_dot_v1_dot_scm__pb2.ListHoldsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/ChangeSettings',
+            suture_dot_wire_dot_v1_dot_scm__pb2.ChangeSettingsRequest.SerializeToString,
+            suture_dot_wire_dot_v1_dot_scm__pb2.SettingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/ListSettings',
+            suture_dot_wire_dot_v1_dot_scm__pb2.ListSettingsRequest.SerializeToString,
+            suture_dot_wire_dot_v1_dot_scm__pb2.SettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,

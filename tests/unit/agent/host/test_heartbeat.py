@@ -420,6 +420,30 @@ def test_last_copies_are_heard_with_each_answer_and_bounded(
     assert [[7], [], [1, 2]] == heard
 
 
+def test_rates_of_each_heartbeat_answer_are_passed_on() -> None:
+    """An answer without rates removes the limits."""
+    scm = Scm()
+    scm.answers = [
+        scm_pb2.HeartbeatResponse(term=3, copy_bytes_per_s=7, reconcile_bytes_per_s=8),
+        scm_pb2.HeartbeatResponse(term=3),
+    ]
+    heard: list[tuple[int, int]] = []
+    beat = HeartbeatWorker(
+        scm,
+        Replicas(0),
+        IDENTITY,
+        lambda *_: None,
+        FakeClock(),
+        outbox=Outbox(),
+        on_rates=lambda copies, reconciles: heard.append((copies, reconciles)),
+    )
+
+    for _ in range(2):
+        beat.step()
+
+    assert [(7, 8), (0, 0)] == heard
+
+
 def test_heartbeat_answers_of_an_older_term_are_ignored() -> None:
     """The leader is the control plane with the highest term seen."""
     terms, heard = TermTracker(), list[tuple[str, int]]()

@@ -1,0 +1,53 @@
+"""The highest rate of some background work, which the control plane changes at run time."""
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Final
+
+from suture.runtime.clock import Clock
+
+SLICE_S: Final = 1.0  # interval at which a long wait checks for a stop and a changed rate
+
+
+class RateCeiling:
+    """A rate that all threads of one kind of work share; a `Pace` (`suture.runtime.ports`)."""
+
+    def __init__(self, clock: Clock, wait: Callable[[float], bool]) -> None:
+        """`wait(seconds)` returns True early if the process stops, as `Event.wait` does."""
+        self._clock = clock
+        self._wait = wait
+        self._lock = Lock()
+        self._owed_bytes = 0.0  # done beyond the rate, at `_counted_at_s`
+        self._counted_at_s = clock.monotonic_s()
+        self.bytes_per_s = 0
+        """The rate; 0 = no limit."""
+
+    def change(self, bytes_per_s: int) -> None:
+        """Apply another rate from now on. Thread-safe."""
+        with self._lock:
+            self._count()
+            self.bytes_per_s = bytes_per_s
+
+    def __call__(self, length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
+        """Account for `length_bytes`, and wait until more work may follow. The wait ends early if
+        `is_interrupted` returns True."""
+        if not self.bytes_per_s:
+            return
+        with self._lock:
+            self._count()
+            self._owed_bytes += length_bytes
+        while (left_s := self._left_s()) > 0 and not is_interrupted():
+            if self._wait(min(left_s, SLICE_S)):
+                return
+
+    def _left_s(self) -> float:
+        with self._lock:
+            self._count()
+            return self._owed_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
+
+    def _count(self) -> None:
+        """Deduct what the rate allowed since the last count. The caller holds the lock."""
+        now_s = self._clock.monotonic_s()
+        allowed_bytes = (now_s - self._counted_at_s) * self.bytes_per_s
+        self._counted_at_s = now_s
+        self._owed_bytes = max(0.0, self._owed_bytes - allowed_bytes) if self.bytes_per_s else 0.0
