@@ -56,6 +56,8 @@ class ClusterMetrics:
     under_replicated: int
     over_replicated: int
     verdict: DataVerdict
+    waiting: Mapping[str, int]
+    """Containers whose repair waits, by reason."""
     sums: NodeTotals
     """Totals of the volumes, as datanodes report them."""
     verified_at_s: float
@@ -263,6 +265,9 @@ VERDICT: Final = {
         "Verdict on the cluster's data; 1 for the present verdict, 0 for the others."
     )
 }
+WAITING: Final = {
+    "suture_scm_waiting_containers": gauge("Containers whose repair waits, by reason.")
+}
 WORKERS: Final = {
     "suture_scm_worker_errors_total": counter(
         "Steps of the worker that failed since the start.", lambda worker: worker.error_count
@@ -279,6 +284,7 @@ TABLES: Final = (
     MetricTable(("type", "result"), counted(_outcomes), OUTCOMES),
     MetricTable(("type",), counted(lambda at: at.cluster.moved_bytes), MOVED),
     MetricTable(("queue",), counted(_queued), QUEUES),
+    MetricTable(("reason",), counted(lambda at: at.cluster.waiting), WAITING),
     MetricTable(("verdict",), counted(_verdicts), VERDICT),
     MetricTable(("worker",), named("name", lambda at: at.workers), WORKERS),
 )

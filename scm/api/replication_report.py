@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
+from scm.api.cluster_status.container_waits import ContainerWait
 from scm.replication.health.health_states import HealthStates
 from scm.state.entities import ContainerState
 
@@ -33,6 +34,7 @@ class RmReport:
     conditions: Mapping[str, tuple[int, tuple[int, ...]]]  # count, and the first container ids
     verified: LastVerification
     recovering_count: int = 0  # shards that reconstructions are writing now
+    waits: tuple[ContainerWait, ...] = ()  # of the sampled containers
 
 
 def rm_report(

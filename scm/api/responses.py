@@ -18,6 +18,7 @@ from scm.api.call_values import (
     HeartbeatAnswer,
     QueueTotals,
 )
+from scm.api.cluster_status.container_waits import ContainerWait
 from scm.api.health_totals import HealthCounts
 from scm.api.replication_report import RmReport
 from scm.api.views import ContainerView, NodeView, ReplicaView, comparison
@@ -137,6 +138,7 @@ STATUS: Final = MessageMap(
 )
 TRANSACTION: Final = MessageMap(scm_pb2.DeleteTransaction, DeleteTransaction, keep="is_unproven")
 HOLD: Final = MessageMap(scm_pb2.Hold, Hold)
+WAIT: Final = MessageMap(scm_pb2.ContainerWait, ContainerWait)
 SETTING: Final = MessageMap(scm_pb2.WorkControl, WorkControl, omits=["text"])
 ANCHOR: Final = MessageMap(scm_pb2.Anchor, Anchor, checksum=Field(encode=bytes.fromhex))
 ANCHORS: Final = MessageMap(scm_pb2.LogAnchors, VolumeAnchors, anchors=each(ANCHOR))
@@ -239,6 +241,7 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
         replicas=[_replica_info(replica) for replica in view.replicas],
         checksums=comparison(container, [replica.replica for replica in view.replicas]),
         scheme="" if container is None else container.scheme,
+        wait=None if view.wait is None else WAIT.message(view.wait),
     )
 
 
@@ -302,6 +305,7 @@ def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
         decisions=report.verified.decisions,
         verify_error=report.verified.error,
         recovering_replica_count=report.recovering_count,
+        waits=WAIT.messages(report.waits),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from merkle.diff import SummaryComparison, compare
 from merkle.replica import TREE_STATES, ReplicaState
+from scm.api.cluster_status.container_waits import ContainerWait, ContainerWaits
 from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.cluster.replica_map import ReportProcessor
 from scm.state.entities import Container, Key, Liveness, Node, NodeHealthState, Replica
@@ -51,6 +52,7 @@ class ContainerView:
     container: Container | None
     replicas: tuple[ReplicaView, ...]
     is_forgotten: bool = False
+    wait: ContainerWait | None = None
 
     @property
     def state(self) -> str:
@@ -118,9 +120,12 @@ def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
 class ViewBuilder(ControlComponent):
     """Builds the views. Callers of undecorated methods hold the lock."""
 
-    def __init__(self, basis: DecisionContext, reports: ReportProcessor) -> None:
+    def __init__(
+        self, basis: DecisionContext, reports: ReportProcessor, waits: ContainerWaits
+    ) -> None:
         super().__init__(basis)
         self._reports = reports
+        self._waits = waits
 
     def nodes(self, datanode_ids: Sequence[str] | None = None) -> list[NodeView]:
         """Return nodes by id: all, or those of the given ids that are known."""
@@ -176,6 +181,7 @@ class ViewBuilder(ControlComponent):
                 for replica in replicas
             ),
             is_forgotten,
+            self._waits.of(container_id),
         )
 
     @locked

@@ -128,6 +128,33 @@ class ReplicationManager(ControlComponent):
         """Return the number of containers in each state that is not HEALTHY."""
         return {state.name: count for state, count in self._states.counts.items() if count}
 
+    def health_of(self, container_id: int) -> str:
+        """Return the health state of a container at its last check; "" if that was HEALTHY."""
+        found = self._states.get(container_id)
+        return "" if found is None else found.name
+
+    def unhealthy_since_ms(self, container_id: int) -> int:
+        """Return the time since when a container is known not to be HEALTHY; 0 if it is HEALTHY."""
+        return self._states.since_ms.get(container_id, 0)
+
+    def is_resting(self, container_id: int) -> bool:
+        """Return True if no datanode can take what a container lacks."""
+        return self._queue.is_resting(container_id)
+
+    def busy_sources(self, container_id: int) -> tuple[str, ...]:
+        """Return the sources of a container if all of them are at their limits."""
+        return self._queue.sleeps_for(container_id)
+
+    @property
+    def resting_count(self) -> int:
+        """Number of containers for which there is no target."""
+        return self._queue.resting_count
+
+    @property
+    def sleeping_count(self) -> int:
+        """Number of containers whose sources are all at their limits."""
+        return self._queue.sleeping_count
+
     def unlooked_count(self) -> int:
         """Return the number of containers that changed since their last check."""
         given_up = (one.container.container_id for one in self._state.forgotten.values())
@@ -276,10 +303,11 @@ class ReplicationManager(ControlComponent):
         ids = found.view.batch.containers.container_id
         states = found.verdicts.state
         again = self._states.keys() & set(ids[states == 0].tolist())
-        self._states.note((number, HealthState.HEALTHY) for number in again)
+        now_ms = self._clock.wall_ms()
+        self._states.note(((number, HealthState.HEALTHY) for number in again), now_ms)
         unhealthy = states.nonzero()[0]
         pairs = zip(ids[unhealthy].tolist(), states[unhealthy].tolist(), strict=True)
-        self._states.note((number, HealthState(state)) for number, state in pairs)
+        self._states.note(((number, HealthState(state)) for number, state in pairs), now_ms)
         looked_at = set(ids.tolist())
         under = {n: weight for n, weight in lacks.under.items() if self._may_be_copied(n)}
         over = lacks.over - self.moving

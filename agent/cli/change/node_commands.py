@@ -241,6 +241,9 @@ def report_text(answer: scm_pb2.GetReportResponse) -> str:
     for sample in answer.conditions:
         ids = ", ".join(map(str, sample.container_ids))
         lines += ["", f"First {len(sample.container_ids)} {sample.condition} containers:", ids]
+    if answer.waits:
+        lines += ["", "What the repairs of these containers wait for:"]
+    lines += [f"{wait.container_id}: {'; '.join(wait.reasons)}" for wait in answer.waits]
     lines += ["", "Verification", verification_text(answer)]
     return "\n".join(lines)
 

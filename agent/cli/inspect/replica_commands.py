@@ -325,6 +325,8 @@ def explain(
         print_line(f"container {container_id}: {info.state}, {checksums_text(info)}")
         print_replicas(info)
         print_line(verified_text(info))
+        for line in wait_lines(info):
+            print_line(line)
         for datanode_id, found in findings.items():
             explain_findings(datanode_id, found)
         if outcomes:
@@ -333,6 +335,23 @@ def explain(
             )
         keys.show("in it")
     return ExitCode.TO_DO if wrong else ExitCode.OK
+
+
+def wait_lines(info: scm_pb2.ContainerInfo) -> Iterator[str]:
+    """Yield lines that say since when a container is not healthy, and what its repair waits for."""
+    if not info.HasField("wait"):
+        return
+    wait = info.wait
+    since = f" since {utc(wait.since_ms)}" if wait.since_ms else ""
+    tries = f", {pluralize(wait.try_count, 'attempt')} so far" if wait.try_count else ""
+    yield f"{wait.condition}{since}{tries}"
+    yield from (f"  {reason}" for reason in wait.reasons)
+
+
+def utc(at_ms: int) -> str:
+    """Return a time as text."""
+    moment = datetime.datetime.fromtimestamp(at_ms / 1000, tz=datetime.UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def checksums_text(info: scm_pb2.ContainerInfo) -> str:
@@ -372,9 +391,8 @@ def explain_findings(datanode_id: str, found: list[datanode_pb2.Finding] | str) 
         where = f"block {item.local_id}" if item.local_id >= 0 else "the replica's files"
         if item.offset >= 0:
             where += f", bytes {item.offset} to {item.offset + item.length - 1}"
-        when = datetime.datetime.fromtimestamp(item.found_at_ms / 1000, tz=datetime.UTC)
         says = item.verdict if item.forensic in NO_FORENSIC else f"{item.verdict}, {item.forensic}"
-        print_line(f"  {item.fault} ({says}) in {where}, found {when:%Y-%m-%d %H:%M:%S} UTC")
+        print_line(f"  {item.fault} ({says}) in {where}, found {utc(item.found_at_ms)}")
         print_line(f"    {item.evidence}")
 
 

@@ -18,6 +18,7 @@ from scm.administration.restore_recovery import RestoreRecovery
 from scm.administration.run_time_control import RunTimeControl
 from scm.administration.shutdown_impact import StopImpactAnalyzer
 from scm.api.call_values import DatanodeAddress
+from scm.api.cluster_status.container_waits import ContainerWaits
 from scm.api.cluster_status.progress import CommandProgress
 from scm.api.cluster_status.status_history import StatusHistory
 from scm.api.health_totals import HealthTotals
@@ -144,7 +145,10 @@ class ControlPlaneComponents:
     def _begin_to_watch(self) -> None:
         """Create the components that only observe, count and record."""
         self.started_at_ms = self.clock.wall_ms()
-        self.views = ViewBuilder(self.basis, self.reports)
+        self.waits = ContainerWaits(
+            self.basis, self.manager, self.removals, self.healing, self.safe_mode
+        )
+        self.views = ViewBuilder(self.basis, self.reports, self.waits)
         self.read_preference = ReadPreference(self.state, self.nodes)
         self.totals = HealthTotals(self.state, self.nodes)
         self.progress = CommandProgress(self.clock.monotonic_s())

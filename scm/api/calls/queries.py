@@ -103,7 +103,13 @@ class Queries:
                 parts.chronicle.last_verified(),
                 parts.state.replicas.recovering_count,
             )
-        return rm_report(counts, states, round_at_ms, verified, recovering)
+        report = rm_report(counts, states, round_at_ms, verified, recovering)
+        sampled = {n for _count, ids in report.conditions.values() for n in ids}
+        waits = []
+        for container_id in sorted(sampled):
+            with self.access.lock:
+                waits.append(parts.waits.of(container_id))
+        return replace(report, waits=tuple(wait for wait in waits if wait is not None))
 
     def keys_in(
         self, container_ids: Sequence[int], *, is_at_risk: bool, start_after: str, count: int
@@ -162,6 +168,7 @@ class Queries:
                 is_older=bool(parts.older_states.trouble),
                 refusing=parts.refused_parts.count,
                 verdict=judgement.verdict,
+                waiting=parts.waits.counts(),
                 sums=look.sums,
             )
 

@@ -49,16 +49,21 @@ class UnhealthyContainers(dict[int, HealthState]):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[HealthState] = Counter()
+        self.since_ms: dict[int, int] = {}
+        """By container: time of the first check since it was HEALTHY that found another state."""
 
-    def note(self, found: Iterable[tuple[int, HealthState]]) -> None:
+    def note(self, found: Iterable[tuple[int, HealthState]], now_ms: int) -> None:
         """Record the states of containers; a HEALTHY container is removed."""
         for container_id, health in found:
             before = self.pop(container_id, None)
             if before is not None:
                 self.counts[before] -= 1
-            if health is not HealthState.HEALTHY:
+            if health is HealthState.HEALTHY:
+                self.since_ms.pop(container_id, None)
+            else:
                 self[container_id] = health
                 self.counts[health] += 1
+                self.since_ms.setdefault(container_id, now_ms)
 
 
 NOT_KNOWN: Final = HealthStates({}, ContainerBitmap())

@@ -41,6 +41,15 @@ class OverReplicatedProcessor(ControlComponent):
         """The containers with too many replicas."""
         return self._queue.found
 
+    @property
+    def sleeping_count(self) -> int:
+        """Number of containers whose datanode has as many deletes as it may."""
+        return self._queue.sleeping_count
+
+    def busy_datanodes(self, container_id: int) -> tuple[str, ...]:
+        """Return the datanode from which a container's replica cannot be deleted now."""
+        return self._queue.sleeps_for(container_id)
+
     def note(self, looked_at: Set[int], over: Set[int]) -> None:
         """Record which of the checked containers have too many replicas."""
         self._queue.discard((self.over.keys() & looked_at) - over)

@@ -101,6 +101,24 @@ class ReplicationQueue:
         """True if any container rests."""
         return bool(self._resting)
 
+    @property
+    def resting_count(self) -> int:
+        """Number of containers that rest."""
+        return len(self._resting)
+
+    @property
+    def sleeping_count(self) -> int:
+        """Number of containers that sleep until a datanode has room."""
+        return len(self._asleep) - len(self._resting)
+
+    def is_resting(self, container_id: int) -> bool:
+        """Return True if a container rests."""
+        return container_id in self._resting
+
+    def sleeps_for(self, container_id: int) -> tuple[str, ...]:
+        """Return the busy datanodes for which a container sleeps."""
+        return self._datanodes.get(container_id, ()) if container_id in self._asleep else ()
+
     def wake_resting(self) -> None:
         """Queue the resting containers again, because a datanode may be suitable now."""
         resting, self._resting = self._resting, set()

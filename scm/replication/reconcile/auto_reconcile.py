@@ -60,6 +60,10 @@ class AutoReconcile(ControlComponent):
                     self._patience_s if mask == _TOMBSTONES else self._settle_s
                 )
 
+    def is_due(self, container_id: int) -> bool:
+        """Return True if a container waits for a reconcile that this component orders."""
+        return container_id in self._due_s
+
     def begin_turn(self) -> None:
         """Choose the due containers to try in this step."""
         now_s = self._clock.monotonic_s()

@@ -702,7 +702,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., term: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class ContainerInfo(_message.Message):
-    __slots__ = ("container_id", "state", "replication_factor", "sequence_id", "used_bytes", "replicas", "checksums", "scheme")
+    __slots__ = ("container_id", "state", "replication_factor", "sequence_id", "used_bytes", "replicas", "checksums", "scheme", "wait")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
@@ -711,6 +711,7 @@ class ContainerInfo(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     state: str
     replication_factor: int
@@ -719,7 +720,22 @@ class ContainerInfo(_message.Message):
     replicas: _containers.RepeatedCompositeFieldContainer[ContainerInfoReplica]
     checksums: str
     scheme: str
-    def __init__(self, container_id: _Optional[int] = ..., state: _Optional[str] = ..., replication_factor: _Optional[int] = ..., sequence_id: _Optional[int] = ..., used_bytes: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ContainerInfoReplica, _Mapping]]] = ..., checksums: _Optional[str] = ..., scheme: _Optional[str] = ...) -> None: ...
+    wait: ContainerWait
+    def __init__(self, container_id: _Optional[int] = ..., state: _Optional[str] = ..., replication_factor: _Optional[int] = ..., sequence_id: _Optional[int] = ..., used_bytes: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ContainerInfoReplica, _Mapping]]] = ..., checksums: _Optional[str] = ..., scheme: _Optional[str] = ..., wait: _Optional[_Union[ContainerWait, _Mapping]] = ...) -> None: ...
+
+class ContainerWait(_message.Message):
+    __slots__ = ("container_id", "condition", "since_ms", "try_count", "reasons")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    TRY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    condition: str
+    since_ms: int
+    try_count: int
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, container_id: _Optional[int] = ..., condition: _Optional[str] = ..., since_ms: _Optional[int] = ..., try_count: _Optional[int] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ContainerInfoReplica(_message.Message):
     __slots__ = ("datanode", "node_health", "replica", "reported_at_ms")
@@ -1086,7 +1102,7 @@ class ConditionSample(_message.Message):
     def __init__(self, condition: _Optional[str] = ..., count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("generated_at_ms", "states", "conditions", "verified_at_ms", "decisions", "verify_error", "recovering_replica_count")
+    __slots__ = ("generated_at_ms", "states", "conditions", "verified_at_ms", "decisions", "verify_error", "recovering_replica_count", "waits")
     class StatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1108,6 +1124,7 @@ class GetReportResponse(_message.Message):
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
     VERIFY_ERROR_FIELD_NUMBER: _ClassVar[int]
     RECOVERING_REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     generated_at_ms: int
     states: _containers.ScalarMap[str, int]
     conditions: _containers.RepeatedCompositeFieldContainer[ConditionSample]
@@ -1115,7 +1132,8 @@ class GetReportResponse(_message.Message):
     decisions: _containers.ScalarMap[str, int]
     verify_error: str
     recovering_replica_count: int
-    def __init__(self, generated_at_ms: _Optional[int] = ..., states: _Optional[_Mapping[str, int]] = ..., conditions: _Optional[_Iterable[_Union[ConditionSample, _Mapping]]] = ..., verified_at_ms: _Optional[int] = ..., decisions: _Optional[_Mapping[str, int]] = ..., verify_error: _Optional[str] = ..., recovering_replica_count: _Optional[int] = ...) -> None: ...
+    waits: _containers.RepeatedCompositeFieldContainer[ContainerWait]
+    def __init__(self, generated_at_ms: _Optional[int] = ..., states: _Optional[_Mapping[str, int]] = ..., conditions: _Optional[_Iterable[_Union[ConditionSample, _Mapping]]] = ..., verified_at_ms: _Optional[int] = ..., decisions: _Optional[_Mapping[str, int]] = ..., verify_error: _Optional[str] = ..., recovering_replica_count: _Optional[int] = ..., waits: _Optional[_Iterable[_Union[ContainerWait, _Mapping]]] = ...) -> None: ...
 
 class SetOperationalStatesRequest(_message.Message):
     __slots__ = ("datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run")
