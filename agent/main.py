@@ -44,6 +44,7 @@ from suture.runtime.gil_tuning import freeze_what_stays, set_switch_interval
 from suture.runtime.sd_notify import SystemdNotifier
 from suture.runtime.stop_request import StopRequest, run_server
 from suture.terminal.command_help import SectionedCommand
+from suture.terminal.typer_options import version_flag
 from suture.wire.clients.scm import ScmClient
 from suture.wire.security.caller import Role, check_own, identity_of
 from suture.wire.security.tls import Security, TlsFiles, TlsMaterial, load_security
@@ -327,6 +328,7 @@ def command(
     check: Annotated[
         bool, typer.Option("--check", help="Check the config file, print all options, and exit.")
     ] = False,
+    _version: Annotated[bool, version_flag("suture-agent")] = False,
 ) -> None:
     """Run the agent on this storage host until SIGTERM.
 

@@ -45,6 +45,7 @@ from suture.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from suture.runtime.sd_notify import SystemdNotifier, WatchdogWorker
 from suture.runtime.stop_request import StopRequest, run_server
 from suture.terminal.command_help import SectionedCommand
+from suture.terminal.typer_options import version_flag
 from suture.wire.mapping.addresses import check_address
 from suture.wire.security.caller import Role, check_own
 from suture.wire.security.tls import Security, TlsMaterial, load_security
@@ -351,6 +352,7 @@ def run(
     show_options: Annotated[
         bool, typer.Option("--show-options", help="Print all options with their bounds, and exit.")
     ] = False,
+    _version: Annotated[bool, version_flag("suture-scm")] = False,
 ) -> None:
     """Run the reference control plane until SIGTERM.
 

@@ -18,6 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -95,6 +96,20 @@ ChangedNode = Annotated[
 OptionsFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Read options and rules from this TOML file.")
 ]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"suture-verify {version('suture')}")
+        raise typer.Exit
+
+
+VersionFlag = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+]
 ShowOptionsFlag = Annotated[
     bool, typer.Option("--show-options", help="Print all options and their sources, and exit.")
 ]
@@ -151,6 +166,7 @@ def verify_command(
     catalog: CatalogName = "",
     table_format: Format = "iceberg",
     show_options: ShowOptionsFlag = False,
+    _version: VersionFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Compare the checksums of all replicas and plan repairs.

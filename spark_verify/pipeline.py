@@ -441,7 +441,8 @@ def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
     described(run.spark, "writing runs/")
     describe_tables(storage)
     told = _result_manifest(run, summary)
-    texts = json.dumps(summary, indent=2), html_report(summary), json.dumps(told, indent=2)
+    page = html_report(summary, f"{address_of(storage.address)}/{RUN}{attempt.run_id}")
+    texts = json.dumps(summary, indent=2), page, json.dumps(told, indent=2)
     for name, text in zip(TEXTS, texts, strict=True):
         storage.write_text(f"{RUN}{attempt.run_id}/{name}", text + "\n")
     schema = RESULTS[RUNS].schema

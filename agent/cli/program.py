@@ -16,6 +16,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.terminal.command_help import SectionedCommand
 from suture.terminal.credentials import CredentialOptions, choose
 from suture.terminal.tasks import HELP_NAMES, TaskGroup
+from suture.terminal.typer_options import version_flag
 
 HELP: Final = """Manage a Suture cluster: data, repairs, disks and hosts.
 
@@ -106,22 +107,8 @@ GROUPS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 """Modules with the commands of each group, and the group's help."""
 
 
-def print_version(wanted: bool) -> None:
-    """Print the version and exit, if `--version` was given."""
-    if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"suture {version('suture')}")
-        raise typer.Exit
-
-
 def choose_credentials(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
+    version: Annotated[bool, version_flag("suture")] = False,
     certificate: Annotated[
         Path | None,
         typer.Option(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
-from scm.api.cluster_status.container_waits import ContainerWait
+from scm.replication.container_waits import ContainerWait
 from scm.replication.health.health_states import HealthStates
 from scm.state.entities import ContainerState
 

@@ -18,7 +18,6 @@ from scm.api.call_values import (
     HeartbeatAnswer,
     QueueTotals,
 )
-from scm.api.cluster_status.container_waits import ContainerWait
 from scm.api.health_totals import HealthCounts
 from scm.api.replication_report import RmReport
 from scm.api.views import ContainerView, NodeView, ReplicaView, comparison
@@ -26,6 +25,7 @@ from scm.cluster.run_time_settings import text_of
 from scm.containers.block_deletion import KeyDeletion
 from scm.replication.balancer.balance_moves import Move
 from scm.replication.balancer.balancer import BalanceStatus
+from scm.replication.container_waits import ContainerWait
 from scm.replication.reconcile.plan_check import (
     ASKED_FOR,
     ContainerDecision,

@@ -7,9 +7,9 @@ from typing import Final
 
 from merkle.diff import SummaryComparison, compare
 from merkle.replica import TREE_STATES, ReplicaState
-from scm.api.cluster_status.container_waits import ContainerWait, ContainerWaits
 from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.cluster.replica_map import ReportProcessor
+from scm.replication.container_waits import ContainerWait, ContainerWaits
 from scm.state.entities import Container, Key, Liveness, Node, NodeHealthState, Replica
 from scm.state.state_access import locked
 from suture.errors import Code, RefusedError

@@ -24,12 +24,13 @@ VERDICTS: Final = {
 }
 
 
-def html_report(summary: dict[str, Any]) -> str:
-    """Return the report as HTML."""
+def html_report(summary: dict[str, Any], run_path: str) -> str:
+    """Return the report as HTML. `run_path` is the address of the run's directory."""
     kind, title, sentence = verdict(summary)
     return _rendered(
         "report.html.j2",
         s=summary,
+        run_path=run_path,
         verdict=kind,
         title=title,
         sentence=sentence,

@@ -40,10 +40,15 @@ class DatanodeReply(Generic[T]):
 def nodes_of(client: ClusterClient, datanode: str | None) -> list[tuple[str, str]]:
     """Return (name, address) of one datanode or of all. Raise RefusedError for an unknown datanode.
 
-    An address is used as given, because without an SCM nothing else may be known.
+    An address is used as given, because without an SCM nothing else may be known. The datanode
+    there says its id; if it does not answer, the address is also the name.
     """
     if datanode is not None and ":" in datanode:
-        return [(datanode, datanode)]
+        try:
+            peer = client.peer(Endpoint("", datanode))
+            return [(until_free(datanode, peer.status).datanode_id, datanode)]
+        except SutureError:
+            return [(datanode, datanode)]
     nodes = known_nodes(client)
     wanted = nodes if datanode is None else [one_node(nodes, datanode)]
     return [(node.datanode_id, node.address) for node in wanted]

@@ -1,6 +1,6 @@
 """Options shared by many commands."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,6 +16,23 @@ PlanArgument = Annotated[
         help="Run directory of suture-verify, or its s3:// address.",
     ),
 ]
+
+
+def version_flag(program: str) -> Any:  # a typer option
+    """Return the option `--version` of a program."""
+
+    def print_version(wanted: bool) -> None:
+        if wanted:
+            from importlib.metadata import version
+
+            typer.echo(f"{program} {version('suture')}")
+            raise typer.Exit
+
+    return typer.Option(
+        "--version", callback=print_version, is_eager=True, help="Print the version and exit."
+    )
+
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 ScmOption = Annotated[
     str,

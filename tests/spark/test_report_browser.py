@@ -74,6 +74,6 @@ def test_state_counts_fit_a_phone_screen(result: VerifyResult, tmp_path: Path) -
     counts = {name: dict.fromkeys(result.summary[name], 123) for name in counted}
     assert "QUASI_CLOSED_STUCK_UNDER_REPLICATED" in counts["health_states"]
     page = tmp_path / "report.html"
-    page.write_text(html_report(result.summary | counts), encoding="utf-8")
+    page.write_text(html_report(result.summary | counts, str(result.directory)), encoding="utf-8")
 
     assert 0 >= overflow(page.as_uri(), tmp_path / "profile", width=390, within=".two .card")

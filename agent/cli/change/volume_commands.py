@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.change.confirmation import DryRunFlag, YesFlag, is_confirmed
 from agent.cli.inspect.datanode_tables import VOLUME_COLUMNS, volume_row
 from agent.store.files.mounts import FSTAB
 from agent.store.volumes.volume_registry import declare_new
@@ -27,6 +28,7 @@ from suture.terminal.output import (
     print_line,
     print_rows,
     short,
+    size,
 )
 from suture.terminal.selection import fetch_container, known_nodes, one_volume
 from suture.terminal.transient_refusals import TRANSIENT, until_decided, until_free
@@ -138,6 +140,8 @@ def retire(
         ),
     ] = "",
     wait: WaitFlag = False,
+    dry_run: DryRunFlag = False,
+    yes: YesFlag = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
@@ -151,13 +155,21 @@ def retire(
         2: replicas remain on the volume
 
     Example:
-        suture volume retire dn1.example.org:9861:/data/3 --wait
+        suture volume retire dn1.example.org:9861:/data/3 --wait --yes
     """
     if cancel and to:
         raise typer.BadParameter("cannot combine --cancel with --to", param_hint="--to")
     with connect(scm) as client:
         place = resolve_volume(client, volume)
         target_id = target_of(client, place, volume, to) if to else ""
+        if not cancel:
+            before = fetch_volume_status(client, place)
+            moved = f"{pluralize(before.container_count, 'replica')}, {size(before.used_bytes)}"
+            if dry_run:
+                print_line(f"would move {moved}, off {before.path}")
+                return ExitCode.OK
+            if not is_confirmed(f"move {moved}, off {before.path}?", yes=yes, as_json=as_json):
+                return ExitCode.FAILED
         volumes = control_volume(client, place, "IN_SERVICE" if cancel else "RETIRING", target_id)
         if wait and not cancel:
             return watch_evacuation(client, place, as_json=as_json)

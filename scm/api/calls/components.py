@@ -18,7 +18,6 @@ from scm.administration.restore_recovery import RestoreRecovery
 from scm.administration.run_time_control import RunTimeControl
 from scm.administration.shutdown_impact import StopImpactAnalyzer
 from scm.api.call_values import DatanodeAddress
-from scm.api.cluster_status.container_waits import ContainerWaits
 from scm.api.cluster_status.progress import CommandProgress
 from scm.api.cluster_status.status_history import StatusHistory
 from scm.api.health_totals import HealthTotals
@@ -40,6 +39,7 @@ from scm.containers.command_outcomes import OutcomeProcessor
 from scm.containers.open_containers import WriterSessions
 from scm.containers.state_updater import ContainerStateUpdater
 from scm.replication.balancer.balancer import Balancer
+from scm.replication.container_waits import ContainerWaits
 from scm.replication.health.health_batches import HealthBatchBuilder
 from scm.replication.health.live_judge import LiveHealthJudge
 from scm.replication.presend_check import PreSendCheck

@@ -38,13 +38,15 @@ class AccessRule:
     """Access rule of one method: the roles that may call it, and the fields of its request for the
     audit log.
 
-    `node_field` is the field with the calling datanode's id.
+    `node_field` is the field with the calling datanode's id. With `audited_if`, a call is audited
+    only if this field of its request is set.
     """
 
     roles: frozenset[Role]
     audited: bool = False
     fields: tuple[str, ...] = ()
     node_field: str = ""
+    audited_if: str = ""
 
 
 def _audited(roles: frozenset[Role], *fields: str) -> AccessRule:
@@ -89,7 +91,7 @@ SCM: Final[Mapping[str, AccessRule]] = {
     "Heartbeat": AccessRule(PEER, node_field="datanode_id"),
     "ConfirmDeletes": AccessRule(PEER),
     "AllocateBlocks": AccessRule(CLIENT),
-    "CommitKey": AccessRule(CLIENT),
+    "CommitKey": AccessRule(CLIENT, audited=True, fields=("keys",), audited_if="replace"),
     "LookupKey": AccessRule(CLIENT | ADMIN),
     "ListKeys": AccessRule(CLIENT | ADMIN),
     "EndWriteSession": AccessRule(CLIENT),
@@ -239,6 +241,8 @@ def facts_of(rule: AccessRule, request: Any) -> dict[str, object]:
         value = getattr(request, name)
         if name == "rows":
             name, value = "container_ids", [row.container_id for row in value]
+        if name == "keys":
+            value = [getattr(key, "key", key) for key in value]
         if isinstance(value, str | int):
             facts |= {name: value} if value else {}
             continue
@@ -373,7 +377,8 @@ class AuthorizationMiddleware:
         def guarded(request: Any, context: grpc.ServicerContext) -> Any:
             known = None if is_upload else request
             caller = self._admit(method, rule, known, context)
-            if not rule.audited:
+            is_audited = rule.audited and (not rule.audited_if or getattr(request, rule.audited_if))
+            if not is_audited:
                 return behavior(request, context)
             result, facts = Code.CONTAINER_INTERNAL_ERROR.value, {}
             try:

@@ -84,11 +84,11 @@ def test_a_disk_is_replaced_step_by_step(
     address = cluster.nodes[index].address
     old_id = volumes_of(suture, cluster, index)[path]["volume_id"]
 
-    suture("volume", "retire", f"{address}:{path}")
+    suture("volume", "retire", f"{address}:{path}", "--yes")
     cluster.nodes[index].kill()
     assert_readable(suture, stored, tmp_path)
     cluster.start_again(index)
-    [last] = suture.json("volume", "retire", old_id[:12], "--wait")["volumes"]
+    [last] = suture.json("volume", "retire", old_id[:12], "--wait", "--yes")["volumes"]
 
     assert "RETIRED" == last["service"]
     assert 0 == last["container_count"]
@@ -127,7 +127,7 @@ def test_retiring_volume_without_room_is_copied_to_other_datanodes(
     count = volumes_of(suture, cluster, index)[path]["container_count"]
     assert count
 
-    [last] = suture.json("volume", "retire", path, "--wait")["volumes"]
+    [last] = suture.json("volume", "retire", path, "--wait", "--yes")["volumes"]
 
     assert "RETIRED" == last["service"]
     assert_readable(suture, stored, tmp_path)
@@ -167,7 +167,7 @@ def test_migrate_read_only_and_cancel(
     assert 0 == volumes_of(suture, cluster, index)[path]["available_bytes"]
     suture("volume", "read-only", path, "--off")
     assert volumes_of(suture, cluster, index)[path]["available_bytes"] > 0
-    suture("volume", "retire", path, "--to", third, "--wait")
+    suture("volume", "retire", path, "--to", third, "--wait", "--yes")
 
     after = volumes_of(suture, cluster, index)
     assert before[path]["container_count"] == after[third]["container_count"] > 0
@@ -187,14 +187,14 @@ def test_volume_commands_refuse_unknown_volumes(cluster: Cluster, suture: Comman
         ("retire", "DS-none"),
         ("retire", f"{node}:/none"),
         ("read-only", "/none"),
-        ("retire", f"{node}:{only}", "--to", elsewhere),
+        ("retire", f"{node}:{only}", "--to", elsewhere, "--yes"),
         ("add", "/no/such/directory", "--datanode", node),
         ("add", "relative", "--datanode", node),
         ("add", only, "--datanode", node),
     ):
         suture.json("volume", *words, code=ExitCode.FAILED)
     suture("volume", "read-only", other)
-    refused = suture.json("volume", "retire", only, code=ExitCode.FAILED)
+    refused = suture.json("volume", "retire", only, "--yes", code=ExitCode.FAILED)
     assert "only volume" in refused["error"]["message"]
 
 
@@ -258,10 +258,14 @@ def test_unloadable_replicas_are_reported_after_volume_add(
 
     assert "cannot be loaded: no row in the index" in suture("scm", "containers", "777")
     assert "cannot be loaded: no row" in suture("explain", "777", code=ExitCode.TO_DO)
-    shown = suture("volume", "retire", f"{node.address}:{path}", "--wait", code=ExitCode.TO_DO)
+    place = f"{node.address}:{path}"
+    suture("volume", "retire", place, code=ExitCode.FAILED)
+    planned = suture("volume", "retire", place, "--dry-run")
+    shown = suture("volume", "retire", place, "--wait", "--yes", code=ExitCode.TO_DO)
+    assert "would move 1 replica, " in planned
     assert "still has 1 replica" in shown
     assert str(stray) in shown.replace("\n", "")
     assert "1 replica not moved" in suture("volumes", "--datanode", node.address)
     stray.rename(tmp_path / "777")
-    [last] = suture.json("volume", "retire", f"{node.address}:{path}", "--wait")["volumes"]
+    [last] = suture.json("volume", "retire", f"{node.address}:{path}", "--wait", "--yes")["volumes"]
     assert "RETIRED" == last["service"]

@@ -91,7 +91,7 @@ def test_the_report_says_what_to_do_next(lacking: VerifyResult) -> None:
     """
     run, page = lacking.directory, page_of(lacking)
 
-    command = "<code>suture scm apply-plan run_id=r --dry-run</code>"
+    command = f"<code>suture scm apply-plan {run} --dry-run</code>"
     assert 1 == page.count(command), "replicate alone"
     assert '<td class="name">UNDER_REPLICATED</td><td class="n">1</td>' in page
     linked = re.findall(r'<a href="([\w./=]+)/">', page)
@@ -149,7 +149,8 @@ def test_single_bad_container_in_a_million_stays_visible(lacking: VerifyResult) 
     counts = dict.fromkeys(lacking.summary["checksum_classes"], 0)
 
     page = html_report(
-        lacking.summary | {"checksum_classes": counts | {"MATCH": 1_000_000, "MISMATCH_SPLIT": 1}}
+        lacking.summary | {"checksum_classes": counts | {"MATCH": 1_000_000, "MISMATCH_SPLIT": 1}},
+        "/out/run_id=r",
     )
 
     segments = re.findall(r'<i style="flex:(\d+);[^>]*title="(\w+): \d+"', page)

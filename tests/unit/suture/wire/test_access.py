@@ -68,10 +68,12 @@ class TestTable:
         descriptor, rules = SERVICES[service]
         for name, rule in rules.items():
             fields = set(descriptor.methods_by_name[name].input_type.fields_by_name)
-            assert set(rule.fields) | ({rule.node_field} - {""}) <= fields, name
+            named = {*rule.fields, rule.node_field, rule.audited_if}
+            assert named - {""} <= fields, name
 
     def test_calls_that_change_more_than_data_are_audited(self) -> None:
-        """An operator's commands are audited. Writing, reading and listing are not."""
+        """An operator's commands and replacements of keys are audited. Writing new keys, reading
+        and listing are not."""
         quiet = {name for name, rule in (*DATANODE.items(), *SCM.items()) if not rule.audited}
 
         assert quiet == {
@@ -86,11 +88,11 @@ class TestTable:
             *("GetBlocks", "ListBlocks", "ReadChunk", "GetContainerHashes", "ListFindings"),
             *("ReadBlock", "GetSmallFile", "ProveReplica"),
             *("ReadChunks", "ProveChunks"),
-            *("Status", "ScrubStatus", "Heartbeat", "AllocateBlocks", "CommitKey", "LookupKey"),
+            *("Status", "ScrubStatus", "Heartbeat", "AllocateBlocks", "LookupKey"),
             *("ListKeys", "EndWriteSession", "ListNodes", "ListContainerInfos", "GetContainerInfo"),
             *("ListOutcomes", "GetQueues", "GetReport", "ListDecommissions", "ListHistory"),
             *(
-                *("ListHolds", "ListAnchors"),
+                *("ListHolds", "ListAnchors", "ListSettings"),
                 "CountContainers",
                 "ConfirmDeletes",
                 "CheckStop",
