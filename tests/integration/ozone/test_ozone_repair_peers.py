@@ -79,7 +79,7 @@ def test_unreachable_peers_end_the_repair_as_unknown(
     assert before == snapshot(volume.data_dir)
     assert not list(volume.state_dir.rglob("quarantine/*"))
     said = capsys.readouterr().out
-    assert 2 == said.count("Connection refused")
+    assert 2 == said.count("connection refused")
     assert "no peer could be asked" in said
     assert "nowhere" not in said
     assert "NO_HEALTHY_SOURCE" not in said
