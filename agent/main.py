@@ -212,24 +212,18 @@ def replicas_elsewhere(
     return ""
 
 
-def doors_of(config: AgentConfig) -> Sequence[MakeDoor]:
-    """Return the functions that create the protocol servers in the config. Ozone's modules are
-    imported only if needed."""
-    if not config.ozone.listen:
-        return ()
-    from ozone.wiring import doors
-
-    return doors(config.ozone)
-
-
-def leaders_of(config: AgentConfig) -> Sequence[ExternalControlPlane]:
-    """Return the external control planes in the config."""
+def ozone_of(
+    config: AgentConfig,
+) -> tuple[Sequence[MakeDoor], Sequence[ExternalControlPlane]]:
+    """Return the functions that create the servers for Ozone, and Ozone's control planes in the
+    config. Ozone's modules are imported only if needed."""
     theirs = ozone_scms(config.node.scm)
-    if not theirs:
-        return ()
-    from ozone.wiring import make_scm_links
+    if not (config.ozone.listen or theirs):
+        return (), ()
+    from ozone.wiring import doors, make_scm_links, secure_datanode
 
-    return make_scm_links(theirs)
+    secure = secure_datanode(config)
+    return doors(config.ozone, secure), make_scm_links(theirs, secure)
 
 
 def run(config_path: Path, stop: StopRequest) -> int:
@@ -247,7 +241,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
         if not witness_is_native():
             log.warning("second_checksum_not_compiled", hint="install crcmod with its C extension")
         security = security_of(config)
-        leaders = leaders_of(config)
+        doors, leaders = ozone_of(config)
         own = () if leaders else config.node.scm
         scms = [ScmClient(address, security=security) for address in own]
         who = who_am_i(config, [*scms, *leaders], stop, node_of(security))
@@ -261,7 +255,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
             scms,
             supervisor,
             security=security,
-            doors=doors_of(config),
+            doors=doors,
             leaders=leaders,
         )
     except SutureError as error:

@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from agent.commands.handlers import THREADS_DEFAULT_MAX
-from agent.config.options import OzoneConfig
+from agent.config.options import AgentConfig, OzoneConfig
 from agent.host.external_control_plane import AgentServices, ExternalControlPlane
 from agent.host.protocol_servers import HostServices, MakeDoor, ProtocolServer
-from ozone.datanode_server.grpc_server import OzoneGrpcServer
+from ozone.datanode_server.grpc_server import OzoneGrpcServer, built_service
+from ozone.datanode_server.xceiver_service import accept_any
 from ozone.scm_link.leader import OzoneScmLink
+from ozone.security.secure_datanode import SecureDatanode
 from ozone.transfer.import_admission import ImportAdmission
 from ozone.transfer.incoming import ArchiveImporter
 from ozone.transfer.messages import Compression
@@ -27,13 +29,36 @@ from suture.wire.security.tls import Security
 ARRIVED: Final = "it has just arrived"  # the reason for scanning a replica
 
 
-def doors(config: OzoneConfig) -> Sequence[MakeDoor]:
-    """Return the factories of an agent's servers for Ozone."""
+def secure_datanode(config: AgentConfig) -> SecureDatanode | None:
+    """Return the part of an agent in a secure cluster; None if the cluster is not secure. Raise
+    RefusedError for invalid files."""
+    return SecureDatanode(config, SystemClock().now_ms) if config.ozone.conf else None
 
-    def made(inside: HostServices) -> ProtocolServer:
-        return OzoneGrpcServer(inside, config.listen, [archives(inside)])
 
-    return (made,) if config.listen else ()
+def doors(config: OzoneConfig, secure: SecureDatanode | None = None) -> Sequence[MakeDoor]:
+    """Return the factories of an agent's servers for Ozone: one, or two in a secure cluster."""
+
+    def plain(inside: HostServices) -> ProtocolServer:
+        security = Security(allow_plaintext=inside.config.tls.allow_plaintext)
+        services = [built_service(inside, accept_any), archives(inside)]
+        return OzoneGrpcServer(inside, config.listen, services, security)
+
+    def verifying(inside: HostServices) -> ProtocolServer:
+        assert secure is not None
+        secure.start(inside.store.datanode_id)
+        security = secure.security(asks_certificate=False)  # the token is the proof
+        return OzoneGrpcServer(
+            inside, config.listen, [built_service(inside, secure.verify)], security
+        )
+
+    def replicating(inside: HostServices) -> ProtocolServer:
+        assert secure is not None
+        security = secure.security(asks_certificate=True)
+        return OzoneGrpcServer(inside, config.replication_listen, [archives(inside)], security)
+
+    if not config.listen:
+        return ()
+    return (plain,) if secure is None else (verifying, replicating)
 
 
 def archives(inside: HostServices) -> ReplicationService:
@@ -61,25 +86,35 @@ def importer(host: HostServices | AgentServices) -> ArchiveImporter:
     )
 
 
-def make_container_replicator(led: AgentServices) -> ContainerReplicator:
+def make_container_replicator(
+    led: AgentServices, secure: SecureDatanode | None
+) -> ContainerReplicator:
     """Return the component that executes copy commands of Ozone's SCM."""
     is_packed = led.config.ozone.compress_copies
     threads = led.config.tasks.threads or THREADS_DEFAULT_MAX
+    security = Security(allow_plaintext=led.config.tls.allow_plaintext)
     return ContainerReplicator(
         store=led.store,
         leases=led.leases,
         importer=importer(led),
         executor=ThreadPoolExecutor(threads, thread_name_prefix="ozone-fetch"),
-        security=Security(allow_plaintext=led.config.tls.allow_plaintext),
+        security=security if secure is None else secure.security(asks_certificate=True),
         compression=Compression.ZSTD if is_packed else Compression.NO_COMPRESSION,
         monotonic_s=led.clock.monotonic_s,
         ask_scan=led.ask_scan,
     )
 
 
-def make_scm_links(addresses: Sequence[str]) -> Sequence[ExternalControlPlane]:
+def make_scm_links(
+    addresses: Sequence[str], secure: SecureDatanode | None = None
+) -> Sequence[ExternalControlPlane]:
     """Return Ozone's storage container managers at these addresses, ozone://host:port."""
     return [
-        OzoneScmLink(address, make_container_replicator, is_alone=len(addresses) == 1)
+        OzoneScmLink(
+            address,
+            lambda led: make_container_replicator(led, secure),
+            is_alone=len(addresses) == 1,
+            secure=secure,
+        )
         for address in addresses
     ]

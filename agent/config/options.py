@@ -328,8 +328,21 @@ class OzoneConfig(ConfigSection):
 
     listen: AddressOrNone = Field(
         "",
-        description="Address for Ozone's datanodes and clients, host:port, in plaintext; Ozone's "
-        'own default port is 9859; "": none.',
+        description="Address for Ozone's datanodes and clients, host:port; Ozone's own default "
+        'port is 9859; "": none. In plaintext, unless `conf` is set.',
+    )
+    conf: str = Field(
+        "",
+        description="Directory with the ozone-site.xml of a secure cluster, such as /etc/ozone, "
+        'for Kerberos, TLS and tokens; "": not secure.',
+    )
+    replication_listen: AddressOrNone = Field(
+        "",
+        description="Address for containers between datanodes of a secure cluster, host:port; "
+        'Ozone\'s own default port is 9886; "": none.',
+    )
+    certificate_dir: str = Field(
+        "", description="Directory for this datanode's key and certificate in a secure cluster."
     )
     heartbeat_interval_s: Seconds = Field(
         30.0,

@@ -17,6 +17,9 @@ def unsupported_security(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...],
     """Yield options that require security features of Ozone which the agent does not support:
     tokens and TLS."""
     ozone, tls = config.ozone, config.tls
+    if ozone.conf:
+        yield from _incomplete(config)
+        return
     if not ozone.listen:
         return
     if tls.certificate is not None:
@@ -34,6 +37,24 @@ def unsupported_security(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...],
         )
 
 
+def _incomplete(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
+    """Yield options that a secure cluster needs and that are not set."""
+    ozone = config.ozone
+    needed = {
+        "listen": ozone.listen,
+        "replication_listen": ozone.replication_listen,
+        "certificate_dir": ozone.certificate_dir,
+    }
+    for name, value in needed.items():
+        if not value:
+            yield ((("ozone", "conf"), ("ozone", name)), f"a secure cluster needs ozone.{name}")
+    if not ozone_scms(config.node.scm):
+        yield (
+            (("ozone", "conf"), ("node", "scm")),
+            f"in a secure cluster an agent is led by Ozone's SCM: name it with {OZONE_SCHEME}",
+        )
+
+
 def external_scm_conflicts(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield options that conflict with the use of Ozone's storage container managers."""
     scm, theirs = config.node.scm, ozone_scms(config.node.scm)
@@ -45,12 +66,13 @@ def external_scm_conflicts(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...
             "an agent is led by Suture's control plane or by Ozone's, never by both: name only "
             f"addresses with {OZONE_SCHEME}, or none",
         )
-    if config.tls.certificate is not None:
+    if config.ozone.conf:
+        pass  # the SCM is called with Kerberos
+    elif config.tls.certificate is not None:
         yield (
             (("node", "scm"), ("tls", "certificate")),
-            "this agent has certificates, so it is meant to be secure; with Ozone's SCM it speaks "
-            "plaintext only, without Kerberos, tokens and TLS: a secure cluster of Ozone cannot "
-            "lead it yet",
+            "this agent has certificates, so it is meant to be secure; without ozone.conf it calls "
+            "Ozone's SCM in plaintext: set ozone.conf to the directory of its ozone-site.xml",
         )
     elif not config.tls.allow_plaintext:
         for address in theirs:

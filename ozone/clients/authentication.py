@@ -67,7 +67,7 @@ def not_accepted(address: str, failure: Failure, identity: Identity) -> RefusedE
     """Return the error for a server that rejects the caller."""
     hint = identity.hint
     if SECURE in failure.text:
-        hint = "the cluster is secure: name its configuration with --ozone-conf"
+        hint = "the cluster is secure: name its files with --ozone-conf (an agent: ozone.conf)"
     return RefusedError(
         Code.UNAUTHENTICATED, f"{address} rejected the user: {failure.text}", hint=hint
     )

@@ -6,7 +6,7 @@ several requests before it reads their answers, which arrive in order.
 After each failed request, Ozone scans the complete container. Therefore the client does not send a
 request that will fail, and does not repeat a failed request. It does not trust answers: it matches
 them with their requests, limits their size, and decodes rows with the decoder for rows on disk.
-Ozone's tokens and TLS are not supported.
+A secure cluster requires TLS and a token for each request (`DatanodeAccess`).
 """
 
 import re
@@ -47,8 +47,11 @@ CHECKSUM_NONE: Final = 1
 UNPARSED: Final = "cannot parse this request; before Ozone 2.1 there is none for trees"
 CLOSED_AT_ONCE: Final = re.compile(r"failed to connect.*(Socket closed|Connection reset)")
 TLS_HINT: Final = (
-    "it closes plaintext connections at once, as a port with TLS does, which is not supported here"
+    "it closes plaintext connections at once, as a port with TLS does; name the files of the "
+    "secure cluster with --ozone-conf"
 )
+EXPIRED: Final = "Expired token"
+CLOCK_HINT: Final = "; the token is new, so the clocks of the two hosts differ by an hour or more"
 ANY_DATANODE: Final = "suture"  # required by the format; checked for erasure-coded containers
 OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -57,6 +60,22 @@ OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
     NO_PROXY,
 )
+
+Options = Sequence[tuple[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class DatanodeAccess:
+    """The way to call datanodes: by default in plaintext, and without tokens.
+
+    `sign` adds a token to a request. It may raise RefusedError or UnavailableError.
+    """
+
+    open_channel: Callable[[str, Options], grpc.Channel] = grpc.insecure_channel
+    sign: Callable[[Any], None] = lambda _: None
+
+
+NO_SECURITY: Final = DatanodeAccess()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +108,7 @@ class Datanode:
         *,
         replica_index: int = 0,
         answer_s: float = ANSWER_S,
+        access: DatanodeAccess = NO_SECURITY,
     ) -> None:
         """For an erasure-coded container, `replica_index` is the datanode's shard, and
         `datanode_id` must be correct, because the datanode rejects another id. For other containers
@@ -98,7 +118,8 @@ class Datanode:
         self._datanode_id = datanode_id or ANY_DATANODE
         self._replica_index = replica_index
         self._answer_s = answer_s
-        self._channel = grpc.insecure_channel(address, OPTIONS)
+        self._sign = access.sign
+        self._channel = access.open_channel(address, OPTIONS)
         self._send: Callable[..., Any] = self._channel.stream_stream(METHOD)
 
     def __enter__(self) -> Self:
@@ -336,6 +357,8 @@ class Datanode:
 
         def ask() -> None:
             question = next(waiting, None)
+            if question is not None:
+                self._sign(question.request)
             requests.put(None if question is None else question.request.SerializeToString())
 
         for _ in range(AHEAD_MAX):
@@ -384,6 +407,7 @@ class Datanode:
             name = result_name(answer.result)
             lines = answer.message[:SAID_BYTES_MAX].decode("utf-8", "replace").splitlines()
             said = printable(lines[0]) if lines else ""
+            said += CLOCK_HINT if EXPIRED in said else ""
             code = Code(name) if name in Code.__members__ else Code.INELIGIBLE
             return RefusedError(code, f"datanode {self.address}: {name}: {said}".rstrip(": "))
         raise self._malformed(f"{len(data)} bytes that are no answer")

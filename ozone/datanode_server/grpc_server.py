@@ -1,7 +1,7 @@
 """The server for Ozone's datanodes and clients: one address, on the agent's own store.
 
-It has the limits of the agent's own server on connections, calls and waits. Other services of Ozone
-at the same address are added as gRPC handlers.
+It has the limits of the agent's own server on connections, calls and waits. In a secure cluster
+there are two: one for requests with tokens, and one for containers between datanodes.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ozone.datanode_server.container_queries import ContainerCommands
 from ozone.datanode_server.messages import MESSAGE_BYTES_MAX
 from ozone.datanode_server.read_commands import ReadCommands
 from ozone.datanode_server.write_commands import WriteCommands
-from ozone.datanode_server.xceiver_service import XceiverService
+from ozone.datanode_server.xceiver_service import VerifyToken, XceiverService
 from suture.runtime.middleware import MiddlewareStack
 from suture.runtime.tracing import TracingMiddleware
 from suture.wire.security.tls import Security
@@ -34,13 +34,17 @@ class OzoneGrpcServer:
     """Serves Ozone's datanode protocol (agent.host.protocol_servers.ProtocolServer)."""
 
     def __init__(
-        self, inside: HostServices, listen: str, handlers: Sequence[grpc.GenericRpcHandler] = ()
+        self,
+        inside: HostServices,
+        listen: str,
+        services: Sequence[grpc.GenericRpcHandler],
+        security: Security,
     ) -> None:
         """Bind `listen` (host:port; port 0 = any free port). Raise RefusedError(INVALID_CONFIG) if
         this fails.
 
-        `handlers` are other services of Ozone at the same address: their calls are limited like all
-        others (suture.wire.server.blocked_calls).
+        `services` are Ozone's services at this address: their calls are limited like all others
+        (suture.wire.server.blocked_calls).
         """
         limits = inside.limits
         self._server = grpc.server(
@@ -53,7 +57,7 @@ class OzoneGrpcServer:
                         TracingMiddleware(),
                     ],
                     inside.waits.sweep,
-                    others=[built_service(inside), *handlers],
+                    others=services,
                 )
             ],
             options=server_options(
@@ -65,7 +69,6 @@ class OzoneGrpcServer:
             ),
             maximum_concurrent_rpcs=limits.rpc_count_max,
         )
-        security = Security(allow_plaintext=inside.config.tls.allow_plaintext)
         self.port = bind(self._server, listen, security)
         inside.connections.ports.add(self.port)
         self.address = f"{listen.rpartition(':')[0]}:{self.port}"
@@ -79,7 +82,7 @@ class OzoneGrpcServer:
         return self._server.stop(grace_s)
 
 
-def built_service(inside: HostServices) -> XceiverService:
+def built_service(inside: HostServices, verify: VerifyToken) -> XceiverService:
     """Return the service on a host's store."""
     return XceiverService(
         [
@@ -96,4 +99,5 @@ def built_service(inside: HostServices) -> XceiverService:
         inside.store,
         datanode_id=inside.store.datanode_id,
         calls_per_s_max=inside.limits.calls_per_s_max,
+        verify=verify,
     )

@@ -7,6 +7,7 @@ from suture.errors import Code, SutureError
 
 OTHERWISE: Final = {
     Code.INELIGIBLE: Result.UNSUPPORTED_REQUEST,
+    Code.UNAUTHENTICATED: Result.BLOCK_TOKEN_VERIFICATION_FAILED,
     Code.WRONG_DATANODE: Result.INVALID_ARGUMENT,
     Code.BLOCK_NOT_COMMITTED: Result.NO_SUCH_BLOCK,  # Ozone knows committed blocks only
     Code.OVERLAPPING_CHUNK: Result.OVERWRITE_FLAG_REQUIRED,

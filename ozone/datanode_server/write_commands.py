@@ -23,7 +23,7 @@ from ozone.datanode_server.xceiver_service import Answering, Body, CommandReques
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.ports import Leases
 from suture.wire.mapping import codec
-from suture.wire.server.authorization import DONE, PLAINTEXT, Audit
+from suture.wire.server.authorization import DONE, Audit
 
 OPEN: Final = 1  # Ozone's numbers of states
 RECOVERING: Final = 8
@@ -188,7 +188,7 @@ class WriteCommands:
                 self._audit.record(
                     action,
                     result,
-                    who=PLAINTEXT,
+                    who=asked.who,
                     place=asked.place,
                     container_id=asked.container_id,
                     protocol="ozone",

@@ -24,6 +24,7 @@ from ozone.datanode_server.results import result_of
 from ozone.messages.datanode_pb2 import Result
 from suture.errors import Code, RefusedError, SutureError
 from suture.observe.terminal_escape import printable
+from suture.wire.server.authorization import PLAINTEXT
 from suture.wire.server.blocked_calls import account_of
 from suture.wire.server.rate_limit import CallerRateLimiter
 
@@ -56,7 +57,7 @@ class CommandRequest:
     """A valid request and its caller.
 
     `remaining_s`: time until the deadline, if known. `place`: address and port of the caller, in
-    gRPC's form.
+    gRPC's form. `who`: the caller's name in its token.
     """
 
     request: Any
@@ -65,6 +66,17 @@ class CommandRequest:
     remaining_s: float | None
     is_wanted: Callable[[], bool]
     place: str
+    who: str
+
+
+VerifyToken = Callable[[DatanodeCommand, Any, Any], str]
+"""Checks the token of a command: its request, and the part of the request for the command. Returns
+the caller's name for the audit log."""
+
+
+def accept_any(_command: DatanodeCommand, _request: Any, _body: Any) -> str:
+    """Accept a request without a token."""
+    return PLAINTEXT
 
 
 Answering = Callable[[CommandRequest], Body | Iterator[Body]]
@@ -89,8 +101,11 @@ class XceiverService(grpc.GenericRpcHandler):
         *,
         datanode_id: str,
         calls_per_s_max: int = 0,
+        verify: VerifyToken,
     ) -> None:
-        """`calls_per_s_max`: requests per caller; 0 = no limit."""
+        """`calls_per_s_max`: requests per caller; 0 = no limit. `verify` raises RefusedError if a
+        request has no valid token.
+        """
         self._commands: dict[DatanodeCommand, Answering] = {}
         for group in groups:
             assert not self._commands.keys() & group.commands.keys()
@@ -98,6 +113,7 @@ class XceiverService(grpc.GenericRpcHandler):
         assert not self._commands.keys() & NOT_SERVED.keys()
         self._replicas = replicas
         self._datanode_id = datanode_id
+        self._verify = verify
         self._allowances = CallerRateLimiter(calls_per_s_max) if calls_per_s_max else None
         self._handler: Any = grpc.stream_stream_rpc_method_handler(self.send)
 
@@ -126,13 +142,16 @@ class XceiverService(grpc.GenericRpcHandler):
                 "the caller asks more often than this server allows",
             )
         answering, name = self._carried_out(request)
+        body = getattr(request, name)
+        who = self._verify(COMMANDS[request.command], request, body)
         asked = CommandRequest(
             request,
-            getattr(request, name),
+            body,
             ContainerId(request.container_id),
             context.time_remaining(),
             context.is_active,
             str(context.peer()),
+            who,
         )
         self._check_datanode(asked)
         found = answering(asked)

@@ -10,6 +10,7 @@ import typer
 
 from agent.plan.reconcile_outcome import PeerState
 from merkle.replica import ContainerId, ReplicaState
+from ozone.access_options import ConfOption, site_config
 from ozone.disk.layout import local_path
 from ozone.repair.proposal import NOT_ASKED, Proposal, RepairTarget
 from ozone.repair.repair import (
@@ -22,9 +23,11 @@ from ozone.repair.repair import (
 )
 from ozone.repair.replica_damage import InspectedReplica
 from ozone.scrub.scrub import STATE_DIR_DEFAULT, default_state_dir
+from ozone.security.datanode_access import datanode_access
 from scanner.finding import Forensic, ScanFinding
 from suture.errors import SutureError
 from suture.observe import logs
+from suture.runtime.clock import SystemClock
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.output import (
     bytes_progress,
@@ -126,6 +129,7 @@ def repair_command(
     ] = False,
     state_dir: JournalOption = None,
     db_dir: DatabasesOption = None,
+    ozone_conf: ConfOption = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Repair a damaged Ozone replica from its peers.
@@ -151,6 +155,7 @@ def repair_command(
         database_dirs=tuple(map(local_path, db_dir or ())),
         is_stopped=stopped,
         is_dry=dry_run,
+        access=datanode_access(site_config(ozone_conf), SystemClock().now_ms),
     )
     with repairing(wish) as repair:
         story = RepairReport(container, dry_run, quarantine=str(repair.quarantine))

@@ -18,7 +18,7 @@ from agent.plan.actions import PeerId
 from agent.reconcile.fetch import in_order
 from merkle.damaged_data import DamagedData
 from merkle.replica import TREE_STATES, ContainerId, ReplicaState
-from ozone.clients.datanode import Datanode
+from ozone.clients.datanode import NO_SECURITY, Datanode, DatanodeAccess
 from ozone.disk.database import ContainerDatabase
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, OzoneDescriptor, with_state
 from ozone.disk.layout import ContainerPaths, OzoneVolume
@@ -70,6 +70,7 @@ class RepairOptions:
     database_dirs: Sequence[Path] = ()
     is_stopped: bool = False
     is_dry: bool = False
+    access: DatanodeAccess = NO_SECURITY
 
 
 class WriteResult(StrEnum):
@@ -140,7 +141,9 @@ class OzoneRepair:
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="fetch")
         stack.callback(self._executor.shutdown, cancel_futures=True)
         self._datanodes: Mapping[PeerId, Datanode] = {
-            peer.peer_id: stack.enter_context(Datanode(peer.address, peer.datanode_id))
+            peer.peer_id: stack.enter_context(
+                Datanode(peer.address, peer.datanode_id, access=wish.access)
+            )
             for peer in wish.peers
         }
         self._peers: dict[PeerId, DamagedBlocksPeer] = {}

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from google.protobuf.message import Message
+
 from merkle.replica import ID_MAX
-from ozone.scm_link.messages import LOW, NodeOperationalState, ScmCommandType
+from ozone.scm_link.messages import LOW, PEER, NodeOperationalState, ScmCommandType
 from suture.errors import Code
 from suture.wire.v1 import scm_pb2
 
@@ -77,6 +79,20 @@ Understood = TranslatedCommand | ImmediateAnswer | UnknownCommand | Reregister
 
 class _MalformedCommand(ValueError):
     """Raised for an invalid command; the text names the fault."""
+
+
+def prefer_host_names(message: Any) -> None:
+    """Remove the IP address of each datanode in a command that has a host name, as the setting
+    hdds.datanode.use.datanode.hostname demands."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for part in [value] if isinstance(value, Message) else value:
+            if isinstance(part, PEER):
+                if part.host_name:
+                    part.ClearField("ip_address")
+            else:
+                prefer_host_names(part)
 
 
 def translate_command(command: Any, now_ms: int) -> Understood:

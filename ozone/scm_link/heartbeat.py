@@ -98,7 +98,11 @@ class OzoneHeartbeat:
         address: str,
         name: str,
         interval_s: float,
+        before: Callable[[], None],
+        uses_host_names: bool,
     ) -> None:
+        """`before` is called before each heartbeat; it renews certificates. Peers in commands are
+        called by name if `uses_host_names`, otherwise by their IP address."""
         self.name = name
         self.outbox = outbox
         self._leads = leads
@@ -109,6 +113,8 @@ class OzoneHeartbeat:
         self._roots = RootCache(led.store)
         self._indexes: dict[int, int] = {}  # of shards, also removed ones not yet reported
         self._interval_s = interval_s
+        self._before = before
+        self._uses_host_names = uses_host_names
         self._is_registered = False
         self._full_due_s = 0.0
         self._sent_at_s = float("-inf")
@@ -119,6 +125,7 @@ class OzoneHeartbeat:
         wait_s = self._sent_at_s + NEWS_SPACING_S - self._led.clock.monotonic_s()
         if wait_s > 0:
             return RetryAfter(wait_s)
+        self._before()
         if self.outbox.take_wish_to_register():
             self._is_registered = False
         try:
@@ -273,6 +280,8 @@ class OzoneHeartbeat:
             self._leads(answer.term)
         accepted: list[scm_pb2.Command] = []
         for command in answer.commands:
+            if self._uses_host_names:
+                command_translation.prefer_host_names(command)
             meant = command_translation.translate_command(command, self._led.clock.now_ms())
             if isinstance(meant, command_translation.Reregister):
                 self._is_registered = False  # with the manager that orders it, leader or not

@@ -11,11 +11,12 @@ from agent.host.external_control_plane import AgentServices
 from agent.host.outbox import Outbox
 from ozone.clients.authentication import choose
 from ozone.clients.connection import parse_addresses
-from ozone.clients.datanode import Datanode
+from ozone.clients.datanode import NO_SECURITY, Datanode
 from ozone.clients.peer import OzonePeer
 from ozone.scm_link.heartbeat import OzoneHeartbeat, cluster_of
 from ozone.scm_link.protocol import DatanodeProtocol
 from ozone.scm_link.reports import DatanodeInfo
+from ozone.security.secure_datanode import SecureDatanode
 from ozone.transfer.replicate_handler import ContainerReplicator
 from suture.errors import Code, RefusedError
 from suture.runtime.loop import Worker
@@ -35,16 +36,19 @@ class OzoneScmLink:
         copies: Callable[[AgentServices], ContainerReplicator],
         *,
         is_alone: bool,
+        secure: SecureDatanode | None,
     ) -> None:
         """`address`: ozone://host:port. `copies` creates the copier of a host's replicas.
-        `is_alone`: no other SCM is configured.
+        `is_alone`: no other SCM is configured. `secure` is None if the cluster is not secure.
         """
         self.address = address
         self._make_copies = copies
         self._copies: ContainerReplicator | None = None
         self._is_alone = is_alone
         (at,) = parse_addresses(address.removeprefix(OZONE_SCHEME))
-        self._protocol = DatanodeProtocol(at, choose(ANY_USER))
+        self._secure = secure
+        identity = choose(ANY_USER) if secure is None else secure.identity
+        self._protocol = DatanodeProtocol(at, identity)
         self._datanodes: dict[str, Datanode] = {}
 
     def cluster_id(self) -> str:
@@ -64,6 +68,8 @@ class OzoneScmLink:
             address=self.address,
             name="heartbeat" if self._is_alone else f"heartbeat-{self.address}",
             interval_s=led.config.ozone.heartbeat_interval_s,
+            before=_nothing if self._secure is None else self._secure.renew_if_due,
+            uses_host_names=self._secure is not None and self._secure.uses_host_names,
         )
 
     def dial(self, datanode: NodeAddress, index: int) -> OzonePeer:
@@ -73,7 +79,10 @@ class OzoneScmLink:
         key = f"{datanode.datanode_id}/{index}/{datanode.address}"
         dialled = self._datanodes.get(key)
         if dialled is None:
-            fresh = Datanode(datanode.address, datanode.datanode_id, replica_index=index)
+            access = NO_SECURITY if self._secure is None else self._secure.access()
+            fresh = Datanode(
+                datanode.address, datanode.datanode_id, replica_index=index, access=access
+            )
             dialled = self._datanodes.setdefault(key, fresh)
             if dialled is not fresh:
                 fresh.close()
@@ -111,12 +120,17 @@ def self_of(led: AgentServices) -> DatanodeInfo:
         datanode_id=datanode_id,
         host=_host(led.config, host),
         port=int(port),
+        replication_port=int(led.door_addresses[-1].rpartition(":")[2]),
         rack=led.config.node.rack,
         version=led.who.version,
         started_at_ms=led.clock.now_ms(),
         layout_version=led.config.ozone.layout_version,
         reserve_bytes=led.config.storage.reserve_bytes,
     )
+
+
+def _nothing() -> None:
+    """Renew no certificate, because the cluster is not secure."""
 
 
 def _host(config: AgentConfig, listens: str) -> str:

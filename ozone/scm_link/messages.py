@@ -85,4 +85,5 @@ HEARTBEAT: Final[Any] = led_datanode_pb2.Heartbeat
 REQUEST: Final[Any] = led_datanode_pb2.Request
 
 COMMAND: Final[Any] = led_scm_pb2.Command
+PEER: Final[Any] = led_scm_pb2.Peer
 RESPONSE: Final[Any] = led_scm_pb2.Response

@@ -40,7 +40,6 @@ MESSAGE_CHARS_MAX: Final = 500
 IN_SERVICE: Final = frozenset({"", "IN_SERVICE"})
 CONVERGED: Final = frozenset({"converged", "nothing_to_do"})
 PARTIAL: Final = "partial"
-PORTS: Final = ("STANDALONE", "REPLICATION")  # one server here is both
 NAMES: Final[Mapping[str, ScmCommandType]] = {
     "close": ScmCommandType.CLOSE,
     "delete": ScmCommandType.DELETE,
@@ -65,6 +64,7 @@ class DatanodeInfo:
     datanode_id: str
     host: str
     port: int
+    replication_port: int
     rack: str
     version: str
     started_at_ms: int
@@ -80,7 +80,10 @@ def details(me: DatanodeInfo, ip_address: str, state: NodeState) -> Any:
         uuid=me.datanode_id,
         ip_address=ip_address,
         host_name=me.host,
-        ports=[{"name": name, "value": me.port} for name in PORTS],
+        ports=[
+            {"name": "STANDALONE", "value": me.port},
+            {"name": "REPLICATION", "value": me.replication_port},
+        ],
         network_location=me.rack,
         current_version=CURRENT_VERSION,
         uuid128=uuid,

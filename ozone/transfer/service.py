@@ -37,6 +37,7 @@ from suture.wire.mapping import codec
 from suture.wire.server.authorization import DONE, PLAINTEXT, Audit
 
 ACTION: Final = "ImportContainer"
+COMMON_NAME: Final = "x509_common_name"
 REFUSALS_KEPT_MAX: Final = 10_000  # containers whose refusal is not logged again
 
 log = structlog.get_logger()
@@ -111,7 +112,7 @@ class ReplicationService(grpc.GenericRpcHandler):
                 self._audit.record(
                     ACTION,
                     result,
-                    who=PLAINTEXT,
+                    who=_caller_of(context),
                     place=str(context.peer()),
                     container_id=parts.container_id,
                     protocol="ozone",
@@ -126,6 +127,12 @@ class ReplicationService(grpc.GenericRpcHandler):
             self._refused.clear()
         self._refused[container_id] = error.code
         log.warning("ozone_import_refused", container_id=container_id, error=str(error))
+
+
+def _caller_of(context: grpc.ServicerContext) -> str:
+    """Return the name in the caller's certificate."""
+    names: Any = context.auth_context().get(COMMON_NAME, ())
+    return names[0].decode("utf-8", "replace") if names else PLAINTEXT
 
 
 def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:

@@ -98,6 +98,13 @@ AGENT: Final[Mapping[str, EventSpec]] = {
     "ozone_container_unreadable": EventSpec(
         "An Ozone container cannot be read; gives the reason.", (CONTAINER, VOLUME)
     ),
+    "ozone_certificate_renewal_failed": EventSpec(
+        "The SCM's CA did not renew the certificate of this datanode; gives the reason. The agent "
+        "tries again every ten minutes."
+    ),
+    "ozone_certificate_renewed": EventSpec(
+        "The SCM's CA signed a certificate for this datanode; gives its lifetime."
+    ),
     "ozone_import_refused": EventSpec(
         "A container that a datanode of Ozone pushed is not taken; gives the reason, once per "
         "container and code.",

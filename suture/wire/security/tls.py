@@ -195,10 +195,12 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Credentials of a process, and whether it may use plaintext."""
+    """Credentials of a process, and whether it may use plaintext. A server of it accepts callers
+    without a certificate if not `asks_certificate`."""
 
     certificates: Certificates | None = None
     allow_plaintext: bool = False
+    asks_certificate: bool = True
 
     def server_credentials(self, address: str) -> grpc.ServerCredentials | None:
         """Return the TLS credentials of a server on `address`; None for plaintext.
@@ -212,7 +214,7 @@ class Security:
         return grpc.dynamic_ssl_server_credentials(
             source.first(),
             source.changed,  # type: ignore[arg-type]  # None: no change, as grpc documents it
-            require_client_authentication=True,
+            require_client_authentication=self.asks_certificate,
         )
 
     def reload(self) -> None:

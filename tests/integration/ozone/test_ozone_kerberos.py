@@ -29,6 +29,7 @@ ME = DatanodeInfo(
     datanode_id="f1111111-2222-3333-8444-555555555555",
     host="host7",
     port=9859,
+    replication_port=9886,
     rack="/rack",
     version="1",
     started_at_ms=5,

@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from agent.config.loading import load
 from agent.host.host import AgentProcess
-from agent.main import check_leaders, leaders_of, who_am_i
+from agent.main import check_leaders, ozone_of, who_am_i
 from merkle.replica import BlockData, ContainerId, ReplicaState
 from suture.errors import Code, RefusedError
 from suture.runtime.stop_request import StopRequest
@@ -207,7 +207,7 @@ def test_a_manager_that_restarts_hears_all_again(scm: StandInScm, agent: AgentPr
 def test_a_first_start_takes_the_cluster_from_the_manager(scm: StandInScm, tmp_path: Path) -> None:
     """A first start takes the cluster id from the manager and creates an id of its own."""
     config = load(written(tmp_path, scm.address))
-    found = leaders_of(config)
+    _, found = ozone_of(config)
 
     who = who_am_i(config, found, StopRequest())
 
@@ -221,7 +221,7 @@ def test_the_manager_of_another_cluster_is_refused_at_start(
     scm: StandInScm, tmp_path: Path
 ) -> None:
     """The error names both clusters, and nothing is reported to the manager."""
-    found = leaders_of(load(written(tmp_path, scm.address)))
+    _, found = ozone_of(load(written(tmp_path, scm.address)))
 
     with pytest.raises(
         RefusedError, match=r"cannot join cluster CID-1.* the volumes belong to cluster CID-other"
@@ -251,14 +251,14 @@ def test_a_secure_cluster_is_refused_with_a_sentence(tmp_path: Path) -> None:
     """Its manager rejects callers without a Kerberos identity."""
     with standin_scm(lets_in=False) as scm:
         config = load(written(tmp_path, scm.address))
-        found = leaders_of(config)
+        _, found = ozone_of(config)
 
         with pytest.raises(RefusedError, match="SIMPLE authentication is not enabled") as caught:
             who_am_i(config, found, StopRequest())
         found[0].close()
 
     assert Code.UNAUTHENTICATED is caught.value.code
-    assert "Kerberos is not supported" in caught.value.hint
+    assert "an agent: ozone.conf" in caught.value.hint
 
 
 def test_another_layout_is_refused_with_the_option(scm: StandInScm, tmp_path: Path) -> None:

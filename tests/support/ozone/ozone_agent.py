@@ -16,10 +16,12 @@ from agent.host.recovering_replicas import RecoveringReplicas
 from agent.services.limits import DatanodeServerLimits
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
-from ozone.datanode_server.grpc_server import OzoneGrpcServer
+from ozone.datanode_server.grpc_server import OzoneGrpcServer, built_service
+from ozone.datanode_server.xceiver_service import VerifyToken, accept_any
 from ozone.wiring import archives
 from suture.runtime.clock import SystemClock
 from suture.runtime.memory import UNLIMITED, MemoryBudget
+from suture.wire.security.tls import LOOPBACK_ONLY
 from suture.wire.server.blocked_calls import BlockedCalls, UnlimitedSlots
 from suture.wire.server.connections import Connections
 from tests.support.ozone.ozone_wire import COMMANDS, RESULTS, WIRE
@@ -52,6 +54,7 @@ class OzoneAgent:
         algorithm: Algorithm = Algorithm.XXH3_64,
         reserve_bytes: int = 0,
         memory: MemoryBudget = UNLIMITED,
+        verify: VerifyToken = accept_any,
         **limits: Any,
     ) -> None:
         self.replica = StoredReplica(path, algorithm=algorithm, reserve_bytes=reserve_bytes)
@@ -68,7 +71,8 @@ class OzoneAgent:
             scan=self.scans.append,
         )
         inside = self.inside(algorithm)
-        self.door = OzoneGrpcServer(inside, "127.0.0.1:0", [archives(inside)])
+        services = [built_service(inside, verify), archives(inside)]
+        self.door = OzoneGrpcServer(inside, "127.0.0.1:0", services, LOOPBACK_ONLY)
         self.address = self.door.address
         self.door.start()
 
@@ -112,6 +116,7 @@ class OzoneClient:
             ],
         )
         self._datanode_id = datanode_id
+        self.address = address
 
     def __enter__(self) -> Self:
         return self

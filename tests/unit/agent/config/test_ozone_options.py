@@ -70,7 +70,7 @@ def test_layout_version_may_be_named_by_the_version_of_ozone(
         (
             {"tls": 'certificate = "/c.pem"\nkey = "/k.pem"\nca = "/a.pem"'},
             "tls.certificate",
-            "a secure cluster of Ozone cannot lead it yet",
+            "without ozone.conf it calls Ozone's SCM in plaintext",
         ),
         (
             {"tls": ""},
@@ -103,3 +103,33 @@ def test_ozone_config_without_tls_gets_no_hint_about_suture_tls(tmp_path: Path) 
         load(written(tmp_path, tls=""))
 
     assert "suture tls init" not in str(caught.value)
+
+
+SECURE = '''10
+conf = "/etc/ozone"
+replication_listen = "0.0.0.0:9886"
+certificate_dir = "/var/lib/suture/ozone"'''
+
+
+def test_secure_cluster_needs_no_plaintext(tmp_path: Path) -> None:
+    """Neither the SCM nor the addresses for Ozone are called in plaintext; Suture's own
+    certificates may exist, too."""
+    tls = 'certificate = "/c.pem"\nkey = "/k.pem"\nca = "/a.pem"'
+    for said in ("", tls):
+        config = load(written(tmp_path, listen='"0.0.0.0:9859"', layout=SECURE, tls=said))
+        assert "/etc/ozone" == config.ozone.conf
+
+
+@pytest.mark.parametrize("missing", ["replication_listen", "certificate_dir"])
+def test_secure_cluster_needs_all_its_options(tmp_path: Path, missing: str) -> None:
+    """The error names the missing option."""
+    layout = "\n".join(line for line in SECURE.splitlines() if not line.startswith(missing))
+
+    with pytest.raises(RefusedError, match=f"a secure cluster needs ozone.{missing}"):
+        load(written(tmp_path, layout=layout, tls=""))
+
+
+def test_secure_cluster_is_led_by_ozone(tmp_path: Path) -> None:
+    """Certificates are renewed by the loop that reports to its SCM."""
+    with pytest.raises(RefusedError, match="led by Ozone's SCM: name it with ozone://"):
+        load(written(tmp_path, scm='"127.0.0.1:9860"', layout=SECURE, tls=""))

@@ -1,0 +1,193 @@
+"""The certificate of a datanode from the SCM's CA: requested, stored, and renewed.
+
+    key.pem           the private key, mode 600
+    certificate.pem   the certificate, and its issuers
+    ca.pem            the certificates of the root CA and of each SCM, which are trusted
+
+Servers and clients read the files again when they change (suture.wire.security.tls). A certificate
+is renewed when a third of its lifetime is left, at most 28 days (`hdds.x509.renew.grace.duration`).
+The CA is asked for its certificates at each check, so a new root CA is trusted without a restart.
+"""
+
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from ozone.messages import security_pb2
+from ozone.security.scm_security import ScmSecurity
+from ozone.security.tokens import uuid_message
+from suture.errors import RefusedError, SutureError
+from suture.runtime.durable import replace_file, stage
+from suture.wire.security.tls import TlsFiles, read_files
+
+KEY_BITS: Final = 2048  # hdds.key.len
+KEY_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+RENEWAL_MAX: Final = timedelta(days=28)
+RENEWAL_SHARE: Final = 3  # of the lifetime, at least
+CHECK_S: Final = 600.0
+PLACEHOLDER: Final = "null"  # the CA replaces it by the ids of SCM and cluster
+
+log = structlog.get_logger()
+
+
+class DatanodeCertificate:
+    """The files of one datanode's certificate. Thread-safe."""
+
+    def __init__(
+        self,
+        service: ScmSecurity,
+        directory: Path,
+        datanode_id: UUID,
+        *,
+        host: str,
+        ip_addresses: Sequence[str],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`host` and `ip_addresses` are what other datanodes dial."""
+        self.files = TlsFiles(
+            directory / "certificate.pem", directory / "key.pem", directory / "ca.pem"
+        )
+        self._service = service
+        self._directory = directory
+        self._datanode_id = datanode_id
+        self._host = host
+        self._ip_addresses = ip_addresses
+        self._monotonic_s = monotonic_s
+        self._check_at_s = 0.0
+        self._lock = threading.Lock()
+
+    def obtain(self) -> None:
+        """Load valid files, or request a certificate. Raise SutureError if there are no valid files
+        and the CA does not sign."""
+        with self._lock:
+            self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            if self._is_usable():
+                with suppress(SutureError):  # the present files are good until the next check
+                    self._refresh()
+            else:
+                self._request()
+            self._check_at_s = self._monotonic_s() + CHECK_S
+
+    def renew_if_due(self) -> None:
+        """Every ten minutes, follow the CA, and renew the certificate near its end. A failure is
+        logged and tried again at the next check."""
+        with self._lock:
+            if self._monotonic_s() < self._check_at_s:
+                return
+            self._check_at_s = self._monotonic_s() + CHECK_S
+            try:
+                self._refresh()
+            except SutureError as error:
+                log.warning("ozone_certificate_renewal_failed", error=str(error))
+
+    def _refresh(self) -> None:
+        """Store changed certificates of the CA, and renew the certificate if it is due."""
+        ca = self._ca()
+        if ca != self.files.ca.read_bytes():
+            replace_file(self.files.ca, ca)
+        if self._is_due(ca):
+            self._request()
+
+    def _is_usable(self) -> bool:
+        """Return True if the files fit together and the certificate has not expired."""
+        try:
+            read_files(self.files)
+            return self._left() > timedelta(0)
+        except (RefusedError, ValueError):
+            return False
+
+    def _own(self) -> x509.Certificate:
+        return x509.load_pem_x509_certificates(self.files.certificate.read_bytes())[0]
+
+    def _left(self) -> timedelta:
+        """Return the remaining lifetime of the certificate."""
+        end = self._own().not_valid_after_utc
+        return timedelta(seconds=end.timestamp() - time.time())
+
+    def _is_due(self, ca: bytes) -> bool:
+        """Return True if the certificate is near its end, or if its issuer is no longer trusted."""
+        own = self._own()
+        lifetime = own.not_valid_after_utc - own.not_valid_before_utc
+        issuers = {one.subject for one in x509.load_pem_x509_certificates(ca)}
+        is_late = self._left() < min(RENEWAL_MAX, lifetime / RENEWAL_SHARE)
+        return is_late or own.issuer not in issuers
+
+    def _ca(self) -> bytes:
+        return "\n".join(self._service.ca_certificates()).encode()
+
+    def _request(self) -> None:
+        """Make a new key, let the CA sign its certificate, and store both."""
+        key = rsa.generate_private_key(public_exponent=65_537, key_size=KEY_BITS)
+        datanode = security_pb2.Datanode(
+            uuid=str(self._datanode_id),
+            ip_address=self._ip_addresses[0] if self._ip_addresses else "",
+            host_name=self._host,
+            uuid128=uuid_message(self._datanode_id),
+            id={"uuid": uuid_message(self._datanode_id)},
+        )
+        chain = self._service.certify(datanode, self._signing_request(key))
+        ca = self._ca()
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        replace_file(self.files.ca, ca)
+        staged = stage(self.files.key, private)
+        staged.temporary.chmod(KEY_MODE)
+        staged.publish()
+        replace_file(self.files.certificate, chain.encode())
+        log.info("ozone_certificate_renewed", expires_in_s=int(self._left().total_seconds()))
+
+    def _signing_request(self, key: rsa.RSAPrivateKey) -> str:
+        """Return the request (PEM) with the extensions that Ozone's CA demands and permits."""
+        names = [
+            x509.NameAttribute(NameOID.COMMON_NAME, f"suture@{self._host}"),
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, PLACEHOLDER),
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, PLACEHOLDER),
+        ]
+        alternatives: list[x509.GeneralName] = [
+            x509.IPAddress(ipaddress.ip_address(one)) for one in self._ip_addresses
+        ]
+        if not _is_ip(self._host):
+            alternatives.append(x509.DNSName(self._host))
+        usage = x509.KeyUsage(
+            digital_signature=True,
+            content_commitment=False,
+            key_encipherment=True,
+            data_encipherment=True,
+            key_agreement=True,
+            key_cert_sign=False,
+            crl_sign=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        request = (
+            x509.CertificateSigningRequestBuilder()
+            .subject_name(x509.Name(names))
+            .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+            .add_extension(usage, critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        return request.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,133 @@
+"""The secret keys of a cluster, which sign and verify tokens, and the tokens of a caller.
+
+The SCM makes a new key each day (`hdds.secret.key.rotate.duration`), and datanodes keep each key
+until it expires. The signer asks for the current key every ten minutes, as Ozone does. A token is
+signed for each request, so that it never expires before it is used.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from merkle.replica import BlockId, ContainerId
+from ozone.clients.datanode_messages import DatanodeCommand
+from ozone.disk.messages import BLOCK_DATA, parse
+from ozone.security.tokens import AccessMode, SecretKey, block_token, container_token
+from suture.errors import UnavailableError
+
+CURRENT_MS: Final = 600_000  # age of the current key, before the SCM is asked again
+RETRY_MS: Final = 10_000  # after the SCM did not answer
+UNKNOWN_MS: Final = 100  # between two questions for keys that do not exist: anyone can name one
+KEYS_MAX: Final = 1_000  # a key a day, each valid for nine days, by Ozone's defaults
+LIFETIME_MS: Final = 3_600_000  # of a token
+BLOCK_COMMANDS: Final = {
+    DatanodeCommand.GET_BLOCK: "get_block",
+    DatanodeCommand.READ_CHUNK: "read_chunk",
+    DatanodeCommand.WRITE_CHUNK: "write_chunk",
+    DatanodeCommand.PUT_BLOCK: "put_block",
+}
+"""Commands that are sent to other datanodes and need the token of a block, and their fields."""
+WRITES: Final = frozenset({DatanodeCommand.WRITE_CHUNK, DatanodeCommand.PUT_BLOCK})
+
+
+class KeySource(Protocol):
+    """The SCM as the source of keys (ozone.security.scm_security)."""
+
+    def current_key(self) -> SecretKey:
+        """Return the key that signs tokens now. Raise RefusedError or UnavailableError."""
+        ...
+
+    def key(self, key_id: UUID) -> SecretKey | None:
+        """Return a key; None if there is none with this id. Raise RefusedError or
+        UnavailableError."""
+        ...
+
+
+class SecretKeys:
+    """The keys that were asked for. Thread-safe."""
+
+    def __init__(self, source: KeySource, now_ms: Callable[[], int]) -> None:
+        self._source = source
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._known: dict[UUID, SecretKey] = {}
+        self._current: SecretKey | None = None
+        self._ask_at_ms = 0
+        self._unknown_until_ms = 0
+
+    def current(self) -> SecretKey:
+        """Return the key that signs tokens now. Raise RefusedError or UnavailableError.
+
+        If the SCM does not answer, the former key remains in use until it expires.
+        """
+        with self._lock:
+            now_ms = self._now_ms()
+            if self._current is None or now_ms >= min(self._ask_at_ms, self._current.expires_ms):
+                try:
+                    self._current = self._kept(self._source.current_key())
+                    self._ask_at_ms = now_ms + CURRENT_MS
+                except UnavailableError:
+                    if self._current is None or now_ms >= self._current.expires_ms:
+                        raise
+                    self._ask_at_ms = now_ms + RETRY_MS
+            return self._current
+
+    def find(self, key_id: UUID) -> SecretKey | None:
+        """Return a key; None if the SCM has none with this id. Raise RefusedError or
+        UnavailableError."""
+        known = self._known.get(key_id)
+        if known is not None:
+            return known
+        with self._lock:
+            if self._now_ms() < self._unknown_until_ms:
+                return None
+            found = self._source.key(key_id)
+            if found is None:
+                self._unknown_until_ms = self._now_ms() + UNKNOWN_MS
+                return None
+            return self._kept(found)
+
+    def _kept(self, key: SecretKey) -> SecretKey:
+        if len(self._known) >= KEYS_MAX:
+            self._known = {}
+        self._known[key.key_id] = key
+        return key
+
+
+class TokenSigner:
+    """Signs the requests of a caller to datanodes. Thread-safe."""
+
+    def __init__(self, keys: SecretKeys, owner: str, now_ms: Callable[[], int]) -> None:
+        """`owner` is the name in the tokens, which Ozone writes into its logs."""
+        self._keys = keys
+        self._owner = owner
+        self._now_ms = now_ms
+
+    def sign(self, request: Any) -> None:
+        """Add a token that permits the request, and nothing else. Raise RefusedError or
+        UnavailableError."""
+        key = self._keys.current()
+        expires_ms = min(self._now_ms() + LIFETIME_MS, key.expires_ms)
+        container_id = ContainerId(request.container_id)
+        field = BLOCK_COMMANDS.get(request.command)
+        if field is None:
+            token = container_token(key, container_id, owner=self._owner, expires_ms=expires_ms)
+        else:
+            is_write = request.command in WRITES
+            token = block_token(
+                key,
+                container_id,
+                _block_of(request, field),
+                owner=self._owner,
+                expires_ms=expires_ms,
+                modes=[AccessMode.WRITE if is_write else AccessMode.READ],
+            )
+        request.encoded_token = token.text()
+
+
+def _block_of(request: Any, field: str) -> BlockId:
+    body = getattr(request, field)
+    if request.command == DatanodeCommand.PUT_BLOCK:
+        body = parse(BLOCK_DATA, body.block)
+    return BlockId(body.block_id.local_id)
