@@ -160,8 +160,8 @@ def choose_credentials(
 
 
 def program(arguments: Sequence[str] | None) -> typer.Typer:
-    """Return the command line interface. Only the command in `arguments` is imported; the others
-    have only a name and help. If `arguments` is None, all commands are imported."""
+    """Return the command line interface. If `arguments` name a command, it is the only one.
+    Otherwise, all commands have a name and help. If `arguments` is None, all are imported."""
     app = typer.Typer(
         name="suture",
         help=HELP,
@@ -173,30 +173,38 @@ def program(arguments: Sequence[str] | None) -> typer.Typer:
     )
     app.callback()(choose_credentials)
     known = {*chain.from_iterable(COMMANDS.values()), *GROUPS}
-    wanted = known if arguments is None else known.intersection(_commands_named(arguments))
+    words = () if arguments is None else _commands_named(arguments)
+    wanted = known if arguments is None else known.intersection(words[:1])
     for module, commands in COMMANDS.items():
         for name, text in commands.items():
             if name in wanted:
                 run = getattr(import_module(module), name.replace("-", "_"))
                 app.command(name, cls=SectionedCommand)(run)
-            else:
+            elif not wanted:
                 app.command(name, help=text)(_not_imported)
     for name, (modules, text) in GROUPS.items():
         if name in wanted:
-            app.add_typer(_group(modules), name=name, help=text, cls=TaskGroup)
-        else:
+            app.add_typer(_group(modules, words[1:]), name=name, help=text, cls=TaskGroup)
+        elif not wanted:
             app.command(name, help=text)(_not_imported)
     return app
 
 
-def _group(modules: Sequence[str]) -> typer.Typer:
-    """Return the commands in the modules of a group."""
+def _group(modules: Sequence[str], words: Sequence[str]) -> typer.Typer:
+    """Return the commands in the modules of a group: the one in `words`, or all."""
     apps = [import_module(module).app for module in modules]
     group: typer.Typer = copy(apps[0])
-    group.registered_commands = [command for app in apps for command in app.registered_commands]
+    commands = [command for app in apps for command in app.registered_commands]
+    named = [command for command in commands if _name_of(command) in words]
+    group.registered_commands = named or commands
     for command in group.registered_commands:
         command.cls = SectionedCommand
     return group
+
+
+def _name_of(command: typer.models.CommandInfo) -> str:
+    assert command.callback is not None
+    return command.name or command.callback.__name__.replace("_", "-")
 
 
 def _not_imported() -> None:
@@ -204,12 +212,12 @@ def _not_imported() -> None:
 
 
 def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the command name: the first argument after the global options, which all take a
-    value."""
+    """Return the name of the command and, in a group, of its command: the first two arguments after
+    the global options, which all take a value."""
     at = 0
     while at < len(arguments) and arguments[at].startswith(("--tls-", "--client-config")):
         at += 1 if "=" in arguments[at] else 2
-    return arguments[at : at + 1]
+    return arguments[at : at + 2]
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[], int]:
