@@ -1,6 +1,5 @@
 """The agent as a process: who may run it, what it says, how it stops."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from agent.store.recovery.fsck import fsck
 from suture.client.cluster_client import ClusterClient
 from suture.wire.clients.block_peer import Endpoint
 from suture.wire.v1 import datanode_pb2, scm_pb2
+from tests.support.nursery import Child, forked
 from tests.support.printed_json import document_in
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
@@ -24,18 +24,11 @@ pytestmark = pytest.mark.slow
 WAIT_S = 60.0
 
 
-def agent(
-    *arguments: str, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run an agent that is expected to end by itself."""
-    return subprocess.run(
-        [sys.executable, "-m", "agent.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        env={**os.environ, **(environment or {})},
-        check=False,
-    )
+def agent(*arguments: str) -> tuple[int | None, str, str]:
+    """Run an agent that is expected to end by itself; return its exit code, stdout and stderr."""
+    process = Child("agent.main", *arguments)
+    written, said = process.communicate(WAIT_S)
+    return process.returncode, written, said
 
 
 def test_a_second_agent_on_the_same_volumes_is_refused(cluster: Cluster) -> None:
@@ -45,11 +38,11 @@ def test_a_second_agent_on_the_same_volumes_is_refused(cluster: Cluster) -> None
     first = cluster.nodes[0].popen
     assert first is not None
 
-    second = agent("--config", str(cluster.root / "datanode1.toml"))
+    code, _, said = agent("--config", str(cluster.root / "datanode1.toml"))
 
-    assert 1 == second.returncode
-    assert str(first.pid) in second.stderr
-    assert str(cluster.volume_paths(0)[0]) in second.stderr
+    assert 1 == code
+    assert str(first.pid) in said
+    assert str(cluster.volume_paths(0)[0]) in said
 
 
 def test_fsck_refuses_a_volume_in_use(cluster: Cluster) -> None:
@@ -102,7 +95,7 @@ def test_a_host_whose_only_volume_fails_stays_and_reports_it(tmp_path: Path, pla
     The agent serves its calls and its pages without a volume; the control plane lists the failed
     one with what is wrong with it, and a restart after the repair serves it again.
     """
-    with Cluster(tmp_path, agents=1, volumes=1) as cluster:
+    with Cluster(tmp_path, agents=1, volumes=1, launch=forked) as cluster:
         [process] = cluster.nodes
         process.stop()
         [known] = (cluster.volume_paths(0)[0] / "hdds").glob("*/VOLUMES")
@@ -139,10 +132,10 @@ def test_a_bad_config_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "bad.toml"
     config.write_text('[storage]\nvolumes = ["/nowhere"]\nspeed = 1\n')
 
-    refused = agent("--config", str(config))
+    code, _, said = agent("--config", str(config))
 
-    assert 1 == refused.returncode
-    assert "storage.speed" in refused.stderr
+    assert 1 == code
+    assert "storage.speed" in said
 
 
 def test_check_prints_the_whole_config(tmp_path: Path) -> None:
@@ -152,10 +145,10 @@ def test_check_prints_the_whole_config(tmp_path: Path) -> None:
     config = tmp_path / "good.toml"
     config.write_text('[storage]\nvolumes = ["/nowhere"]\n')
 
-    shown = agent("--config", str(config), "--check")
+    code, shown, _ = agent("--config", str(config), "--check")
 
-    assert 0 == shown.returncode
-    assert 7 * 24 * 3600 == document_in(shown.stdout)["scan"]["data_interval_s"]
+    assert 0 == code
+    assert 7 * 24 * 3600 == document_in(shown)["scan"]["data_interval_s"]
 
 
 def test_optimised_python_is_refused(tmp_path: Path) -> None:
@@ -165,7 +158,13 @@ def test_optimised_python_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "good.toml"
     config.write_text(f'[storage]\nvolumes = ["{tmp_path}/vol"]\n')
 
-    refused = agent("--config", str(config), environment={"PYTHONOPTIMIZE": "1"})
+    refused = subprocess.run(
+        [sys.executable, "-O", "-m", "agent.main", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
 
     assert 0 != refused.returncode
     assert "python -O" in refused.stderr
@@ -179,13 +178,7 @@ def test_the_first_start_waits_for_the_scm(tmp_path: Path) -> None:
     volume = tmp_path / "vol"
     volume.mkdir()
     config.write_text(f'[node]\nscm = "127.0.0.1:1"\n[storage]\nvolumes = ["{volume}"]\n')
-    with subprocess.Popen(
-        [sys.executable, "-m", "agent.main", "--config", str(config)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as waiting:
-        assert waiting.stderr is not None
+    with Child("agent.main", "--config", str(config)) as waiting:
         line = waiting.stderr.readline()
 
         waiting.send_signal(signal.SIGTERM)
