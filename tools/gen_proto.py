@@ -4,15 +4,15 @@
     python tools/gen_proto.py --check    exit 1 if what is committed is not what proto/ says
 
 The newest protoc would emit code that rejects older protobuf runtimes. So the oldest supported one
-is used in a temporary environment, because it pins protobuf below the project's own.
+is used from a temporary directory, because it pins protobuf below the project's own.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import tomllib
-import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +38,7 @@ def main() -> int:
 
 def generate(scratch: Path) -> dict[str, bytes]:
     """Run the pinned protoc into `scratch`; return the generated modules by path."""
-    python = protoc_python(scratch)
+    found = with_protoc(scratch / "packages")
     out = scratch / "out"
     out.mkdir()
     for package in PACKAGES:
@@ -46,19 +46,17 @@ def generate(scratch: Path) -> dict[str, bytes]:
         flags = [f"--python_out={out}", f"--pyi_out={out}"]
         if any("\nservice " in path.read_text() for path in paths):
             flags.append(f"--grpc_python_out={out}")
-        command = [python, "-m", "grpc_tools.protoc", "-I", str(ROOT / "proto"), *flags]
-        subprocess.run([*command, *map(str, paths)], check=True)
+        command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(ROOT / "proto"), *flags]
+        subprocess.run([*command, *map(str, paths)], env=found, check=True)
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*_pb2*")}
 
 
-def protoc_python(scratch: Path) -> str:
-    """Return an interpreter with the pinned grpcio-tools."""
+def with_protoc(packages: Path) -> dict[str, str]:
+    """Install the pinned grpcio-tools into `packages`; return the environment that finds it."""
     pins = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["codegen"]
-    environment = scratch / "venv"
-    venv.create(environment, with_pip=True)
-    python = str(environment / "bin" / "python")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *pins], check=True)
-    return python
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target"]
+    subprocess.run([*pip, str(packages), *pins], check=True)
+    return os.environ | {"PYTHONPATH": str(packages)}
 
 
 def compare(generated: dict[str, bytes]) -> int:
