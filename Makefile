@@ -12,7 +12,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench mutants simulate replay shrink soak nightly interop format deb rpm site clean python
+.PHONY: help demo test check lint bench mutants simulate replay shrink soak nightly interop spark-versions format deb rpm site clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -72,6 +72,9 @@ nightly: python ## What takes hours: every test at its full size, 10,000 schedul
 
 interop: python ## Move, damage and heal containers in a real Ozone cluster, from Maven (NAME=damages, hour, dead, scrub, led or serving; MINUTES=60 of the hour; INTEROP_ARGS=--json).
 	@$(BIN)/python -m tools.interop$(if $(NAME),.$(NAME)) $(if $(MINUTES),--minutes $(MINUTES)) $(INTEROP_ARGS)
+
+spark-versions: python ## Run the health vectors on the lowest and the highest Spark, installed from PyPI (SPARK=lowest or highest).
+	@$(WITH_JAVA) $(BIN)/python tools/spark_versions.py $(SPARK)
 
 format: python ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .
