@@ -1,7 +1,4 @@
-"""Errors of the Spark job, each with a stable code and a hint, and their text for the user.
-
-They are not part of `suture.errors` because the job runs where no agent is installed.
-"""
+"""Errors of the Spark job, each with a stable code and a hint, and their text for the user."""
 
 import re
 import sys

@@ -9,7 +9,7 @@ Until the last file is written, readers ignore the rows (see `spark_verify.runs`
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,20 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from health.blame import suspects
 from health.rules import Rules
 from spark_verify.errors import WorkersApart
-from spark_verify.exits import exit_code
-from spark_verify.frames import result_frames
-from spark_verify.frames.counting import (
-    BACKED_OFF,
-    DISAGREEMENTS,
-    LATER,
-    RECONCILE,
-    REPLICA_CLASS,
-    count_actions,
-    count_departures,
-    count_kinds,
-    rows_of,
-    sample_ids,
-)
+from spark_verify.frames import counting, result_frames
 from spark_verify.frames.disagreement import compared, disagreement, reported
 from spark_verify.frames.facts import Inputs
 from spark_verify.frames.previous_run import Summary, divergent_before, previous_run, trend_facts
@@ -41,17 +28,8 @@ from spark_verify.frames.result_frames import JudgedContainers, judge_containers
 from spark_verify.frames.volumes import count_votes
 from spark_verify.input_columns import RESULT_VERSION
 from spark_verify.options import DEFAULTS
+from spark_verify.report import summary as summaries
 from spark_verify.report.pages import html_report, text_report
-from spark_verify.report.summary import (
-    agreement,
-    count_health,
-    count_lost,
-    count_plan,
-    incomparable,
-    leaving_nodes,
-    samples,
-    verification_ages,
-)
 from spark_verify.result_tables import PLAN_LIFE_MS, RESULTS, RUNS, describe_tables
 from spark_verify.runs import (
     RUN,
@@ -65,19 +43,13 @@ from spark_verify.runs import (
     run_id_of,
     table_of,
 )
-from spark_verify.session import described, open_session
-from spark_verify.snapshot.checks import (
-    check_age,
-    check_changed,
-    check_counts,
-    check_reporting,
-    check_there,
-    checked_nodes,
-)
+from spark_verify.session import open_session
+from spark_verify.snapshot import checks
 from spark_verify.snapshot.manifest import SnapshotManifest, read_manifest
 from spark_verify.snapshot.reports import Reports, open_reports
 from spark_verify.snapshot.tables import open_snapshot, parquet_reader, read_rows
 from spark_verify.sql_text import casts, local_rows
+from spark_verify.stage_progress import Progress, StageProgress
 from spark_verify.storage import address_of, is_local, spark_path, storage_of
 
 WRITE_OPTIONS: Final = {
@@ -85,8 +57,6 @@ WRITE_OPTIONS: Final = {
     "parquet.page.write-checksum.enabled": "true",
     "maxRecordsPerFile": "0",
 }
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +88,8 @@ class VerifyRequest:
     @property
     def assumed(self) -> dict[str, int]:
         """The replication of all containers, by names of options."""
-        return {
-            "replication_factor": self.replication_factor,
-            "ec_data": self.ec_data,
-            "ec_parity": self.ec_parity,
-        }
+        data, parity = self.ec_data, self.ec_parity
+        return {"replication_factor": self.replication_factor, "ec_data": data, "ec_parity": parity}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +136,7 @@ class VerificationRun:
     inputs: dict[str, Any]
     attempt: Attempt
     say: Progress
+    progress: StageProgress
     seconds: dict[str, float] = field(default_factory=dict)
 
     def keep(self, name: str, rows: DataFrame) -> DataFrame:
@@ -184,7 +152,7 @@ class VerificationRun:
     def phase(self, name: str, text: str) -> Iterator[None]:
         """Report a phase to the caller and to Spark, and record its duration."""
         self.say(text)
-        described(self.spark, text)
+        self.progress.begin(text)
         started_s = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - started_s, 3)
@@ -206,7 +174,7 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
         spark = open_session(row_count=0, master=request.master)
     recorded = read_manifest(storage_of(source, spark)) if source else None
     if recorded:
-        check_age(recorded, request.max_age_s, now_ms)
+        checks.check_age(recorded, request.max_age_s, now_ms)
     reports = None
     if spark and place:
         progress(f"reading reports in {place}")
@@ -239,9 +207,12 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
     if spark is None:
         progress("starting Spark")
     spark = open_session(row_count=sum(manifest.rows.values()), master=request.master)
-    return _done(
-        VerificationRun(spark, request, source, reports, manifest, inputs, attempt, progress)
+    stages = StageProgress(spark, progress)
+    run = VerificationRun(
+        spark, request, source, reports, manifest, inputs, attempt, progress, stages
     )
+    with stages.printed():
+        return _done(run)
 
 
 def _result(attempt: Attempt, inputs: Mapping[str, Any]) -> VerifyResult | None:
@@ -282,7 +253,7 @@ def _run(run: VerificationRun) -> dict[str, Any]:
         tables, volumes = _write_tables(run, judged, _before(run, previous), differing)
     with run.phase("conclude", "concluding"):
         summary = _conclude(run, judged, tables, volumes, previous)
-    summary["exit_code"] = int(exit_code(summary))
+    summary["exit_code"] = int(summaries.exit_code(summary))
     summary["text_report"] = text_report(summary)
     return summary
 
@@ -295,15 +266,17 @@ def _opened(run: VerificationRun) -> tuple[Inputs, DataFrame]:
     if reports and reports.recorded:
         known, known_manifest = reports.recorded
         both = run.keep("both", compared(known["replicas"], snapshot["replicas"]))
-        check_counts(known_manifest, {"replicas": both.filter("recorded IS NOT NULL").count()})
+        checks.check_counts(
+            known_manifest, {"replicas": both.filter("recorded IS NOT NULL").count()}
+        )
         snapshot = {**snapshot, "replicas": reported(both)}
         differing = disagreement(both, reports)
-    nodes = checked_nodes(snapshot["nodes"], manifest)
-    check_there(manifest, snapshot)
-    check_changed(nodes, request.changed_nodes)
+    nodes = checks.checked_nodes(snapshot["nodes"], manifest)
+    checks.check_there(manifest, snapshot)
+    checks.check_changed(nodes, request.changed_nodes)
     silent = reports.silent if reports else {}
     named = [n | {"datanode_id": silent.get(n["datanode_id"], n["datanode_id"])} for n in nodes]
-    check_reporting(named, request.reporting_min_percent)
+    checks.check_reporting(named, request.reporting_min_percent)
     racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
     rules = Rules(**manifest.rules | dict(request.own_rules) | {"rack_count": max(len(racks), 1)})
     return Inputs(snapshot, manifest, nodes, rules, request.changed_nodes), differing
@@ -331,13 +304,13 @@ def _write_tables(
     }
 
     def add(name: str, rows: DataFrame) -> None:
-        described(run.spark, f"writing {name}/")
+        run.progress.begin(f"writing {name}/")
         schema, address = RESULTS[name].schema, run.attempt.table(name)
         write(address, rows.selectExpr(*casts(schema, stamp)))
         tables[name] = read_rows(run.spark, schema, address)
 
     add("volumes", result_frames.volumes(judged))
-    volumes = rows_of(tables["volumes"])
+    volumes = counting.rows_of(tables["volumes"])
     add("votes", count_votes(judged.cases, tables["volumes"]))
     add("health", result_frames.health(judged))
     add("replica_class", judged.cases.selectExpr("container_id", "inline(replica_class)"))
@@ -363,19 +336,19 @@ def _conclude(
 ) -> dict[str, Any]:
     """Return the summary of the run, computed from its written tables."""
     manifest, inputs, sample_max = run.manifest, judged.inputs, run.request.sample_max
-    votes, kinds = rows_of(tables["votes"]), count_kinds(tables["health"])
-    actions = count_actions(tables)
+    votes, kinds = counting.rows_of(tables["votes"]), counting.count_kinds(tables["health"])
+    actions = counting.count_actions(tables)
     _check_written(run, judged, kinds, actions)
-    ids = sample_ids(tables["health"], tables["divergent"], sample_max)
+    ids = counting.sample_ids(tables["health"], tables["divergent"], sample_max)
     backed_off, to_reconcile, listed = (
-        actions.get(name, (0, 0))[0] for name in (BACKED_OFF, RECONCILE, "scan")
+        actions.get(name, (0, 0))[0] for name in (counting.BACKED_OFF, counting.RECONCILE, "scan")
     )
     is_partial = bool(inputs.changed_nodes)
     silent = set(inputs.silent)
     wanting = [v for v in volumes if v["datanode_id"] not in silent and not is_partial]
     scan = (sum(v["scans"] for v in wanting), sum(v["scan_bytes"] for v in wanting))
     is_leaving = any(node["op_state"] != "IN_SERVICE" for node in inputs.nodes)
-    departures = count_departures(judged.cases) if is_leaving else {}
+    departures = counting.count_departures(judged.cases) if is_leaving else {}
     return {
         "snapshot_id": manifest.snapshot_id,
         "run_id": run.attempt.run_id,
@@ -386,23 +359,23 @@ def _conclude(
         "inputs": run.inputs,
         "changed_nodes": run.inputs["changed_nodes"],
         "is_partial": is_partial,
-        **count_health(kinds),
-        "samples": samples(ids),
-        "incomparable": incomparable(kinds, ids),
+        **summaries.count_health(kinds),
+        "samples": summaries.samples(ids),
+        "incomparable": summaries.incomparable(kinds, ids),
         "divergent": backed_off + to_reconcile,
         "backed_off": backed_off,
-        "no_progress": ids.get((BACKED_OFF,), []),
-        "plan": count_plan(actions, scan),
+        "no_progress": ids.get((counting.BACKED_OFF,), []),
+        "plan": summaries.count_plan(actions, scan),
         "scans_listed": listed,
-        "verification_age": verification_ages(volumes),
-        "lost_by_volume": count_lost(votes),
+        "verification_age": summaries.verification_ages(volumes),
+        "lost_by_volume": summaries.count_lost(votes),
         "blame": [asdict(suspect) for suspect in suspects(votes, inputs.nodes)],
-        "leaving": leaving_nodes(departures, inputs.nodes, volumes),
-        "agreement": agreement(kinds, ids),
+        "leaving": summaries.leaving_nodes(departures, inputs.nodes, volumes),
+        "agreement": summaries.agreement(kinds, ids),
         "reports": run.inputs["reports"],
-        "disagreement": {kind: actions.get(kind, (0, 0))[0] for kind in DISAGREEMENTS},
-        "disagreement_later": actions.get(LATER, (0, 0))[0],
-        "keys_at_risk": manifest.keys_at_risk,
+        "disagreement": {kind: actions.get(kind, (0, 0))[0] for kind in counting.DISAGREEMENTS},
+        "disagreement_later": actions.get(counting.LATER, (0, 0))[0],
+        "keys_at_risk": manifest.keys_at_risk and asdict(manifest.keys_at_risk),
         "previous": trend_facts(previous),
         "rules": asdict(inputs.rules),
     }
@@ -419,8 +392,10 @@ def _check_written(
     """
     counted = {
         "health": sum(kind.containers for kind in kinds),
-        "replica_class": actions.get(REPLICA_CLASS, (0, 0))[0],
-        "divergent": sum(actions.get(name, (0, 0))[0] for name in (RECONCILE, BACKED_OFF)),
+        "replica_class": actions.get(counting.REPLICA_CLASS, (0, 0))[0],
+        "divergent": sum(
+            actions.get(name, (0, 0))[0] for name in (counting.RECONCILE, counting.BACKED_OFF)
+        ),
     }
     for name, count in counted.items():
         if count != judged.counts[name]:
@@ -438,7 +413,7 @@ def apart(run: VerificationRun, fact: str) -> WorkersApart:
 def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
     """Commit the attempt as the finished run."""
     attempt, storage = run.attempt, run.attempt.storage
-    described(run.spark, "writing runs/")
+    run.progress.begin("writing runs/")
     describe_tables(storage)
     told = _result_manifest(run, summary)
     page = html_report(summary, f"{address_of(storage.address)}/{RUN}{attempt.run_id}")
@@ -462,9 +437,11 @@ def _result_manifest(run: VerificationRun, summary: dict[str, Any]) -> dict[str,
         **{name: summary[name] for name in shared},
         "rows": {
             "health": summary["containers"] + summary["unknown_containers"],
-            "reconcile_plan": plan[RECONCILE],
+            "reconcile_plan": plan[counting.RECONCILE],
             "plan": summary["scans_listed"]
-            + sum(rows for action, rows in plan.items() if action not in (RECONCILE, "scan")),
+            + sum(
+                rows for action, rows in plan.items() if action not in (counting.RECONCILE, "scan")
+            ),
         },
         "seconds": run.seconds,
     }

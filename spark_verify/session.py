@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from spark_verify.errors import REASON_CHARACTERS_MAX, SparkRefused, failures
 from spark_verify.runs import code_checksum, sources
+from suture.runtime.memory import limit_bytes
 
 ERROR_LOGGED: Final = "spark: ERROR "  # the format in log4j2.properties
 SAID_AT_EACH_START: Final = ("WARNING", "Picked up", "Setting ", "To adjust ")
@@ -86,9 +87,6 @@ PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
 
-ROOT: Final = Path("/")
-"""Directory below which the kernel shows the memory limits of this process."""
-
 FIXED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
@@ -109,7 +107,19 @@ FIXED: Final = {
     "spark.sql.lightweightPlanChangeValidation": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
-"""Settings of every session."""
+"""Settings of every session, on which results depend."""
+
+UNSET: Final = {
+    "spark.sql.shuffle.partitions": "200",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+}
+"""Spark's defaults of the settings that the job chooses by the number of rows, unless the user of
+the session has set them."""
+
+_chosen: dict[str, str] = {}
+"""The values of these settings that this process has set."""
 
 LOG_PROPERTIES: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -181,7 +191,11 @@ def _send_modules(spark: SparkSession) -> None:
     name = str(spark.conf.get("spark.app.id", "")) or str(id(spark))
     if name not in _sent:
         # Workers may fetch it at any time, for instance to replace a dead worker.
-        spark.addArtifacts(str(packed_modules(_scratch())), pyfile=True)
+        path = str(packed_modules(_scratch()))
+        if spark.version.startswith("3.") and not is_connected(spark):
+            spark.sparkContext.addPyFile(path)  # before 4.0, only Connect has artifacts
+        else:
+            spark.addArtifacts(path, pyfile=True)
         _sent.add(name)
 
 
@@ -355,59 +369,30 @@ def _driver_mib() -> int:
     """Return a third of the memory that this process may use, within bounds. The rest is for the
     Python processes of the tasks and for Java's memory outside its heap.
     """
-    third = memory_here_bytes() // 3 // 1024**2
+    third = limit_bytes() // 3 // 1024**2
     return min(max(third, DRIVER_MIB_MIN), DRIVER_MIB_MAX)
 
 
-def memory_here_bytes(root: Path = ROOT) -> int:
-    """Return the memory that this process and its children may use together."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for group in _control_groups(root):
-        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
-            with suppress(OSError, ValueError):  # no such file, or no limit
-                found.append(int((group / name).read_text()))
-    return min(found)
-
-
-def _control_groups(root: Path) -> Iterator[Path]:
-    """Yield directories that may hold limits of this process: its control groups, their parents,
-    and the groups that a container sees instead.
-
-    Each controller of version 1 has its own tree, named in its line of /proc/self/cgroup. The line
-    of version 2 has no name.
-    """
-    with suppress(OSError, ValueError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            for tree in {controllers, *controllers.split(",")} if controllers else ("", "unified"):
-                own = root / "sys/fs/cgroup" / tree / path.lstrip("/")
-                yield from (own, *own.parents)
-
-
 def _tune(spark: SparkSession, row_count: int) -> None:
-    """Set the options that can change in a running session, also a remote one. Most are Spark's
-    defaults, which a cluster may have changed: results must not depend on settings.
+    """Set options of a running session, also of a remote one. Most are Spark's defaults, which a
+    cluster may have changed: results must not depend on settings. Others, which only cost time, are
+    chosen if nobody has set them.
     """
     is_small = row_count < SMALL_ROWS
     partitions = 1 if is_small else max(2 * _cores(), -(-row_count // ROWS_PER_PARTITION))
-    settings = FIXED | {
+    fitting = {
         "spark.sql.shuffle.partitions": str(partitions),
         # Adaptive planning replans after each stage, which costs small stages more than it saves.
         "spark.sql.adaptive.enabled": str(not is_small).lower(),
         "spark.sql.codegen.wholeStage": str(not is_small).lower(),
         "spark.sql.codegen.factoryMode": "NO_CODEGEN" if is_small else "FALLBACK",
     }
-    for name, value in settings.items():
+    for name, value in (FIXED | fitting).items():
         with suppress(*failures()):  # unknown or read-only in this Spark release
-            spark.conf.set(name, value)
+            if name in FIXED or spark.conf.get(name) in (UNSET[name], _chosen.get(name)):
+                spark.conf.set(name, value)
+                _chosen[name] = value
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def described(spark: SparkSession, text: str) -> None:
-    """Set the description of the next jobs, for Spark's web UI and event log."""
-    if is_connected(spark):
-        return  # its protocol has no job descriptions
-    spark.sparkContext.setJobDescription(text)

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Final
 
-from spark_verify.exits import Exit
+from suture.runtime.exit_codes import ExitCode
 
 OF_THE_EXTRA: Final = frozenset({"pandas", "pyarrow", "pyspark"})
 
@@ -21,7 +21,7 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:  # during imports; later the command handles it
-        sys.exit(Exit.INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in OF_THE_EXTRA:

@@ -88,9 +88,8 @@ class LocalStorage:
                 file.flush()
                 os.fsync(file.fileno())
             hidden.replace(path)
-        except BaseException:
+        finally:
             hidden.unlink(missing_ok=True)
-            raise
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -18,17 +18,15 @@ from spark_verify.errors import SnapshotRefused
 from spark_verify.frames.container_cases import cases
 from spark_verify.frames.facts import Inputs, container_facts, node_facts, ops_on_nodes, well_health
 from spark_verify.frames.volumes import SCANS_MAX, count_volumes, scans
-from spark_verify.input_columns import ROWS_PER_CONTAINER_MAX
 from spark_verify.result_tables import JUDGED
 from spark_verify.snapshot.checks import (
     BY_CONTAINER,
+    CONTAINER_CHECKS,
     check_counts,
     first_rows,
-    refuse_crowds,
+    refuse_containers,
     refuse_fault,
-    refuse_twice,
 )
-from spark_verify.snapshot.manifest import SCAN_AGAIN
 from spark_verify.sql_text import texts
 from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judge_cases import REFUSAL, SPARK_SCHEMA, Case, judging
@@ -40,9 +38,6 @@ Keep = Callable[[str, DataFrame], DataFrame]
 """Writes rows as files of this attempt, under a name, and returns the rows read from these files.
 Later steps and retries then read these files instead of the snapshot.
 """
-
-IS_CROWD: Final = f"greatest(replicas, pending_ops) > {ROWS_PER_CONTAINER_MAX}"
-IS_STRAY: Final = "containers + replicas = 0 AND pending_ops > 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,32 +75,16 @@ def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame, is_verified
         f"count_if({is_verified}) AS verified",
         *(f"coalesce(sum({name}), 0L) AS {name}" for name in BY_CONTAINER),
         "min(fault) AS fault",
-        "count_if(containers > 1) AS twice",
-        f"count_if({IS_CROWD}) AS crowds",
-        f"count_if({IS_STRAY}) AS strays",
+        *(f"count_if({one.is_broken}) AS check_{i}" for i, one in enumerate(CONTAINER_CHECKS)),
     ).first()
     assert row is not None, "an aggregate has a row"
     check_counts(inputs.manifest, {name: row[name] for name in BY_CONTAINER})
     if row["fault"] is not None:
         tables = {**inputs.snapshot, "pending_ops": ops_on_nodes(inputs, nodes)}
         refuse_fault(row["fault"], tables, inputs.manifest)
-    if row["twice"]:
-        ids = first_rows(facts.filter("containers > 1"), "container_id")
-        refuse_twice("containers", [f"container_id {one['container_id']}" for one in ids])
-    if row["crowds"]:
-        refuse_crowds(facts)
-    if row["strays"]:
-        strays = facts.filter(IS_STRAY).select("container_id")
-        named = inputs.snapshot["pending_ops"].join(strays, "container_id", "left_semi")
-        shown = ", ".join(
-            f"(container_id {one['container_id']}, datanode_id {one['datanode_id']}: "
-            f"op={one['op']})"
-            for one in first_rows(named, "container_id")
-        )
-        raise SnapshotRefused(
-            f"table pending_ops/: row(s) whose container is in no other table; first: {shown}",
-            hint=SCAN_AGAIN,
-        )
+    for i, check in enumerate(CONTAINER_CHECKS):
+        if row[f"check_{i}"]:
+            refuse_containers(check, facts)
     return int(row["verified"])
 
 

@@ -10,13 +10,13 @@ from typing import Any, Final
 import jinja2
 
 from health.blame import chance_text
-from spark_verify.exits import Exit
 from spark_verify.result_tables import RESULTS
+from suture.runtime.exit_codes import ExitCode
 
 VERDICTS: Final = {
-    Exit.OK: ("clean", "clean", "Every comparable replica agrees; nothing to do."),
-    Exit.TO_DO: ("work", "work to do", "Replicas need work; a good copy of everything exists."),
-    Exit.DATA_AT_RISK: (
+    ExitCode.OK: ("clean", "clean", "Every comparable replica agrees; nothing to do."),
+    ExitCode.TO_DO: ("work", "work to do", "Replicas need work; a good copy of everything exists."),
+    ExitCode.DATA_AT_RISK: (
         "risk",
         "data at risk",
         "Some containers have no healthy replica. Look at these first.",

@@ -17,6 +17,7 @@ from health.words import (
 )
 from spark_verify.frames.counting import DEPARTURES, RECONCILE
 from spark_verify.frames.volumes import AGE_DAYS, AGES
+from suture.runtime.exit_codes import ExitCode
 
 Ids = Mapping[tuple[str, ...], list[int]]
 """Container ids by label (`frames.counting.sample_ids`)."""
@@ -155,3 +156,14 @@ def leaving_nodes(
         found.append(entry | {"may_go": not entry["remaining"]})
     found.sort(key=lambda entry: (-entry["remaining"], entry["datanode_id"]))
     return found[:LEAVING_MAX]
+
+
+def exit_code(summary: Mapping[str, Any]) -> ExitCode:
+    """Return the exit code for a summary. Missing scans do not count as work, because agents scan
+    without a plan.
+    """
+    if summary["flags"]["DATA_AT_RISK"]:
+        return ExitCode.DATA_AT_RISK
+    planned = sum(p["rows"] for action, p in summary["plan"].items() if action != "scan")
+    todo = planned or summary["flagged"] or summary["unknown_containers"]
+    return ExitCode.TO_DO if todo or any(summary["disagreement"].values()) else ExitCode.OK

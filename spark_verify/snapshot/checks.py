@@ -47,6 +47,8 @@ class RowCheck:
     table: str
     what: str
     is_broken: str
+    shown: str = ""
+    """SQL for more text about a row in an error."""
 
 
 def row_checks(manifest: SnapshotManifest) -> list[RowCheck]:
@@ -220,7 +222,9 @@ def checked_nodes(table: DataFrame, manifest: SnapshotManifest) -> list[dict[str
     rows.sort(key=lambda row: row["datanode_id"])
     names = [row["datanode_id"] for row in rows]
     twice = sorted({name for name, after in pairwise(names) if name == after})
-    refuse_twice("nodes", [f"datanode_id {name}" for name in twice[:EXAMPLES_MAX]])
+    if twice:
+        shown = ", ".join(f"datanode_id {name}" for name in twice[:EXAMPLES_MAX])
+        raise SnapshotRefused(f"table nodes/ lists twice: {shown}", hint=SCAN_AGAIN)
     return rows
 
 
@@ -236,25 +240,27 @@ def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
         )
 
 
-def refuse_twice(name: str, twice: Sequence[str]) -> None:
-    """Raise SnapshotRefused if a table has duplicate rows; `twice` has the keys of the
-    duplicates."""
-    if twice:
-        raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=SCAN_AGAIN)
+def _crowd(table: str) -> RowCheck:
+    what = f"a container has at most {ROWS_PER_CONTAINER_MAX} rows"
+    return RowCheck(table, what, f"{table} > {ROWS_PER_CONTAINER_MAX}", f", ': ', {table}, ' rows'")
 
 
-def refuse_crowds(facts: DataFrame) -> None:
-    """Raise SnapshotRefused if a container has too many rows in a table. `facts` has the numbers of
-    all containers.
-    """
-    for name in ("replicas", "pending_ops"):
-        crowds = first_rows(facts.filter(f"{name} > {ROWS_PER_CONTAINER_MAX}"), "container_id")
-        shown = ", ".join(
-            f"(container_id {one['container_id']}: {one[name]} rows)" for one in crowds
-        )
-        if crowds:
-            raise SnapshotRefused(
-                f"table {name}/: a container has at most {ROWS_PER_CONTAINER_MAX} rows; first: "
-                f"{shown}",
-                hint=SCAN_AGAIN,
-            )
+CONTAINER_CHECKS: Final = (
+    RowCheck("containers", "lists a container twice", "containers > 1"),
+    _crowd("replicas"),
+    _crowd("pending_ops"),
+    RowCheck(
+        "pending_ops",
+        "row(s) whose container is in no other table",
+        "containers + replicas = 0 AND pending_ops > 0",
+    ),
+)
+"""The rules about the numbers of a container (`frames.facts`)."""
+
+
+def refuse_containers(check: RowCheck, facts: DataFrame) -> None:
+    """Raise SnapshotRefused with the containers that violate a rule."""
+    example = f"concat_ws('', 'container_id ', container_id{check.shown}) AS shown"
+    rows = first_rows(facts.filter(check.is_broken).selectExpr("*", example), "container_id")
+    shown = ", ".join(row["shown"] for row in rows)
+    raise SnapshotRefused(f"table {check.table}/: {check.what}; first: {shown}", hint=SCAN_AGAIN)

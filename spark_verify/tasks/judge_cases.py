@@ -128,8 +128,11 @@ def nested(table: pa.Table, ids: Ints) -> pa.ListArray:
     order = np.argsort(own, kind="stable")
     starts = np.searchsorted(own[order], np.append(ids, np.iinfo(np.int64).max))
     starts[-1] = len(own)
-    rows = table.drop_columns("container_id").take(pa.array(order)).to_struct_array()
-    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), rows.combine_chunks())
+    fields = _fields(table.schema)
+    # Not `Table.to_struct_array`, which before Arrow 18 has no result for a table without rows.
+    columns = [table[field.name].take(pa.array(order)).combine_chunks() for field in fields]
+    rows = pa.StructArray.from_arrays(columns, fields=fields)
+    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), rows)
 
 
 def _departures(judgement: HealthJudgement) -> pa.Table:

@@ -8,9 +8,6 @@
 - 64: invalid command line
 - 130: stopped by Ctrl-C, SIGTERM or SIGHUP
 - 141: the reader of the output has gone, so the result is unknown
-
-`spark_verify` runs without an installed agent, and has a copy of the codes it uses; a test
-compares.
 """
 
 from enum import IntEnum

@@ -89,9 +89,9 @@ def limit_bytes(root: Path = Path("/")) -> int:
             if controllers not in {"", "memory"}:
                 continue
             top = root / "sys/fs/cgroup" / controllers
-            name = "memory.limit_in_bytes" if controllers else "memory.max"
+            names = ("memory.limit_in_bytes",) if controllers else ("memory.max", "memory.high")
             group = top / path.lstrip("/")
-            found += [_limit(place / name) for place in (group, *group.parents)]
+            found += [_limit(place / name) for place in (group, *group.parents) for name in names]
     return min(size for size in found if size)
 
 

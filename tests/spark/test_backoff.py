@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from spark_verify import pipeline
 from spark_verify.errors import RunConflict, SnapshotRefused
-from spark_verify.exits import Exit
 from spark_verify.frames.previous_run import Summary, divergent_before, previous_run
 from spark_verify.job import app
 from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.runs import remove_run
 from spark_verify.snapshot.manifest import read_manifest
 from spark_verify.storage import LocalStorage
+from suture.runtime.exit_codes import ExitCode
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -236,7 +236,7 @@ class TestPartial:
 
         full = verify(replace(request, changed_nodes=()))
 
-        assert full.summary["exit_code"] == Exit.DATA_AT_RISK
+        assert full.summary["exit_code"] == ExitCode.DATA_AT_RISK
         assert not full.summary["is_partial"]
         assert verify(request) == result
         assert verify(replace(request, changed_nodes=())) == full

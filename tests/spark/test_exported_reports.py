@@ -12,9 +12,9 @@ import pytest
 
 from health.words import flag_names
 from merkle.replica import ContainerId
-from spark_verify.exits import Exit
 from spark_verify.pipeline import VerifyRequest, verify
 from suture import Client
+from suture.runtime.exit_codes import ExitCode
 from suture.wire.clients.peer import Peer
 from suture.wire.clients.scm import ScmClient
 from suture.wire.v1 import scm_pb2
@@ -143,7 +143,7 @@ def test_exported_reports_reveal_damaged_moved_and_changed_replicas(
     assert 0 == health[second]["flags"]
     damaged = [row for row in read(alone.table("replica_class")) if row["finding_count"]]
     assert [(first, victim)] == [(row["container_id"], row["datanode_id"]) for row in damaged]
-    assert Exit.OK != alone.summary["exit_code"]
+    assert ExitCode.OK != alone.summary["exit_code"]
 
     source, other = sorted(holders(exporting, second))[:2]
     (target,) = reports_of(exporting).keys() - holders(exporting, second).keys()

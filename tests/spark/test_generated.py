@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 from bench.verification.score import score
 from bench.verification.synthetic import Shape, generate
-from spark_verify.exits import Exit
 from spark_verify.pipeline import VerifyRequest, verify
+from suture.runtime.exit_codes import ExitCode
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +33,7 @@ def test_every_seeded_fault_is_found_and_nothing_else(
     assert found["wrong"] == []
     assert found["right"] == found["seeded"] > 200
     assert len(found["faults"]) == 13
-    assert result.summary["exit_code"] == Exit.DATA_AT_RISK
+    assert result.summary["exit_code"] == ExitCode.DATA_AT_RISK
     # The volume that damages what it holds is ranked before its node and its rack.
     first = result.summary["blame"][0]
     assert (first["attribute"], first["value"]) == ("volume", "dn-00040 v2")

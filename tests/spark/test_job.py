@@ -1,22 +1,27 @@
 """The job end to end: what it writes, how it ends, and that it can be repeated."""
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
+from spark_verify import stage_progress
 from spark_verify.errors import RunConflict
-from spark_verify.exits import Exit
 from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.result_tables import PLAN_LIFE_MS, RESULTS
+from spark_verify.session import open_session
+from suture.runtime.exit_codes import ExitCode
 from suture.wire.mapping.plan_file import FinishedRun, read_plan
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 ROOT = Path(__file__).parents[2]
 TABLES = tuple(RESULTS)
+LARGE = 10_000_000  # rows, of which a partition has a part
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -47,6 +52,8 @@ class Done:
     snapshot: Path
     out: Path
     result: VerifyResult
+    said: list[str]
+    """Lines of progress; one every hundredth of a second while a stage runs."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """The divergent cluster, verified as run r1."""
     directory = tmp_path_factory.mktemp("done")
     snapshot, out = divergent().write(directory / "snapshot"), directory / "out"
-    return Done(snapshot, out, verify(VerifyRequest(str(snapshot), out, run_id="r1")))
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage_progress, "EVERY_S", 0.01)
+        result = verify(VerifyRequest(str(snapshot), out, run_id="r1"), said.append)
+    return Done(snapshot, out, result, said)
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +156,35 @@ class TestResult:
         actions = [(row.container_id, row.action) for row in plan.rows if row.action != "reconcile"]
         assert actions == [(i, action) for _, i, action in wanted]
 
+    def test_tasks_of_running_stages_are_printed_with_their_step(self, done: Done) -> None:
+        """The numbers are those of Spark, and the step is the description of its jobs."""
+        step = re.compile(r"judging 7 containers, \d+ replicas: (\d+) of (\d+) tasks")
+        found = [match for line in done.said if (match := step.fullmatch(line))]
+
+        assert found, done.said
+        assert all(int(match[1]) <= int(match[2]) for match in found)
+
+    def test_settings_of_the_session_survive_unless_a_result_depends_on_them(
+        self, spark: SparkSession, done: Done
+    ) -> None:
+        """The number of partitions costs time only; a time zone could change a result."""
+        name, zone = "spark.sql.shuffle.partitions", "spark.sql.session.timeZone"
+        chosen = str(spark.conf.get(name))
+        spark.conf.set(name, "3")
+        spark.conf.set(zone, "Asia/Tokyo")
+        try:
+            open_session(row_count=done.result.summary["rows"]["replicas"])
+
+            assert (spark.conf.get(name), spark.conf.get(zone)) == ("3", "UTC")
+        finally:
+            spark.conf.set(name, chosen)
+        open_session(row_count=LARGE)
+
+        assert spark.conf.get(name) not in (chosen, "3")
+        open_session(row_count=0)
+
+        assert spark.conf.get(name) == chosen
+
     def test_a_clean_cluster_ends_with_zero(self, redone: VerifyResult) -> None:
         """
         Nothing to do is exit code 0 and an empty plan.
@@ -167,7 +207,7 @@ class TestResult:
             VerifyRequest(str(gather(parts).write(tmp_path / "snapshot")), tmp_path / "out")
         )
 
-        assert result.summary["exit_code"] == Exit.DATA_AT_RISK
+        assert result.summary["exit_code"] == ExitCode.DATA_AT_RISK
         assert result.summary["samples"]["flags"]["DATA_AT_RISK"] == [7, 8]
 
     def test_the_report_needs_no_network(self, done: Done) -> None:

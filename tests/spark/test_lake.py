@@ -19,8 +19,8 @@ import pytest
 
 from spark_verify.catalog_tables import check_catalog
 from spark_verify.errors import OptionRefused
-from spark_verify.exits import Exit
 from spark_verify.result_tables import RESULTS
+from suture.runtime.exit_codes import ExitCode
 from tests.support.verification.java import skip_without_java
 from tests.support.verification.maven import class_path
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
@@ -119,7 +119,7 @@ def test_iceberg_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, r
 
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert [Exit.TO_DO] * 4 + [Exit.FAILED] == told["codes"]
+    assert [ExitCode.TO_DO] * 4 + [ExitCode.FAILED] == told["codes"]
     assert "to nowhere.verify" in done.stderr
     assert kept == sorted(path.name.removeprefix("run_id=") for path in out.glob("run_id=*"))
     for name, table in RESULTS.items():

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify import job
-from spark_verify.exits import Exit
+from suture.runtime.exit_codes import ExitCode
 from tests.support.faults.small_disk import small_disk
 from tests.support.verification.snapshots import NodeRow, SnapshotRows, container, gather
 
@@ -62,7 +62,7 @@ class Command:
             code = int(end.code or 0)
         lines = self._said.readouterr().err.splitlines()
         errors = [line for line in lines if line.startswith("suture-verify: ")]
-        assert len(errors) == (code == Exit.FAILED), lines
+        assert len(errors) == (code == ExitCode.FAILED), lines
         assert not any("Traceback" in line for line in lines)
         return code, "".join(errors)
 
@@ -181,7 +181,7 @@ def test_invalid_snapshot_is_refused_in_one_line(
 
     code, said = command(write(tmp_path / "s"), tmp_path / "out")
 
-    assert code == Exit.FAILED
+    assert code == ExitCode.FAILED
     assert words in said
     assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
 
@@ -244,7 +244,7 @@ def test_equivalent_snapshots_get_the_same_result(
 
     code, _ = command(later, tmp_path / "out")
 
-    assert finished.code == code == Exit.TO_DO
+    assert finished.code == code == ExitCode.TO_DO
     assert reconciled(finished.out) == reconciled(tmp_path / "out") == differing(rows()) == [2]
 
 
@@ -252,7 +252,7 @@ def test_directories_may_be_called_anything(finished: Finished) -> None:
     """Characters that are patterns, codes or options elsewhere are part of the names of snapshot
     and result.
     """
-    assert finished.code == Exit.TO_DO
+    assert finished.code == ExitCode.TO_DO
     assert reconciled(finished.out) == [2]
     assert [path.name for path in finished.top.iterdir()] == [NAMES[0]]
 
@@ -288,7 +288,7 @@ def test_clusters_in_which_nothing_can_differ_are_clean(tmp_path: Path, command:
     for name, cluster in (("none", SnapshotRows(nodes=[NodeRow("dn-1")])), ("young", young)):
         code, _ = command(cluster.write(tmp_path / name), tmp_path / f"{name}-out")
 
-        assert code == Exit.OK
+        assert code == ExitCode.OK
         assert reconciled(tmp_path / f"{name}-out") == differing(cluster) == []
 
 
@@ -304,15 +304,15 @@ def test_a_disk_that_is_full_has_no_half_a_result(tmp_path: Path, command: Comma
             disk.fill(leave_bytes=left_kib * 1024)
             code, said = command(snapshot, out)
             codes.append(code)
-            if code == Exit.FAILED:
+            if code == ExitCode.FAILED:
                 assert "No space left on device" in said
                 assert not list(out.glob("run_id=*/_SUCCESS")), left_kib
             else:
                 assert reconciled(out) == [2]
             shutil.rmtree(out, ignore_errors=True)
 
-        assert codes[:2] == [Exit.FAILED] * 2
-        assert codes[-1] == Exit.TO_DO
+        assert codes[:2] == [ExitCode.FAILED] * 2
+        assert codes[-1] == ExitCode.TO_DO
 
 
 def test_finished_result_is_returned_from_a_read_only_disk(
@@ -329,9 +329,9 @@ def test_finished_result_is_returned_from_a_read_only_disk(
         remount = ["mount", "-o", "remount,ro", str(disk.path)]
         subprocess.run(remount, check=True)
 
-        assert command(snapshot, done) == (Exit.TO_DO, "")
+        assert command(snapshot, done) == (ExitCode.TO_DO, "")
         for out in (other, disk.path / "new"):
             code, said = command(snapshot, out)
-            assert code == Exit.FAILED
+            assert code == ExitCode.FAILED
             assert str(out) in said
         assert sorted(path.name for path in disk.path.iterdir()) == ["done", "other"]

@@ -15,8 +15,8 @@ import pytest
 from health.tables.report_columns import file_name
 from health.words import flag_names
 from spark_verify.errors import SnapshotRefused
-from spark_verify.exits import Exit
 from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
+from suture.runtime.exit_codes import ExitCode
 from tests.spark.test_sql import QUERIES, answers
 from tests.support.verification.reports import (
     HEARD_BEFORE_MS,
@@ -107,7 +107,7 @@ def test_reports_alone_show_what_is_wrong_with_which_container(tmp_path: Path) -
     assert FLAGS == flags_of(result)
     summary = result.summary
     assert result.run_id.startswith(f"reports-{at_ms}-")
-    assert (Exit.TO_DO, 8, len(CLUSTER), 7) == (
+    assert (ExitCode.TO_DO, 8, len(CLUSTER), 7) == (
         summary["exit_code"],
         summary["rows"]["containers"],
         summary["rows"]["replicas"],

@@ -85,7 +85,11 @@ class TestRefused:
         ("replicas", put("datanode_id", 1, "dn-1-0"), ["container 1", "two replicas on datanode"]),
         ("replicas", put("datanode_id", 1, "dn-9"), ["container 1", "dn-9", "nodes/"]),
         ("containers", put("ec_parity", 1, None), ["name no code", "container_id 2"]),
-        ("containers", put("container_id", 1, 1), ["containers/ lists twice: container_id 1"]),
+        (
+            "containers",
+            put("container_id", 1, 1),
+            ["lists a container twice; first: container_id 1"],
+        ),
         ("nodes", put("datanode_id", 1, "dn-1-0"), ["nodes/ lists twice: datanode_id dn-1-0"]),
         ("replicas", put("snapshot_id", 0, "other"), ["snapshot_id is not the manifest's"]),
         ("replicas", put("datanode_id", 0, ""), ["datanode_id is empty", "container_id 1"]),

@@ -12,11 +12,11 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_verify.exits import Exit
 from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.report.sql_views import ENGINES, views
 from spark_verify.result_tables import RESULTS
 from spark_verify.runs import SUCCESS
+from suture.runtime.exit_codes import ExitCode
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
 from tests.unit.spark_verify.test_result_tables import write
 
@@ -26,7 +26,7 @@ MANUAL = Path(__file__).parents[2] / "docs" / "SPARK.md"
 QUERIES = re.findall(r"```sql\n(.+?);\n```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
 
 EXPECTED: list[list[tuple[Any, ...]]] = [
-    [("2026", 4, 3, Exit.DATA_AT_RISK), ("2027", 4, 4, Exit.DATA_AT_RISK)],
+    [("2026", 4, 3, ExitCode.DATA_AT_RISK), ("2027", 4, 4, ExitCode.DATA_AT_RISK)],
     [("2026", 1, 1), ("2027", 2, 1)],
     [(3,)],
     [("dn-1-2", "v0", 2)],
@@ -165,9 +165,9 @@ def test_the_command_prints_the_views(results: Path) -> None:
     told = subprocess.run([*command, "spark"], capture_output=True, text=True, check=False)
 
     assert views(str(results), "spark") == printed.stdout.splitlines()
-    assert Exit.USAGE == refused.returncode
+    assert ExitCode.USAGE == refused.returncode
     assert "excel is none of duckdb, spark" in refused.stderr
-    assert Exit.FAILED == told.returncode
+    assert ExitCode.FAILED == told.returncode
     assert (
         "suture-verify: cannot use an address of s3:// with credentials"
         == told.stderr.splitlines()[0]

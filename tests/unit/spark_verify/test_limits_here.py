@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_verify import session
-from spark_verify.session import memory_here_bytes
+from suture.runtime.memory import limit_bytes
 
 GIB = 1 << 30
 CORES = len(os.sched_getaffinity(0))
@@ -16,7 +16,8 @@ NO_LIMIT_V1 = 9223372036854771712  # of version 1, which has no word for it
 
 def machine(root: Path, own: str, files: dict[str, object]) -> Path:
     """Lay out what the kernel says: of which groups the process is, and files of the groups."""
-    told = {"proc/self/cgroup": own} | {f"sys/fs/cgroup/{name}": of for name, of in files.items()}
+    told = {"proc/meminfo": f"MemTotal: {MEMORY_BYTES // 1024} kB", "proc/self/cgroup": own}
+    told |= {f"sys/fs/cgroup/{name}": of for name, of in files.items()}
     for name, content in told.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +86,7 @@ def test_a_container_of_one_core_and_two_gibibytes_has_no_more(tmp_path: Path, c
     """
     root = machine(tmp_path, *LIMITED[case])
 
-    assert memory_here_bytes(root) == 2 * GIB
+    assert limit_bytes(root) == 2 * GIB
 
 
 @pytest.mark.parametrize("case", FREE)
@@ -93,7 +94,7 @@ def test_process_without_limits_has_the_whole_machine(tmp_path: Path, case: str)
     """The memory is that of the machine, whatever the kernel's files contain."""
     root = machine(tmp_path, *FREE[case])
 
-    assert MEMORY_BYTES == memory_here_bytes(root)
+    assert MEMORY_BYTES == limit_bytes(root)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,6 @@ def test_java_gets_a_third_of_the_memory_that_may_be_used(
     """
     The kernel kills a JVM whose heap is larger than its container.
     """
-    monkeypatch.setattr(session, "memory_here_bytes", lambda: memory_mib << 20)
+    monkeypatch.setattr(session, "limit_bytes", lambda: memory_mib << 20)
 
     assert f"{heap_mib}m" == session._options(1, "")["spark.driver.memory"]

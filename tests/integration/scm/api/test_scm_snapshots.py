@@ -10,8 +10,8 @@ import pytest
 from merkle.replica import ID_MAX
 from scm.api.call_values import Heartbeat
 from scm.state.entities import CommandKind
-from spark_verify.exits import Exit
 from spark_verify.pipeline import VerifyRequest, verify
+from suture.runtime.exit_codes import ExitCode
 from tests.support.control.scm_world import ScmWorld, confirm, volume
 
 TEN_YEARS_S = 10 * 365 * 86_400
@@ -48,7 +48,7 @@ def test_a_clock_that_was_ahead_once_ends_no_verification(world: ScmWorld, tmp_p
         world.beat(known.datanode_id, told, full=True)
     world.clock.set_wall_s(-TEN_YEARS_S)
 
-    assert verified(world, tmp_path / "out") == Exit.OK
+    assert verified(world, tmp_path / "out") == ExitCode.OK
 
 
 def full_queues(world: ScmWorld) -> None:
@@ -82,4 +82,4 @@ def test_numbers_of_single_datanodes_end_no_verification(world: ScmWorld, tmp_pa
     full_queues(world)
     large_disks(world)
 
-    assert verified(world, tmp_path / "out") == Exit.OK
+    assert verified(world, tmp_path / "out") == ExitCode.OK

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from spark_verify.printable import printable as printable_of_spark
 from suture.errors import Code, RefusedError
 from suture.observe import logs
 from suture.observe.terminal_escape import printable
@@ -30,17 +29,17 @@ LETTERS = "Grüße, 日本語, עברית, 🎉 a\\b"
 
 @pytest.mark.parametrize("name", list(HOSTILE))
 def test_terminal_control_character_is_shown_as_its_code(name: str) -> None:
-    """The agent and the Spark job, which may not import the agent, have one function each."""
+    """Control characters have no effect on a terminal."""
     text, shown = HOSTILE[name]
 
-    assert shown == printable(text) == printable_of_spark(text)
+    assert shown == printable(text)
 
 
 def test_letters_of_every_script_stay() -> None:
     """
     A name is to be read; markup is text like any other.
     """
-    assert LETTERS == printable(LETTERS) == printable_of_spark(LETTERS)
+    assert LETTERS == printable(LETTERS)
     assert MARKUP == printable(MARKUP)
 
 

@@ -12,7 +12,6 @@ import agent.main
 import scm.main
 from agent.cli.main import run
 from agent.cli.program import HELP
-from spark_verify import exits as of_the_job
 from spark_verify import job
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.command_help import EXIT_CODES, split_help
@@ -21,6 +20,7 @@ ROOT: Final = Path(__file__).resolve().parents[4]
 ROW: Final = re.compile(r"^\| (\d+) \|(.*)\|(.*)\|(.*)\|$", re.MULTILINE)
 LITERAL: Final = re.compile(r"\b(sys\.exit|SystemExit|typer\.Exit|_Done)\(\d")
 SERVERS: Final = {ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE}
+JOB: Final = {*ExitCode} - {ExitCode.UNAVAILABLE, ExitCode.READER_GONE}
 
 
 def test_the_manual_has_the_table() -> None:
@@ -32,14 +32,7 @@ def test_the_manual_has_the_table() -> None:
 
     shown = [{code for code, cells in rows.items() if cells[place].strip()} for place in range(3)]
     assert sorted(ExitCode) == list(rows)
-    assert [{*ExitCode} - {ExitCode.DATA_AT_RISK}, SERVERS, {*of_the_job.Exit}] == shown
-
-
-def test_the_job_means_the_same_by_a_code() -> None:
-    """The job runs without an agent and has its own names and numbers, which are the same."""
-    ours = {code.name: code.value for code in ExitCode}
-
-    assert {code.name: code.value for code in of_the_job.Exit}.items() <= ours.items()
+    assert [{*ExitCode} - {ExitCode.DATA_AT_RISK}, SERVERS, JOB] == shown
 
 
 def test_the_help_names_what_commands_end_with() -> None:
