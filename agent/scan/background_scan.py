@@ -18,7 +18,7 @@ import numpy as np
 import structlog
 
 from agent.scan.canary import Canary
-from agent.scan.container_scan import GONE, ScanDeps, scan_container
+from agent.scan.container_scan import GONE, ScanDeps, ScannedStore, scan_container
 from agent.scan.throttle import ScanPace
 from agent.store.direct_io import ReadBuffers
 from agent.store.index.columns import ReplicaColumns
@@ -126,7 +126,7 @@ class VolumeScanWorker:
 
     def __init__(
         self,
-        tools: ScanDeps,
+        tools: ScanDeps[ScannedStore],
         volume_id: str,
         *,
         policy: RoundPolicy,

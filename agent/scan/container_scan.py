@@ -7,10 +7,11 @@ in the index, and the next scan continues there.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -94,14 +95,6 @@ class VerdictBreaker:
             return self._breaker.tripped_reason(self._clock.monotonic_s())
 
 
-def _no_suspicion(_volume_id: str, _reason: str) -> None:
-    pass
-
-
-def ignore_damage(_volume_id: str, _findings: Sequence[ScanFinding]) -> None:
-    """Do nothing with damage; for scans without an adjacency search."""
-
-
 class ScannedStore(Protocol):
     """Operations that a scan needs from a store; `agent.store.replica_store.ReplicaStore` and the
     bridge to Ozone implement them."""
@@ -146,28 +139,26 @@ class ScannedStore(Protocol):
         ...
 
 
-class ScanDeps(Protocol):
-    """Services that a scan uses; `StoreScanDeps` describes each."""
+S_co = TypeVar("S_co", bound=ScannedStore, covariant=True)
 
-    @property
-    def store(self) -> ScannedStore: ...
-    @property
-    def leases(self) -> ContainerLeases: ...
-    @property
-    def guard(self) -> VerdictBreaker: ...
-    @property
-    def memory(self) -> MemoryBudget: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def lease_wait_s(self) -> float: ...
-    @property
-    def on_unreadable(self) -> Callable[[str, str], None]: ...
-    @property
-    def on_damage(self) -> Callable[[str, Sequence[ScanFinding]], None]: ...
-    @property
-    def shadow(self) -> ShadowHashing | None: ...
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanDeps(ABC, Generic[S_co]):
+    """Services shared by all scans of a store. `on_unreadable` gets a volume with failed reads, and
+    the reason. `on_damage` gets damage unless this host is suspected. `shadow` hashes a sample of
+    the reads twice after an upgrade."""
+
+    store: S_co
+    leases: ContainerLeases
+    guard: VerdictBreaker = field(default_factory=VerdictBreaker)
+    memory: MemoryBudget = UNLIMITED
+    clock: Clock = field(default_factory=SystemClock)
+    lease_wait_s: float = LEASE_WAIT_S
+    on_unreadable: Callable[[str, str], None] = lambda _volume_id, _reason: None
+    on_damage: Callable[[str, Sequence[ScanFinding]], None] = lambda _volume_id, _findings: None
+    shadow: ShadowHashing | None = None
+
+    @abstractmethod
     def open_reader(
         self,
         base: ScanBase,
@@ -177,43 +168,15 @@ class ScanDeps(Protocol):
         insists: bool,
     ) -> OpenReader:
         """Open the replica of this scan for reading. Raise SutureError."""
-        ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreScanDeps:
-    """Services shared by all scans of the agent's own store (`ScanDeps`). `on_unreadable` gets a
-    volume with failed reads, and the reason. `on_damage` gets damage unless this host is suspected.
-    `shadow` hashes a sample of the reads twice after an upgrade."""
+class StoreScanDeps(ScanDeps[ReplicaStore]):
+    """Services shared by all scans of the agent's own store."""
 
-    store: ReplicaStore
-    leases: ContainerLeases
-    guard: VerdictBreaker = field(default_factory=VerdictBreaker)
-    memory: MemoryBudget = UNLIMITED
-    clock: Clock = field(default_factory=SystemClock)
-    lease_wait_s: float = LEASE_WAIT_S
-    on_unreadable: Callable[[str, str], None] = _no_suspicion
-    on_damage: Callable[[str, Sequence[ScanFinding]], None] = ignore_damage
-    shadow: ShadowHashing | None = None
-
-    def open_reader(
-        self,
-        base: ScanBase,
-        *,
-        buffers: ReadBuffers | None,
-        pieces: ReadSplitting | None,
-        insists: bool,
-    ) -> StoreReplicaReader:
+    def open_reader(self, base: ScanBase, **options: Any) -> StoreReplicaReader:
         """Open a replica of the store for reading. Raise VolumeFailed, BlockFailed or
         RefusedError."""
-        return StoreReplicaReader(
-            self.store,
-            base.facts.container_id,
-            base,
-            buffers=buffers,
-            pieces=pieces,
-            insists=insists,
-        )
+        return StoreReplicaReader(self.store, base.facts.container_id, base, **options)
 
 
 def _never() -> bool:
@@ -225,7 +188,7 @@ def ignore(_length_bytes: int) -> None:
 
 
 def scan_container(
-    tools: ScanDeps,
+    tools: ScanDeps[ScannedStore],
     container_id: ContainerId,
     *,
     stop: Callable[[], bool] = _never,
@@ -297,7 +260,7 @@ class _CursorKeeper:
     """Stores some of a scan's marks as a cursor in the index. Not all, because each is a durable
     write."""
 
-    def __init__(self, tools: ScanDeps, base: ScanBase, resumable_s: float) -> None:
+    def __init__(self, tools: ScanDeps[ScannedStore], base: ScanBase, resumable_s: float) -> None:
         self._tools = tools
         self._base = base
         cursor = tools.store.kept_cursor(base.facts.container_id) if resumable_s else None
@@ -330,7 +293,7 @@ class _CursorKeeper:
 
 
 def _scan_once(
-    tools: ScanDeps,
+    tools: ScanDeps[ScannedStore],
     container_id: ContainerId,
     hooks: _Hooks,
     buffers: ReadBuffers | None,
@@ -389,7 +352,7 @@ def _scan_once(
     )
 
 
-def _note_doubts(tools: ScanDeps, base: ScanBase, outcome: ScanOutcome) -> None:
+def _note_doubts(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOutcome) -> None:
     """Count failed reads in the index, because a later scan may treat them as damage. Report a
     volume with unreadable chunks."""
     if is_lasting(outcome.stopped_because):
@@ -402,7 +365,7 @@ def _note_doubts(tools: ScanDeps, base: ScanBase, outcome: ScanOutcome) -> None:
             break
 
 
-def _held_because(tools: ScanDeps, base: ScanBase, outcome: ScanOutcome) -> str:
+def _held_because(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOutcome) -> str:
     """Return why no part of this scan's result may be committed; "" if the result, or the findings
     of a stopped scan, may be."""
     if outcome.stopped_because and not outcome.is_damaged:

@@ -15,7 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent.leases import ContainerLeases
-from agent.scan.container_scan import ScanDeps, ScanReport, StoreScanDeps, scan_container
+from agent.scan.container_scan import (
+    ScanDeps,
+    ScannedStore,
+    ScanReport,
+    StoreScanDeps,
+    scan_container,
+)
 from agent.store.direct_io import ReadBuffers
 from bench.ozone.ozone_world import World
 from bench.scans.scan_world import open_store
@@ -29,14 +35,14 @@ from suture.observe import logs
 from suture.runtime.clock import SystemClock
 
 
-def own(volume: Path) -> tuple[ScanDeps, Callable[[], object]]:
+def own(volume: Path) -> tuple[ScanDeps[ScannedStore], Callable[[], object]]:
     """Return the scanner of our own volume, and its preparation."""
     store = open_store(volume)
     tools = StoreScanDeps(store=store, leases=ContainerLeases())
     return tools, lambda: None
 
 
-def ozone(data_dir: Path, state: Path) -> tuple[ScanDeps, Callable[[], object]]:
+def ozone(data_dir: Path, state: Path) -> tuple[ScanDeps[ScannedStore], Callable[[], object]]:
     """Return the scanner of an Ozone volume, and its preparation."""
     clear_scratch(state / "views")
     clock = SystemClock()

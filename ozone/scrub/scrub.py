@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.leases import ContainerLeases
-from agent.scan.container_scan import VerdictBreaker, ignore_damage, scan_container
-from agent.scan.shadow.hashing import ShadowHashing
+from agent.scan.container_scan import ScanDeps, VerdictBreaker, scan_container
 from agent.scan.throttle import IoPressure, ScanPace
 from agent.store.direct_io import ReadBuffers
 from agent.store.index.facts import ScanBase
@@ -29,11 +28,9 @@ from ozone.scrub.reader import OzoneReader
 from ozone.scrub.result import ContainerResult
 from ozone.scrub.store import ContainerOnDisk, OzoneStore
 from scanner.finding import ScanFinding
-from scanner.ports import ReadSplitting
 from scanner.scan_rate_control import PaceLimits
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.clock import Clock, SystemClock
-from suture.runtime.memory import UNLIMITED, MemoryBudget
 
 ROOT_STATE: Final = Path("/var/lib/suture-ozone")
 STATE_DIR_DEFAULT: Final = f"{ROOT_STATE} for root, else ~/.local/state/suture-ozone"
@@ -41,34 +38,18 @@ SCRATCH: Final = "views"
 LOCK: Final = "lock"
 BEGIN_BYTES_PER_S: Final = 64 * 1024**2  # initial rate; lower while others wait for the disk
 RESUMABLE_S: Final = 7 * 86_400.0  # older partial reads of a container are discarded
-LEASE_WAIT_S: Final = 30.0
 WAIT_S: Final = 1.0  # poll interval for Ctrl-C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OzoneTools:
-    """The dependencies of one volume's scans (`agent.scan.container_scan.ScanDeps`)."""
+class OzoneTools(ScanDeps[OzoneStore]):
+    """The dependencies of one volume's scans."""
 
-    store: OzoneStore
     leases: ContainerLeases = field(default_factory=ContainerLeases)
-    guard: VerdictBreaker = field(default_factory=VerdictBreaker)
-    memory: MemoryBudget = UNLIMITED
-    clock: Clock = field(default_factory=SystemClock)
-    lease_wait_s: float = LEASE_WAIT_S
-    on_unreadable: Callable[[str, str], None] = lambda _volume_id, _reason: None
-    on_damage: Callable[[str, Sequence[ScanFinding]], None] = ignore_damage
-    shadow: ShadowHashing | None = None
 
-    def open_reader(
-        self,
-        base: ScanBase,
-        *,
-        buffers: ReadBuffers | None,
-        pieces: ReadSplitting | None,
-        insists: bool,
-    ) -> OzoneReader:
+    def open_reader(self, base: ScanBase, **options: Any) -> OzoneReader:
         """Start to read a replica."""
-        return self.store.open_reader(base, buffers=buffers, pieces=pieces, insists=insists)
+        return self.store.open_reader(base, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
