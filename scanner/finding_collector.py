@@ -1,7 +1,7 @@
 """Collects the findings of a scan: counts all, and keeps a limited number for the index."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from merkle.replica import BlockId, ChunkInfo, ContainerId
@@ -13,19 +13,18 @@ FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the in
 NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; they never displace damage
 
 
+@dataclass(eq=False)
 class FindingCollector:
-    """The findings of one scan of one replica."""
+    """The findings of one scan of one replica.
 
-    def __init__(
-        self,
-        container_id: ContainerId,
-        now_ms: Callable[[], int],
-        doubt: Callable[[BlockId, int, int], None],
-    ) -> None:
-        """`doubt` is called with the position of every finding, whether or not it is kept."""
-        self._container_id = container_id
-        self._now_ms = now_ms
-        self._doubt = doubt
+    `doubt` is called with the position of every finding, whether or not it is kept.
+    """
+
+    container_id: ContainerId
+    now_ms: Callable[[], int]
+    doubt: Callable[[BlockId, int, int], None]
+
+    def __post_init__(self) -> None:
         self._damage: list[ScanFinding] = []
         self._notes: list[ScanFinding] = []
         self._sought: list[UnexplainedChunk] = []
@@ -77,18 +76,18 @@ class FindingCollector:
     ) -> None:
         """Record a finding. Block, offset and length are -1 if it is not about a block or chunk."""
         finding = ScanFinding(
-            self._container_id,
+            self.container_id,
             verdict,
             fault,
             block_id,
             offset,
             length_bytes,
-            self._now_ms(),
+            self.now_ms(),
             evidence,
             forensic,
         )
         self.count += 1
-        self._doubt(block_id, offset, length_bytes)
+        self.doubt(block_id, offset, length_bytes)
         if finding.is_damage:
             kept, kept_max = self._damage, FINDINGS_PER_REPLICA_MAX
         else:

@@ -8,6 +8,7 @@ every RECOVERING replica is abandoned (`agent.store.recovery.startup_recovery`).
 
 import threading
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import structlog
@@ -26,26 +27,23 @@ REASON: Final = "reconstructed"
 log = structlog.get_logger()
 
 
+@dataclass(eq=False)
 class RecoveringReplicas:
-    """The RECOVERING replicas of this datanode, with the time of each one's last write."""
+    """The RECOVERING replicas of this datanode, with the time of each one's last write.
+
+    `scan` requests a scan of a completed replica.
+    """
 
     name = "recoveries"
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        leases: ContainerLeases,
-        clock: Clock,
-        *,
-        timeout_s: float,
-        scan: Callable[[ContainerId], object],
-    ) -> None:
-        """`scan` requests a scan of a completed replica."""
-        self._store = store
-        self._leases = leases
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._scan = scan
+    store: ReplicaStore
+    leases: ContainerLeases
+    clock: Clock
+    _: KW_ONLY
+    timeout_s: float
+    scan: Callable[[ContainerId], object]
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._written_at_s: dict[int, float] = {}
 
@@ -63,38 +61,38 @@ class RecoveringReplicas:
                 Code.BUSY,
                 f"cannot reconstruct container {container_id}: another reconstruction of it is "
                 "running here",
-                hint=f"it times out {self._timeout_s:g} s after its last write",
+                hint=f"it times out {self.timeout_s:g} s after its last write",
                 container_id=container_id,
             )
-        if container_id in self._store.replica_ids():
+        if container_id in self.store.replica_ids():
             self._remove_unfinished(container_id, replica_index)
-        self._store.create_container(
+        self.store.create_container(
             container_id, replica_index=replica_index, state=ReplicaState.RECOVERING
         )
         with self._lock:
-            self._written_at_s[container_id] = self._clock.monotonic_s()
+            self._written_at_s[container_id] = self.clock.monotonic_s()
 
     def wrote(self, container_id: int) -> None:
         """Record a write, which shows that the reconstruction is running."""
         with self._lock:
             if container_id in self._written_at_s:
-                self._written_at_s[container_id] = self._clock.monotonic_s()
+                self._written_at_s[container_id] = self.clock.monotonic_s()
 
     def closed(self, container_id: int) -> None:
         """Record that a replica was closed. If it was RECOVERING, request a scan."""
         with self._lock:
             was_recovering = self._written_at_s.pop(container_id, None) is not None
         if was_recovering:
-            self._scan(ContainerId(container_id))
+            self.scan(ContainerId(container_id))
 
     def step(self) -> Step:
         """Mark replicas without recent writes as abandoned."""
         with self._lock:
             known = [ContainerId(container_id) for container_id in self._written_at_s]
         for container_id in known:
-            with self._leases.hold(container_id):
+            with self.leases.hold(container_id):
                 self._give_up_if_stale(container_id)
-        return RetryAfter(min(CHECK_S, self._timeout_s))
+        return RetryAfter(min(CHECK_S, self.timeout_s))
 
     def _give_up_if_stale(self, container_id: ContainerId) -> None:
         is_recovering = self._is_recovering(container_id)
@@ -103,26 +101,24 @@ class RecoveringReplicas:
                 return
             self._written_at_s.pop(container_id, None)
         if is_recovering:
-            self._store.expire_recovery(container_id)
-            log.warning(
-                "reconstruction_expired", container_id=container_id, quiet_s=self._timeout_s
-            )
+            self.store.expire_recovery(container_id)
+            log.warning("reconstruction_expired", container_id=container_id, quiet_s=self.timeout_s)
 
     def _remove_unfinished(self, container_id: ContainerId, replica_index: int) -> None:
         """Delete the replica if an earlier reconstruction of this shard abandoned it.
 
         A replica that was only RECOVERING and then UNHEALTHY has no former state.
         """
-        facts = self._store.replica(container_id)
+        facts = self.store.replica(container_id)
         is_expired = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None
         is_unfinished = is_expired or facts.state is ReplicaState.RECOVERING
         if is_unfinished and facts.replica_index == replica_index:
             log.info("reconstruction_replaced", container_id=container_id, index=replica_index)
-            self._store.delete_container(container_id, force=True)
+            self.store.delete_container(container_id, force=True)
 
     def _is_recovering(self, container_id: ContainerId) -> bool:
         try:
-            return self._store.replica(container_id).state is ReplicaState.RECOVERING
+            return self.store.replica(container_id).state is ReplicaState.RECOVERING
         except SutureError:
             return False  # removed in the meantime
 
@@ -130,4 +126,4 @@ class RecoveringReplicas:
         written_at_s = self._written_at_s.get(container_id)
         if written_at_s is None:
             return True
-        return self._clock.monotonic_s() - written_at_s >= self._timeout_s
+        return self.clock.monotonic_s() - written_at_s >= self.timeout_s

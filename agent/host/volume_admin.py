@@ -27,24 +27,19 @@ STEPS_SHOWN: Final = 3
 log = structlog.get_logger()
 
 
+@dataclass(eq=False)
 class VolumeAdmin:
-    """Changes volumes and reports their status (agent.services.service_protocols.VolumeControl)."""
+    """Changes volumes and reports their status (agent.services.service_protocols.VolumeControl).
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        moves: VolumeEvacuator,
-        observer: DatanodeStatus,
-        check: Callable[[VolumeFacts, float], object],
-        on_added: Callable[[VolumeFacts], object],
-    ) -> None:
-        """`check` gets the facts and read speed of a new volume, and may raise to refuse it.
-        `on_added` starts its scans, checks and reports."""
-        self._store = store
-        self._moves = moves
-        self._observer = observer
-        self._check = check
-        self._on_added = on_added
+    `check` gets the facts and read speed of a new volume, and may raise to refuse it.
+    `on_added` starts its scans, checks and reports.
+    """
+
+    store: ReplicaStore
+    moves: VolumeEvacuator
+    observer: DatanodeStatus
+    check: Callable[[VolumeFacts, float], object]
+    on_added: Callable[[VolumeFacts], object]
 
     def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
         """Change the service mode of a volume. Raise RefusedError if the volume or the mode is
@@ -55,13 +50,13 @@ class VolumeAdmin:
                 Code.MALFORMED_REQUEST,
                 f"invalid service {service!r}: expected one of {', '.join(ASKED)}",
             )
-        if volume_id not in {volume.volume_id for volume in self._store.volumes()}:
+        if volume_id not in {volume.volume_id for volume in self.store.volumes()}:
             raise RefusedError(
                 Code.WRONG_DATANODE,
                 f"this datanode has no volume {volume_id!r}",
                 hint="suture volumes lists all volumes",
             )
-        self._moves.steer(volume_id, mode, target_id)
+        self.moves.steer(volume_id, mode, target_id)
 
     def add(self, path: str) -> None:
         """Open a volume and serve its replicas. Raise SutureError if it cannot be used."""
@@ -76,18 +71,18 @@ class VolumeAdmin:
                 hint="create it, chown it to the user of the agent, and add it to "
                 "ReadWritePaths= of the unit",
             )
-        volume = self._store.services.add_volume(Path(path), self._check)
+        volume = self.store.services.add_volume(Path(path), self.check)
         log.info("volume_added", volume_id=volume.volume_id, path=path)
-        self._observer.note_volume(volume.volume_id)
-        self._on_added(volume)
+        self.observer.note_volume(volume.volume_id)
+        self.on_added(volume)
 
     def disks(self) -> Sequence[pb.DiskReport]:
         """Return what the disks and the kernel report about themselves."""
-        return disk_reports(self._store.volumes())
+        return disk_reports(self.store.volumes())
 
     def status(self) -> Sequence[pb.VolumeStatus]:
         """Return the state of every volume."""
-        return self._observer.volumes()
+        return self.observer.volumes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Protocol
 
 from agent.observe.replica_totals import HostSummary, ReplicaTotals, VolumeSummary
@@ -40,54 +40,48 @@ class ProcessInfo:
     started_at_ms: int
 
 
+@dataclass(eq=False)
 class DatanodeStatus:
-    """Returns reports and the status from the current state of the store."""
+    """Returns reports and the status from the current state of the store.
 
-    def __init__(
-        self,
-        about: ProcessInfo,
-        store: ReplicaStore,
-        *,
-        pools: Pools,
-        workers: Callable[[], Sequence[WorkerStatus]],
-        scm_state: Callable[[], str],
-        interval_s: float,
-        now_ms: Callable[[], int],
-        describe: Callable[[datanode_pb2.VolumeStatus], object] = lambda _: None,
-    ) -> None:
-        """`interval_s` is the scan interval, within which every byte should be verified. `describe`
-        adds facts of other parts to a volume's status."""
-        self._about = about
-        self._store = store
-        self._pools = pools
-        self._workers = workers
-        self._scm_state = scm_state
-        self._interval_s = interval_s
-        self._now_ms = now_ms
-        self._census = ReplicaTotals(interval_s=interval_s)
-        for volume_id, replicas in store.columns():
+    `interval_s` is the scan interval, within which every byte should be verified. `describe`
+    adds facts of other parts to a volume's status.
+    """
+
+    about: ProcessInfo
+    store: ReplicaStore
+    _: KW_ONLY
+    pools: Pools
+    workers: Callable[[], Sequence[WorkerStatus]]
+    scm_state: Callable[[], str]
+    interval_s: float
+    now_ms: Callable[[], int]
+    describe: Callable[[datanode_pb2.VolumeStatus], object] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._census = ReplicaTotals(interval_s=self.interval_s)
+        for volume_id, replicas in self.store.columns():
             self._census.fill(volume_id, replicas)
-        self._describe = describe
 
     def note_volume(self, volume_id: str) -> None:
         """Add all replicas of a new volume."""
-        for added_id, replicas in self._store.columns(volume_id):
+        for added_id, replicas in self.store.columns(volume_id):
             self._census.fill(added_id, replicas)
 
     def note(self, container_id: ContainerId) -> None:
         """Update a replica that is new, changed or deleted. Any thread may call this."""
         try:
-            self._census.put(self._store.replica(container_id))
+            self._census.put(self.store.replica(container_id))
         except (SutureError, DamagedData):  # deleted, fenced or unreadable; its report shows which
             self._census.drop(container_id)
 
     def summary(self) -> HostSummary:
         """Return the totals over all replicas."""
-        return self._census.summary(self._now_ms())
+        return self._census.summary(self.now_ms())
 
     def store_volumes(self) -> Sequence[VolumeFacts]:
         """Return the store's facts of the volumes."""
-        return self._store.volumes()
+        return self.store.volumes()
 
     def findings(self) -> Iterator[ScanFinding]:
         """Yield the findings of the first damaged or contradicted replicas, a limited number of
@@ -97,16 +91,16 @@ class DatanodeStatus:
         shown |= dict.fromkeys(summary.contradictory[:DAMAGED_SHOWN_MAX])
         for container_id in shown:
             with suppress(SutureError, DamagedData):
-                yield from self._store.findings(container_id, count=FINDINGS_SHOWN_MAX)
+                yield from self.store.findings(container_id, count=FINDINGS_SHOWN_MAX)
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
         """Return the newest `count` changes of all replicas since `since_ms`."""
-        return self._store.changes(since_ms, count=count)
+        return self.store.changes(since_ms, count=count)
 
     def replica_ids(self) -> Sequence[ContainerId]:
         """Return the ids of all replicas, including those that cannot be loaded."""
-        known = set(self._store.replica_ids())
-        return sorted(known | {item.container_id for item in self._store.unloadable()})
+        known = set(self.store.replica_ids())
+        return sorted(known | {item.container_id for item in self.store.unloadable()})
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
         """Return the report of one replica, with state DELETED if the replica or its volume is
@@ -115,13 +109,13 @@ class DatanodeStatus:
         A replica with a damaged row is not gone; it cannot be loaded.
         """
         try:
-            return replica_report(self._store.replica(container_id))
+            return replica_report(self.store.replica(container_id))
         except DamagedData as damage:
             return unloadable_report(Unloadable(container_id, "", str(damage)))
         except (RefusedError, VolumeFailed) as error:
-            if isinstance(error, VolumeFailed) and not self._store.volume_set.is_lost(container_id):
+            if isinstance(error, VolumeFailed) and not self.store.volume_set.is_lost(container_id):
                 raise  # the volume is suspect but not fenced, so the replica is not gone
-            for item in self._store.unloadable():
+            for item in self.store.unloadable():
                 if item.container_id == container_id:
                     return unloadable_report(item)
         return container_pb2.ReplicaReport(
@@ -147,35 +141,35 @@ class DatanodeStatus:
                 data_bytes=known.get(volume.volume_id, nothing).data_bytes,
                 in_time_bytes=known.get(volume.volume_id, nothing).in_time_bytes,
             )
-            for volume in self._store.volumes()
+            for volume in self.store.volumes()
         ]
         for status in found:
-            self._describe(status)
+            self.describe(status)
         return found
 
     def queues(self) -> Iterable[scm_pb2.QueueCount]:
         """Return the number of queued and running tasks by type."""
-        return self._pools.queue_counts()
+        return self.pools.queue_counts()
 
     def node_state(self) -> NodeState:
         """Return the SCM's decision about this datanode."""
-        return self._store.volume_set.node_state()
+        return self.store.volume_set.node_state()
 
     def status(self) -> datanode_pb2.StatusResponse:
         """Return the complete response to `Status`."""
         summary = self.summary()
         return datanode_pb2.StatusResponse(
-            datanode_id=self._about.datanode_id,
-            cluster_id=self._about.cluster_id,
-            version=self._about.version,
-            started_at_ms=self._about.started_at_ms,
+            datanode_id=self.about.datanode_id,
+            cluster_id=self.about.cluster_id,
+            version=self.about.version,
+            started_at_ms=self.about.started_at_ms,
             volumes=self.volumes(),
             containers_by_state=dict(summary.states),
             finding_count=summary.finding_count,
-            workers=[worker_message(worker) for worker in self._workers()],
+            workers=[worker_message(worker) for worker in self.workers()],
             tasks_queued=sum(count.count for count in self.queues()),
-            scm_state=self._scm_state(),
-            interval_ms=int(self._interval_s * 1000),
+            scm_state=self.scm_state(),
+            interval_ms=int(self.interval_s * 1000),
             damaged_count=len(summary.damaged),
             damaged=summary.damaged[:DAMAGED_SHOWN_MAX],
             contradictory_count=summary.contradictory_count,

@@ -14,7 +14,7 @@ If a step fails, the new shards are removed. Existing replicas are not changed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from agent.reconstruct.targets import RebuildTargets
@@ -33,6 +33,7 @@ SMALL_BYTES_MAX: Final = 256 * 1024  # blocks up to this size per shard are writ
 Needed = Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
 
 
+@dataclass(eq=False)
 class ReconstructionCoordinator:
     """Executes reconstructions, one per call. Thread-safe.
 
@@ -42,22 +43,13 @@ class ReconstructionCoordinator:
     such as Ozone's SCM, cannot be asked.
     """
 
-    def __init__(
-        self,
-        executor: Executor,
-        dial: DialShard,
-        *,
-        now_ms: Callable[[], int],
-        pace: Callable[[int], None] = lambda _: None,
-        needed: Needed | None = None,
-        slow_s: float = SLOW_S,
-    ) -> None:
-        self._executor = executor
-        self._dial = dial
-        self._now_ms = now_ms
-        self._pace = pace
-        self._needed = needed
-        self._slow_s = slow_s
+    executor: Executor
+    dial: DialShard
+    _: KW_ONLY
+    now_ms: Callable[[], int]
+    pace: Callable[[int], None] = lambda _: None
+    needed: Needed | None = None
+    slow_s: float = SLOW_S
 
     def reconstruct(
         self, order: RebuildTask, *, stop: Callable[[], bool] = lambda: False
@@ -67,20 +59,20 @@ class ReconstructionCoordinator:
         Raise SutureError if this fails; the new shards on all reachable targets are then removed.
         """
         order.check()
-        started_ms = self._now_ms()
+        started_ms = self.now_ms()
         account = RebuildStats()
         sources = RebuildSources(
-            order.container_id, order.scheme, self._executor, account, slow_s=self._slow_s
+            order.container_id, order.scheme, self.executor, account, slow_s=self.slow_s
         )
-        sources.open(order.sources, self._dial)
+        sources.open(order.sources, self.dial)
         orphans = _orphans(sources, stop)
         self._check_orphans(sources, orphans)
         targets = RebuildTargets(
-            order.container_id, order.targets, self._dial, self._executor, account
+            order.container_id, order.targets, self.dial, self.executor, account
         )
         try:
             targets.create()
-            run = _Run(sources, targets, account, self._pace, stop)
+            run = _Run(sources, targets, account, self.pace, stop)
             run.rebuild_blocks()
             lost = {n: why for n, why in account.orphans.items() if n not in orphans}
             self._check_orphans(sources, lost)  # a source may have failed meanwhile
@@ -95,7 +87,7 @@ class ReconstructionCoordinator:
             block_count=account.block_count,
             orphans=account.orphans,
             replaced=account.replaced,
-            duration_ms=self._now_ms() - started_ms,
+            duration_ms=self.now_ms() - started_ms,
         )
 
     def _check_orphans(self, sources: RebuildSources, orphans: Mapping[int, str]) -> None:
@@ -105,11 +97,11 @@ class ReconstructionCoordinator:
         if not orphans:
             return
         container_id = sources.container_id
-        if self._needed is None:
+        if self.needed is None:
             sources.require_answers(orphans)
             return
         asked = [BlockId(block_id) for block_id in sorted(orphans)]
-        needed = sorted(self._needed(container_id, asked))
+        needed = sorted(self.needed(container_id, asked))
         for block_id in needed:
             sources.doubt_who_lacks(block_id)
         if needed:
@@ -154,6 +146,7 @@ class _BlockInProgress:
         return {i: (draft.block(), bytes(self.data[i])) for i, draft in self.drafts.items()}
 
 
+@dataclass(eq=False)
 class _Run:
     """A running reconstruction.
 
@@ -161,51 +154,45 @@ class _Run:
     have a million small blocks, and each alone would cost some calls and a sync.
     """
 
-    def __init__(
-        self,
-        sources: RebuildSources,
-        targets: RebuildTargets,
-        account: RebuildStats,
-        pace: Callable[[int], None],
-        stop: Callable[[], bool],
-    ) -> None:
-        self._sources = sources
-        self._targets = targets
-        self._account = account
-        self._pace = pace
-        self._stop = stop
-        self._maker = CellRebuilder(sources, targets.shards)
+    sources: RebuildSources
+    targets: RebuildTargets
+    account: RebuildStats
+    pace: Callable[[int], None]
+    stop: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self._maker = CellRebuilder(self.sources, self.targets.shards)
         self._growing: dict[BlockId, _BlockInProgress] = {}
 
     def rebuild_blocks(self) -> None:
         """Rebuild every block that enough sources have; record the others."""
-        paced_bytes = self._account.read_bytes
-        for reading in self._sources.ahead(self._wanted()):
+        paced_bytes = self.account.read_bytes
+        for reading in self.sources.ahead(self._wanted()):
             block_id = reading.agreed.block_id
             growing = self._growing.get(block_id)
             if growing is None:
                 continue  # an earlier stripe showed that the block was deleted
             try:
-                cells = self._sources.finish(reading)
+                cells = self.sources.finish(reading)
                 made = self._maker.made(reading.agreed, reading.stripe, cells)
             except UnavailableError as error:
                 self._leave_out(block_id, error)
                 continue
-            check_going_on(self._stop)
-            self._pace(self._account.read_bytes - paced_bytes)
-            paced_bytes = self._account.read_bytes
+            check_going_on(self.stop)
+            self.pace(self.account.read_bytes - paced_bytes)
+            paced_bytes = self.account.read_bytes
             growing.take(made)
             self._write(block_id, growing, made, reading.stripe)
 
     def _wanted(self) -> Iterator[tuple[RebuildableGroup, int]]:
         """Yield the stripes in which a target has a cell, block by block."""
-        for block_id, known in self._sources.blocks():
-            check_going_on(self._stop)
-            agreed = resolve_group(self._sources.scheme, block_id, known)
+        for block_id, known in self.sources.blocks():
+            check_going_on(self.stop)
+            agreed = resolve_group(self.sources.scheme, block_id, known)
             if isinstance(agreed, OrphanGroup):
-                self._account.orphans[block_id] = agreed.reason
+                self.account.orphans[block_id] = agreed.reason
                 continue
-            indexes = self._targets.shards
+            indexes = self.targets.shards
             growing = _BlockInProgress(
                 drafts={index: BlockBuilder(agreed, index) for index in indexes},
                 stripes=stripes_of(agreed, indexes),
@@ -213,8 +200,8 @@ class _Run:
                 data={index: bytearray() for index in indexes},
             )
             if not growing.stripes:
-                self._targets.add(growing.blocks())
-                self._account.block_count += 1
+                self.targets.add(growing.blocks())
+                self.account.block_count += 1
                 continue
             self._growing[block_id] = growing
             for stripe in growing.stripes:
@@ -227,24 +214,24 @@ class _Run:
         drafts = growing.drafts
         if not growing.is_small:
             whole = {i: drafts[i].block() for i in made if drafts[i].is_whole}
-            self._targets.write(block_id, made, whole)
+            self.targets.write(block_id, made, whole)
         if not is_last:
             return
         del self._growing[block_id]
-        self._account.block_count += 1
+        self.account.block_count += 1
         if growing.is_small:
-            self._targets.add(growing.blocks())
+            self.targets.add(growing.blocks())
         else:
-            self._targets.add({i: (d.block(), b"") for i, d in drafts.items() if not d.chunks})
+            self.targets.add({i: (d.block(), b"") for i, d in drafts.items() if not d.chunks})
 
     def _leave_out(self, block_id: BlockId, error: UnavailableError) -> None:
         """Record a block that was deleted after it was listed. Raise `error` if it was not deleted.
         Keys are checked at the end."""
-        why = self._sources.why_gone(block_id)
+        why = self.sources.why_gone(block_id)
         if not why:
             raise error
         del self._growing[block_id]
-        self._account.orphans[block_id] = why
+        self.account.orphans[block_id] = why
 
 
 def check_going_on(stop: Callable[[], bool]) -> None:

@@ -18,7 +18,7 @@ being copied.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 from agent.plan.actions import SkipReason
@@ -90,28 +90,19 @@ class _Contradictions:
         return True
 
 
+@dataclass(eq=False)
 class ShardRepairer:
     """Repairs shards of one store. `scan` scans a complete replica and commits the result."""
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        leases: Leases,
-        executor: Executor,
-        *,
-        scan: Callable[[ContainerId], object],
-        now_ms: Callable[[], int],
-        lease_timeout_s: float = LEASE_TIMEOUT_S,
-        pace: Pace = at_once,
-    ) -> None:
-        """`pace` receives the bytes that were read from peers."""
-        self._pace = pace
-        self._store = store
-        self._leases = leases
-        self._executor = executor
-        self._scan = scan
-        self._now_ms = now_ms
-        self._lease_timeout_s = lease_timeout_s
+    store: ReplicaStore
+    leases: Leases
+    executor: Executor
+    _: KW_ONLY
+    scan: Callable[[ContainerId], object]
+    now_ms: Callable[[], int]
+    lease_timeout_s: float = LEASE_TIMEOUT_S
+    pace: Pace = at_once
+    """Receives the bytes that were read from peers."""
 
     def repair(
         self,
@@ -130,8 +121,8 @@ class ShardRepairer:
         Raise RefusedError if there is no such shard, UnavailableError if fewer peers are readable
         than the code has data shards. A healthy CLOSED shard is not read.
         """
-        started_ms = self._now_ms()
-        before = self._store.replica(container_id)
+        started_ms = self.now_ms()
+        before = self.store.replica(container_id)
         [index] = scheme.checked([before.replica_index])
         findings = self._known_findings(before)
         damaged = [f for f in findings if f.is_damage]
@@ -140,20 +131,18 @@ class ShardRepairer:
         account = RebuildStats()
         outcomes: list[ChunkOutcome] = []
         is_behind = before.state is ReplicaState.QUASI_CLOSED
-        changes = ReplicaChanges(
-            self._store, self._leases, container_id, self._lease_timeout_s, stop
-        )
-        sources = RebuildSources(container_id, scheme, self._executor, account)
+        changes = ReplicaChanges(self.store, self.leases, container_id, self.lease_timeout_s, stop)
+        sources = RebuildSources(container_id, scheme, self.executor, account)
         rows = RowRestorer(changes, sources, index)
         missed = BlockBackfill(changes, rows)
         if damaged or is_behind:
             shards = [ShardLocation(name, peer.address, 0) for name, peer in peers.items()]
             sources.open(shards, lambda shard: peers[shard.datanode_id])
             paced_bytes = 0
-            repair = _ShardRepair(changes, rows, contradictions, self._now_ms)
+            repair = _ShardRepair(changes, rows, contradictions, self.now_ms)
             for outcome in repair.repair_chunks(damaged) if damaged else missed.make(peers):
                 outcomes.append(outcome)
-                self._pace(account.read_bytes - paced_bytes, stop)
+                self.pace(account.read_bytes - paced_bytes, stop)
                 paced_bytes = account.read_bytes
                 if stop():
                     contradictions.is_complete = missed.is_complete = False
@@ -167,8 +156,8 @@ class ShardRepairer:
             has_news |= bool(told)
             outcomes += told
         if has_repaired or has_news:
-            self._store.on_change(container_id)
-        after = self._store.replica(container_id)
+            self.store.on_change(container_id)
+        after = self.store.replica(container_id)
         return ReconcileResult(
             container_id=container_id,
             result=_verdict(outcomes, is_stopped=stop(), left_count=after.finding_count),
@@ -180,7 +169,7 @@ class ShardRepairer:
             tree_after=after.tree,
             state_before=before.state,
             state_after=after.state,
-            duration_ms=self._now_ms() - started_ms,
+            duration_ms=self.now_ms() - started_ms,
         )
 
     def _known_findings(self, facts: ReplicaFacts) -> list[ScanFinding]:
@@ -192,16 +181,16 @@ class ShardRepairer:
         """
         container_id, tree = facts.container_id, facts.tree
         if facts.state is ReplicaState.UNHEALTHY:
-            generation = self._store.generation(container_id)
+            generation = self.store.generation(container_id)
             is_read = tree is not None and tree.generation == generation and facts.data_scan_at_ms
             if not (is_read and facts.finding_count):
-                self._scan(container_id)
-        return self._store.findings(container_id)
+                self.scan(container_id)
+        return self.store.findings(container_id)
 
     def _judged(self, container_id: ContainerId) -> list[ChunkOutcome]:
         """Scan the shard to determine its state; return an outcome if the scan failed."""
         try:
-            self._scan(container_id)
+            self.scan(container_id)
         except VolumeFailed:
             raise
         except SutureError as error:
@@ -217,8 +206,8 @@ class ShardRepairer:
         if not (contradictions.found or contradictions.known):
             return False
         try:
-            with self._leases.hold(container_id, self._lease_timeout_s):
-                return self._store.repair(container_id).note_contradictions(
+            with self.leases.hold(container_id, self.lease_timeout_s):
+                return self.store.repair(container_id).note_contradictions(
                     contradictions.found, is_complete=contradictions.is_complete
                 )
         except UnavailableError:

@@ -10,7 +10,7 @@ time. The log says which method was used.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Protocol
 
 import structlog
@@ -63,25 +63,23 @@ class _Search:
     file_count: int = 0
 
 
+@dataclass(eq=False)
 class AdjacentScanWorker:
-    """Worker that searches for the neighbours of damage. Any thread may call `found`."""
+    """Worker that searches for the neighbours of damage. Any thread may call `found`.
+
+    `ask` requests a scan with a reason, and returns False if the queue is full. `pace` gets
+    the number of bytes read, and waits until the next read is due.
+    """
 
     name = "neighbours"
 
-    def __init__(
-        self,
-        places: DiskMap,
-        ask: Callable[[ContainerId, str], bool],
-        *,
-        pace: Callable[[int], None],
-        clock: Clock,
-    ) -> None:
-        """`ask` requests a scan with a reason, and returns False if the queue is full. `pace` gets
-        the number of bytes read, and waits until the next read is due."""
-        self._places = places
-        self._ask = ask
-        self._pace = pace
-        self._clock = clock
+    places: DiskMap
+    ask: Callable[[ContainerId, str], bool]
+    _: KW_ONLY
+    pace: Callable[[int], None]
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[_Search] = deque()
         self._followed_at_s: dict[ContainerId, float] = {}
@@ -95,7 +93,7 @@ class AdjacentScanWorker:
             return
         container_id = places[0].container_id
         with self._lock:
-            now_s = self._clock.monotonic_s()
+            now_s = self.clock.monotonic_s()
             last_s = self._followed_at_s.get(container_id, float("-inf"))
             if now_s - last_s < AGAIN_S or len(self._waiting) >= WAITING_MAX:
                 return  # its neighbours were requested recently, or too many searches wait
@@ -136,15 +134,15 @@ class AdjacentScanWorker:
     def _go_on(self, search: _Search) -> bool:
         """Map some files to their extents; return whether the search is complete. Raise OSError."""
         if search.files is None:
-            search.bad = self._places.bad(search.places)
+            search.bad = self.places.bad(search.places)
             others = [
-                one for one in self._places.replicas(search.volume_id) if one != search.container_id
+                one for one in self.places.replicas(search.volume_id) if one != search.container_id
             ]
-            search.files = iter(self._places.files(others)) if search.bad else iter(())
+            search.files = iter(self.places.files(others)) if search.bad else iter(())
         for count in range(1, FILES_PER_STEP + 1):
             file = next(search.files, None)
             if file is None or search.file_count >= FILES_MAX:
-                self._pace(count * FILE_COST_BYTES)
+                self.pace(count * FILE_COST_BYTES)
                 return True
             search.file_count += 1
             if file.extents:
@@ -152,20 +150,20 @@ class AdjacentScanWorker:
                 if gap <= NEAR_BYTES:
                     known = search.nearest.get(file.container_id, gap)
                     search.nearest[file.container_id] = min(gap, known)
-        self._pace(FILES_PER_STEP * FILE_COST_BYTES)
+        self.pace(FILES_PER_STEP * FILE_COST_BYTES)
         return False
 
     def _by_id(self, search: _Search) -> list[ContainerId]:
         """Return the other replicas of the volume, those with the nearest ids first."""
         others = [
-            one for one in self._places.replicas(search.volume_id) if one != search.container_id
+            one for one in self.places.replicas(search.volume_id) if one != search.container_id
         ]
         return sorted(others, key=lambda one: (abs(one - search.container_id), one))
 
     def _ask_for(self, search: _Search, near: Sequence[ContainerId], *, how: str, why: str) -> None:
         """Request scans of the first NEIGHBOURS_MAX replicas of `near`, and log it."""
         reason = f"it lies beside damage of container {search.container_id}"
-        asked = [one for one in near[:NEIGHBOURS_MAX] if self._ask(one, reason)]
+        asked = [one for one in near[:NEIGHBOURS_MAX] if self.ask(one, reason)]
         log.info(
             "adjacent_scans_requested",
             volume_id=search.volume_id,

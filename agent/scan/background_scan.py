@@ -11,7 +11,7 @@ several replicas become due in the meantime.
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import numpy as np
@@ -121,39 +121,32 @@ class RoundPolicy:
     last_copy_since_ms: Callable[[ContainerId], int] = lambda _: 0
 
 
+@dataclass(eq=False)
 class VolumeScanWorker:
     """Scans the closed replicas of one volume in the order of the agenda, one per step."""
 
-    def __init__(
-        self,
-        tools: ScanDeps[ScannedStore],
-        volume_id: str,
-        *,
-        policy: RoundPolicy,
-        pace: ScanPace,
-        stop: threading.Event,
-        pulse: ProgressMarker,
-        canary: Canary | None = None,
-    ) -> None:
-        self._tools = tools
-        self._clock = tools.clock
-        self._policy = policy
-        self._pace = pace
-        self._stop = stop
-        self._pulse = pulse
-        self.canary = canary
+    tools: ScanDeps[ScannedStore]
+    volume_id: str
+    _: KW_ONLY
+    policy: RoundPolicy
+    pace: ScanPace
+    stop: threading.Event
+    pulse: ProgressMarker
+    canary: Canary | None = None
+
+    def __post_init__(self) -> None:
+        self._clock = self.tools.clock
         self._buffers = ReadBuffers()
         self._tried_at_s: dict[ContainerId, float] = {}
-        self._agenda = policy.schedule.agenda((), 0)
+        self._agenda = self.policy.schedule.agenda((), 0)
         self._queue: deque[ScanCandidate] = deque()
         self._agenda_at_s = float("-inf")
-        self._starts_at_s = self._clock.monotonic_s() + policy.start_delay_s
+        self._starts_at_s = self._clock.monotonic_s() + self.policy.start_delay_s
         self._doubt_since_ms = 0
         self._now_reading: ScanCandidate | None = None
         self._container_bytes_read = 0
         self._speed = RateMeter(self._clock)
         self._state = "starting"
-        self.volume_id = volume_id
         self.hold = ScanPause(self._clock)
         self.scanned_bytes = 0
 
@@ -164,13 +157,13 @@ class VolumeScanWorker:
 
     def change(self, policy: RoundPolicy, limits: PaceLimits) -> None:
         """Apply another policy and other limits from now on. Any thread may call this."""
-        self._policy = policy
-        self._pace.change(limits)
+        self.policy = policy
+        self.pace.change(limits)
         self.hold.wake()
 
     def step(self) -> Step:
         """Scan the first replica of the agenda if one is due and reading is allowed."""
-        if self._stop.is_set():
+        if self.stop.is_set():
             return Idle()
         waits = self._waits()
         if waits is not None:
@@ -211,7 +204,7 @@ class VolumeScanWorker:
             container_bytes=reading.used_bytes if reading else 0,
             scanned_bytes=self.scanned_bytes,
             speed_bytes_per_s=speed,
-            rate_bytes_per_s=self._pace.bytes_per_s,
+            rate_bytes_per_s=self.pace.bytes_per_s,
             needed_bytes_per_s=agenda.needed_bytes_per_s,
             due_count=len(waiting) + (reading is not None),
             due_bytes=due_bytes,
@@ -226,7 +219,7 @@ class VolumeScanWorker:
     def doubt(self) -> None:
         """Schedule another scan of all replicas scanned before now, because the volume is
         suspect."""
-        interval_ms = self._policy.schedule.interval_s * 1000
+        interval_ms = self.policy.schedule.interval_s * 1000
         now_ms = self._clock.now_ms()
         if now_ms - self._doubt_since_ms > interval_ms:  # once per interval: a disk may fail often
             log.warning("volume_suspected", volume_id=self.volume_id)
@@ -248,7 +241,7 @@ class VolumeScanWorker:
         start_left_s = self._starts_at_s - self._clock.monotonic_s()
         if start_left_s > 0:
             return "starting", start_left_s
-        closed_s = self._policy.windows.opens_in_s(self._clock.now_ms())
+        closed_s = self.policy.windows.opens_in_s(self._clock.now_ms())
         return ("closed", closed_s) if closed_s else None
 
     def _next(self) -> ScanCandidate | None:
@@ -263,7 +256,7 @@ class VolumeScanWorker:
         self._forget_old_tries()
         now_ms = self._clock.now_ms()
         self._doubt_since_ms = min(self._doubt_since_ms, now_ms)  # the clock may have been ahead
-        agenda = self._policy.schedule.agenda_of(self._candidates(), now_ms)
+        agenda = self.policy.schedule.agenda_of(self._candidates(), now_ms)
         self._agenda = agenda
         self._agenda_at_s = self._clock.monotonic_s()
         self._queue = deque(
@@ -272,13 +265,13 @@ class VolumeScanWorker:
             if item.candidate.container_id not in self._tried_at_s
         )
         trim_heap()
-        self._pace.need(agenda.needed_bytes_per_s / max(self._policy.windows.share, 0.01))
+        self.pace.need(agenda.needed_bytes_per_s / max(self.policy.windows.share, 0.01))
 
     def _candidates(self) -> Candidates:
-        columns = [replicas for _, replicas in self._tools.store.columns(self.volume_id)]
+        columns = [replicas for _, replicas in self.tools.store.columns(self.volume_id)]
         replicas = columns[0] if columns else ReplicaColumns.none()  # the volume was fenced
         closed = replicas.where(replicas.are(TREE_STATES))
-        since_ms = map(self._policy.last_copy_since_ms, closed.container_ids.tolist())
+        since_ms = map(self.policy.last_copy_since_ms, closed.container_ids.tolist())
         return Candidates(
             closed.container_ids,
             closed.bytes_used,
@@ -294,14 +287,14 @@ class VolumeScanWorker:
         self._container_bytes_read = 0
         self._now_reading = candidate
         try:
-            self._pace.begin(lambda: self._stops(container_id))
+            self.pace.begin(lambda: self._stops(container_id))
             report = scan_container(
-                self._tools,
+                self.tools,
                 container_id,
                 stop=lambda: self._stops(container_id),
                 progress=self._progress,
-                pace=self._pace,
-                pieces=self._pace,
+                pace=self.pace,
+                pieces=self.pace,
                 buffers=self._buffers,
                 resumable_s=self._resumable_s(),
             )
@@ -311,7 +304,7 @@ class VolumeScanWorker:
             return
         except UnavailableError as error:
             if error.code is Code.DISK_OUT_OF_SPACE:
-                rest_s = NO_ROOM_REST_SHARE * self._policy.schedule.interval_s
+                rest_s = NO_ROOM_REST_SHARE * self.policy.schedule.interval_s
                 self._tried_at_s[container_id] = self._clock.monotonic_s() + rest_s
             raise
         finally:
@@ -324,24 +317,24 @@ class VolumeScanWorker:
     def _gather_s(self) -> float:
         """Return how many seconds to wait for more due replicas; short compared with the scan
         interval."""
-        return min(GATHER_MAX_S, self._policy.schedule.interval_s / 600)
+        return min(GATHER_MAX_S, self.policy.schedule.interval_s / 600)
 
     def _idle_s(self) -> float:
         """Return the maximum seconds until a new container is noticed."""
-        return min(IDLE_MAX_S, self._policy.schedule.interval_s / 60)
+        return min(IDLE_MAX_S, self.policy.schedule.interval_s / 60)
 
     def _stops(self, container_id: ContainerId) -> bool:
         return (
-            self._stop.is_set()
+            self.stop.is_set()
             or self.hold.stops(container_id)
-            or not self._policy.windows.is_open(self._clock.now_ms())
+            or not self.policy.windows.is_open(self._clock.now_ms())
         )
 
     def _resumable_s(self) -> float:
-        return max(RESUMABLE_MIN_S, MARGIN_SHARE * self._policy.schedule.interval_s)
+        return max(RESUMABLE_MIN_S, MARGIN_SHARE * self.policy.schedule.interval_s)
 
     def _forget_old_tries(self) -> None:
-        oldest_s = self._clock.monotonic_s() - max(self._policy.gap_min_s, REST_MIN_S)
+        oldest_s = self._clock.monotonic_s() - max(self.policy.gap_min_s, REST_MIN_S)
         self._tried_at_s = {
             container_id: tried_at_s
             for container_id, tried_at_s in self._tried_at_s.items()
@@ -352,7 +345,7 @@ class VolumeScanWorker:
         self.scanned_bytes += length_bytes
         self._container_bytes_read += length_bytes
         self._speed.add(length_bytes)
-        self._pulse.beat()
+        self.pulse.beat()
 
 
 class RateMeter:

@@ -11,6 +11,7 @@ for two periods, the canary is overdue, and the scan of this volume cannot be tr
 
 import os
 import secrets
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -39,39 +40,34 @@ NOBODY: Final = "canary"  # cluster id and datanode id of the private store
 log = structlog.get_logger()
 
 
+@dataclass(eq=False)
 class Canary:
     """Canary drill of one volume. `found_at_ms` is the time when the fault was last found; 0 =
     never."""
 
-    def __init__(
-        self,
-        directory: Path,
-        algorithm: Algorithm,
-        clock: Clock,
-        *,
-        period_s: float,
-        volume_id: str = "",
-    ) -> None:
-        self._volume_id = volume_id
-        self._directory = directory
-        self._algorithm = algorithm
-        self._clock = clock
-        self._period_s = period_s
-        self._trusted_at_s = clock.monotonic_s()
-        self._due_at_s = clock.monotonic_s()
+    directory: Path
+    algorithm: Algorithm
+    clock: Clock
+    _: KW_ONLY
+    period_s: float
+    volume_id: str = ""
+
+    def __post_init__(self) -> None:
+        self._trusted_at_s = self.clock.monotonic_s()
+        self._due_at_s = self.clock.monotonic_s()
         self.found_at_ms = 0
 
     @property
     def is_due(self) -> bool:
         """Return whether the next drill is due."""
-        return self._clock.monotonic_s() >= self._due_at_s
+        return self.clock.monotonic_s() >= self._due_at_s
 
     @property
     def is_overdue(self) -> bool:
         """Return whether no drill has found its fault for two periods. The scan may be blind, hung
         or dead."""
-        age_s = self._clock.monotonic_s() - self._trusted_at_s
-        return age_s > OVERDUE_PERIODS * self._period_s
+        age_s = self.clock.monotonic_s() - self._trusted_at_s
+        return age_s > OVERDUE_PERIODS * self.period_s
 
     def drill(self, buffers: ReadBuffers) -> bool:
         """Plant a fault and scan; return whether the scan found it.
@@ -80,42 +76,42 @@ class Canary:
         a new one, because its damage says nothing about the scan. Raise SutureError if that fails,
         too.
         """
-        self._due_at_s = self._clock.monotonic_s() + self._period_s  # also if the drill raises
+        self._due_at_s = self.clock.monotonic_s() + self.period_s  # also if the drill raises
         try:
             found = self._drilled(buffers)
         except (RefusedError, VolumeFailed) as error:
             if error.code is Code.VOLUME_IN_USE:
                 raise
-            log.warning("canary_recreated", volume_id=self._volume_id, error=str(error))
-            with disk_errors(self._directory):
-                remove_tree(self._directory)
+            log.warning("canary_recreated", volume_id=self.volume_id, error=str(error))
+            with disk_errors(self.directory):
+                remove_tree(self.directory)
             found = self._drilled(buffers)
         if found:
-            self._trusted_at_s = self._clock.monotonic_s()
-            self.found_at_ms = self._clock.now_ms()
-            log.info("canary_found", volume_id=self._volume_id)
+            self._trusted_at_s = self.clock.monotonic_s()
+            self.found_at_ms = self.clock.now_ms()
+            log.info("canary_found", volume_id=self.volume_id)
         else:
-            log.error("canary_not_found", volume_id=self._volume_id, directory=str(self._directory))
+            log.error("canary_not_found", volume_id=self.volume_id, directory=str(self.directory))
         return found
 
     def _drilled(self, buffers: ReadBuffers) -> bool:
-        self._directory.mkdir(DIRECTORY_MODE, exist_ok=True)
+        self.directory.mkdir(DIRECTORY_MODE, exist_ok=True)
         options = StoreOptions(
-            algorithm=self._algorithm,
+            algorithm=self.algorithm,
             reserve_bytes=0,
             lmdb_map_bytes=MAP_BYTES,
-            now_ms=self._clock.now_ms,
+            now_ms=self.clock.now_ms,
         )
         store = ReplicaStore.open(
-            [self._directory], cluster_id=NOBODY, datanode_id=NOBODY, options=options
+            [self.directory], cluster_id=NOBODY, datanode_id=NOBODY, options=options
         )
         try:
             self._plant(store)
             tools = StoreScanDeps(
                 store=store,
-                leases=ContainerLeases(clock=self._clock),
-                guard=VerdictBreaker(clock=self._clock),
-                clock=self._clock,
+                leases=ContainerLeases(clock=self.clock),
+                guard=VerdictBreaker(clock=self.clock),
+                clock=self.clock,
             )
             report = scan_container(tools, CONTAINER, buffers=buffers, is_drill=True)
             found = is_found(report)

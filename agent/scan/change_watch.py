@@ -12,7 +12,7 @@ directory would need one thread each.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import compress
 from typing import Final
 
@@ -64,22 +64,18 @@ class WatchStatus:
     overflow_count: int
 
 
+@dataclass(eq=False)
 class ChangeWatch:
     """Worker that keeps the set of watched directories current and converts events to scan
     requests."""
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        leases: ContainerLeases,
-        scans: OnDemandScans,
-        *,
-        open_inotify: Callable[[], InotifyFD] = InotifyFD,
-    ) -> None:
-        self._store = store
-        self._leases = leases
-        self._scans = scans
-        self._open_inotify = open_inotify
+    store: ReplicaStore
+    leases: ContainerLeases
+    scans: OnDemandScans
+    _: KW_ONLY
+    open_inotify: Callable[[], InotifyFD] = InotifyFD
+
+    def __post_init__(self) -> None:
         self._inotify: InotifyFD | None = None
         self._watched: dict[WatchDescriptor, ContainerId] = {}
         self._unwatched_count = 0
@@ -110,7 +106,7 @@ class ChangeWatch:
         except OSError as error:  # the kernel's limit of inotify instances per user
             self._limit(self._closed().size, str(error), "raise fs.inotify.max_user_instances")
             return RetryAfter(SYNC_S)
-        version = (self._store.volume_set.version(), len(self._watched))
+        version = (self.store.volume_set.version(), len(self._watched))
         if version == self._synced and not self._unwatched_count:
             return RetryAfter(SYNC_S)  # avoids reading 100,000 rows without need
         closed = self._closed()
@@ -139,7 +135,7 @@ class ChangeWatch:
             [np.zeros(0, np.uint64)]
             + [
                 replicas.container_ids[replicas.are(TREE_STATES)]
-                for _, replicas in self._store.columns()
+                for _, replicas in self.store.columns()
             ]
         )
 
@@ -151,7 +147,7 @@ class ChangeWatch:
             self._inotify = None
             self._watched.clear()
         if self._inotify is None:
-            self._inotify = self._open_inotify()
+            self._inotify = self.open_inotify()
             self._inotify.start()
         return self._inotify
 
@@ -161,11 +157,11 @@ class ChangeWatch:
         missed_count, why, hint = 0, "", ""
         for index, number in enumerate(wanted):
             container_id = ContainerId(int(number))
-            path = os.fsencode(self._store.paths(container_id).chunks)
+            path = os.fsencode(self.store.paths(container_id).chunks)
             try:
                 descriptor = inotify.add_callback(path, WATCHED_EVENTS, self, CALLBACK_ID)
             except FileNotFoundError:
-                self._scans.request(container_id, reason="chunks directory is gone", is_hint=True)
+                self.scans.request(container_id, reason="chunks directory is gone", is_hint=True)
                 missed_count += 1
             except PermissionError as error:  # only this directory; others may be watched
                 missed_count += 1
@@ -202,12 +198,12 @@ class ChangeWatch:
             return  # not watched any more
         if not event.mask & SELF_EVENTS and not holds_data(name):
             return
-        if self._leases.written_within(container_id, OWN_WINDOW_S):
+        if self.leases.written_within(container_id, OWN_WINDOW_S):
             self._own_event_count += 1
             return
         self._event_count += 1
         what = f"{name or 'chunks directory'} changed on disk"
-        self._scans.request(container_id, reason=what, is_hint=True)
+        self.scans.request(container_id, reason=what, is_hint=True)
 
     def on_queue_overflow(self) -> None:
         """Count and log that the kernel dropped events."""

@@ -6,6 +6,7 @@ A scan without `--wait` joins the queue of on-demand scans.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from queue import Empty, SimpleQueue
 from threading import BoundedSemaphore, Event, Thread
 from typing import Final
@@ -22,30 +23,29 @@ WAITING_MAX: Final = 32  # calls waiting to start; each holds a server thread
 PROGRESS_S: Final = 0.25  # between two progress messages
 
 
+@dataclass(eq=False)
 class InteractiveScans:
-    """Runs scans for waiting callers, at most `SCANS_MAX` at the same time."""
+    """Runs scans for waiting callers, at most `SCANS_MAX` at the same time.
 
-    def __init__(
-        self,
-        tools: StoreScanDeps,
-        *,
-        pace: Callable[[str], ScanPace],
-        queue: Callable[[ContainerId], bool],
-    ) -> None:
-        """`pace` returns the pace for a scan of the given volume. `queue` adds a container to the
-        on-demand scans, and returns False if their queue is full."""
-        self._tools = tools
-        self._pace = pace
-        self._queue = queue
+    `pace` returns the pace for a scan of the given volume. `queue` adds a container to the
+    on-demand scans, and returns False if their queue is full.
+    """
+
+    tools: StoreScanDeps
+    _: KW_ONLY
+    pace: Callable[[str], ScanPace]
+    queue: Callable[[ContainerId], bool]
+
+    def __post_init__(self) -> None:
         self._places = BoundedSemaphore(SCANS_MAX)
         self._line = BoundedSemaphore(WAITING_MAX)
         self._stopping = Event()
         self.sample = ChunkSampler(
-            tools.store,
-            tools.leases,
-            tools.clock,
-            pace=pace,
-            ask_scan=queue,
+            self.tools.store,
+            self.tools.leases,
+            self.tools.clock,
+            pace=self.pace,
+            ask_scan=self.queue,
             is_stopping=self._stopping.is_set,
         ).run
 
@@ -68,7 +68,7 @@ class InteractiveScans:
         if mode is ScanMode.QUEUE:
             yield self._queued(container_id)
             return
-        total_bytes = self._tools.store.replica(container_id).bytes_used
+        total_bytes = self.tools.store.replica(container_id).bytes_used
         yield from self._take_place(total_bytes, is_cancelled)
         try:
             yield from self._run(container_id, total_bytes, is_cancelled, mode)
@@ -113,7 +113,7 @@ class InteractiveScans:
             try:
                 paced = self._paced(container_id, is_over) if mode is ScanMode.WAIT else None
                 report = scan_container(
-                    self._tools,
+                    self.tools,
                     container_id,
                     stop=is_over,
                     progress=read.add,
@@ -141,18 +141,18 @@ class InteractiveScans:
 
     def _paced(self, container_id: ContainerId, is_over: Callable[[], bool]) -> ScanPace:
         """Return a pace that yields to clients, and whose waits end when the scan is over."""
-        pace = self._pace(self._tools.store.volume_id(container_id))
+        pace = self.pace(self.tools.store.volume_id(container_id))
         pace.begin(is_over)
         return pace
 
     def _queued(self, container_id: ContainerId) -> ScanStep:
-        if not self._queue(container_id):
+        if not self.queue(container_id):
             raise UnavailableError(
                 Code.BUSY,
                 "cannot queue the scan: too many scans are waiting",
                 hint="try again later",
             )
-        return ScanStep(0, self._tools.store.replica(container_id).bytes_used, is_queued=True)
+        return ScanStep(0, self.tools.store.replica(container_id).bytes_used, is_queued=True)
 
     def _last(self, end: ScanReport | BaseException, total_bytes: int) -> ScanStep:
         """Return the last step, or raise the error that ended the scan."""

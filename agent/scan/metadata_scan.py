@@ -6,6 +6,7 @@ the same day. A replica with a fault is scanned on demand, and only that scan ju
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -34,23 +35,21 @@ class ScanQueue(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class MetadataScan:
-    """Worker that checks metadata. `scanned_at_ms` is the end of its last round; 0 = none yet."""
+    """Worker that checks metadata. `scanned_at_ms` is the end of its last round; 0 = none yet.
+
+    `on_unreadable` gets a volume whose files have faults, and the reason.
+    """
 
     name = "metadata-scan"
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        scans: ScanQueue,
-        clock: Clock,
-        on_unreadable: Callable[[str, str], None],
-    ) -> None:
-        """`on_unreadable` gets a volume whose files have faults, and the reason."""
-        self._store = store
-        self._scans = scans
-        self._clock = clock
-        self._on_unreadable = on_unreadable
+    store: ReplicaStore
+    scans: ScanQueue
+    clock: Clock
+    on_unreadable: Callable[[str, str], None]
+
+    def __post_init__(self) -> None:
         self._left: deque[ContainerId] | None = None
         self._begun_at_s = 0.0
         self._round_fault_count = 0
@@ -60,30 +59,30 @@ class MetadataScan:
     def step(self) -> Step:
         """Check some replicas. Wait for the next round if all are checked."""
         if self._left is None:
-            self._left = deque(self._store.replica_ids())
-            self._begun_at_s = self._clock.monotonic_s()
+            self._left = deque(self.store.replica_ids())
+            self._begun_at_s = self.clock.monotonic_s()
             self._round_fault_count = 0
         for _ in range(min(REPLICAS_PER_STEP, len(self._left))):
             self._look(self._left.popleft())
         if self._left:
             return Busy()
         self._left = None
-        self._store.volume_set.let_go_of_pages()
+        self.store.volume_set.let_go_of_pages()
         trim_heap()
-        self.scanned_at_ms = self._clock.now_ms()
+        self.scanned_at_ms = self.clock.now_ms()
         self.fault_count = self._round_fault_count
-        took_s = self._clock.monotonic_s() - self._begun_at_s
+        took_s = self.clock.monotonic_s() - self._begun_at_s
         return RetryAfter(max(1.0, INTERVAL_S - took_s))
 
     def _look(self, container_id: ContainerId) -> None:
         try:
-            facts = self._store.replica(container_id)
+            facts = self.store.replica(container_id)
         except (RefusedError, VolumeFailed, DamagedData):
             return  # deleted meanwhile, fenced, or already reported as unloadable
         try:
-            paths = self._store.paths(container_id)
+            paths = self.store.paths(container_id)
             faults = quick_check(paths, container_id, has_tree=facts.tree is not None)
-            if faults and self._store.replica(container_id).state is not facts.state:
+            if faults and self.store.replica(container_id).state is not facts.state:
                 return  # the replica was closed or deleted during the check
         except (RefusedError, VolumeFailed):
             return
@@ -95,6 +94,6 @@ class MetadataScan:
             return
         self._round_fault_count += 1
         log.warning("metadata_fault_found", container_id=container_id, faults=faults)
-        self._on_unreadable(facts.volume_id, f"container {container_id}: {faults[0]}")
+        self.on_unreadable(facts.volume_id, f"container {container_id}: {faults[0]}")
         if facts.state in TREE_STATES:
-            self._scans.request(container_id, reason=faults[0], is_hint=True)
+            self.scans.request(container_id, reason=faults[0], is_hint=True)

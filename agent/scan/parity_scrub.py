@@ -12,7 +12,7 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import numpy as np
@@ -52,38 +52,30 @@ class ParityPolicy:
     start_delay_s: float = 0.0
 
 
+@dataclass(eq=False)
 class ParityScrub:
-    """Worker of the parity scrub. Any thread may call `status`."""
+    """Worker of the parity scrub. Any thread may call `status`.
+
+    `info` queries the control plane, and raises SutureError. `is_held` returns whether
+    background reads must wait now.
+    """
 
     name = "parity-scrub"
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        datanode_id: str,
-        policy: ParityPolicy,
-        *,
-        info: Callable[[ContainerId], scm_pb2.ContainerInfo],
-        dial: Callable[[NodeAddress], Peer],
-        pace: Callable[[int], None],
-        is_held: Callable[[], bool],
-        stop: threading.Event,
-        clock: Clock,
-        pulse: ProgressMarker,
-    ) -> None:
-        """`info` queries the control plane, and raises SutureError. `is_held` returns whether
-        background reads must wait now."""
-        self._store = store
-        self._datanode_id = datanode_id
-        self._policy = policy
-        self._info = info
-        self._dial = dial
-        self._pace = pace
-        self._is_held = is_held
-        self._stop = stop
-        self._clock = clock
-        self._pulse = pulse
-        self._starts_at_s = clock.monotonic_s() + policy.start_delay_s
+    store: ReplicaStore
+    datanode_id: str
+    policy: ParityPolicy
+    _: KW_ONLY
+    info: Callable[[ContainerId], scm_pb2.ContainerInfo]
+    dial: Callable[[NodeAddress], Peer]
+    pace: Callable[[int], None]
+    is_held: Callable[[], bool]
+    stop: threading.Event
+    clock: Clock
+    pulse: ProgressMarker
+
+    def __post_init__(self) -> None:
+        self._starts_at_s = self.clock.monotonic_s() + self.policy.start_delay_s
         self._executor = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="parity")
         self._lock = threading.Lock()
         self._seen: tuple[Version, U64s] | None = None
@@ -95,18 +87,18 @@ class ParityScrub:
 
     def step(self) -> Step:
         """Verify the container that has been due for the longest time."""
-        delay_s = self._starts_at_s - self._clock.monotonic_s()
+        delay_s = self._starts_at_s - self.clock.monotonic_s()
         if delay_s > 0:
             return RetryAfter(delay_s)
-        if self._is_held():
+        if self.is_held():
             return RetryAfter(HELD_CHECK_S)
         container_id = self._next()
         if container_id is None:
-            return RetryAfter(min(IDLE_S, self._policy.interval_s * AGAIN_SHARE))
+            return RetryAfter(min(IDLE_S, self.policy.interval_s * AGAIN_SHARE))
         try:
             shards, scheme = self._shards(container_id)
             if not shards:
-                self._put_off(container_id, self._policy.interval_s * AGAIN_SHARE)
+                self._put_off(container_id, self.policy.interval_s * AGAIN_SHARE)
                 return Busy()
             with self._lock:
                 self._current = container_id
@@ -114,20 +106,20 @@ class ParityScrub:
                 container_id,
                 parse_scheme(scheme),
                 shards,
-                self._dial,
+                self.dial,
                 self._executor,
                 pace=self._wait_for_turn,
             )
         except SutureError as error:
-            if self._stop.is_set():
+            if self.stop.is_set():
                 return RetryAfter(IDLE_S)
             log.warning("parity_verification_failed", container_id=container_id, why=str(error))
-            self._put_off(container_id, min(RETRY_S, self._policy.interval_s * AGAIN_SHARE))
+            self._put_off(container_id, min(RETRY_S, self.policy.interval_s * AGAIN_SHARE))
             return Busy()
         finally:
             with self._lock:
                 self._current = 0
-        self._put_off(container_id, self._policy.interval_s)
+        self._put_off(container_id, self.policy.interval_s)
         self._note(report)
         return Busy()
 
@@ -141,7 +133,7 @@ class ParityScrub:
         with self._lock:
             reports = dict(self._reports)
             message = pb.ParityScrub(
-                interval_ms=int(self._policy.interval_s * 1000),
+                interval_ms=int(self.policy.interval_s * 1000),
                 container_id=self._current,
                 verified_count=len(self._verified_at_ms),
                 oldest_verified_at_ms=min(self._verified_at_ms.values(), default=0),
@@ -161,20 +153,20 @@ class ParityScrub:
                 for gone in set(known) - here:
                     del known[gone]
         self._due_at_s = {i: at_s for i, at_s in self._due_at_s.items() if i in here}
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         due = [i for i in here if self._due_at_s.get(i, 0.0) <= now_s]
         return min(due, key=self._order, default=None)
 
     def _shard_ids(self) -> U64s:
         """Return the containers of which this datanode has a closed shard. Read the rows again only
         after a change."""
-        version = self._store.volume_set.version()
+        version = self.store.volume_set.version()
         if self._seen is None or self._seen[0] != version:
             shard_ids = [
                 replicas.container_ids[
                     replicas.are({ReplicaState.CLOSED}) & (replicas.replica_indexes > 0)
                 ]
-                for _, replicas in self._store.columns()
+                for _, replicas in self.store.columns()
             ]
             self._seen = version, np.concatenate([np.zeros(0, np.uint64), *shard_ids])
             trim_heap()
@@ -183,23 +175,23 @@ class ParityScrub:
     def _order(self, container_id: ContainerId) -> tuple[float, int]:
         """Return a sort key: the container that has been due for the longest time first. Among
         containers that were never verified, each datanode uses another order."""
-        seed = zlib.crc32(f"{self._datanode_id}:{container_id}".encode())
+        seed = zlib.crc32(f"{self.datanode_id}:{container_id}".encode())
         return self._due_at_s.get(container_id, 0.0), seed
 
     def _put_off(self, container_id: ContainerId, delay_s: float) -> None:
-        self._due_at_s[container_id] = self._clock.monotonic_s() + delay_s
+        self._due_at_s[container_id] = self.clock.monotonic_s() + delay_s
 
     def _shards(self, container_id: ContainerId) -> tuple[list[ShardLocation], str]:
         """Return the holder of each shard, and the erasure code; no shards if another datanode has
         to verify the container."""
-        info = self._info(container_id)
+        info = self.info(container_id)
         closed = [
             item
             for item in info.replicas
             if item.replica.state == container_pb2.CLOSED and item.node_health == "HEALTHY"
         ]
         ranked = sorted((r.replica.replica_index, r.datanode.datanode_id) for r in closed)
-        if not info.scheme or not ranked or ranked[0][1] != self._datanode_id:
+        if not info.scheme or not ranked or ranked[0][1] != self.datanode_id:
             return [], info.scheme
         shards = [
             ShardLocation(r.datanode.datanode_id, r.datanode.address, r.replica.replica_index)
@@ -210,20 +202,20 @@ class ParityScrub:
     def _wait_for_turn(self, length_bytes: int) -> None:
         """Count the bytes read, and wait until more may be read. Raise UnavailableError if the
         agent stops."""
-        self._pulse.beat()
+        self.pulse.beat()
         with self._lock:
             self._stripe_count += 1
             self._read_bytes += length_bytes
-        self._pace(length_bytes)
-        while self._is_held() and not self._stop.wait(HELD_CHECK_S):
-            self._pulse.beat()
-        if self._stop.is_set():
+        self.pace(length_bytes)
+        while self.is_held() and not self.stop.wait(HELD_CHECK_S):
+            self.pulse.beat()
+        if self.stop.is_set():
             raise UnavailableError(Code.CANCELLED, "the agent is stopping")
 
     def _note(self, report: ParityReport) -> None:
         container_id = report.container_id
         with self._lock:
-            self._verified_at_ms[container_id] = self._clock.now_ms()
+            self._verified_at_ms[container_id] = self.clock.now_ms()
             self._reports.pop(container_id, None)
             if report.faults:
                 self._reports[container_id] = report

@@ -1,6 +1,7 @@
 """RPCs about the datanode itself: its status, its background scans, and its volumes."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from grpc import ServicerContext as Context
 
@@ -12,72 +13,69 @@ from suture.wire.v1 import datanode_pb2 as pb
 Status = Callable[[], pb.StatusResponse]
 
 
+@dataclass(eq=False)
 class AdminHandlers:
-    """Handlers of Status, ScrubStatus, ControlScrub, ControlVolume, ListDisks."""
+    """Handlers of Status, ScrubStatus, ControlScrub, ControlVolume, ListDisks.
 
-    def __init__(
-        self,
-        status: Status,
-        scrub: ScrubControl | None = None,
-        volumes: VolumeControl | None = None,
-    ) -> None:
-        """Without `scrub` there are no background scans. Without `volumes` no volume can be
-        changed."""
-        self._status = status
-        self._scrub = scrub
-        self._volumes = volumes
+    Without `scrub` there are no background scans. Without `volumes` no volume can be
+    changed.
+    """
+
+    status: Status
+    scrub: ScrubControl | None = None
+    volumes: VolumeControl | None = None
 
     def ControlVolume(
         self, request: pb.ControlVolumeRequest, _context: Context
     ) -> pb.ControlVolumeResponse:
         """Change the service mode of a volume, or add a volume; return the state of all volumes."""
-        if self._volumes is None:
+        if self.volumes is None:
             raise RefusedError(
                 Code.INELIGIBLE, "cannot change volumes: this datanode has a fixed set of volumes"
             )
         match request.WhichOneof("wish"):
             case "service":
-                self._volumes.steer(
+                self.volumes.steer(
                     request.volume_id,
                     service=request.service,
                     target_id=request.target_volume_id,
                 )
             case "add_path":
-                self._volumes.add(request.add_path)
+                self.volumes.add(request.add_path)
             case _:
                 raise codec.malformed("wish", "is not set")
-        return pb.ControlVolumeResponse(volumes=self._volumes.status())
+        return pb.ControlVolumeResponse(volumes=self.volumes.status())
 
     def ListDisks(self, _request: pb.ListDisksRequest, _context: Context) -> pb.ListDisksResponse:
         """Return what the disks and the kernel report about themselves."""
-        return pb.ListDisksResponse(disks=() if self._volumes is None else self._volumes.disks())
+        return pb.ListDisksResponse(disks=() if self.volumes is None else self.volumes.disks())
 
     def ScrubStatus(
         self, _request: pb.ScrubStatusRequest, _context: Context
     ) -> pb.ScrubStatusResponse:
         """Return the progress of the background scans."""
-        return pb.ScrubStatusResponse() if self._scrub is None else self._scrub.status()
+        return pb.ScrubStatusResponse() if self.scrub is None else self.scrub.status()
 
     def ControlScrub(
         self, request: pb.ControlScrubRequest, _context: Context
     ) -> pb.ScrubStatusResponse:
         """Pause, resume or cancel background scans; return their progress."""
-        if self._scrub is None:
+        if self.scrub is None:
             raise RefusedError(
                 Code.INELIGIBLE,
                 "cannot control scans: background scans are disabled on this datanode",
             )
         match request.WhichOneof("wish"):
             case "pause_ms":
-                self._scrub.pause(request.volume_id, request.pause_ms / 1000)
+                self.scrub.pause(request.volume_id, request.pause_ms / 1000)
             case "resume":
-                self._scrub.resume(request.volume_id)
+                self.scrub.resume(request.volume_id)
             case "skip_container_id":
-                self._scrub.skip(codec.parse_container_id(request.skip_container_id))
+                self.scrub.skip(codec.parse_container_id(request.skip_container_id))
             case _:
                 raise codec.malformed("wish", "is not set")
-        return self._scrub.status()
+        return self.scrub.status()
 
     def Status(self, _request: pb.StatusRequest, _context: Context) -> pb.StatusResponse:
         """Return the status of this datanode."""
-        return self._status()
+        return self.status()

@@ -1,6 +1,7 @@
 """RPCs that prove to a peer which data the medium has, by reads past every cache."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from grpc import ServicerContext as Context
@@ -23,23 +24,18 @@ KEEP_MS_MAX: Final = 3_600_000
 PROVING_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 
 
+@dataclass(eq=False)
 class ProofHandlers:
-    """Handlers of ProveChunks, ProveReplica."""
+    """Handlers of ProveChunks, ProveReplica.
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        scan: Scan,
-        pledges: DeletePins,
-        clock: Clock,
-        on_damage: Callable[[ContainerId, str], None] = lambda *_: None,
-    ) -> None:
-        """`on_damage` gets a container whose medium does not match its row, and a reason."""
-        self._store = store
-        self._scan = scan
-        self._pledges = pledges
-        self._clock = clock
-        self._on_damage = on_damage
+    `on_damage` gets a container whose medium does not match its row, and a reason.
+    """
+
+    store: ReplicaStore
+    scan: Scan
+    pledges: DeletePins
+    clock: Clock
+    on_damage: Callable[[ContainerId, str], None] = lambda *_: None
 
     def ProveChunks(
         self, request: pb.ProveChunksRequest, _context: Context
@@ -53,7 +49,7 @@ class ProofHandlers:
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
         nonces = [_nonce(asked.nonce) for asked in request.chunks]
-        chosen = several_chunks(self._store, container_id, keys)
+        chosen = several_chunks(self.store, container_id, keys)
         answer = pb.ProveChunksResponse()
         for key, nonce in zip(keys, nonces, strict=True):
             proof = answer.proofs.add()
@@ -68,18 +64,18 @@ class ProofHandlers:
     ) -> bytes:
         if isinstance(chosen, SutureError):
             if chosen.code is Code.NO_SUCH_BLOCK and self._is_in_tree(container_id, key[0]):
-                self._on_damage(container_id, "a peer asked, and a block has no row any more")
+                self.on_damage(container_id, "a peer asked, and a block has no row any more")
             raise chosen
         found, chunk = chosen
         try:
-            data = self._store.view(container_id).read(
+            data = self.store.view(container_id).read(
                 found, chunk.offset, chunk.length_bytes, past_cache=True
             )
         except SutureError:
-            self._on_damage(container_id, "a peer asked, and a chunk cannot be read")
+            self.on_damage(container_id, "a peer asked, and a chunk cannot be read")
             raise
         if not verifies(chunk, data):
-            self._on_damage(container_id, "a peer asked, and a chunk is not what its row says")
+            self.on_damage(container_id, "a peer asked, and a chunk is not what its row says")
         return answer_of(nonce, data)
 
     def ProveReplica(
@@ -91,15 +87,15 @@ class ProofHandlers:
         nonce = _nonce(request.nonce)
         age_max_ms = codec.parse_int(request.age_max_ms, "age_max_ms", low=0, high=ID_MAX)
         keep_s = codec.parse_int(request.keep_ms, "keep_ms", low=0, high=KEEP_MS_MAX) / 1000
-        self._pledges.give(container_id, keep_s)
-        age_ms = self._clock.now_ms() - self._whole(container_id).data_scan_at_ms
+        self.pledges.give(container_id, keep_s)
+        age_ms = self.clock.now_ms() - self._whole(container_id).data_scan_at_ms
         if not 0 <= age_ms <= age_max_ms or not age_max_ms:
             age_ms = 0
-            for step in self._scan(container_id, lambda: not context.is_active(), ScanMode.WAIT):
+            for step in self.scan(container_id, lambda: not context.is_active(), ScanMode.WAIT):
                 yield pb.ProveReplicaResponse(bytes_read=step.bytes_read)
         facts = self._whole(container_id)
         tree = self._current(container_id, facts)
-        self._pledges.give(container_id, keep_s)
+        self.pledges.give(container_id, keep_s)
         yield pb.ProveReplicaResponse(
             proof=pb.ReplicaProof(
                 tree=codec.summary_message(tree.summary()),
@@ -110,13 +106,13 @@ class ProofHandlers:
 
     def _is_in_tree(self, container_id: ContainerId, block_id: BlockId) -> bool:
         """Return whether the replica's tree has the block as a live one."""
-        tree = self._store.view(container_id).tree()
+        tree = self.store.view(container_id).tree()
         return bool((tree.block_ids[~tree.deleted] == block_id).any())
 
     def _whole(self, container_id: ContainerId) -> ReplicaFacts:
         """Return the facts of a healthy closed replica, which can be a witness. Raise
         RefusedError(INELIGIBLE) if it is not."""
-        facts = self._store.replica(container_id)
+        facts = self.store.replica(container_id)
         if facts.state in PROVING_STATES and not facts.finding_count:
             return facts
         raise RefusedError(
@@ -127,7 +123,7 @@ class ProofHandlers:
         )
 
     def _current(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
-        tree = self._store.view(container_id).tree()
+        tree = self.store.view(container_id).tree()
         if facts.tree is None or tree.root != facts.tree.root:
             raise RefusedError(
                 Code.INELIGIBLE,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from time import perf_counter
 from typing import Any, Final
 
@@ -32,22 +33,21 @@ BLOCKS_PAGE_BYTES_MAX: Final = 1024**2
 CHANGES_PAGE_MAX: Final = 2_000  # entries per page, usually of about 200 bytes
 
 
+@dataclass(eq=False)
 class ReadHandlers:
     """Handlers of GetContainer, ListContainers, GetBlocks, ListBlocks, ReadChunk, ReadChunks,
-    ReadBlock, GetSmallFile, GetContainerHashes, ListHistory, ListChanges."""
+    ReadBlock, GetSmallFile, GetContainerHashes, ListHistory, ListChanges.
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        *,
-        limits: DatanodeServerLimits,
-        on_read: Callable[[float], None] = lambda _: None,
-    ) -> None:
-        """`on_read` gets the seconds that each read of chunk data took. For the first read of a
-        call, they include the lookup of the row."""
-        self._store = store
-        self._limits = limits
-        self._on_read = on_read
+    `on_read` gets the seconds that each read of chunk data took. For the first read of a
+    call, they include the lookup of the row.
+    """
+
+    store: ReplicaStore
+    _: KW_ONLY
+    limits: DatanodeServerLimits
+    on_read: Callable[[float], None] = lambda _: None
+
+    def __post_init__(self) -> None:
         self.encoders: Mapping[str, Callable[[Any], bytes]] = {"ReadBlock": encode_piece}
 
     def GetContainer(
@@ -55,12 +55,12 @@ class ReadHandlers:
     ) -> pb.GetContainerResponse:
         """Return the report of one replica. It may be one that cannot be loaded."""
         container_id = codec.parse_container_id(request.container_id)
-        for unloadable in self._store.unloadable():
+        for unloadable in self.store.unloadable():
             if unloadable.container_id == container_id:
                 return pb.GetContainerResponse(
                     replica=report_messages.unloadable_report(unloadable)
                 )
-        facts = self._store.replica(container_id)
+        facts = self.store.replica(container_id)
         return pb.GetContainerResponse(replica=report_messages.replica_report(facts))
 
     def ListContainers(
@@ -70,13 +70,13 @@ class ReadHandlers:
         start = codec.parse_int(
             request.start_container_id, "start_container_id", low=0, high=ID_MAX
         )
-        count = page_size(request.count, self._limits.replicas_page_max)
-        facts = self._store.replicas(start=start, count=count + 1)
+        count = page_size(request.count, self.limits.replicas_page_max)
+        facts = self.store.replicas(start=start, count=count + 1)
         next_id = facts[count].container_id if len(facts) > count else 0
         found = [report_messages.replica_report(item) for item in facts[:count]]
         found += [
             report_messages.unloadable_report(item)
-            for item in self._store.unloadable()
+            for item in self.store.unloadable()
             if item.container_id >= start and (not next_id or item.container_id < next_id)
         ]
         found.sort(key=lambda report: report.container_id)
@@ -106,7 +106,7 @@ class ReadHandlers:
         """Return the block. Raise RefusedError if the caller requests a later commit or another
         replica index."""
         container_id, block_id = codec.parse_block_key(asked, "block_id")
-        found = self._store.view(container_id).readable(block_id)
+        found = self.store.view(container_id).readable(block_id)
         if asked.replica_index not in {0, found.replica_index}:
             raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
@@ -135,8 +135,8 @@ class ReadHandlers:
         """Return a page of blocks by ascending id."""
         container_id = codec.parse_container_id(request.container_id)
         start = codec.parse_int(request.start_local_id, "start_local_id", low=0, high=ID_MAX)
-        count = page_size(request.count, self._limits.blocks_page_max)
-        blocks = self._store.view(container_id).blocks(start=start, count=count + 1)
+        count = page_size(request.count, self.limits.blocks_page_max)
+        blocks = self.store.view(container_id).blocks(start=start, count=count + 1)
         page = pb.ListBlocksResponse()
         size_bytes = 0
         for block in blocks[:count]:
@@ -172,7 +172,7 @@ class ReadHandlers:
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
         answer = pb.ReadChunksResponse()
-        for chosen in several_chunks(self._store, container_id, keys).values():
+        for chosen in several_chunks(self.store, container_id, keys).values():
             if isinstance(chosen, SutureError) or chosen[1].length_bytes > BYTES_MAX:
                 continue
             found, chunk = chosen
@@ -231,8 +231,8 @@ class ReadHandlers:
     ) -> bytes:
         """Read data; report the seconds that this took, plus `before_s`, to `on_read`."""
         begun_s = perf_counter()
-        data = self._store.view(container_id).read(found, offset, length_bytes)
-        self._on_read(before_s + perf_counter() - begun_s)
+        data = self.store.view(container_id).read(found, offset, length_bytes)
+        self.on_read(before_s + perf_counter() - begun_s)
         return data
 
     def GetContainerHashes(
@@ -241,13 +241,13 @@ class ReadHandlers:
         """Send the replica's tree to the requested depth."""
         container_id = codec.parse_container_id(request.container_id)
         selection = tree_pages.parse_selection(request)
-        yield from tree_pages.pages(self._store.view(container_id).tree(), selection)
+        yield from tree_pages.pages(self.store.view(container_id).tree(), selection)
 
     def ListHistory(
         self, request: pb.ListHistoryRequest, _context: Context
     ) -> pb.ListHistoryResponse:
         """Return a replica's history, oldest entry first. The store limits its length."""
-        entries = self._store.view(codec.parse_container_id(request.container_id)).history()
+        entries = self.store.view(codec.parse_container_id(request.container_id)).history()
         return pb.ListHistoryResponse(entries=report_messages.HISTORY_ENTRY.messages(entries))
 
     def ListChanges(
@@ -257,7 +257,7 @@ class ReadHandlers:
         return the newest."""
         since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
         count = page_size(request.count, CHANGES_PAGE_MAX)
-        found = self._store.changes(since_ms, count=count)
+        found = self.store.changes(since_ms, count=count)
         return pb.ListChangesResponse(
             changes=(
                 pb.ReplicaChange(

@@ -1,6 +1,7 @@
 """RPCs that scan or sample replicas, and return findings."""
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from grpc import ServicerContext as Context
@@ -28,16 +29,15 @@ SCAN_PROGRESS: Final = MessageMap(
 )
 
 
+@dataclass(eq=False)
 class ScanHandlers:
     """Handlers of ScanContainer, SampleChunks, ListFindings."""
 
-    def __init__(
-        self, store: ReplicaStore, scan: Scan, sample: Sample, *, limits: DatanodeServerLimits
-    ) -> None:
-        self._store = store
-        self._scan = scan
-        self._sample = sample
-        self._limits = limits
+    store: ReplicaStore
+    scan: Scan
+    sample: Sample
+    _: KW_ONLY
+    limits: DatanodeServerLimits
 
     def ScanContainer(
         self, request: pb.ScanContainerRequest, context: Context
@@ -52,17 +52,17 @@ class ScanHandlers:
         mode = ScanMode.FULL_SPEED if request.full_speed else ScanMode.WAIT
         if request.queue:
             mode = ScanMode.QUEUE
-        self._store.replica(container_id)  # refuses an unknown container before a scan begins
-        for step in self._scan(container_id, lambda: not context.is_active(), mode):
+        self.store.replica(container_id)  # refuses an unknown container before a scan begins
+        for step in self.scan(container_id, lambda: not context.is_active(), mode):
             progress = SCAN_PROGRESS.message(step)
             if step.commit is not None:
                 progress.result.CopyFrom(self._scan_result(container_id, step))
             yield progress
 
     def _scan_result(self, container_id: ContainerId, step: ScanStep) -> pb.ScanResult:
-        count_max = self._limits.findings_page_max
-        findings = self._store.findings(container_id, count=count_max)
-        facts = self._store.replica(container_id)
+        count_max = self.limits.findings_page_max
+        findings = self.store.findings(container_id, count=count_max)
+        facts = self.store.replica(container_id)
         return pb.ScanResult(
             replica=report_messages.replica_report(facts),
             findings=report_messages.FINDING.messages(findings),
@@ -85,7 +85,7 @@ class ScanHandlers:
             ),
             request.seed,
         )
-        for step in self._sample(draw, lambda: not context.is_active()):
+        for step in self.sample(draw, lambda: not context.is_active()):
             progress = pb.SampleProgress(read_count=step.read_count)
             if step.result is not None:
                 progress.result.CopyFrom(SAMPLE_RESULT.message(step.result))
@@ -96,15 +96,15 @@ class ScanHandlers:
     ) -> pb.ListFindingsResponse:
         """Return a page of findings by container. The findings of one container are not divided
         between pages."""
-        count = page_size(request.count, self._limits.findings_page_max)
+        count = page_size(request.count, self.limits.findings_page_max)
         if request.container_id:
             container_id = codec.parse_container_id(request.container_id)
-            found = self._store.findings(container_id, count=count)
+            found = self.store.findings(container_id, count=count)
             return pb.ListFindingsResponse(findings=report_messages.FINDING.messages(found))
         start = codec.parse_int(
             request.start_container_id, "start_container_id", low=0, high=ID_MAX
         )
-        found = self._store.findings(start=start, count=count + 1)
+        found = self.store.findings(start=start, count=count + 1)
         next_id = 0
         if len(found) > count:
             next_id = found[count].container_id

@@ -180,29 +180,25 @@ class TransferProgress(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class StallWatch:
     """Detects a transfer that makes no progress."""
 
-    def __init__(
-        self,
-        export: TransferProgress,
-        monotonic_s: Callable[[], float],
-        stall_s: float,
-        finish_s: float,
-    ) -> None:
-        self._export = export
-        self._monotonic_s = monotonic_s
-        self._stall_s = stall_s
-        self._finish_s = finish_s
+    export: TransferProgress
+    monotonic_s: Callable[[], float]
+    stall_s: float
+    finish_s: float
+
+    def __post_init__(self) -> None:
         self._seen = -1
-        self._since_s = monotonic_s()
+        self._since_s = self.monotonic_s()
         self.stalled = False
 
     def has_stalled(self) -> bool:
         """Return whether the target accepted no message for too long. The caller polls this."""
-        now_s = self._monotonic_s()
-        if self._export.parts_count != self._seen:
-            self._seen, self._since_s = self._export.parts_count, now_s
-        allowed_s = self._finish_s if self._export.is_finished else self._stall_s
+        now_s = self.monotonic_s()
+        if self.export.parts_count != self._seen:
+            self._seen, self._since_s = self.export.parts_count, now_s
+        allowed_s = self.finish_s if self.export.is_finished else self.stall_s
         self.stalled = now_s - self._since_s > allowed_s
         return self.stalled

@@ -8,6 +8,7 @@ These are the pages:
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -25,26 +26,22 @@ PAGE_DIGITS_MAX: Final = 6
 WORKER_QUIET_S_MAX: Final = 60.0
 
 
+@dataclass(eq=False)
 class HttpStatus:
     """Serves the pages and reports the health of the process."""
 
-    def __init__(
-        self,
-        control: ControlPlane,
-        calls: CallThreadPool,
-        loops: WorkerLoops,
-        is_ticking: Callable[[], bool],
-    ) -> None:
-        self._control = control
-        self._calls = calls
-        self._loops = loops
-        self._is_ticking = is_ticking
-        control.queries.watch(self._own_troubles)
-        control.meters.registry.register(
+    control: ControlPlane
+    calls: CallThreadPool
+    loops: WorkerLoops
+    is_ticking: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.control.queries.watch(self._own_troubles)
+        self.control.meters.registry.register(
             TableCollector(
                 TABLES,
                 lambda: ProcessMetrics(
-                    control.queries.figures(), loops.status(), bool(calls.trouble)
+                    self.control.queries.figures(), self.loops.status(), bool(self.calls.trouble)
                 ),
             )
         )
@@ -57,15 +54,13 @@ class HttpStatus:
 
     def troubles(self) -> list[str]:
         """Return the problems of this process, one per line."""
-        return self._control.queries.troubles()
+        return self.control.queries.troubles()
 
     def _own_troubles(self) -> list[str]:
-        found = [self._calls.trouble] if self._calls.trouble else []
-        if not self._is_ticking():
+        found = [self.calls.trouble] if self.calls.trouble else []
+        if not self.is_ticking():
             found.append("time stands still: no tick has ended lately")
-        found += [
-            f"worker {name} shows no life" for name in self._loops.stalled(WORKER_QUIET_S_MAX)
-        ]
+        found += [f"worker {name} shows no life" for name in self.loops.stalled(WORKER_QUIET_S_MAX)]
         return found
 
     def page(self, asked: Mapping[str, str]) -> HttpResponse:
@@ -74,20 +69,20 @@ class HttpStatus:
             return self._node(asked["node"])
         if "rack" in asked:
             return self._rack(asked["rack"], asked.get("page", "0"))
-        survey = self._control.queries.survey()
+        survey = self.control.queries.survey()
         return HttpResponse(cluster_page(survey, judged(survey.look, self.troubles())))
 
     def _node(self, datanode_id: str) -> HttpResponse:
-        found = [v for v in self._control.queries.nodes() if v.node.datanode_id == datanode_id]
+        found = [v for v in self.control.queries.nodes() if v.node.datanode_id == datanode_id]
         if not found:
             return HttpResponse(b"no such datanode\n", "text/plain", HTTPStatus.NOT_FOUND)
-        return HttpResponse(node_page(found[0], self._control.clock.wall_ms()))
+        return HttpResponse(node_page(found[0], self.control.clock.wall_ms()))
 
     def _rack(self, rack: str, page: str) -> HttpResponse:
-        found = [view for view in self._control.queries.nodes() if view.node.rack == rack]
+        found = [view for view in self.control.queries.nodes() if view.node.rack == rack]
         if not found or not (page.isascii() and page.isdigit()) or len(page) > PAGE_DIGITS_MAX:
             return HttpResponse(b"no such rack\n", "text/plain", HTTPStatus.NOT_FOUND)
-        return HttpResponse(rack_page(rack, found, self._control.clock.wall_ms(), int(page)))
+        return HttpResponse(rack_page(rack, found, self.control.clock.wall_ms(), int(page)))
 
     def healthz(self) -> HttpResponse:
         """Return the health of the process for supervisors and load balancers."""
@@ -97,4 +92,4 @@ class HttpStatus:
 
     def metrics(self) -> HttpResponse:
         """Return the metrics for a scrape."""
-        return HttpResponse(exposition(self._control.meters.registry), CONTENT_TYPE)
+        return HttpResponse(exposition(self.control.meters.registry), CONTENT_TYPE)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scm.cluster.allocate import TargetCandidate
 from scm.cluster.container_context import ContainerContext, PlacedReplica, is_bad, present
@@ -14,22 +14,17 @@ from scm.state.entities import CommandKind, Container, OpState, Replica
 from scm.state.options import ScmOptions
 
 
+@dataclass(eq=False)
 class ContainerContexts:
     """Builds `ContainerContext`s and target candidates. Callers hold the control plane's lock."""
 
-    def __init__(
-        self,
-        state: StateDatabase,
-        nodes: NodeManager,
-        reports: ReportProcessor,
-        clock: ScmClock,
-        options: ScmOptions,
-    ) -> None:
-        self._state = state
-        self._nodes = nodes
-        self._reports = reports
-        self._clock = clock
-        self._options = options
+    state: StateDatabase
+    nodes: NodeManager
+    reports: ReportProcessor
+    clock: ScmClock
+    options: ScmOptions
+
+    def __post_init__(self) -> None:
         self._bad_since_s: dict[int, dict[str, float]] = {}
         self._is_one_turn = False
         self._turn: dict[str, TargetCandidate] | None = None
@@ -37,12 +32,12 @@ class ContainerContexts:
     def case(self, container: Container) -> ContainerContext:
         """Return a container with all facts that affect its health."""
         container_id = container.container_id
-        replicas = self._state.replicas.of(container_id)
+        replicas = self.state.replicas.of(container_id)
         holders = {replica.datanode_id for replica in replicas}
         placed = tuple(map(self._placed, replicas))
         here = {p.datanode_id for p in present(placed)}
         adds, deletes = [], []
-        for command in self._state.commands.of_container(container_id):
+        for command in self.state.commands.of_container(container_id):
             if command.kind is CommandKind.REPLICATE and command.target_id not in holders:
                 if self._stays(command.target_id):
                     adds.append(command.target_id)
@@ -54,12 +49,12 @@ class ContainerContexts:
             adds=tuple(adds),
             deletes=tuple(deletes),
             healable_holders=self._hopeful(container, replicas),
-            cluster_rack_count=self._nodes.rack_count(),
+            cluster_rack_count=self.nodes.rack_count(),
         )
 
     def is_confirmed(self, datanode_id: str) -> bool:
         """Return True if a node has reported all its replicas since this control plane started."""
-        return datanode_id in self._reports.confirmed
+        return datanode_id in self.reports.confirmed
 
     def places_in_grace(self, container_ids: Sequence[int]) -> list[int]:
         """Return the positions of the containers that had bad replicas at the last evaluation."""
@@ -68,10 +63,10 @@ class ContainerContexts:
     def healable_holders(self, container_id: int) -> frozenset[str]:
         """Return the datanodes whose replica became bad recently, so that a repair may still heal
         it."""
-        container = self._state.containers.get(container_id)
+        container = self.state.containers.get(container_id)
         if container is None:
             return frozenset()
-        return self._hopeful(container, self._state.replicas.of(container_id))
+        return self._hopeful(container, self.state.replicas.of(container_id))
 
     def all_hopeful(self) -> frozenset[tuple[int, str]]:
         """Return the bad replicas that a repair may heal, by container and datanode."""
@@ -84,7 +79,7 @@ class ContainerContexts:
     def containers_with_unacknowledged_deletes(self) -> frozenset[int]:
         """Return the containers with deletes pending on a node that is not dead."""
         return frozenset(
-            filter(self.has_unacknowledged_deletes, self._state.transactions.container_ids())
+            filter(self.has_unacknowledged_deletes, self.state.transactions.container_ids())
         )
 
     def living(self, container_id: int) -> list[Replica]:
@@ -93,21 +88,21 @@ class ContainerContexts:
         The control plane neither waits for a dead node nor trusts its last report. The report
         counts again when the node is back.
         """
-        held = map(self._placed, self._state.replicas.of(container_id))
+        held = map(self._placed, self.state.replicas.of(container_id))
         return [p.replica for p in present(held)]
 
     def has_unacknowledged_deletes(self, container_id: int) -> bool:
         """Return True if a delete of blocks is pending on a node that is not dead."""
-        if not self._state.transactions.has_any(container_id):
+        if not self.state.transactions.has_any(container_id):
             return False
-        living = self._nodes.living(self._state.replicas.of(container_id))
+        living = self.nodes.living(self.state.replicas.of(container_id))
         holders = {replica.datanode_id for replica in living}
-        transactions = self._state.transactions.of(container_id)
+        transactions = self.state.transactions.of(container_id)
         return any(not holders.issubset(t.acknowledged_by) for t in transactions)
 
     def _stays(self, datanode_id: str) -> bool:
         """Return True if no operator ordered the node to leave or to go into maintenance."""
-        node = self._state.nodes.get(datanode_id)
+        node = self.state.nodes.get(datanode_id)
         return node is None or node.op_state is OpState.IN_SERVICE
 
     @contextmanager
@@ -135,25 +130,25 @@ class ContainerContexts:
 
     def _candidates(self) -> list[TargetCandidate]:
         scheduled: dict[str, int] = {}
-        for container in self._state.containers.open_all():
-            bytes_max = self._options.container_bytes_max
+        for container in self.state.containers.open_all():
+            bytes_max = self.options.container_bytes_max
             needed_bytes = container.allocated_bytes if container.is_sealed else bytes_max
             left_bytes = needed_bytes - container.committed_bytes
             for datanode_id in container.pipeline:
                 scheduled[datanode_id] = scheduled.get(datanode_id, 0) + max(0, left_bytes)
         return [
             candidate
-            for node in self._state.nodes.values()
+            for node in self.state.nodes.values()
             if (candidate := self._candidate(node.datanode_id, scheduled)) is not None
         ]
 
     def _candidate(self, datanode_id: str, scheduled: dict[str, int]) -> TargetCandidate | None:
-        node = self._state.nodes.get(datanode_id)
-        live = self._nodes.liveness(datanode_id)
-        if node is None or live is None or not self._nodes.takes_replicas(datanode_id):
+        node = self.state.nodes.get(datanode_id)
+        live = self.nodes.liveness(datanode_id)
+        if node is None or live is None or not self.nodes.takes_replicas(datanode_id):
             return None
         coming_bytes = sum(
-            command.size_bytes for command in self._state.commands.adds_to(datanode_id)
+            command.size_bytes for command in self.state.commands.adds_to(datanode_id)
         )
         working = [volume.available_bytes for volume in live.volumes if not volume.failed]
         return TargetCandidate(
@@ -164,14 +159,14 @@ class ContainerContexts:
             largest_volume_bytes=max(working, default=0),
             used_bytes=live.used_bytes,
             scheduled_bytes=scheduled.get(datanode_id, 0) + coming_bytes,
-            has_failed_lately=self._nodes.has_failed_lately(datanode_id),
+            has_failed_lately=self.nodes.has_failed_lately(datanode_id),
         )
 
     def _placed(self, replica: Replica) -> PlacedReplica:
-        node = self._state.nodes.get(replica.datanode_id)
+        node = self.state.nodes.get(replica.datanode_id)
         return PlacedReplica(
             replica,
-            self._nodes.health(replica.datanode_id),
+            self.nodes.health(replica.datanode_id),
             OpState.IN_SERVICE if node is None else node.op_state,
             "" if node is None else node.rack,
         )
@@ -191,9 +186,9 @@ class ContainerContexts:
         if not bad:
             self._bad_since_s.pop(container.container_id, None)
             return frozenset()
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         known = self._bad_since_s.get(container.container_id, {})
         since_s = {node: known.get(node, now_s) for node in bad}
         self._bad_since_s[container.container_id] = since_s
-        grace_s = self._options.repair_grace_ms / 1000
+        grace_s = self.options.repair_grace_ms / 1000
         return frozenset(node for node in bad if now_s - since_s[node] < grace_s)

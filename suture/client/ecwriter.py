@@ -10,6 +10,7 @@ written become orphans.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
@@ -159,22 +160,15 @@ def cells_of(group: BlockGroup, stripe: int, data: bytes) -> dict[int, bytes]:
     return {index: cell for index, cell in cells.items() if cell}
 
 
+@dataclass(eq=False)
 class _Shards:
     """The datanodes of one container, each with its index."""
 
-    def __init__(
-        self,
-        container_id: ContainerId,
-        stubs: Mapping[int, Stub],
-        names: Mapping[int, str],
-        failed: dict[tuple[int, str], str],
-        check_stopped: Callable[[], None],
-    ) -> None:
-        self._container_id = container_id
-        self._stubs = stubs
-        self._names = names
-        self._failed = failed
-        self._check_stopped = check_stopped
+    container_id: ContainerId
+    stubs: Mapping[int, Stub]
+    names: Mapping[int, str]
+    failed: dict[tuple[int, str], str]
+    check_stopped: Callable[[], None]
 
     def create(self) -> None:
         """Create every shard's replica."""
@@ -182,9 +176,9 @@ class _Shards:
             "CreateContainer",
             {
                 index: datanode_pb2.CreateContainerRequest(
-                    container_id=self._container_id, replica_index=index
+                    container_id=self.container_id, replica_index=index
                 )
-                for index in self._stubs
+                for index in self.stubs
             },
         )
 
@@ -192,17 +186,17 @@ class _Shards:
         """Call all datanodes at once. Raise TooFewWritableReplicas if a call fails."""
 
         def call(indexes: Collection[int]) -> dict[int, SutureError]:
-            return failures_of({i: (getattr(self._stubs[i], method), requests[i]) for i in indexes})
+            return failures_of({i: (getattr(self.stubs[i], method), requests[i]) for i in indexes})
 
-        self.check(call_until_accepted(call, list(requests), self._check_stopped))
+        self.check(call_until_accepted(call, list(requests), self.check_stopped))
 
     def check(self, failures: Mapping[int, SutureError]) -> None:
         """Record the failed shards with their errors. Raise TooFewWritableReplicas if there are
         any."""
         reasons = []
         for index, error in failures.items():
-            self._failed[self._container_id, self._names[index]] = str(error)
-            reasons.append(f"shard {index} at {self._names[index]}: {error}")
+            self.failed[self.container_id, self.names[index]] = str(error)
+            reasons.append(f"shard {index} at {self.names[index]}: {error}")
         if reasons:
             raise TooFewWritableReplicas("; ".join(reasons))
 

@@ -7,6 +7,7 @@ container. If there is no room for another container, the SCM gives it to anothe
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
@@ -35,18 +36,15 @@ ALLOCATION_BATCH: Final = 128  # files whose blocks are requested from the SCM a
 END_TIMEOUT_S: Final = 2.0  # of a client that closes: the SCM ends its sessions later by itself
 
 
+@dataclass(eq=False)
 class SessionPool:
     """Pool of sessions; each session serves one put at a time. Thread-safe."""
 
-    def __init__(
-        self,
-        scm: ScmClient,
-        dial: Callable[[NodeAddress], datanode_pb2_grpc.DatanodeStub],
-        stream: Stream,
-    ) -> None:
-        self._scm = scm
-        self._dial = dial
-        self._stream = stream
+    scm: ScmClient
+    dial: Callable[[NodeAddress], datanode_pb2_grpc.DatanodeStub]
+    stream: Stream
+
+    def __post_init__(self) -> None:
         self._kept: list[tuple[str, SessionState]] = []  # with their schemes
         self._is_closed = False
         self._lock = Lock()  # protects the fields above
@@ -57,11 +55,11 @@ class SessionPool:
         """Return a session for one put: a kept one of the same scheme, if there is one."""
         state = self._taken("" if scheme is None else str(scheme))
         if scheme is None:
-            return WriterSession(self._scm, self._dial, self._stream, progress, waits, state=state)
+            return WriterSession(self.scm, self.dial, self.stream, progress, waits, state=state)
         from suture.client.ecwriter import EcWriterSession  # most programs never need the codec
 
         return EcWriterSession(
-            self._scm, self._dial, self._stream, progress, waits, scheme=scheme, state=state
+            self.scm, self.dial, self.stream, progress, waits, scheme=scheme, state=state
         )
 
     def keep(self, session: WriterSession) -> None:
@@ -80,7 +78,7 @@ class SessionPool:
         requests = [
             scm_pb2.EndWriteSessionRequest(client_id=state.client_id) for _scheme, state in kept
         ]
-        end = self._scm.stub.EndWriteSession
+        end = self.scm.stub.EndWriteSession
         for answer in [start_call(end, one, timeout_s=END_TIMEOUT_S) for one in requests]:
             with suppress(grpc.RpcError):
                 answer.result()

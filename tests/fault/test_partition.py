@@ -170,7 +170,7 @@ def test_reconstructions_over_a_bad_line(tmp_path: Path) -> None:
         cluster.serve()
         order = cluster.order([LOST])
         target = cluster.nodes[SPARE]
-        target.recoveries._timeout_s = GIVE_UP_S
+        target.recoveries.timeout_s = GIVE_UP_S
         cluster.reconstruct(order)
         before = left_over()
         lines = {

@@ -7,7 +7,7 @@ is scanned. The sample itself neither records damage nor repairs.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from threading import BoundedSemaphore
 from typing import Final
 
@@ -53,26 +53,22 @@ class _Paces:
         return self.known[volume_id]
 
 
+@dataclass(eq=False)
 class ChunkSampler:
-    """Draws samples for waiting callers, one at a time."""
+    """Draws samples for waiting callers, one at a time.
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        leases: ContainerLeases,
-        clock: Clock,
-        *,
-        pace: Callable[[str], ScanPace],
-        ask_scan: Callable[[ContainerId], bool],
-        is_stopping: Callable[[], bool],
-    ) -> None:
-        """`pace` returns the pace for a volume id. `ask_scan` requests a scan of a replica."""
-        self._store = store
-        self._leases = leases
-        self._clock = clock
-        self._pace = pace
-        self._ask_scan = ask_scan
-        self._is_stopping = is_stopping
+    `pace` returns the pace for a volume id. `ask_scan` requests a scan of a replica.
+    """
+
+    store: ReplicaStore
+    leases: ContainerLeases
+    clock: Clock
+    _: KW_ONLY
+    pace: Callable[[str], ScanPace]
+    ask_scan: Callable[[ContainerId], bool]
+    is_stopping: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._place = BoundedSemaphore(1)
 
     def run(self, draw: SampleSpec, is_cancelled: Callable[[], bool]) -> Iterator[SampleStep]:
@@ -88,7 +84,7 @@ class ChunkSampler:
             )
         result = SampleResult()
         try:
-            for _ in self._run(draw, result, lambda: self._is_stopping() or is_cancelled()):
+            for _ in self._run(draw, result, lambda: self.is_stopping() or is_cancelled()):
                 yield SampleStep(result.read_count)
         finally:
             self._place.release()
@@ -98,16 +94,16 @@ class ChunkSampler:
         self, draw: SampleSpec, result: SampleResult, is_over: Callable[[], bool]
     ) -> Iterator[None]:
         """Fill `result` with the sample; yield when progress is due."""
-        paces = _Paces(self._pace, is_over)
+        paces = _Paces(self.pace, is_over)
         wanted = deque(drawn(draw.chunk_count, drawn_count=draw.drawn_count, seed=draw.seed))
-        told_at_s = self._clock.monotonic_s()
-        for container_id in sorted(self._store.replica_ids()):
+        told_at_s = self.clock.monotonic_s()
+        for container_id in sorted(self.store.replica_ids()):
             for _ in self._replica(container_id, wanted, result, paces):
                 if is_over():
                     raise UnavailableError(
                         Code.BUSY, "the sample was stopped", hint="run the command again"
                     )
-                now_s = self._clock.monotonic_s()
+                now_s = self.clock.monotonic_s()
                 if now_s - told_at_s >= WORD_S:
                     told_at_s = now_s
                     yield
@@ -127,7 +123,7 @@ class ChunkSampler:
             while wanted and wanted[0] < result.chunk_count:
                 numbers.append(wanted.popleft() - begin)
             left_count = len(numbers)
-            pace = paces.of(self._store.volume_id(container_id)) if numbers else ignore
+            pace = paces.of(self.store.volume_id(container_id)) if numbers else ignore
             for block_id, chunk in self._drawn(container_id, numbers):
                 self._read(container_id, block_id, chunk, result, pace)
                 left_count -= 1
@@ -143,7 +139,7 @@ class ChunkSampler:
     def _count(self, container_id: ContainerId, result: SampleResult) -> int:
         """Return the number of chunks with checksums; record chunks without, and damaged rows."""
         count = 0
-        for block_id, row in self._store.view(container_id).block_rows():
+        for block_id, row in self.store.view(container_id).block_rows():
             try:
                 chunks = decode_block(block_id, row).chunks
             except DamagedData:
@@ -162,7 +158,7 @@ class ChunkSampler:
         number, at = next(wanted, -1), 0
         if number < 0:
             return
-        for block in readable_blocks(self._store.view(container_id).block_rows()):
+        for block in readable_blocks(self.store.view(container_id).block_rows()):
             for chunk in filter(has_sums, block.chunks):
                 if at == number:
                     yield block.block_id, chunk
@@ -183,7 +179,7 @@ class ChunkSampler:
         try:
             spot = self._checked(container_id, block_id, chunk)
             if spot is not None and (spot.judgement is not None or not spot.is_decided):
-                with self._leases.hold(container_id, LEASE_WAIT_S, writes_chunks=False):
+                with self.leases.hold(container_id, LEASE_WAIT_S, writes_chunks=False):
                     spot = self._checked(container_id, block_id, chunk)
         except SutureError as error:
             spot = None if error.code in GONE else ChunkCheck(0, is_decided=False)
@@ -202,7 +198,7 @@ class ChunkSampler:
     ) -> ChunkCheck | None:
         """Read a chunk at its current location; None if the block no longer has it. Raise
         SutureError."""
-        readable = self._store.view(container_id).readable(block_id)
+        readable = self.store.view(container_id).readable(block_id)
         if chunk not in readable.block.chunks:
             return None
         return check_chunk(readable.place, chunk)
@@ -218,7 +214,7 @@ class ChunkSampler:
         judgement = spot.judgement
         assert judgement is not None
         result.bad_count += 1
-        self._ask_scan(container_id)  # if the queue is full, the background scan finds the damage
+        self.ask_scan(container_id)  # if the queue is full, the background scan finds the damage
         if len(result.bad) < BAD_KEPT_MAX:
             result.bad.append(
                 ScanFinding(
@@ -228,7 +224,7 @@ class ChunkSampler:
                     block_id=block_id,
                     offset=chunk.offset,
                     length_bytes=chunk.length_bytes,
-                    found_at_ms=self._clock.now_ms(),
+                    found_at_ms=self.clock.now_ms(),
                     evidence=judgement.evidence,
                     forensic=judgement.forensic,
                 )

@@ -172,34 +172,29 @@ class ReplicaImports:
         return volume.available_bytes() - self.reserved_bytes(volume)
 
 
+@dataclass(eq=False)
 class ReplicaImport:
     """A running import. A single thread uses it, and ends it with `publish` or `discard`."""
 
-    def __init__(
-        self,
-        arrivals: ReplicaImports,
-        claim: _SpaceReservation,
-        volume: Volume,
-        announced: ImportSpec,
-        submit: Submit | None,
-    ) -> None:
-        self._arrivals = arrivals
-        self._claim = claim
-        self.volume = volume
-        self.announced = announced
-        container_id = announced.container_id
+    arrivals: ReplicaImports
+    claim: _SpaceReservation
+    volume: Volume
+    announced: ImportSpec
+    submit: Submit | None
+
+    def __post_init__(self) -> None:
+        container_id = self.announced.container_id
         self._paths: ReplicaPaths = replica_paths(
-            volume.layout.importing / str(container_id), container_id
+            self.volume.layout.importing / str(container_id), container_id
         )
-        self._rows_path: Path = volume.layout.importing / f"{container_id}{ROWS_SUFFIX}"
+        self._rows_path: Path = self.volume.layout.importing / f"{container_id}{ROWS_SUFFIX}"
         with disk_errors(self._paths.root):
             try:
                 self._rows, self._directory_fd = self._made()
             except OSError:
                 self._clear_away()
                 raise
-        self._submit = submit
-        self._files = FileWriter(self._directory_fd, submit)
+        self._files = FileWriter(self._directory_fd, self.submit)
         self._pack: PackWriter | None = None
         self._allocated_bytes = 0  # of the current file
         self._is_open = True
@@ -238,8 +233,8 @@ class ReplicaImport:
     def expect_small(self, count: int) -> None:
         """Announce `count` small blocks. Write them to a pack if there are enough to make it
         cheaper than files."""
-        if count >= self._arrivals.options.packed_count_min:
-            self._pack = PackWriter(self._directory_fd, self._submit)
+        if count >= self.arrivals.options.packed_count_min:
+            self._pack = PackWriter(self._directory_fd, self.submit)
 
     def write_whole(self, blocks: Sequence[tuple[BlockId, memoryview]]) -> None:
         """Write complete blocks by ascending id, in the background. The caller must not change the
@@ -289,11 +284,11 @@ class ReplicaImport:
     def _use(self, size_bytes: int) -> None:
         """Count `size_bytes` of the reserved space as used."""
         self._check_room(size_bytes)
-        self._claim.left_bytes -= size_bytes
+        self.claim.left_bytes -= size_bytes
 
     def _check_room(self, size_bytes: int) -> None:
         """Raise RefusedError if `size_bytes` exceeds the remaining reserved space."""
-        if size_bytes > self._claim.left_bytes:
+        if size_bytes > self.claim.left_bytes:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"received more than {RESERVED_TIMES} times the announced "
@@ -360,7 +355,7 @@ class ReplicaImport:
         with suppress(OSError):
             self._rows.close()
         self._clear_away()
-        self._arrivals.forget(self.announced.container_id)
+        self.arrivals.forget(self.announced.container_id)
 
     def _record(
         self,

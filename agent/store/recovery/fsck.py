@@ -193,174 +193,167 @@ def _entries(directory: Path, tally: _Tally) -> list[Path]:
         return []
 
 
+@dataclass(eq=False)
 class _Check:
     """Check of one replica."""
 
-    def __init__(
-        self,
-        rows: IndexView,
-        container_id: ContainerId,
-        row: ReplicaRow,
-        paths: ReplicaPaths,
-        tally: _Tally,
-    ) -> None:
-        self._rows = rows
-        self._container_id = container_id
-        self._row = row
-        self._paths = paths
-        self._tally = tally
+    rows: IndexView
+    container_id: ContainerId
+    row: ReplicaRow
+    paths: ReplicaPaths
+    tally: _Tally
 
     def run(self, *, read_data: bool) -> None:
-        if self._row.state is ReplicaState.DELETED:
-            self._tally.add(self._paths.root, "DELETE_UNFINISHED", "the next start finishes it")
+        if self.row.state is ReplicaState.DELETED:
+            self.tally.add(self.paths.root, "DELETE_UNFINISHED", "the next start finishes it")
             return
-        if not self._paths.chunks.is_dir():
-            self._tally.add(self._paths.chunks, "CHUNKS_DIRECTORY_MISSING", "directory is missing")
+        if not self.paths.chunks.is_dir():
+            self.tally.add(self.paths.chunks, "CHUNKS_DIRECTORY_MISSING", "directory is missing")
             return
         try:
             self._check_descriptor()
             self._check_tree()
             self._check_blocks(read_data=read_data)
         except OSError as error:
-            self._tally.add(self._paths.root, "UNREADABLE", f"{error.filename}: {error.strerror}")
+            self.tally.add(self.paths.root, "UNREADABLE", f"{error.filename}: {error.strerror}")
 
     def _check_descriptor(self) -> None:
-        path = self._paths.descriptor
+        path = self.paths.descriptor
         try:
-            descriptor = read_descriptor(path, self._container_id)
+            descriptor = read_descriptor(path, self.container_id)
         except OSError as error:
-            self._tally.add(path, "DESCRIPTOR_MISSING", str(error.strerror))
+            self.tally.add(path, "DESCRIPTOR_MISSING", str(error.strerror))
             return
         except DamagedData as damage:
-            self._tally.add(path, "DESCRIPTOR_DAMAGED", str(damage))
+            self.tally.add(path, "DESCRIPTOR_DAMAGED", str(damage))
             return
-        wanted = descriptor_of(self._container_id, self._row)
+        wanted = descriptor_of(self.container_id, self.row)
         if descriptor.state is not wanted.state:
             message = f"says {descriptor.state}, the index says {wanted.state}"
-            self._tally.add(path, "DESCRIPTOR_STALE", message)
+            self.tally.add(path, "DESCRIPTOR_STALE", message)
         if descriptor.replica_index != wanted.replica_index:
             message = f"says index {descriptor.replica_index}, the index {wanted.replica_index}"
-            self._tally.add(path, "DESCRIPTOR_STALE", message)
+            self.tally.add(path, "DESCRIPTOR_STALE", message)
 
     def _check_tree(self) -> None:
-        known = self._row.tree
-        path = self._paths.tree
+        known = self.row.tree
+        path = self.paths.tree
         if known is None:
-            if self._row.state in TREE_STATES - {ReplicaState.UNHEALTHY}:
-                self._tally.add(path, "TREE_MISSING", f"a {self._row.state} replica has a tree")
+            if self.row.state in TREE_STATES - {ReplicaState.UNHEALTHY}:
+                self.tally.add(path, "TREE_MISSING", f"a {self.row.state} replica has a tree")
             return
         try:
-            tree = read_tree_file(path, self._container_id)
+            tree = read_tree_file(path, self.container_id)
             tree.verify()
         except OSError as error:
-            self._tally.add(path, "TREE_MISSING", str(error.strerror))
+            self.tally.add(path, "TREE_MISSING", str(error.strerror))
             return
         except DamagedData as damage:
-            self._tally.add(path, "TREE_DAMAGED", str(damage))
+            self.tally.add(path, "TREE_DAMAGED", str(damage))
             return
         if tree.summary() != known:
-            self._tally.add(
+            self.tally.add(
                 path,
                 "TREE_STALE",
                 f"generation {tree.generation}, root {tree.root:#x}; the index remembers "
                 f"generation {known.generation}, root {known.root:#x}",
             )
         dead = set(tree.tombstones())
-        if dead != set(self._rows.tombstones(self._container_id)):
-            self._tally.add(path, "TOMBSTONES_DIFFER", "tree and index name other tombstones")
+        if dead != set(self.rows.tombstones(self.container_id)):
+            self.tally.add(path, "TOMBSTONES_DIFFER", "tree and index name other tombstones")
 
     def _check_blocks(self, *, read_data: bool) -> None:
-        packed = self._rows.packed_blocks(self._container_id)
-        sizes_bytes = data_sizes(self._paths, packed)
+        packed = self.rows.packed_blocks(self.container_id)
+        sizes_bytes = data_sizes(self.paths, packed)
         self._check_foreign()
         self._check_pack(packed)
-        tombstones = self._rows.tombstones(self._container_id)
+        tombstones = self.rows.tombstones(self.container_id)
         block_count = bytes_used = 0
         pending: dict[BlockId, list[ChunkInfo]] = {}
-        for block_id, chunk in self._rows.pending(self._container_id):
+        for block_id, chunk in self.rows.pending(self.container_id):
             pending.setdefault(block_id, []).append(chunk)
-        for block_id, raw in self._rows.blocks(self._container_id):
+        for block_id, raw in self.rows.blocks(self.container_id):
             block_count += 1
             size = sizes_bytes.pop(block_id, blockfile.ABSENT)
             path = self._place(block_id).name
             if block_id in tombstones:
-                self._tally.add(path, "TOMBSTONE_AND_ROW", "a deleted block still has its row")
+                self.tally.add(path, "TOMBSTONE_AND_ROW", "a deleted block still has its row")
             try:
                 block = decode_block(block_id, raw)
             except DamagedData as damage:
-                self._tally.add(path, "BLOCK_ROW_DAMAGED", str(damage))
+                self.tally.add(path, "BLOCK_ROW_DAMAGED", str(damage))
                 continue
             self._check_block(block, size, pending.pop(block_id, []), read_data=read_data)
             bytes_used += sum(chunk.length_bytes for chunk in block.chunks)
         for block_id, chunks in pending.items():
             size = sizes_bytes.pop(block_id, blockfile.ABSENT)
-            uncommitted = BlockData(block_id, self._row.bcsid)
+            uncommitted = BlockData(block_id, self.row.bcsid)
             self._check_block(uncommitted, size, chunks, read_data=read_data)
-        bytes_used += sum(chunk.length_bytes for _, chunk in self._rows.pending(self._container_id))
-        if self._row.state not in GROWING:
+        bytes_used += sum(chunk.length_bytes for _, chunk in self.rows.pending(self.container_id))
+        if self.row.state not in GROWING:
             for block_id, size in sizes_bytes.items():
                 path = self._place(block_id).name
-                self._tally.add(path, "BLOCK_ROW_MISSING", f"{size} bytes that no row describes")
+                self.tally.add(path, "BLOCK_ROW_MISSING", f"{size} bytes that no row describes")
         self._check_counts(block_count, bytes_used)
 
     def _check_foreign(self) -> None:
-        for path in self._paths.chunks.iterdir():
+        for path in self.paths.chunks.iterdir():
             if not holds_data(path.name) or path.is_symlink() or not path.is_file():
-                self._tally.add(path, "FOREIGN_FILE", "not a block file")
+                self.tally.add(path, "FOREIGN_FILE", "not a block file")
 
     def _place(self, block_id: BlockId) -> BlockBytes:
-        return place_of(self._rows, self._paths, self._container_id, block_id)
+        return place_of(self.rows, self.paths, self.container_id, block_id)
 
     def _check_pack(self, packed: PackedBlocks) -> None:
         """Compare the index's rows of packed blocks with the table in the pack."""
-        path = self._paths.pack
-        damaged_count = sum(1 for _ in self._rows.packed_rows(self._container_id)) - len(packed)
+        path = self.paths.pack
+        damaged_count = sum(1 for _ in self.rows.packed_rows(self.container_id)) - len(packed)
         if damaged_count:
-            self._tally.add(path, "PACKED_ROW_DAMAGED", f"{damaged_count} rows cannot be read")
+            self.tally.add(path, "PACKED_ROW_DAMAGED", f"{damaged_count} rows cannot be read")
         try:
-            table = read_table(self._paths)
+            table = read_table(self.paths)
         except OSError as error:
-            self._tally.add(path, "PACK_TABLE_DAMAGED", str(error.strerror))
+            self.tally.add(path, "PACK_TABLE_DAMAGED", str(error.strerror))
             return
         except DamagedData as damage:
-            self._tally.add(path, "PACK_TABLE_DAMAGED", str(damage))
+            self.tally.add(path, "PACK_TABLE_DAMAGED", str(damage))
             return
         if len(packed) and path.is_file():
             wrong = sum(table.of(block_id) != place for block_id, place in packed)
             if wrong:
                 message = f"{wrong} rows say other places than the table in the pack"
-                self._tally.add(path, "PACKED_ROW_DIFFERS", message)
+                self.tally.add(path, "PACKED_ROW_DIFFERS", message)
 
     def _check_counts(self, block_count: int, bytes_used: int) -> None:
-        self._tally.block_count += block_count
-        self._tally.bytes_recorded += bytes_used
-        counted = (self._row.block_count, self._row.bytes_used)
+        self.tally.block_count += block_count
+        self.tally.bytes_recorded += bytes_used
+        counted = (self.row.block_count, self.row.bytes_used)
         if counted != (block_count, bytes_used):
             message = (
                 f"the replica's row counts {counted[0]} blocks of {counted[1]} bytes, "
                 f"its block rows {block_count} of {bytes_used}"
             )
-            self._tally.add(self._paths.root, "COUNTS_DIFFER", message)
+            self.tally.add(self.paths.root, "COUNTS_DIFFER", message)
 
     def _check_block(
         self, block: BlockData, size_bytes: int, pending: list[ChunkInfo], *, read_data: bool
     ) -> None:
         place = self._place(block.block_id)
         path = place.name
-        is_writable = self._row.state in WRITABLE_STATES
-        if pending and self._row.state not in GROWING:
-            self._tally.add(path, "PENDING_LEFT", f"{len(pending)} chunks were never committed")
+        is_writable = self.row.state in WRITABLE_STATES
+        if pending and self.row.state not in GROWING:
+            self.tally.add(path, "PENDING_LEFT", f"{len(pending)} chunks were never committed")
         chunks = [*block.chunks, *(pending if is_writable else ())]
-        self._tally.chunk_count += len(block.chunks)
-        self._tally.pending_chunk_count += len(pending)
+        self.tally.chunk_count += len(block.chunks)
+        self.tally.pending_chunk_count += len(pending)
         self._check_chain(path, chunks)
         end = chunks[-1].end if chunks else 0
         if size_bytes == blockfile.ABSENT and end:
-            self._tally.add(path, "BLOCK_FILE_MISSING", f"{end} bytes are recorded")
+            self.tally.add(path, "BLOCK_FILE_MISSING", f"{end} bytes are recorded")
         elif max(size_bytes, 0) < end:
-            self._tally.add(path, "BLOCK_FILE_SHORT", f"{size_bytes} bytes, {end} are recorded")
-        elif size_bytes > end and self._row.state not in GROWING:
-            self._tally.add(path, "TRAILING_BYTES", f"{size_bytes} bytes, {end} are recorded")
+            self.tally.add(path, "BLOCK_FILE_SHORT", f"{size_bytes} bytes, {end} are recorded")
+        elif size_bytes > end and self.row.state not in GROWING:
+            self.tally.add(path, "TRAILING_BYTES", f"{size_bytes} bytes, {end} are recorded")
         if read_data and size_bytes != blockfile.ABSENT:
             self._read_chunks(place, chunks)
 
@@ -369,7 +362,7 @@ class _Check:
         for chunk in chunks:
             if chunk.offset != end:
                 message = f"chunk at {chunk.offset}, the one before it ends at {end}"
-                self._tally.add(path, "CHUNKS_NOT_CHAINED", message)
+                self.tally.add(path, "CHUNKS_NOT_CHAINED", message)
             end = chunk.end
 
     def _read_chunks(self, place: BlockBytes, chunks: Iterable[ChunkInfo]) -> None:
@@ -379,9 +372,9 @@ class _Check:
             try:
                 data = place.read_past_cache(chunk.offset, chunk.length_bytes)
             except OSError as error:
-                self._tally.add(path, "CHUNK_UNREADABLE", f"{where}: {error.strerror}")
+                self.tally.add(path, "CHUNK_UNREADABLE", f"{where}: {error.strerror}")
                 continue
-            self._tally.bytes_read += len(data)
+            self.tally.bytes_read += len(data)
             actual = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
             if len(data) < chunk.length_bytes or actual != chunk.window_checksums:
-                self._tally.add(path, "CHUNK_CHECKSUM", f"{where}: checksums do not match")
+                self.tally.add(path, "CHUNK_CHECKSUM", f"{where}: checksums do not match")

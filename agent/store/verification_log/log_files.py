@@ -18,7 +18,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -75,26 +75,23 @@ class _Tail:
     is_known: bool = True  # False = the end is invalid, and is not changed
 
 
+@dataclass(eq=False)
 class VerificationLog:
-    """Appends to the log of one volume. Thread-safe."""
+    """Appends to the log of one volume. Thread-safe.
 
-    def __init__(
-        self,
-        directory: Path,
-        about: Mapping[str, object],
-        *,
-        now_ms: Callable[[], int],
-        keep_ms: int,
-        file_bytes_max: int,
-    ) -> None:
-        """Find the end of the log, and truncate a partial line. `about` identifies the log at the
-        start of each file. Files whose entries are all older than `keep_ms` are removed; 0 =
-        never."""
-        self._directory = directory
-        self._about = about
-        self._now_ms = now_ms
-        self._keep_ms = keep_ms
-        self._file_bytes_max = file_bytes_max
+    Find the end of the log, and truncate a partial line. `about` identifies the log at the
+    start of each file. Files whose entries are all older than `keep_ms` are removed; 0 =
+    never.
+    """
+
+    directory: Path
+    about: Mapping[str, object]
+    _: KW_ONLY
+    now_ms: Callable[[], int]
+    keep_ms: int
+    file_bytes_max: int
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._missed_count = 0
         self._name = ""  # name of the current file; "" = the next entry begins one
@@ -103,9 +100,8 @@ class VerificationLog:
         self._closed = Head()
         self._is_open = False  # whether the end of the log is known
         self.upgraded_at_ms = 0
-        """Time when this version first wrote; 0 = no other version wrote before, or unknown."""
         try:
-            with disk_errors(directory):
+            with disk_errors(self.directory):
                 self._open()
         except SutureError as error:
             self._miss(error)
@@ -121,7 +117,7 @@ class VerificationLog:
         executes."""
         with self._lock:
             try:
-                with disk_errors(self._directory):
+                with disk_errors(self.directory):
                     if not self._is_open:
                         self._open()
                     self._append(kind, {**facts, **_on_behalf()})
@@ -139,7 +135,7 @@ class VerificationLog:
         self._note_version(names)
 
     def _find_end(self, names: Sequence[str]) -> None:
-        tails = [tail_of(self._directory / name) for name in names[-2:]]
+        tails = [tail_of(self.directory / name) for name in names[-2:]]
         if not tails:
             return
         tail = tails[-1]
@@ -153,34 +149,34 @@ class VerificationLog:
             return
         self._name, self._size_bytes = names[-1], tail.whole_bytes
         if tail.torn:
-            self._cut(self._directory / self._name, tail.whole_bytes)
+            self._cut(self.directory / self._name, tail.whole_bytes)
             facts = {"bytes": len(tail.torn), "sha256": _sha256(tail.torn)}
             self._append(EntryKind.TORN, facts)
 
     def _note_version(self, names: Sequence[str]) -> None:
         """Begin a new file if another version wrote the last one, because each file names its
         version. Record since when this version writes."""
-        own = self._about.get("software")
+        own = self.about.get("software")
         if not self._name or not self._size_bytes or not own:
             return
-        introduced = [first_facts(self._directory / name) for name in reversed(names)]
+        introduced = [first_facts(self.directory / name) for name in reversed(names)]
         if introduced[0].get("kind") == EntryKind.FILE and introduced[0].get("software") != own:
             self._name, self._closed = "", self._head
             self._begin_file()
-            introduced.insert(0, first_facts(self._directory / self._name))
+            introduced.insert(0, first_facts(self.directory / self._name))
         since = list(takewhile(lambda facts: facts.get("software") == own, introduced))
         if since and len(since) < len(introduced):
             at_ms = since[-1].get("at_ms")
             self.upgraded_at_ms = at_ms if isinstance(at_ms, int) else 0
 
     def _append(self, kind: EntryKind, facts: Mapping[str, object]) -> None:
-        if self._name and self._size_bytes >= self._file_bytes_max:
+        if self._name and self._size_bytes >= self.file_bytes_max:
             self._name, self._closed = "", self._head
         if not self._name:
             self._begin_file()
         elif not self._size_bytes:  # the last process was killed before its first entry
             self._introduce()
-        told: dict[str, object] = {"at_ms": self._now_ms(), "kind": kind, **facts}
+        told: dict[str, object] = {"at_ms": self.now_ms(), "kind": kind, **facts}
         if self._missed_count:
             told["missed"] = self._missed_count
         self._write(told)
@@ -188,24 +184,24 @@ class VerificationLog:
 
     def _begin_file(self) -> None:
         name = file_name(self._head.count + 1)
-        self._directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-        sync_directory(self._directory.parent)
-        path = self._directory / name
+        self.directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        sync_directory(self.directory.parent)
+        path = self.directory / name
         if os.path.lexists(path):  # a foreign object, which is kept
-            path.rename(self._directory / f"{name}.aside-{self._now_ms()}")
+            path.rename(self.directory / f"{name}.aside-{self.now_ms()}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(path, flags, FILE_MODE))
-        sync_directory(self._directory)
+        sync_directory(self.directory)
         self._name, self._size_bytes = name, 0
         self._introduce()
         self._retire()
 
     def _introduce(self) -> None:
-        self._write({"at_ms": self._now_ms(), "kind": EntryKind.FILE, **self._about})
+        self._write({"at_ms": self.now_ms(), "kind": EntryKind.FILE, **self.about})
 
     def _write(self, facts: Mapping[str, object]) -> None:
         line, head = encode(self._head, facts)
-        path = self._directory / self._name
+        path = self.directory / self._name
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
@@ -238,7 +234,7 @@ class VerificationLog:
     def _write_elsewhere(self, facts: Mapping[str, object]) -> None:
         """Continue in a new file, because the newest file is missing or was changed. Its content is
         evidence, so it is not changed."""
-        volume_id = self._about["volume_id"]
+        volume_id = self.about["volume_id"]
         log.error("verification_file_changed", volume_id=volume_id, file=self._name)
         self._name = ""
         self._begin_file()
@@ -252,13 +248,13 @@ class VerificationLog:
         does therefore not remove evidence.
         """
         names = self._files()
-        if not self._keep_ms or len(names) < 2:
+        if not self.keep_ms or len(names) < 2:
             return
-        now_ms = min(self._now_ms(), first_at_ms(self._directory / names[-2]))
+        now_ms = min(self.now_ms(), first_at_ms(self.directory / names[-2]))
         old: list[str] = []
         for number, following in enumerate(names):
-            age_ms = now_ms - first_at_ms(self._directory / following)
-            if age_ms >= self._keep_ms:
+            age_ms = now_ms - first_at_ms(self.directory / following)
+            if age_ms >= self.keep_ms:
                 old = names[:number]
             elif age_ms >= 0:
                 break
@@ -266,15 +262,15 @@ class VerificationLog:
             return
         through = first_number_of(names[len(old)]) - 1
         facts = {
-            "at_ms": self._now_ms(),
+            "at_ms": self.now_ms(),
             "kind": EntryKind.RETIRED,
             "through": through,
             "files": len(old),
         }
         self._write(facts)
         for name in old:
-            remove_file(self._directory / name)
-        sync_directory(self._directory)
+            remove_file(self.directory / name)
+        sync_directory(self.directory)
 
     def _cut(self, path: Path, size_bytes: int) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -286,12 +282,12 @@ class VerificationLog:
 
     def _files(self) -> list[str]:
         """Return the names of the log files that are regular files."""
-        return [name for name in files_of(self._directory) if _is_file(self._directory / name)]
+        return [name for name in files_of(self.directory) if _is_file(self.directory / name)]
 
     def _miss(self, error: SutureError) -> None:
         self._missed_count += 1
         log.error(
-            "verification_log_write_failed", volume_id=self._about["volume_id"], error=str(error)
+            "verification_log_write_failed", volume_id=self.about["volume_id"], error=str(error)
         )
 
 

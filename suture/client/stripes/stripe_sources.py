@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 from weakref import WeakSet
@@ -75,24 +75,19 @@ class PendingStripe:
     coming: set[int] = field(default_factory=set)  # indexes of requested shards
 
 
+@dataclass(eq=False)
 class RebuildSources:
     """The sources of one reconstruction. Used by the coordinating thread only."""
 
-    def __init__(
-        self,
-        container_id: ContainerId,
-        scheme: Scheme,
-        executor: Executor,
-        account: RebuildStats,
-        *,
-        slow_s: float = SLOW_S,
-    ) -> None:
-        self.container_id = container_id
-        self.scheme = scheme
+    container_id: ContainerId
+    scheme: Scheme
+    executor: Executor
+    account: RebuildStats
+    _: KW_ONLY
+    slow_s: float = SLOW_S
+
+    def __post_init__(self) -> None:
         self.bcsid = 0
-        self._executor = executor
-        self._account = account
-        self._slow_s = slow_s
         self._sources: dict[int, list[RebuildSource]] = {}  # by index, best first
         self._unreached: set[int] = set()  # indexes of shards that never answered
         self._shared: WeakSet[Any] = WeakSet()  # calls in flight that several stripes wait for
@@ -113,7 +108,7 @@ class RebuildSources:
         """
         asked = [(shard, dial(shard)) for shard in shards]
         answers = [
-            (shard, peer, self._executor.submit(peer.replica, self.container_id))
+            (shard, peer, self.executor.submit(peer.replica, self.container_id))
             for shard, peer in asked
         ]
         for shard, peer, future in answers:
@@ -121,7 +116,7 @@ class RebuildSources:
             try:
                 self._admit(source, future.result(), states)
             except SutureError as error:
-                self._account.replaced[shard.datanode_id] = str(error)
+                self.account.replaced[shard.datanode_id] = str(error)
                 if isinstance(error, UnavailableError):
                     self._unreached.add(shard.index)
         self.require()
@@ -179,7 +174,7 @@ class RebuildSources:
 
     def _shortage(self, what: str) -> UnavailableError:
         """Return the error for a container that cannot be rebuilt because too many sources fail."""
-        reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
+        reasons = "; ".join(f"{who}: {why}" for who, why in self.account.replaced.items())
         listing = f"`suture scm containers {self.container_id}`"
         return UnavailableError(
             Code.UNAVAILABLE,
@@ -231,7 +226,7 @@ class RebuildSources:
     ) -> Iterator[tuple[RebuildSource, BlockData | SutureError]]:
         """Ask all sources for a block concurrently; yield each source with its answer or error."""
         asked = [
-            (source, self._executor.submit(source.peer.block, self.container_id, block_id))
+            (source, self.executor.submit(source.peer.block, self.container_id, block_id))
             for source in self._askable
         ]
         for source, future in asked:
@@ -345,7 +340,7 @@ class RebuildSources:
                     f"{len(reading.cells)} of {reading.wanted_count} cells can be read"
                 )
             is_late = may_ask and self._late.issuperset(reading.pending)
-            done, _ = wait(reading.pending, 0 if is_late else self._slow_s, FIRST_COMPLETED)
+            done, _ = wait(reading.pending, 0 if is_late else self.slow_s, FIRST_COMPLETED)
             if not done:
                 may_ask = self._note_slow(reading)
             for future in done:
@@ -374,7 +369,7 @@ class RebuildSources:
         cell, error = answers.cells.get(key), answers.errors.get(key)
         if cell is not None:
             source.silent_count = 0
-            self._account.read_bytes += len(cell)
+            self.account.read_bytes += len(cell)
             reading.cells[index] = cell
             return
         if error is None:  # not requested in that call; may be requested again
@@ -416,7 +411,7 @@ class RebuildSources:
             (one.agreed.block_id, one.agreed.chunk(source.shard.index, one.stripe))
             for one in wanted
         ]
-        future = self._executor.submit(read_cells, source.peer, self.container_id, chunks)
+        future = self.executor.submit(read_cells, source.peer, self.container_id, chunks)
         for reading in wanted:
             reading.pending[future] = source  # type: ignore[index]  # a real Future, by its port
         if len(wanted) > 1:
@@ -433,8 +428,8 @@ class RebuildSources:
             if future not in self._late:
                 self._late.add(future)
                 source.slow_count += 1
-                self._account.replaced.setdefault(
-                    source.shard.datanode_id, f"slow: no answer in {self._slow_s:g} s"
+                self.account.replaced.setdefault(
+                    source.shard.datanode_id, f"slow: no answer in {self.slow_s:g} s"
                 )
         return asked_count > 0
 
@@ -458,7 +453,7 @@ class RebuildSources:
 
     def _judge(self, source: RebuildSource, error: SutureError) -> None:
         source.strike_count += 1
-        self._account.replaced[source.shard.datanode_id] = str(error)
+        self.account.replaced[source.shard.datanode_id] = str(error)
         if isinstance(error, UnavailableError):
             source.silent_count += 1
             if source.silent_count >= SILENT_COUNT_MAX:
@@ -466,7 +461,7 @@ class RebuildSources:
 
     def _drop(self, source: RebuildSource, error: SutureError) -> None:
         source.dropped = error
-        self._account.replaced[source.shard.datanode_id] = str(error)
+        self.account.replaced[source.shard.datanode_id] = str(error)
 
 
 def _cell_bytes(wanted: tuple[RebuildableGroup, int]) -> int:

@@ -17,7 +17,7 @@ import ssl
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -128,36 +128,35 @@ def _refused(message: str) -> RefusedError:
     )
 
 
+@dataclass(eq=False)
 class Certificates:
-    """The certificates that a process uses now. Thread-safe."""
+    """The certificates that a process uses now. Thread-safe.
 
-    def __init__(
-        self,
-        files: TlsFiles,
-        *,
-        inspect: Callable[[TlsMaterial], None] = lambda _: None,
-        monotonic_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Read the files. Raise RefusedError if they are invalid. `inspect` may raise RefusedError
-        for other reasons."""
-        self.files = files
-        self._inspect = inspect
-        self._monotonic_s = monotonic_s
-        self._signature = files.signature()
+    Read the files. Raise RefusedError if they are invalid. `inspect` may raise RefusedError
+    for other reasons.
+    """
+
+    files: TlsFiles
+    _: KW_ONLY
+    inspect: Callable[[TlsMaterial], None] = lambda _: None
+    monotonic_s: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._signature = self.files.signature()
         self._material = self._read()
-        self._looked_at_s = monotonic_s()
+        self._looked_at_s = self.monotonic_s()
         self._told = ""  # the fault of the files that was logged last
 
     def _read(self) -> TlsMaterial:
         material = read_files(self.files)
-        self._inspect(material)
+        self.inspect(material)
         return material
 
     @property
     def material(self) -> TlsMaterial:
         """The certificates to use now. If changed files are invalid, the fault is logged and the
         former certificates remain in use."""
-        now_s = self._monotonic_s()
+        now_s = self.monotonic_s()
         if now_s - self._looked_at_s >= LOOK_INTERVAL_S:
             self.reload_if_changed()
         return self._material
@@ -165,7 +164,7 @@ class Certificates:
     def reload_if_changed(self, *, is_asked: bool = False) -> None:
         """Reload changed files. If they are invalid, log the fault and keep the former ones. The
         same fault is logged once, or each time if `is_asked`."""
-        self._looked_at_s = self._monotonic_s()
+        self._looked_at_s = self.monotonic_s()
         try:
             self.reload()
             self._told = ""
