@@ -1,19 +1,17 @@
 """Loading of the agent's options: reading, checking and reloading."""
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel
 
 from agent.config.options import AgentConfig
 from agent.config.ozone import external_scm_conflicts, ozone_scms, unsupported_security
+from suture.config.loading import Contradiction, checked
 from suture.config.section import LIVE, ConfigSection
-from suture.config.toml_file import Key, ParsedConfig, read
-from suture.errors import Code, RefusedError
+from suture.config.toml_file import ParsedConfig, read
 from suture.runtime.loopback import is_loopback
 
 ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused without `advertise`
@@ -30,18 +28,17 @@ def load(path: Path) -> AgentConfig:
 def load_written(path: Path) -> tuple[AgentConfig, ParsedConfig]:
     """Return the config, and the file and line of every value."""
     written = read(path)
-    try:
-        config = AgentConfig.model_validate(written.values)
-    except ValidationError as error:
-        wrong = [_fault(item, written) for item in error.errors()]
-        raise _refused(path, wrong) from error
-    wrong = [f"{written.located(*keys)}: {message}" for keys, message in contradictions(config)]
-    if wrong:
-        raise _refused(path, wrong)
+    config = checked(
+        AgentConfig,
+        written,
+        contradictions,
+        source=f"config file {path}",
+        hint="suture config explain lists all options",
+    )
     return config, written
 
 
-def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
+def contradictions(config: AgentConfig) -> Iterator[Contradiction]:
     """Yield options that contradict each other although each value is valid, with an error text."""
     storage, scan, node = config.storage, config.scan, config.node
     if 0 < scan.ceiling_bytes_per_s < scan.floor_bytes_per_s:
@@ -67,7 +64,7 @@ def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]
             yield ((("storage", "volumes"),), f"{first} and {second} share a directory")
 
 
-def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
+def _unsecured(config: AgentConfig) -> Iterator[Contradiction]:
     """Yield settings that would give access to anybody on the network without an explicit
     option."""
     tls, node = config.tls, config.node
@@ -129,42 +126,3 @@ def _value(config: object, name: str) -> object:
     for part in name.split("."):
         config = getattr(config, part)
     return config
-
-
-def _refused(path: Path, wrong: list[str]) -> RefusedError:
-    return RefusedError(
-        Code.INVALID_CONFIG,
-        f"config file {path}: " + "; ".join(wrong),
-        hint="suture config explain lists all options",
-    )
-
-
-def _fault(item: ErrorDetails, written: ParsedConfig) -> str:
-    """Return the text for one fault: its file and line, the option, and the error."""
-    key = tuple(str(part) for part in item["loc"])
-    place = written.place_of(key)
-    name = ".".join(key)
-    limits = item.get("ctx", {})
-    match item["type"]:
-        case "extra_forbidden":
-            near = get_close_matches(key[-1], _names(key[:-1]), n=1)
-            text = "no such option" + (f"; {near[0]}?" if near else "")
-        case "missing":
-            text = "must be set"
-        case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than":
-            text = f"{item['input']!r} is out of bounds: {item['msg'].removeprefix('Input ')}"
-        case "value_error":
-            text = str(limits.get("error", item["msg"]))
-        case _:
-            text = f"{item['msg']}, not {item['input']!r}"
-    return f"{place} {name}: {text}" if place else f"{name}: {text}"
-
-
-def _names(section: Key) -> list[str]:
-    model: type[BaseModel] = AgentConfig
-    for part in section:
-        inner = model.model_fields[part].annotation if part in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
-        model = inner
-    return list(model.model_fields)

@@ -21,6 +21,7 @@ LIVE: Final[dict[str, Any]] = {"live": True}
 BYTES: Final = OptionUnit("bytes", parse_bytes)
 BYTES_PER_S: Final = OptionUnit("bytes per second", parse_bytes_per_s)
 SECONDS: Final = OptionUnit("seconds", parse_duration_s)
+MILLISECONDS: Final = OptionUnit("milliseconds", lambda text: round(parse_duration_s(text) * 1000))
 
 
 def checked_port(address: str) -> str:
@@ -37,6 +38,7 @@ Bytes = Annotated[int, BeforeValidator(BYTES)]
 BytesPerS = Annotated[int, BeforeValidator(BYTES_PER_S)]
 Seconds = Annotated[float, BeforeValidator(SECONDS)]
 WholeSeconds = Annotated[int, BeforeValidator(SECONDS)]
+Milliseconds = Annotated[int, BeforeValidator(MILLISECONDS), Field(ge=0, le=86_400_000)]
 Count = Annotated[int, Field(strict=True)]
 Switch = Annotated[bool, Field(strict=True)]
 Address = Annotated[

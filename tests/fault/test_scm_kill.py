@@ -224,7 +224,7 @@ class TestProcess:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"sede": 1}, "unknown option sede"),
+            ({"sede": 1}, "sede: no such option"),
             ({"stale_after_ms": 99_000}, "must exceed stale_after_ms 99000"),
         ],
     )

@@ -8,6 +8,7 @@ import typer
 from agent.config import option_docs
 from agent.config.loading import load_written
 from agent.config.options import CONFIG_PATH, AgentConfig
+from suture.config.option_docs import options
 from suture.config.toml_file import ParsedConfig
 from suture.errors import Code, RefusedError
 from suture.observe.events import EVENTS
@@ -57,7 +58,7 @@ def show_options(
     effective, written = load_written(config)
     rows = [
         (option.name, text, origin_of(option.name, written))
-        for option in option_docs.options()
+        for option in options(AgentConfig)
         for text in [option_docs.format_option(option.name, _value(effective, option.name))]
     ]
     if as_json:

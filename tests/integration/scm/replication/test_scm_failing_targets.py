@@ -14,7 +14,7 @@ from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import ScmWorld, outcome, pending
 
-OPTIONS = ScmOptions(
+OPTIONS = ScmOptions.model_construct(  # longer than the bounds allow
     stale_after_ms=1_000_000_000,
     dead_after_ms=2_000_000_000,
     close_retry_ms=20,

@@ -16,7 +16,7 @@ MINUTE_MS = 60_000
 def options(**more: int) -> ScmOptions:
     """Nodes that stay healthy without calling; what lacks is seen at once."""
     return ScmOptions(
-        stale_after_ms=100 * MINUTE_MS,
+        stale_after_ms=60 * MINUTE_MS,
         dead_after_ms=200 * MINUTE_MS,
         check_interval_ms=1_000,
         container_bytes_max=1024**2,

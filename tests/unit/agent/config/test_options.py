@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from agent.config.loading import diff_options, load, load_written, with_live
-from agent.config.option_docs import find, options, sample
+from agent.config.option_docs import find, sample
+from agent.config.options import AgentConfig
+from suture.config.option_docs import options
 from suture.errors import Code, RefusedError
 
 
@@ -262,7 +264,7 @@ class TestReference:
         """
         Each has a meaning that ends in a full stop, and can be found by its name.
         """
-        for option in options():
+        for option in options(AgentConfig):
             assert option.meaning.endswith("."), option.name
             assert option in list(find(option.name))
 
