@@ -23,7 +23,7 @@ import typer
 
 from scm.api.calls.control import ControlPlane
 from scm.api.http_pages import HttpStatus
-from scm.api.server import ScmServer, ScmServerLimits, build_server
+from scm.api.server import ScmServerLimits, build_server
 from scm.api.service import ScmService
 from scm.api.spark_loop import SparkLoop
 from scm.state import options as scm_options
@@ -50,6 +50,7 @@ from suture.wire.mapping.addresses import check_address
 from suture.wire.security.caller import Role, check_own
 from suture.wire.security.tls import Security, TlsMaterial, load_security
 from suture.wire.server.descriptors import connections_that_fit, raise_limit
+from suture.wire.server.limited_server import BuiltServer
 
 STOP_GRACE_S: Final = 5.0  # for calls in flight
 TICK_QUIET_S_MIN: Final = 30.0  # without a finished tick for this long, the loop counts as stuck
@@ -258,7 +259,7 @@ def _check_certificate(material: TlsMaterial) -> None:
 
 
 def _run(
-    built: ScmServer,
+    built: BuiltServer,
     control: ControlPlane,
     ticker: TickThread,
     stop: StopRequest,

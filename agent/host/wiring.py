@@ -60,7 +60,7 @@ from agent.services.limits import DatanodeServerLimits
 from agent.services.proof_handlers import ProofHandlers
 from agent.services.read_handlers import ReadHandlers
 from agent.services.scan_handlers import ScanHandlers
-from agent.services.server import BuiltServer, build_server, waits_of
+from agent.services.server import build_server
 from agent.services.trust_handlers import TrustHandlers
 from agent.services.write_handlers import WriteHandlers
 from agent.store.failure_reports import StoreFailure
@@ -79,6 +79,7 @@ from suture.wire.clients.scm import ScmClient
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
 from suture.wire.server.authorization import DONE
 from suture.wire.server.blocked_calls import BlockedCalls
+from suture.wire.server.limited_server import BuiltServer
 from suture.wire.v1 import scm_pb2
 
 DISK_WRITERS: Final = 4  # threads that write client data: one or two writes on each of some disks
@@ -168,7 +169,7 @@ class AgentComponents:
         )
         limits = server_limits(config, server_count=1 + len(self.door_makers))
         self.executor = call_threads(config)
-        waits = waits_of(limits)
+        waits = BlockedCalls(limits.rpc_count_max, slow_s=limits.patience.slow_s)
         self.face = self._built_face(waits)
         undo.callback(self.face.stop)
         self.recoveries = self._built_recoveries()

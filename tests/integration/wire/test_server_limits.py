@@ -69,7 +69,9 @@ def control_plane(
     path: Path, patience: ConnectionLimits = SHORT, security: Security = LOOPBACK_ONLY
 ) -> Iterator[str]:
     """Serve a control plane; yield its address."""
-    limits = ScmLimits(STREAM_COUNT, CONNECTION_COUNT, 0, patience)
+    limits = ScmLimits(
+        streams_max=STREAM_COUNT, connections_max=CONNECTION_COUNT, patience=patience
+    )
     with ScmWorld(path).running() as world, ThreadPoolExecutor(4) as threads:
         service = ScmService(world.control)
         built = build_server(service, "127.0.0.1:0", threads, security=security, limits=limits)

@@ -18,7 +18,7 @@ from agent.services.limits import DatanodeServerLimits
 from agent.services.proof_handlers import ProofHandlers
 from agent.services.read_handlers import ReadHandlers
 from agent.services.scan_handlers import ScanHandlers
-from agent.services.server import BuiltServer, build_server
+from agent.services.server import build_server
 from agent.services.service_protocols import ScanStep
 from agent.services.write_handlers import RecoveryTracker, WriteHandlers
 from agent.store.options import PACKED_COUNT_MIN
@@ -33,6 +33,7 @@ from suture.wire.clients.block_peer import PeerTimeouts
 from suture.wire.clients.peer import Peer
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
 from suture.wire.server.authorization import Audit
+from suture.wire.server.limited_server import BuiltServer
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 

@@ -10,7 +10,7 @@ import agent.scan.throttle
 from agent.config.options import AgentConfig
 from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from agent.services.server import BuiltServer, codecs_of, composed
+from agent.services.server import codecs_of, composed
 from agent.store.files.layout import VolumeLayout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
@@ -24,6 +24,7 @@ from suture.runtime.sd_notify import SystemdNotifier
 from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping.errors import ErrorStatusMiddleware
 from suture.wire.server.connections import Connections
+from suture.wire.server.limited_server import BuiltServer
 from suture.wire.v1 import datanode_pb2_grpc, scm_pb2_grpc
 from tools.simulation.cluster import PLAIN, PORT
 from tools.simulation.machine import Machine
@@ -197,7 +198,7 @@ def around(scheduler: Scheduler, network: Network, machines: Sequence[Machine]) 
         life = scheduler.current.lives[-1]
         server: Any = _Serving(lambda: network.listen(address, life, collected.handlers))
         health: Any = _Health()
-        return BuiltServer(server, PORT, health, more["waits"], Connections(0))
+        return BuiltServer(server, f":{PORT}", health, more["waits"], Connections(0))
 
     def executor(max_workers: int, thread_name_prefix: str = "pool") -> Executor:
         return Executor(scheduler, max_workers, thread_name_prefix)

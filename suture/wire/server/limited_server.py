@@ -1,0 +1,129 @@
+"""Construction of a gRPC server with limits on connections, calls, waits and memory."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
+
+import grpc
+
+from suture.runtime.memory import UNLIMITED, MemoryBudget
+from suture.runtime.middleware import MiddlewareStack
+from suture.runtime.tracing import TracingMiddleware
+from suture.wire.clients.channel import MESSAGE_BYTES_MAX
+from suture.wire.mapping.errors import ErrorStatusMiddleware
+from suture.wire.security.tls import LOOPBACK_ONLY, Security
+from suture.wire.server.authorization import Audit, AuthorizationMiddleware
+from suture.wire.server.blocked_calls import (
+    BlockedCallMiddleware,
+    BlockedCalls,
+    UnlimitedSlots,
+    WorkerSlots,
+    share,
+)
+from suture.wire.server.budgeted import MemoryBudgetMiddleware
+from suture.wire.server.connections import Connections
+from suture.wire.server.health_service import Health
+from suture.wire.server.server_options import PATIENCE, ConnectionLimits, bind, server_options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """Limits of one server. Calls beyond `rpc_count_max` get RESOURCE_EXHAUSTED at once."""
+
+    rpc_count_max: int
+    streams_max: int  # concurrent calls per connection; further calls wait or are refused
+    connections_max: int
+    calls_per_s_max: int = 0  # per caller; 0 = unlimited
+    patience: ConnectionLimits = PATIENCE
+
+
+class ServerParts(TypedDict, total=False):
+    """Facilities that a server shares with its process. `slots` limits how many calls work at the
+    same time. `memory` is the budget of all calls together. `known` returns the addresses of
+    datanodes for which connections are reserved. `is_well` determines the result of the health
+    service."""
+
+    security: Security
+    audit: Audit | None
+    slots: WorkerSlots | None
+    waits: BlockedCalls
+    memory: MemoryBudget
+    is_well: Callable[[], bool]
+    known: Callable[[], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltServer:
+    """A server that is bound but not started. `address` has the bound port."""
+
+    server: grpc.Server
+    address: str
+    health: Health
+    waits: BlockedCalls
+    connections: Connections
+
+    @property
+    def port(self) -> int:
+        """The bound port."""
+        return int(self.address.rpartition(":")[2])
+
+
+def build_limited_server(
+    add_to: Callable[[Any], object],
+    service: str,
+    address: str,
+    executor: Any,  # a concurrent.futures.Executor; grpc's types ask for a pool of threads
+    *,
+    limits: ServerLimits,
+    costs: Mapping[str, int],
+    edge: ErrorStatusMiddleware,
+    refusal: Callable[[Any], Any] | None = None,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
+    prefix: str = "suture",
+    **parts: Unpack[ServerParts],
+) -> BuiltServer:
+    """Bind `address` (port 0 = any free port) and return the server of a service, which is not
+    started.
+
+    `add_to` adds the service's methods to the server. `executor` should have a thread for each
+    admitted call. `costs` are the bytes of memory that a call needs, by method. `refusal` is that
+    of `MiddlewareStack`, and `prefix` that of the metrics. Raise RefusedError(INVALID_CONFIG) if
+    the address cannot be bound, or requires TLS.
+    """
+    security = parts.get("security", LOOPBACK_ONLY)
+    waits = parts.get("waits") or BlockedCalls(limits.rpc_count_max, slow_s=limits.patience.slow_s)
+    connections = Connections(
+        limits.connections_max, prefix=prefix, known=parts.get("known", tuple)
+    )
+    gate = AuthorizationMiddleware(
+        parts.get("audit"),
+        calls_per_s_max=limits.calls_per_s_max,
+        knows_callers=security.certificates is not None,
+        trust=connections.trust,
+    )
+    layers = (
+        MemoryBudgetMiddleware(parts.get("memory", UNLIMITED), costs, waits),
+        BlockedCallMiddleware(waits, parts.get("slots") or UnlimitedSlots(), connections),
+        TracingMiddleware(),
+        edge,
+        gate,
+    )
+    methods = MiddlewareStack(layers, waits.sweep, refusal=refusal)
+    add_to(methods)
+    checks = Health([service], parts.get("is_well", lambda: True))
+    checks.add_to(methods)
+    server = grpc.server(
+        executor,
+        handlers=[methods],
+        options=server_options(
+            min(limits.streams_max, share(limits.rpc_count_max)),
+            limits.connections_max,
+            message_bytes_max=message_bytes_max,
+            patience=limits.patience,
+        ),
+        maximum_concurrent_rpcs=limits.rpc_count_max,
+    )
+    port = bind(server, address, security)
+    connections.ports.add(port)
+    host = address.rpartition(":")[0]
+    return BuiltServer(server, f"{host}:{port}", checks, waits, connections)
