@@ -52,22 +52,13 @@ CALLBACK_ID: Final = CallbackId(1)  # one callback per directory
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class WatchStatus:
-    """State of the watch. `unwatched_count` is the number of directories that could not be
-    watched."""
-
-    watched_count: int
-    unwatched_count: int
-    event_count: int
-    own_event_count: int
-    overflow_count: int
-
-
 @dataclass(eq=False)
 class ChangeWatch:
     """Worker that keeps the set of watched directories current and converts events to scan
-    requests."""
+    requests.
+
+    `unwatched_count` is the number of directories that could not be watched.
+    """
 
     store: ReplicaStore
     leases: ContainerLeases
@@ -77,27 +68,15 @@ class ChangeWatch:
 
     def __post_init__(self) -> None:
         self._inotify: InotifyFD | None = None
-        self._watched: dict[WatchDescriptor, ContainerId] = {}
-        self._unwatched_count = 0
+        self.watched: dict[WatchDescriptor, ContainerId] = {}
+        self.unwatched_count = 0
         self._synced: tuple[tuple[tuple[str, int], ...], int] | None = None
-        self._event_count = 0
-        self._own_event_count = 0
         self._overflow_count = 0
 
     @property
     def name(self) -> str:
         """Name of the worker."""
         return "change-watch"
-
-    def status(self) -> WatchStatus:
-        """Return the state of the watch for operators."""
-        return WatchStatus(
-            len(self._watched),
-            self._unwatched_count,
-            self._event_count,
-            self._own_event_count,
-            self._overflow_count,
-        )
 
     def step(self) -> Step:
         """Watch newly closed containers, and remove the watches of containers that are gone."""
@@ -106,18 +85,18 @@ class ChangeWatch:
         except OSError as error:  # the kernel's limit of inotify instances per user
             self._limit(self._closed().size, str(error), "raise fs.inotify.max_user_instances")
             return RetryAfter(SYNC_S)
-        version = (self.store.volume_set.version(), len(self._watched))
-        if version == self._synced and not self._unwatched_count:
+        version = (self.store.volume_set.version(), len(self.watched))
+        if version == self._synced and not self.unwatched_count:
             return RetryAfter(SYNC_S)  # avoids reading 100,000 rows without need
         closed = self._closed()
-        watched = self._watched.copy()
+        watched = self.watched.copy()
         watched_ids = np.fromiter(watched.values(), np.uint64, len(watched))
         is_gone = ~np.isin(watched_ids, closed)
         for descriptor in compress(watched, is_gone.tolist()):
-            if self._watched.pop(descriptor, None) is not None:  # else the kernel removed it
+            if self.watched.pop(descriptor, None) is not None:  # else the kernel removed it
                 inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
         self._add(inotify, np.setdiff1d(closed, watched_ids))
-        self._synced = (version[0], len(self._watched))
+        self._synced = (version[0], len(self.watched))
         trim_heap()
         return RetryAfter(SYNC_S)
 
@@ -127,7 +106,7 @@ class ChangeWatch:
             self._inotify.stop()
             self._inotify.join()
             self._inotify = None
-        self._watched.clear()
+        self.watched.clear()
 
     def _closed(self) -> U64s:
         """Return the ids of the containers to watch."""
@@ -143,9 +122,9 @@ class ChangeWatch:
         """Return the inotify thread. Start a new one if it has died. Raise OSError at the kernel's
         limit."""
         if self._inotify is not None and not self._inotify.is_alive():
-            log.error("change_watch_stopped", watched_count=len(self._watched))
+            log.error("change_watch_stopped", watched_count=len(self.watched))
             self._inotify = None
-            self._watched.clear()
+            self.watched.clear()
         if self._inotify is None:
             self._inotify = self.open_inotify()
             self._inotify.start()
@@ -171,20 +150,20 @@ class ChangeWatch:
                 why, hint = str(error), "raise fs.inotify.max_user_watches"
                 break
             else:
-                self._watched[descriptor] = container_id
+                self.watched[descriptor] = container_id
         self._limit(missed_count, why, hint)
 
     def _limit(self, missed_count: int, why: str, hint: str) -> None:
         """Count the containers that are not watched; log `why` when their number changes."""
-        if why and missed_count != self._unwatched_count:
+        if why and missed_count != self.unwatched_count:
             log.warning(
                 "change_watch_limited",
-                watched_count=len(self._watched),
+                watched_count=len(self.watched),
                 unwatched_count=missed_count,
                 error=why,
                 hint=hint,
             )
-        self._unwatched_count = missed_count
+        self.unwatched_count = missed_count
 
     # The inotify thread calls the methods below. This object is the callback (watchdog's
     # WatchCallback) of every directory, because one object per directory would need megabytes on a
@@ -192,16 +171,14 @@ class ChangeWatch:
 
     def on_event(self, event: InotifyEvent) -> None:
         """Handle one event of a container's chunks directory."""
-        container_id = self._watched.get(event.wd)
+        container_id = self.watched.get(event.wd)
         name = os.fsdecode(event.name)
         if container_id is None:
             return  # not watched any more
         if not event.mask & SELF_EVENTS and not holds_data(name):
             return
         if self.leases.written_within(container_id, OWN_WINDOW_S):
-            self._own_event_count += 1
             return
-        self._event_count += 1
         what = f"{name or 'chunks directory'} changed on disk"
         self.scans.request(container_id, reason=what, is_hint=True)
 
@@ -213,4 +190,4 @@ class ChangeWatch:
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
         """Forget a directory that the kernel no longer watches. The next step watches it again if
         it exists."""
-        self._watched.pop(wd, None)
+        self.watched.pop(wd, None)
