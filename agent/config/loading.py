@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from agent.config.options import AgentConfig
 from agent.config.ozone import external_scm_conflicts, ozone_scms, unsupported_security
-from suture.config.loading import Contradiction, checked
 from suture.config.section import LIVE, ConfigSection
 from suture.config.toml_file import ParsedConfig, read
+from suture.config.validation import Contradiction, checked
 from suture.runtime.loopback import is_loopback
 
 ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused without `advertise`

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agent.config.options import AgentConfig
-from suture.config.option_docs import OptionDoc, options, unit_of, value_text
+from suture.config.option_reference import OptionDoc, options, unit_of, value_text
 from suture.errors import Code, RefusedError
 
 SAMPLE_HEAD: Final = """\

@@ -8,10 +8,10 @@ from typing import Final
 from pydantic import Field
 
 from merkle.replica import CONTAINER_BYTES_MAX
-from suture.config.loading import Contradiction, checked
-from suture.config.option_docs import options
+from suture.config.option_reference import options, unit_of, value_text
 from suture.config.section import Bytes, ConfigSection, Count, Milliseconds, Switch
 from suture.config.toml_file import read_each
+from suture.config.validation import Contradiction, checked
 from suture.wire.security.tls import TlsFiles
 
 MIB: Final = 1024**2
@@ -252,16 +252,17 @@ def _setting(text: str) -> object:
         return text
 
 
-def rows_of(options: ScmOptions) -> list[dict[str, str]]:
+def rows_of(chosen: ScmOptions) -> list[dict[str, str]]:
     """Return each option with its effective and its default value, as they are written in the
     file."""
+    units = {name: unit_of(field) for name, field in ScmOptions.model_fields.items()}
     return [
         {
-            "name": field.name,
-            "value": _written(field.name, getattr(options, field.name)),
-            "default_value": _written(field.name, field.default),
+            "name": option.name,
+            "value": value_text(getattr(chosen, option.name), units[option.name]),
+            "default_value": option.default,
         }
-        for field in dataclasses.fields(ScmOptions)
+        for option in options(ScmOptions)
     ]
 
 

@@ -8,7 +8,7 @@ import typer
 from agent.config import option_docs
 from agent.config.loading import load_written
 from agent.config.options import CONFIG_PATH, AgentConfig
-from suture.config.option_docs import options
+from suture.config.option_reference import options
 from suture.config.toml_file import ParsedConfig
 from suture.errors import Code, RefusedError
 from suture.observe.events import EVENTS

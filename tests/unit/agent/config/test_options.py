@@ -8,7 +8,7 @@ import pytest
 from agent.config.loading import diff_options, load, load_written, with_live
 from agent.config.option_docs import find, sample
 from agent.config.options import AgentConfig
-from suture.config.option_docs import options
+from suture.config.option_reference import options
 from suture.errors import Code, RefusedError
 
 
