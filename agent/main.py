@@ -44,7 +44,7 @@ from suture.runtime.gil_tuning import freeze_what_stays, set_switch_interval
 from suture.runtime.sd_notify import SystemdNotifier
 from suture.runtime.stop_request import StopRequest, run_server
 from suture.terminal.command_help import SectionedCommand
-from suture.terminal.typer_options import version_flag
+from suture.terminal.typer_options import flag, option, version_flag
 from suture.wire.clients.scm import ScmClient
 from suture.wire.security.caller import Role, check_own, identity_of
 from suture.wire.security.tls import Security, TlsFiles, TlsMaterial, load_security
@@ -314,13 +314,12 @@ def serve(
 @app.command(context_settings=HELP, cls=SectionedCommand)
 def command(
     context: typer.Context,
-    config: Annotated[Path, typer.Option(metavar="FILE", help="Config file of the agent (TOML).")],
+    config: Annotated[Path, option("FILE", "Config file of the agent (TOML).")],
     log_level: Annotated[
-        str,
-        typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error."),
+        str, option("LEVEL", "Lowest level to log: debug, info, warning or error.")
     ] = "info",
     check: Annotated[
-        bool, typer.Option("--check", help="Check the config file, print all options, and exit.")
+        bool, flag("Check the config file, print all options, and exit.", "--check")
     ] = False,
     _version: Annotated[bool, version_flag("suture-agent")] = False,
 ) -> None:

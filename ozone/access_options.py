@@ -14,32 +14,26 @@ from ozone.clients.site_config import (
     SiteConfig,
     read_site_config,
 )
+from suture.terminal.typer_options import option
 
 ScmAddresses = Annotated[
     str,
-    typer.Option(
-        "--scm",
-        metavar="HOST:PORT[,HOST:PORT...]",
-        help="All SCMs of the cluster (ozone.scm.client.address).",
+    option(
+        "HOST:PORT[,HOST:PORT...]", "All SCMs of the cluster (ozone.scm.client.address).", "--scm"
     ),
 ]
-UserOption = Annotated[
-    str, typer.Option(metavar="NAME", help="User name for Ozone; default: the current user.")
-]
+UserOption = Annotated[str, option("NAME", "User name for Ozone; default: the current user.")]
 ConfOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Directory with ozone-site.xml, such as /etc/ozone."),
+    Path | None, option("DIR", "Directory with ozone-site.xml, such as /etc/ozone.")
 ]
 PrincipalOption = Annotated[
-    str, typer.Option(metavar="NAME", help="Kerberos principal; default: of the ticket cache.")
+    str, option("NAME", "Kerberos principal; default: of the ticket cache.")
 ]
 KeytabOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Keytab of --principal; default: the ticket cache."),
+    Path | None, option("FILE", "Keytab of --principal; default: the ticket cache.")
 ]
 ScmPrincipalOption = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="The SCM's principal (hdds.scm.kerberos.principal)."),
+    str, option("NAME", "The SCM's principal (hdds.scm.kerberos.principal).")
 ]
 
 

@@ -37,7 +37,7 @@ from suture.terminal.output import (
     print_rows,
     size,
 )
-from suture.terminal.typer_options import ID_MAX, JsonFlag
+from suture.terminal.typer_options import ID_MAX, JsonFlag, argument, flag, option
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -66,20 +66,16 @@ REASONS: Final = {
 # Readability of a path is not checked beforehand: access(2) ignores the capability by which the
 # service may read Ozone's files.
 DataDirs = Annotated[
-    list[Path],
-    typer.Argument(metavar="DATA_DIR", help="Directories of hdds.datanode.dir.", readable=False),
+    list[Path], argument("DATA_DIR", "Directories of hdds.datanode.dir.", readable=False)
 ]
 StateOption = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Directory for results, outside Ozone's volumes.",
-        show_default=STATE_DIR_DEFAULT,
+    option(
+        "DIR", "Directory for results, outside Ozone's volumes.", show_default=STATE_DIR_DEFAULT
     ),
 ]
 RateOption = Annotated[
-    str,
-    typer.Option(metavar="SIZE/s", help="Limit per volume, for example 50MiB/s; default: none."),
+    str, option("SIZE/s", "Limit per volume, for example 50MiB/s; default: none.")
 ]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -98,13 +94,10 @@ app.command("reconcile")(reconcile_command)
 
 
 ScrubbedContainers = Annotated[
-    list[int] | None,
-    typer.Option(
-        min=1, max=ID_MAX, metavar="ID", help="Read only this container; may be repeated."
-    ),
+    list[int] | None, option("ID", "Read only this container; may be repeated.", min=1, max=ID_MAX)
 ]
 RestartFlag = Annotated[
-    bool, typer.Option("--restart", help="Start over instead of resuming an unfinished scrub.")
+    bool, flag("Start over instead of resuming an unfinished scrub.", "--restart")
 ]
 
 
@@ -243,15 +236,10 @@ def serve_command(
     data_dirs: DataDirs,
     state_dir: StateOption = None,
     db_dir: DatabasesOption = None,
-    interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Time to read every byte once.")
-    ] = "7d",
+    interval: Annotated[str, option("TIME", "Time to read every byte once.")] = "7d",
     rate: RateOption = "",
     listen: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT", help="Serve /metrics and /healthz here; default: disabled."
-        ),
+        str, option("HOST:PORT", "Serve /metrics and /healthz here; default: disabled.")
     ] = "",
 ) -> int:
     """Scrub Ozone containers at an interval until SIGTERM.

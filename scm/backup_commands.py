@@ -17,7 +17,7 @@ from scm.backup.manifest import BackupManifest
 from scm.backup.restore import restore_backup
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.output import pluralize, print_json, print_line, print_note, print_rows, size
-from suture.terminal.typer_options import JsonFlag
+from suture.terminal.typer_options import JsonFlag, argument, flag, option
 
 app = typer.Typer()
 
@@ -25,9 +25,7 @@ DATA_DEFAULT: Final = Path("/var/lib/suture-scm")
 KEEP_DEFAULT: Final = 48
 ROWS_PER_REMARK: Final = 1_000_000
 
-DataOption = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="Data directory of the SCM.")
-]
+DataOption = Annotated[Path, option("DIR", "Data directory of the SCM.", "--data")]
 
 
 class _Progress:
@@ -45,18 +43,12 @@ class _Progress:
 
 @app.command("backup")
 def backup(
-    to: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Parent directory of backups; each has a subdirectory."),
-    ],
+    to: Annotated[Path, argument("DIR", "Parent directory of backups; each has a subdirectory.")],
     data: DataOption = DATA_DEFAULT,
     keep: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Number of newest backups to keep; 0 = unlimited."),
+        int, option("N", "Number of newest backups to keep; 0 = unlimited.", min=0)
     ] = KEEP_DEFAULT,
-    only_list: Annotated[
-        bool, typer.Option("--list", help="List the backups in DIR, and exit.")
-    ] = False,
+    only_list: Annotated[bool, flag("List the backups in DIR, and exit.", "--list")] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Back up the state of a running SCM.
@@ -116,16 +108,10 @@ def show_backups(directory: Path, *, as_json: bool) -> int:
 
 @app.command("restore")
 def restore(
-    path: Annotated[Path, typer.Argument(metavar="BACKUP", help="Directory of one backup.")],
-    to: Annotated[
-        Path,
-        typer.Option("--to", metavar="DIR", help="New data directory; must be empty or absent."),
-    ],
+    path: Annotated[Path, argument("BACKUP", "Directory of one backup.")],
+    to: Annotated[Path, option("DIR", "New data directory; must be empty or absent.", "--to")],
     cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster", metavar="ID", help="Reject a backup of another cluster; default: any."
-        ),
+        str, option("ID", "Reject a backup of another cluster; default: any.", "--cluster")
     ] = "",
     as_json: JsonFlag = False,
 ) -> int:

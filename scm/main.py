@@ -45,7 +45,7 @@ from suture.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from suture.runtime.sd_notify import SystemdNotifier, WatchdogWorker
 from suture.runtime.stop_request import StopRequest, run_server
 from suture.terminal.command_help import SectionedCommand
-from suture.terminal.typer_options import version_flag
+from suture.terminal.typer_options import flag, option, version_flag
 from suture.wire.mapping.addresses import check_address
 from suture.wire.security.caller import Role, check_own
 from suture.wire.security.tls import Security, TlsMaterial, load_security
@@ -307,24 +307,16 @@ def _verify_command(text: str) -> list[str]:
         raise typer.BadParameter(f"invalid --verify '{text}': {error}") from error
 
 
-DataOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Store the state and the snapshots here.")
-]
+DataOption = Annotated[Path | None, option("DIR", "Store the state and the snapshots here.")]
 SettingOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Set an option; overrides the file; may be repeated.",
-    ),
+    option("NAME=VALUE", "Set an option; overrides the file; may be repeated.", "--set"),
 ]
 VerifyOption = Annotated[
-    str,
-    typer.Option(metavar="COMMAND", help="Run this regularly on a snapshot; apply its plan."),
+    str, option("COMMAND", "Run this regularly on a snapshot; apply its plan.")
 ]
 LogLevelOption = Annotated[
-    str,
-    typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error."),
+    str, option("LEVEL", "Lowest level to log: debug, info, warning or error.")
 ]
 
 
@@ -333,25 +325,20 @@ def run(
     context: typer.Context,
     data: DataOption = None,
     listen: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", help="Serve on this address; port 0 = any free port."),
+        str, option("HOST:PORT", "Serve on this address; port 0 = any free port.")
     ] = "127.0.0.1:9860",
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read options from this TOML file.")
-    ] = None,
+    config: Annotated[Path | None, option("FILE", "Read options from this TOML file.")] = None,
     setting: SettingOption = None,
     verify: VerifyOption = "",
     cold_start: Annotated[
-        bool,
-        typer.Option("--cold-start", help="Discard replica locations; wait for all reports."),
+        bool, flag("Discard replica locations; wait for all reports.", "--cold-start")
     ] = False,
     new_cluster: Annotated[
-        bool,
-        typer.Option("--new-cluster", help="Start a new cluster; the older state was lost."),
+        bool, flag("Start a new cluster; the older state was lost.", "--new-cluster")
     ] = False,
     log_level: LogLevelOption = "info",
     show_options: Annotated[
-        bool, typer.Option("--show-options", help="Print all options with their bounds, and exit.")
+        bool, flag("Print all options with their bounds, and exit.", "--show-options")
     ] = False,
     _version: Annotated[bool, version_flag("suture-scm")] = False,
 ) -> None:

@@ -31,7 +31,15 @@ from suture.terminal.output import (
     size,
 )
 from suture.terminal.selection import datanode_id, fetch_container
-from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import (
+    ID_MAX,
+    SCM_DEFAULT,
+    JsonFlag,
+    ScmOption,
+    argument,
+    flag,
+    option,
+)
 from suture.wire.mapping.blockpieces import Data
 from suture.wire.v1 import scm_pb2
 
@@ -40,26 +48,17 @@ STDOUT = Path("-")
 
 def put(
     paths: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE|DIR", help="Files, or directories with all files below."),
+        list[str], argument("FILE|DIR", "Files, or directories with all files below.")
     ],
     scm: ScmOption = SCM_DEFAULT,
-    prefix: Annotated[
-        str, typer.Option(metavar="PREFIX", help="Prefix for every key; default: none.")
-    ] = "",
-    replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing keys.")] = False,
-    close: Annotated[
-        bool, typer.Option("--close", help="Close the containers after the last write.")
-    ] = False,
+    prefix: Annotated[str, option("PREFIX", "Prefix for every key; default: none.")] = "",
+    replace: Annotated[bool, flag("Overwrite existing keys.", "--replace")] = False,
+    close: Annotated[bool, flag("Close the containers after the last write.", "--close")] = False,
     sessions: Annotated[
-        int, typer.Option(metavar="N", min=1, max=64, help="Number of parallel write sessions.")
+        int, option("N", "Number of parallel write sessions.", min=1, max=64)
     ] = LANES_DEFAULT,
     replication: Annotated[
-        str,
-        typer.Option(
-            metavar="SCHEME",
-            help="Erasure code, for example rs-6-3; default: 3 replicas.",
-        ),
+        str, option("SCHEME", "Erasure code, for example rs-6-3; default: 3 replicas.")
     ] = "",
     as_json: JsonFlag = False,
 ) -> None:
@@ -191,17 +190,13 @@ def checked(sources: Iterable[SourceFile]) -> list[SourceFile]:
 
 
 def get(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Key, as `suture ls` shows it.")],
+    key: Annotated[str, argument("KEY", "Key, as `suture ls` shows it.")],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="File to write; - = stdout; default: stdout."
-        ),
+        Path | None, option("FILE", "File to write; - = stdout; default: stdout.", "--output")
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
-        str | None,
-        typer.Option(metavar="ID|HOST:PORT", help="Read only the replica of this datanode."),
+        str | None, option("ID|HOST:PORT", "Read only the replica of this datanode.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -260,16 +255,11 @@ def advancing(pieces: Iterable[Data], bar: Progress) -> Iterator[Data]:
 
 def ls(
     prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="List only keys with this prefix; default: all.")
+        str, argument("PREFIX", "List only keys with this prefix; default: all.")
     ] = "",
     container: Annotated[
         list[int] | None,
-        typer.Option(
-            min=1,
-            max=ID_MAX,
-            metavar="ID",
-            help="List only keys with blocks in it; may be repeated.",
-        ),
+        option("ID", "List only keys with blocks in it; may be repeated.", min=1, max=ID_MAX),
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,

@@ -16,7 +16,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.terminal.command_help import SectionedCommand
 from suture.terminal.credentials import CredentialOptions, choose
 from suture.terminal.tasks import HELP_NAMES, TaskGroup
-from suture.terminal.typer_options import version_flag
+from suture.terminal.typer_options import flag, option, version_flag
 
 HELP: Final = """Manage a Suture cluster: data, repairs, disks and hosts.
 
@@ -111,45 +111,37 @@ def choose_credentials(
     version: Annotated[bool, version_flag("suture")] = False,
     certificate: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "Certificate of the client (PEM).",
             "--tls-certificate",
-            help="Certificate of the client (PEM).",
-            metavar="FILE",
             envvar="SUTURE_TLS_CERTIFICATE",
         ),
     ] = None,
     key: Annotated[
         Path | None,
-        typer.Option(
-            "--tls-key",
-            help="Private key of the certificate (PEM).",
-            metavar="FILE",
-            envvar="SUTURE_TLS_KEY",
+        option(
+            "FILE", "Private key of the certificate (PEM).", "--tls-key", envvar="SUTURE_TLS_KEY"
         ),
     ] = None,
     ca: Annotated[
         Path | None,
-        typer.Option(
-            "--tls-ca",
-            help="CA certificates to trust (PEM).",
-            metavar="FILE",
-            envvar="SUTURE_TLS_CA",
-        ),
+        option("FILE", "CA certificates to trust (PEM).", "--tls-ca", envvar="SUTURE_TLS_CA"),
     ] = None,
     client_config: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "Read credentials from this TOML file.",
             "--client-config",
-            help="Read credentials from this TOML file.",
-            metavar="FILE",
             envvar="SUTURE_CLIENT_CONFIG",
         ),
     ] = None,
     allow_plaintext: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Connect to other hosts without TLS.",
             "--allow-plaintext",
-            help="Connect to other hosts without TLS.",
             envvar="SUTURE_ALLOW_PLAINTEXT",
         ),
     ] = False,

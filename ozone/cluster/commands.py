@@ -5,8 +5,6 @@ manager.
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from ozone.access_options import (
     ConfOption,
     KeytabOption,
@@ -30,7 +28,7 @@ from suture.terminal.output import (
     print_note,
     print_rows,
 )
-from suture.terminal.typer_options import JsonFlag, PlanArgument
+from suture.terminal.typer_options import JsonFlag, PlanArgument, flag, option
 
 if TYPE_CHECKING:
     from ozone.cluster.export import ExportResult
@@ -40,13 +38,10 @@ PER_MINUTE: Final = 60.0  # a datanode runs a few at a time; none should wait fo
 
 
 def export_command(
-    to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="New directory for the snapshot.")
-    ],
+    to: Annotated[Path, option("DIR", "New directory for the snapshot.", "--to")],
     scm: ScmAddresses = "",
     findings: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="JSON of `suture ozone scrub`; may be repeated."),
+        list[Path] | None, option("FILE", "JSON of `suture ozone scrub`; may be repeated.")
     ] = None,
     user: UserOption = "",
     ozone_conf: ConfOption = None,
@@ -117,11 +112,9 @@ def print_export(done: "ExportResult") -> None:
 def reconcile_command(
     plan: PlanArgument,
     scm: ScmAddresses = "",
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Send the requests instead of showing them.")
-    ] = False,
+    yes: Annotated[bool, flag("Send the requests instead of showing them.", "--yes")] = False,
     per_minute: Annotated[
-        float, typer.Option(min=0.1, metavar="COUNT", help="Number of containers per minute.")
+        float, option("COUNT", "Number of containers per minute.", min=0.1)
     ] = PER_MINUTE,
     user: UserOption = "",
     ozone_conf: ConfOption = None,

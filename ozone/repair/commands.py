@@ -38,31 +38,23 @@ from suture.terminal.output import (
     print_rows,
     size,
 )
-from suture.terminal.typer_options import ID_MAX, JsonFlag
+from suture.terminal.typer_options import ID_MAX, JsonFlag, argument, flag, option
 
 SHOWN_MAX: Final = 50  # chunks in a table; --json has all
 PORT_MAX: Final = 65_535
 
 PeersOption = Annotated[
-    list[str],
-    typer.Option(
-        metavar="HOST:PORT[/UUID]",
-        help="Healthy datanode (hdds.container.ipc.port).",
-    ),
+    list[str], option("HOST:PORT[/UUID]", "Healthy datanode (hdds.container.ipc.port).")
 ]
 JournalOption = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Directory for the journal, outside Ozone's volumes.",
-        show_default=STATE_DIR_DEFAULT,
+    option(
+        "DIR", "Directory for the journal, outside Ozone's volumes.", show_default=STATE_DIR_DEFAULT
     ),
 ]
 DatabasesOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        metavar="DIR", help="One directory of hdds.datanode.container.db.dir.", readable=False
-    ),
+    option("DIR", "One directory of hdds.datanode.container.db.dir.", readable=False),
 ]
 
 
@@ -100,32 +92,17 @@ class RepairReport:
 
 def repair_command(
     data_dir: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA_DIR", help="One directory of hdds.datanode.dir.", readable=False
-        ),
+        Path, argument("DATA_DIR", "One directory of hdds.datanode.dir.", readable=False)
     ],
-    container: Annotated[
-        int, typer.Option(min=1, max=ID_MAX, metavar="ID", help="Id of the damaged container.")
-    ],
+    container: Annotated[int, option("ID", "Id of the damaged container.", min=1, max=ID_MAX)],
     peer: PeersOption,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the changes without making them.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
+    dry_run: Annotated[bool, flag("Print the changes without making them.", "--dry-run")] = False,
+    yes: Annotated[bool, flag("Skip the confirmation.", "--yes")] = False,
     mark_closed: Annotated[
-        bool,
-        typer.Option(
-            "--mark-closed",
-            help="Set an UNHEALTHY replica to CLOSED once it is whole.",
-        ),
+        bool, flag("Set an UNHEALTHY replica to CLOSED once it is whole.", "--mark-closed")
     ] = False,
     stopped: Annotated[
-        bool,
-        typer.Option(
-            "--stopped",
-            help="Confirm that a schema V2 datanode is stopped.",
-        ),
+        bool, flag("Confirm that a schema V2 datanode is stopped.", "--stopped")
     ] = False,
     state_dir: JournalOption = None,
     db_dir: DatabasesOption = None,

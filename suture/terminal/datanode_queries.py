@@ -5,13 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Final, Generic, TypeVar
 
-import typer
-
 from suture.client.cluster_client import ClusterClient
 from suture.errors import SutureError
 from suture.terminal.output import pluralize
 from suture.terminal.selection import known_nodes, one_node
 from suture.terminal.transient_refusals import until_free
+from suture.terminal.typer_options import option
 from suture.wire.clients.block_peer import Endpoint
 from suture.wire.clients.peer import Peer
 from suture.wire.v1 import datanode_pb2
@@ -19,10 +18,7 @@ from suture.wire.v1 import datanode_pb2
 ASKED_AT_ONCE: Final = 16
 
 NodeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--datanode", metavar="ID|HOST:PORT", help="Query only this datanode; default: all."
-    ),
+    str | None, option("ID|HOST:PORT", "Query only this datanode; default: all.", "--datanode")
 ]
 T = TypeVar("T")
 

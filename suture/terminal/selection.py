@@ -3,19 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
-import typer
-
 from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError
+from suture.terminal.typer_options import option
 from suture.wire.v1 import scm_pb2
 
 OnOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--on",
-        metavar="DATANODE",
-        help="Show only these datanodes or /racks; default: all.",
-    ),
+    option("DATANODE", "Show only these datanodes or /racks; default: all.", "--on"),
 ]
 NAMED_MAX: Final = 5  # datanodes named in an error
 VOLUME_SIGN: Final = ":/"  # between a datanode and the path of its volume

@@ -6,6 +6,7 @@ from typing import Any, Final
 import typer
 
 from suture.config.quantity import parse_typed_duration_s
+from suture.terminal.typer_options import option
 
 METAVAR: Final = "TIME"
 DAYS_MAX: Final = 36_500  # a century, which in milliseconds fits every field of the wire
@@ -30,4 +31,4 @@ def duration(
         return value
 
     parse: Callable[[str], float] = parsed
-    return typer.Option(*names, metavar=METAVAR, help=text, parser=parse, show_default=shown)
+    return option(METAVAR, text, *names, parser=parse, show_default=shown)

@@ -4,17 +4,30 @@ from typing import Annotated, Any, Final
 
 import typer
 
+
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """Return an option with a value, for `Annotated`. `text` is its help. Without `names`, its name
+    is that of the parameter."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def flag(text: str, *names: str, **more: Any) -> Any:
+    """Return an option without a value, for `Annotated`. `text` is its help."""
+    return typer.Option(*names, help=text, **more)
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """Return an argument, for `Annotated`. `text` is its help."""
+    return typer.Argument(metavar=metavar, help=text, **more)
+
+
 ID_MAX: Final = 2**63 - 1  # of a container, on the wire
 
-CONTAINER: Final = typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
+CONTAINER: Final = argument("CONTAINER", "Container id.", min=1, max=ID_MAX)
 ContainerArgument = Annotated[int, CONTAINER]
 OptionalContainerArgument = Annotated[int | None, CONTAINER]
 PlanArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="DIR",
-        help="Run directory of suture-verify, or its s3:// address.",
-    ),
+    str, argument("DIR", "Run directory of suture-verify, or its s3:// address.")
 ]
 
 
@@ -28,14 +41,9 @@ def version_flag(program: str) -> Any:  # a typer option
             typer.echo(f"{program} {version('suture')}")
             raise typer.Exit
 
-    return typer.Option(
-        "--version", callback=print_version, is_eager=True, help="Print the version and exit."
-    )
+    return flag("Print the version and exit.", "--version", callback=print_version, is_eager=True)
 
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-ScmOption = Annotated[
-    str,
-    typer.Option("--scm", help="Address of the SCM.", metavar="HOST:PORT", envvar="SUTURE_SCM"),
-]
+JsonFlag = Annotated[bool, flag("Print one JSON document.", "--json")]
+ScmOption = Annotated[str, option("HOST:PORT", "Address of the SCM.", "--scm", envvar="SUTURE_SCM")]
 SCM_DEFAULT: Final = "127.0.0.1:9860"

@@ -3,8 +3,6 @@
 from functools import partial
 from typing import Annotated, Final
 
-import typer
-
 from agent.cli.change import apply as apply
 from agent.cli.change import hold_commands as hold_commands
 from agent.cli.change import mark_lost_commands as mark_lost_commands
@@ -18,7 +16,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts
 from suture.terminal.output import pluralize, print_json, print_line, print_rows, short, size
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, flag, option
 from suture.wire.v1 import scm_pb2
 
 PERMILLE: Final = 10
@@ -27,14 +25,10 @@ PERMILLE: Final = 10
 @app.command("balance")
 def balance(
     scm: ScmOption = SCM_DEFAULT,
-    threshold: Annotated[
-        str, typer.Option(metavar="PERCENT", help="Allowed distance from the average use.")
-    ] = "10%",
-    iterations: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1_000, help="Maximum number of iterations.")
-    ] = 10,
-    status: Annotated[bool, typer.Option("--status", help="Print only the progress.")] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop starting moves.")] = False,
+    threshold: Annotated[str, option("PERCENT", "Allowed distance from the average use.")] = "10%",
+    iterations: Annotated[int, option("N", "Maximum number of iterations.", min=1, max=1_000)] = 10,
+    status: Annotated[bool, flag("Print only the progress.", "--status")] = False,
+    stop: Annotated[bool, flag("Stop starting moves.", "--stop")] = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,

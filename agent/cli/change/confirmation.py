@@ -14,18 +14,12 @@ from suture.errors import Code, RefusedError
 from suture.observe.json_schema import JSON_SCHEMA
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.transient_refusals import until_decided
+from suture.terminal.typer_options import flag, option
 
-YesFlag = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
-DryRunFlag = Annotated[
-    bool, typer.Option("--dry-run", help="Print the changes without making them.")
-]
+YesFlag = Annotated[bool, flag("Skip the confirmation.", "--yes")]
+DryRunFlag = Annotated[bool, flag("Print the changes without making them.", "--dry-run")]
 ExpectOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--expect",
-        metavar="FILE",
-        help="Reject containers changed since this dry run (JSON).",
-    ),
+    Path | None, option("FILE", "Reject containers changed since this dry run (JSON).", "--expect")
 ]
 
 Answer = TypeVar("Answer")

@@ -41,32 +41,21 @@ from suture.terminal.output import (
     size,
 )
 from suture.terminal.selection import OnOption, datanode_id, selected
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, flag, option
 from suture.wire.v1 import scm_pb2
 
 MINUTE_MS: Final = 60_000
 
-ForceFlag = Annotated[
-    bool, typer.Option("--force", help="Discard commits that no closed replica has.")
-]
+ForceFlag = Annotated[bool, flag("Discard commits that no closed replica has.", "--force")]
 NodeOption = Annotated[
-    str,
-    typer.Option("--datanode", metavar="ID|HOST:PORT", help="Datanode of the replicas to delete."),
+    str, option("ID|HOST:PORT", "Datanode of the replicas to delete.", "--datanode")
 ]
 TargetOption = Annotated[
-    str,
-    typer.Option(
-        "--target", metavar="ID|HOST:PORT", help="Datanode to copy to; default: chosen by the SCM."
-    ),
+    str, option("ID|HOST:PORT", "Datanode to copy to; default: chosen by the SCM.", "--target")
 ]
 
 TrustOption = Annotated[
-    str,
-    typer.Option(
-        "--trust",
-        metavar="ID|HOST:PORT",
-        help="Datanode with the correct replica.",
-    ),
+    str, option("ID|HOST:PORT", "Datanode with the correct replica.", "--trust")
 ]
 
 
@@ -338,7 +327,7 @@ def counts(queue: Iterable[scm_pb2.QueueCount]) -> str:
 def safemode(
     scm: ScmOption = SCM_DEFAULT,
     leave: Annotated[
-        bool, typer.Option("--leave", help="Leave safe mode before all datanodes have reported.")
+        bool, flag("Leave safe mode before all datanodes have reported.", "--leave")
     ] = False,
     enter: Annotated[
         bool, typer.Option("--enter", help="Enter safe mode, until it is left by a command.")
@@ -381,9 +370,7 @@ def safemode(
 
 
 def rm(
-    names: Annotated[
-        list[str], typer.Argument(metavar="KEY", help="Full names of the keys to delete.")
-    ],
+    names: Annotated[list[str], argument("KEY", "Full names of the keys to delete.")],
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,

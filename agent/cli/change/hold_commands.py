@@ -12,28 +12,31 @@ from suture.terminal.document import print_messages
 from suture.terminal.output import short
 from suture.terminal.selection import OnOption, datanode_id, selected
 from suture.terminal.transient_refusals import until_decided
-from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import (
+    ID_MAX,
+    SCM_DEFAULT,
+    JsonFlag,
+    ScmOption,
+    argument,
+    flag,
+    option,
+)
 from suture.wire.v1 import scm_pb2
 
 ReplicaOption = Annotated[
     str,
-    typer.Option(
-        "--datanode",
-        metavar="ID|HOST:PORT",
-        help="Hold only the replicas of this datanode; default: all.",
-    ),
+    option("ID|HOST:PORT", "Hold only the replicas of this datanode; default: all.", "--datanode"),
 ]
 
 
 @app.command("hold")
 def hold(
     ids: Annotated[
-        list[int] | None,
-        typer.Argument(metavar="CONTAINER", help="Container ids.", min=1, max=ID_MAX),
+        list[int] | None, argument("CONTAINER", "Container ids.", min=1, max=ID_MAX)
     ] = None,
     datanode: ReplicaOption = "",
     release: Annotated[
-        bool, typer.Option("--release", help="Release held containers and excluded replicas.")
+        bool, flag("Release held containers and excluded replicas.", "--release")
     ] = False,
     on: OnOption = None,
     scm: ScmOption = SCM_DEFAULT,

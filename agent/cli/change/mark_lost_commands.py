@@ -2,8 +2,6 @@
 
 from typing import Annotated, Final
 
-import typer
-
 from agent.cli.change.confirmation import (
     DryRunFlag,
     ExpectOption,
@@ -18,12 +16,12 @@ from suture.terminal.credentials import connect
 from suture.terminal.document import print_messages
 from suture.terminal.output import pluralize, print_line
 from suture.terminal.selection import datanode_ids
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, flag
 from suture.wire.v1 import scm_pb2
 
 KEYS_SHOWN_MAX: Final = 20  # per container; --json has up to 1,000
 
-UndoFlag = Annotated[bool, typer.Option("--undo", help="Undo the mark after a replica returned.")]
+UndoFlag = Annotated[bool, flag("Undo the mark after a replica returned.", "--undo")]
 
 
 @app.command("mark-lost")

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
-import typer
-
 from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm_commands import app
@@ -20,7 +18,7 @@ from suture.terminal.output import pluralize, print_json, print_line, say_lines,
 from suture.terminal.selection import OnOption, datanode_ids, selected
 from suture.terminal.time_option import duration
 from suture.terminal.transient_refusals import until_decided
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, flag
 from suture.wire.v1 import scm_pb2
 
 NO_DOUBT: Final = "every datanode is heard, and every closed container is equal and whole"
@@ -41,15 +39,10 @@ CONDITIONS: Final = (
 UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Datanodes = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="DATANODE", help="Datanode ids or their prefixes, addresses, or /racks."
-    ),
+    list[str], argument("DATANODE", "Datanode ids or their prefixes, addresses, or /racks.")
 ]
-ForceFlag = Annotated[bool, typer.Option("--force", help="Ignore failed safety checks.")]
-UndoFlag = Annotated[
-    bool, typer.Option("--undo", help="Return the datanodes to service at any stage.")
-]
+ForceFlag = Annotated[bool, flag("Ignore failed safety checks.", "--force")]
+UndoFlag = Annotated[bool, flag("Return the datanodes to service at any stage.", "--undo")]
 
 
 @app.command("decommission")
@@ -78,8 +71,7 @@ def maintenance(
     ids: Datanodes,
     scm: ScmOption = SCM_DEFAULT,
     until: Annotated[
-        float,
-        duration("--until", text="End maintenance after so long; 0 = unlimited."),
+        float, duration("--until", text="End maintenance after so long; 0 = unlimited.")
     ] = 0,
     undo: UndoFlag = False,
     force: ForceFlag = False,
@@ -271,7 +263,7 @@ def until_text(expiry_ms: int) -> str:
 def refresh_volumes(
     ids: Datanodes,
     register: Annotated[
-        bool, typer.Option("--register", help="Register again and send full reports, too.")
+        bool, flag("Register again and send full reports, too.", "--register")
     ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,

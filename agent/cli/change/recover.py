@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Annotated, Any, Final
 
-import typer
-
 from agent.cli.change.confirmation import DryRunFlag
 from agent.cli.inspect.scm_commands import app
 from suture.client.cluster_client import ClusterClient
@@ -27,7 +25,7 @@ from suture.terminal.output import (
 )
 from suture.terminal.selection import fetch_container
 from suture.terminal.transient_refusals import THE_SCM, until_free
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, flag
 from suture.wire.clients.message_groups import in_groups
 from suture.wire.v1 import container_pb2, scm_pb2
 
@@ -102,7 +100,7 @@ class RecoverySummary:
 def recover(
     scm: ScmOption = SCM_DEFAULT,
     force: Annotated[
-        bool, typer.Option("--force", help="Finish without missing or unreachable datanodes.")
+        bool, flag("Finish without missing or unreachable datanodes.", "--force")
     ] = False,
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from agent.cli.evidence.cluster_sample import LiveSample, SampleRequest, sample_of
 from agent.salvage.sample import BadChunk, OfflineSample, run_sample
 from scanner.sampling import FRACTION_MIN, SampleSize
@@ -17,7 +15,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
 from suture.terminal.datanode_queries import NodeOption, nodes_of
 from suture.terminal.output import items_progress, pluralize, print_json, print_line, short, size
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, option
 from suture.wire.v1 import datanode_pb2 as pb
 
 SHOWN_MAX: Final = 20
@@ -31,29 +29,18 @@ NOT_DRAWN: Final = {
 
 def sample(
     volumes: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="DIR",
-            help="Volumes of stopped agents; default: running datanodes.",
-        ),
+        list[Path] | None, argument("DIR", "Volumes of stopped agents; default: running datanodes.")
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     confidence: Annotated[
-        float,
-        typer.Option(metavar="PERCENT", min=1, max=PERCENT_MAX, help="Confidence of the estimate."),
+        float, option("PERCENT", "Confidence of the estimate.", min=1, max=PERCENT_MAX)
     ] = 95.0,
     fraction: Annotated[
-        float,
-        typer.Option(
-            metavar="SHARE", min=FRACTION_MIN, max=1, help="Fraction of damaged chunks to detect."
-        ),
+        float, option("SHARE", "Fraction of damaged chunks to detect.", min=FRACTION_MIN, max=1)
     ] = 1e-6,
     seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=0, help="Seed that selects the same chunks; default: random."
-        ),
+        int | None, option("N", "Seed that selects the same chunks; default: random.", min=0)
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:

@@ -18,7 +18,15 @@ from suture.terminal.datanode_queries import DatanodeReply, NodeOption, nodes_of
 from suture.terminal.document import facts
 from suture.terminal.output import ago, pluralize, print_json, print_line, print_rows, short, size
 from suture.terminal.time_option import duration
-from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import (
+    ID_MAX,
+    SCM_DEFAULT,
+    JsonFlag,
+    ScmOption,
+    argument,
+    flag,
+    option,
+)
 from suture.wire.clients.peer import Peer
 from suture.wire.v1 import datanode_pb2 as pb
 
@@ -26,9 +34,7 @@ PAUSE_S_DEFAULT: Final = 3600.0
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-VolumeOption = Annotated[
-    str, typer.Option(metavar="ID", help="Id of the only volume to pause; default: all.")
-]
+VolumeOption = Annotated[str, option("ID", "Id of the only volume to pause; default: all.")]
 Answers = list[DatanodeReply[pb.ScrubStatusResponse]]
 
 
@@ -55,7 +61,7 @@ def pause(
     duration_s: Annotated[
         float, duration("--for", text="Length of the pause.", min_s=0.001, shown="1h")
     ] = PAUSE_S_DEFAULT,
-    end: Annotated[bool, typer.Option("--end", help="End the pause now.")] = False,
+    end: Annotated[bool, flag("End the pause now.", "--end")] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Pause background scans for a limited time.
@@ -77,20 +83,15 @@ def pause(
 
 @app.command("scan")
 def scan(
-    container_id: Annotated[
-        int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
-    ],
+    container_id: Annotated[int, argument("CONTAINER", "Container id.", min=1, max=ID_MAX)],
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
-    wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Scan now, and print progress and findings."),
-    ] = False,
+    wait: Annotated[bool, flag("Scan now, and print progress and findings.", "--wait")] = False,
     full_speed: Annotated[
-        bool, typer.Option("--full-speed", help="With --wait: give the scan priority over clients.")
+        bool, flag("With --wait: give the scan priority over clients.", "--full-speed")
     ] = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Cancel the background scan of the container.")
+        bool, flag("Cancel the background scan of the container.", "--cancel")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:

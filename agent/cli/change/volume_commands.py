@@ -32,7 +32,7 @@ from suture.terminal.output import (
 )
 from suture.terminal.selection import fetch_container, known_nodes, one_volume
 from suture.terminal.transient_refusals import TRANSIENT, until_decided, until_free
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, flag, option
 from suture.wire.v1 import datanode_pb2 as pb
 from suture.wire.v1 import scm_pb2
 
@@ -46,14 +46,8 @@ NEXT: Final = (
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-VolumeName = Annotated[
-    str,
-    typer.Argument(metavar="VOLUME", help="Volume id or its prefix, path, or DATANODE:/path."),
-]
-WaitFlag = Annotated[
-    bool,
-    typer.Option("--wait", help="Show progress until the volume is empty."),
-]
+VolumeName = Annotated[str, argument("VOLUME", "Volume id or its prefix, path, or DATANODE:/path.")]
+WaitFlag = Annotated[bool, flag("Show progress until the volume is empty.", "--wait")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +61,12 @@ class VolumeRef:
 
 @app.command("add")
 def add(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR", help="Directories, one per disk.")],
+    paths: Annotated[list[Path], argument("DIR", "Directories, one per disk.")],
     datanode: Annotated[
-        str,
-        typer.Option(
-            "--datanode",
-            metavar="ID|HOST:PORT",
-            help="Add the volume to this running datanode now.",
-        ),
+        str, option("ID|HOST:PORT", "Add the volume to this running datanode now.", "--datanode")
     ] = "",
     next_start: Annotated[
-        bool,
-        typer.Option("--next-start", help="Add empty volumes when this host's agent next starts."),
+        bool, flag("Add empty volumes when this host's agent next starts.", "--next-start")
     ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
@@ -131,13 +119,10 @@ def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
 def retire(
     volume: VolumeName,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Return the volume to service; moved replicas stay.")
+        bool, flag("Return the volume to service; moved replicas stay.", "--cancel")
     ] = False,
     to: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="VOLUME", help="Move all replicas to this volume; default: any."
-        ),
+        str, option("VOLUME", "Move all replicas to this volume; default: any.", "--to")
     ] = "",
     wait: WaitFlag = False,
     dry_run: DryRunFlag = False,
@@ -193,7 +178,7 @@ def target_of(client: ClusterClient, place: VolumeRef, volume: str, to: str) -> 
 @app.command("read-only")
 def read_only(
     volume: VolumeName,
-    off: Annotated[bool, typer.Option("--off", help="Allow writes again.")] = False,
+    off: Annotated[bool, flag("Allow writes again.", "--off")] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:

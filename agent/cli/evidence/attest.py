@@ -10,8 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from agent.cli.evidence import signing
 from agent.cli.evidence.verify_log import (
     AnchorOption,
@@ -26,7 +24,7 @@ from suture.client.download import write_whole
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.output import pluralize, print_json, print_line
-from suture.terminal.typer_options import JsonFlag
+from suture.terminal.typer_options import JsonFlag, option
 
 KIND: Final = "suture verification statement"
 STATEMENT_BYTES_MAX: Final = 1024**3
@@ -34,22 +32,15 @@ SHOWN_MAX: Final = 20  # entries shown per list; the file has all
 
 
 BeginOption = Annotated[
-    str,
-    typer.Option(
-        "--from", metavar="DATE", help="Begin of the period in UTC, for example 2026-11-01."
-    ),
+    str, option("DATE", "Begin of the period in UTC, for example 2026-11-01.", "--from")
 ]
 EndOption = Annotated[
-    str,
-    typer.Option("--to", metavar="DATE", help="End of the period in UTC, exclusive; default: now."),
+    str, option("DATE", "End of the period in UTC, exclusive; default: now.", "--to")
 ]
 StatementOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Verify this statement instead of signing one."),
+    Path | None, option("FILE", "Verify this statement instead of signing one.")
 ]
-MakeKeyOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Create a key and its .pub file, and exit.")
-]
+MakeKeyOption = Annotated[Path | None, option("FILE", "Create a key and its .pub file, and exit.")]
 
 
 def attest(
@@ -57,12 +48,9 @@ def attest(
     begin: BeginOption = "",
     end: EndOption = "",
     key: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Key for signing; with --verify, its .pub file."),
+        Path | None, option("FILE", "Key for signing; with --verify, its .pub file.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write the statement to.")
-    ] = None,
+    output: Annotated[Path | None, option("FILE", "File to write the statement to.")] = None,
     anchor: AnchorOption = None,
     verify: StatementOption = None,
     make_key: MakeKeyOption = None,

@@ -31,6 +31,7 @@ from suture.terminal.typer_options import (
     JsonFlag,
     OptionalContainerArgument,
     ScmOption,
+    option,
 )
 from suture.wire.v1 import scm_pb2
 
@@ -40,13 +41,10 @@ LEAVES_MAX: Final = 100_000  # per replica, so that a bundle can be sent by mail
 def diagnose(
     container_id: OptionalContainerArgument = None,
     bundle: Annotated[
-        Path | None,
-        typer.Option(
-            "--replay", metavar="BUNDLE", help="Recompute the verdicts of this bundle, offline."
-        ),
+        Path | None, option("BUNDLE", "Recompute the verdicts of this bundle, offline.", "--replay")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write; default: a new file here.")
+        Path | None, option("FILE", "File to write; default: a new file here.")
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,

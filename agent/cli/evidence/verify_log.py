@@ -14,18 +14,16 @@ from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
 from suture.terminal.output import pluralize, print_json, print_line
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, flag, option
 from suture.wire.v1 import scm_pb2
 
 ANCHOR_CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 
 LogsArgument = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="DIR", help="Volume directories, or copies of logs."),
+    list[Path] | None, argument("DIR", "Volume directories, or copies of logs.")
 ]
 AnchorOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="N:HASH", help="Check that the log still contains this earlier head."),
+    list[str] | None, option("N:HASH", "Check that the log still contains this earlier head.")
 ]
 
 
@@ -33,17 +31,13 @@ def verify_log(
     volumes: LogsArgument = None,
     anchor: AnchorOption = None,
     from_scm: Annotated[
-        bool, typer.Option("--from-scm", help="Check against all log heads that the SCM stores.")
+        bool, flag("Check against all log heads that the SCM stores.", "--from-scm")
     ] = False,
     list_anchors: Annotated[
-        bool,
-        typer.Option("--list-anchors", help="List the log heads that the SCM stores, and exit."),
+        bool, flag("List the log heads that the SCM stores, and exit.", "--list-anchors")
     ] = False,
     datanode: Annotated[
-        str,
-        typer.Option(
-            metavar="ID|HOST:PORT", help="List only log heads of this datanode; default: all."
-        ),
+        str, option("ID|HOST:PORT", "List only log heads of this datanode; default: all.")
     ] = "",
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,

@@ -26,7 +26,15 @@ from suture.terminal.outcomes import newest_outcomes
 from suture.terminal.output import checksum, pluralize, print_json, print_line, print_rows, short
 from suture.terminal.selection import known_nodes
 from suture.terminal.time_option import duration
-from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import (
+    ID_MAX,
+    SCM_DEFAULT,
+    JsonFlag,
+    ScmOption,
+    argument,
+    flag,
+    option,
+)
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
 SINCE_S_DEFAULT: Final = 12 * 3600.0
@@ -60,18 +68,13 @@ class ChangeLogEntry:
 
 ChangedContainer = Annotated[
     int | None,
-    typer.Argument(
-        metavar="CONTAINER",
-        help="Show only changes of this container; default: all.",
-        min=1,
-        max=ID_MAX,
-    ),
+    argument("CONTAINER", "Show only changes of this container; default: all.", min=1, max=ID_MAX),
 ]
 LinesOption = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        help="Show at most N lines, the newest ones.",
+    option(
+        "N",
+        "Show at most N lines, the newest ones.",
         show_default="200; with CONTAINER 50; with --commands 20",
         min=1,
     ),
@@ -81,11 +84,10 @@ LinesOption = Annotated[
 def history(
     container_id: ChangedContainer = None,
     commands: Annotated[
-        bool, typer.Option("--commands", help="List the newest commands and their results.")
+        bool, flag("List the newest commands and their results.", "--commands")
     ] = False,
     since_s: Annotated[
-        float,
-        duration("--since", text="Show changes of this period.", shown="12h"),
+        float, duration("--since", text="Show changes of this period.", shown="12h")
     ] = SINCE_S_DEFAULT,
     count: LinesOption = None,
     datanode: NodeOption = None,

@@ -4,8 +4,6 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-import typer
-
 from merkle.replica import ContainerId
 from suture.config.quantity import format_duration
 from suture.errors import size_text
@@ -23,7 +21,7 @@ from suture.terminal.datanode_queries import (
 from suture.terminal.document import facts
 from suture.terminal.output import people, pluralize, print_json, print_line, print_rows, short
 from suture.terminal.time_option import duration
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, option
 from suture.wire.v1 import datanode_pb2 as pb
 
 ALL: Final = ContainerId(0)  # all containers, on the wire
@@ -105,8 +103,7 @@ def top(
         float, duration("--every", text="Time between updates.", min_s=0.1, shown="2s")
     ] = INTERVAL_S_DEFAULT,
     count: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Number of updates; 0 = unlimited, until Ctrl-C."),
+        int, option("N", "Number of updates; 0 = unlimited, until Ctrl-C.", min=0)
     ] = 0,
 ) -> int:
     """Show the current scans and queues of every datanode.

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final
 
-import typer
-
 from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.last_verified import verified_text
 from agent.cli.inspect.scm_commands import (
@@ -40,7 +38,14 @@ from suture.terminal.output import (
 )
 from suture.terminal.transient_refusals import until_free
 from suture.terminal.tree_document import block_facts, leaf_facts
-from suture.terminal.typer_options import SCM_DEFAULT, ContainerArgument, JsonFlag, ScmOption
+from suture.terminal.typer_options import (
+    SCM_DEFAULT,
+    ContainerArgument,
+    JsonFlag,
+    ScmOption,
+    flag,
+    option,
+)
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
 ROWS_SHOWN_MAX: Final = 50  # rows in a table; --json has all
@@ -48,7 +53,7 @@ NO_FORENSIC: Final = frozenset({"", "UNKNOWN"})  # the kind of fault is unknown
 UNKNOWN: Final = "UNKNOWN"  # comparison with a replica without a tree: never equal
 
 DatanodeOption = Annotated[
-    str | None, typer.Option(metavar="ID|HOST:PORT", help="Query only this datanode; default: all.")
+    str | None, option("ID|HOST:PORT", "Query only this datanode; default: all.")
 ]
 
 
@@ -109,7 +114,7 @@ def tree(
     container_id: ContainerArgument,
     scm: ScmOption = SCM_DEFAULT,
     datanode: DatanodeOption = None,
-    chunks: Annotated[bool, typer.Option("--chunks", help="Show chunks, too.")] = False,
+    chunks: Annotated[bool, flag("Show chunks, too.", "--chunks")] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Show the Merkle tree of each replica of a container.
@@ -184,10 +189,7 @@ def diff(
     container_id: ContainerArgument,
     scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID|HOST:PORT", help="Show only repairs by this datanode; default: all."
-        ),
+        str | None, option("ID|HOST:PORT", "Show only repairs by this datanode; default: all.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:

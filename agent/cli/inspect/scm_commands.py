@@ -31,7 +31,7 @@ from suture.terminal.output import (
 from suture.terminal.selection import OnOption, fetch_container, selected
 from suture.terminal.time_option import duration
 from suture.terminal.transient_refusals import THE_SCM, TRANSIENT, until_free
-from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption, argument
 from suture.wire.v1 import container_pb2, scm_pb2
 
 POLL_S: Final = 0.2
@@ -42,12 +42,9 @@ BEING_WRITTEN: Final = frozenset({"OPEN", "CLOSING"})  # states of a container w
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Containers = Annotated[
-    list[int], typer.Argument(metavar="CONTAINER", help="Container ids.", min=1, max=ID_MAX)
-]
+Containers = Annotated[list[int], argument("CONTAINER", "Container ids.", min=1, max=ID_MAX)]
 WaitOption = Annotated[
-    float,
-    duration("--wait-for", "--wait-s", text="Longest wait for results; 0 = do not wait."),
+    float, duration("--wait-for", "--wait-s", text="Longest wait for results; 0 = do not wait.")
 ]
 
 
@@ -109,11 +106,8 @@ def container_pages(client: ClusterClient) -> Iterator[Sequence[scm_pb2.Containe
 def containers(
     container_id: Annotated[
         int | None,
-        typer.Argument(
-            metavar="CONTAINER",
-            help="List the replicas of this container; default: all.",
-            min=1,
-            max=ID_MAX,
+        argument(
+            "CONTAINER", "List the replicas of this container; default: all.", min=1, max=ID_MAX
         ),
     ] = None,
     on: OnOption = None,

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 
-import typer
-
 from health.cluster_verdict import DataVerdict
 from suture.errors import SutureError
 from suture.pages.status_headline import Told, answer_of, headline, unreachable_nodes
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import security
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, option
 from suture.wire.clients.channel import Method, call, call_with_retry, open_channel
 from suture.wire.mapping.addressee import ADDRESSEE_HEADER
 from suture.wire.security.tls import Security
@@ -34,10 +32,7 @@ EXIT_CODES: Final = {
 def status(
     scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
-        str | None,
-        typer.Option(
-            "--datanode", help="Query only this datanode; default: all.", metavar="ID|HOST:PORT"
-        ),
+        str | None, option("ID|HOST:PORT", "Query only this datanode; default: all.", "--datanode")
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:

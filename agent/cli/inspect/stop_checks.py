@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-import typer
-
 from suture.config.quantity import format_duration
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts
 from suture.terminal.output import pluralize, print_json, print_line, size
 from suture.terminal.selection import resolve_targets
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, flag, option
 from suture.wire.v1 import scm_pb2
 
 EXITS: Final = {"YES": ExitCode.OK, "NO": ExitCode.TO_DO, "UNKNOWN": ExitCode.UNAVAILABLE}
@@ -23,21 +21,10 @@ WORDS: Final = {
 IDS_SHOWN_MAX: Final = 20  # container ids shown; --json has up to 1,000
 
 Named = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="NAME",
-        help="Datanodes, /racks, or volumes (id or DATANODE:/path).",
-    ),
+    list[str], argument("NAME", "Datanodes, /racks, or volumes (id or DATANODE:/path).")
 ]
 KeepOption = Annotated[
-    int,
-    typer.Option(
-        "--keep",
-        metavar="N",
-        min=1,
-        max=32,
-        help="Copies of each container that must stay readable.",
-    ),
+    int, option("N", "Copies of each container that must stay readable.", "--keep", min=1, max=32)
 ]
 
 
@@ -45,7 +32,7 @@ def ok_to_stop(
     names: Named,
     keep: KeepOption = 1,
     for_good: Annotated[
-        bool, typer.Option("--for-good", help="Assume that the named objects never return.")
+        bool, flag("Assume that the named objects never return.", "--for-good")
     ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,

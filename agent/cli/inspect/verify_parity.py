@@ -23,6 +23,8 @@ from suture.terminal.typer_options import (
     JsonFlag,
     OptionalContainerArgument,
     ScmOption,
+    flag,
+    option,
 )
 from suture.wire.v1 import scm_pb2
 
@@ -32,14 +34,9 @@ MIB = 1024**2
 
 def verify_parity_command(
     container: OptionalContainerArgument = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Check all closed erasure-coded containers.")
-    ] = False,
+    every: Annotated[bool, flag("Check all closed erasure-coded containers.", "--all")] = False,
     rate_mib_per_s: Annotated[
-        float,
-        typer.Option(
-            "--rate", metavar="N", min=0, help="Limit the read rate, in MiB/s; 0 = unlimited."
-        ),
+        float, option("N", "Limit the read rate, in MiB/s; 0 = unlimited.", "--rate", min=0)
     ] = 0,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,

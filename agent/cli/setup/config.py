@@ -14,13 +14,11 @@ from suture.errors import Code, RefusedError
 from suture.observe.events import EVENTS
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.output import pluralize, print_json, print_line, print_rows, say_lines
-from suture.terminal.typer_options import JsonFlag
+from suture.terminal.typer_options import JsonFlag, argument, flag, option
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-ConfigOption = Annotated[
-    Path, typer.Option("--config", metavar="FILE", help="Config file of the agent.")
-]
+ConfigOption = Annotated[Path, option("FILE", "Config file of the agent.", "--config")]
 
 
 @app.command("check")
@@ -46,7 +44,7 @@ def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
 def show_options(
     config: ConfigOption = CONFIG_PATH,
     origin: Annotated[
-        bool, typer.Option("--origin", help="Print the file and line that set each option, too.")
+        bool, flag("Print the file and line that set each option, too.", "--origin")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
@@ -73,11 +71,9 @@ def show_options(
 
 @app.command("explain")
 def explain(
-    name: Annotated[
-        str, typer.Argument(metavar="KEY", help="Option, section or event; default: all.")
-    ] = "",
+    name: Annotated[str, argument("KEY", "Option, section or event; default: all.")] = "",
     event: Annotated[
-        bool, typer.Option("--event", help="Explain the event KEY, or all that begin with it.")
+        bool, flag("Explain the event KEY, or all that begin with it.", "--event")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:

@@ -4,8 +4,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from agent.salvage.salvage import LIST, Progress, SalvageSummary
 from agent.salvage.salvage import salvage as carry_out
 from suture.ec.scheme import parse_scheme
@@ -18,23 +16,19 @@ from suture.terminal.output import (
     print_list,
     size,
 )
-from suture.terminal.typer_options import JsonFlag
+from suture.terminal.typer_options import JsonFlag, argument, flag, option
 
 WHY_SHOWN_MAX: Final = 3
 
 
 def salvage(
-    volumes: Annotated[list[Path], typer.Argument(metavar="VOLUME", help="Volume directories.")],
-    to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Directory to write the files to.")
-    ],
+    volumes: Annotated[list[Path], argument("VOLUME", "Volume directories.")],
+    to: Annotated[Path, option("DIR", "Directory to write the files to.", "--to")],
     scheme: Annotated[
-        str,
-        typer.Option(metavar="SCHEME", help="Erasure code of block groups without a recorded one."),
+        str, option("SCHEME", "Erasure code of block groups without a recorded one.")
     ] = "",
     partial: Annotated[
-        bool,
-        typer.Option("--partial", help="Also write incomplete files, with zeros in the gaps."),
+        bool, flag("Also write incomplete files, with zeros in the gaps.", "--partial")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:

@@ -10,7 +10,7 @@ from suture.config.quantity import format_duration
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.output import pluralize, print_json, print_line, print_note, print_rows
-from suture.terminal.typer_options import JsonFlag
+from suture.terminal.typer_options import JsonFlag, argument, option
 from suture.wire.security import pki
 from suture.wire.security.caller import Role
 
@@ -20,19 +20,16 @@ DAYS_MAX: Final = 3650
 SOON_DAYS: Final = 30
 
 DirectoryArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Directory of the authority and its certificates.")
+    Path, argument("DIR", "Directory of the authority and its certificates.")
 ]
 
 
 @app.command("init")
 def init(
     directory: DirectoryArgument,
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Issuer name in certificates.")
-    ] = "Suture CA",
+    name: Annotated[str, option("NAME", "Issuer name in certificates.")] = "Suture CA",
     days: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, max=DAYS_MAX, help="Validity of the authority, in days."),
+        int, option("N", "Validity of the authority, in days.", min=1, max=DAYS_MAX)
     ] = DAYS_MAX,
     as_json: JsonFlag = False,
 ) -> int:
@@ -59,26 +56,18 @@ def init(
 @app.command("issue")
 def issue(
     directory: DirectoryArgument,
-    role: Annotated[
-        list[Role], typer.Option(metavar="ROLE", help="Role of the holder; may be repeated.")
-    ],
+    role: Annotated[list[Role], option("ROLE", "Role of the holder; may be repeated.")],
     host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME|IP", help="Host name or IP of the holder; may be repeated."),
+        list[str] | None, option("NAME|IP", "Host name or IP of the holder; may be repeated.")
     ] = None,
     name: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Name in files and audit log; default: the first host."),
+        str, option("NAME", "Name in files and audit log; default: the first host.")
     ] = "",
     node: Annotated[
-        str,
-        typer.Option(metavar="ID", help="Datanode id of a peer; default: the last, or a new one."),
+        str, option("ID", "Datanode id of a peer; default: the last, or a new one.")
     ] = "",
     days: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, max=DAYS_MAX, help="Validity of the certificate, in days."
-        ),
+        int, option("N", "Validity of the certificate, in days.", min=1, max=DAYS_MAX)
     ] = 365,
     as_json: JsonFlag = False,
 ) -> int:
@@ -111,10 +100,7 @@ def issue(
 
 @app.command("show")
 def show_certificates(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE|DIR", help="PEM files, or directories of PEM files."),
-    ],
+    paths: Annotated[list[Path], argument("FILE|DIR", "PEM files, or directories of PEM files.")],
     as_json: JsonFlag = False,
 ) -> int:
     """Show the owner and the expiry of certificates.

@@ -4,18 +4,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from agent.store.recovery.fsck import fsck as check
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.output import print_json, print_line, print_rows
-from suture.terminal.typer_options import JsonFlag
+from suture.terminal.typer_options import JsonFlag, argument, flag
 
 
 def fsck(
-    volumes: Annotated[list[Path], typer.Argument(metavar="DIR", help="Volume directories.")],
+    volumes: Annotated[list[Path], argument("DIR", "Volume directories.")],
     read_data: Annotated[
-        bool, typer.Option("--read-data", help="Read every chunk and verify its checksums, too.")
+        bool, flag("Read every chunk and verify its checksums, too.", "--read-data")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
