@@ -1,26 +1,43 @@
 """Window checksums by a second implementation, which shares no code with the first.
 
 A scan reports data as corrupt only if two independent implementations (witnesses) agree (invariant
-I3). This one takes twenty times as long as `merkle.checksum`, so it is used only after the first
-one has reported a mismatch.
+I3). It is used only after the first one has reported a mismatch.
 
     type            first witness             this one
-    CRC32C          crc32c (hardware)         crcmod (tables)
-    CRC32           zlib                      crcmod (tables)
+    CRC32C          crc32c, awscrt            ISA-L
+    CRC32           zlib, ISA-L               awscrt
     SHA256, MD5     hashlib through OpenSSL   the C code that Python carries itself
+
+A library for CRCs must first agree with crcmod on random data, once in each process. crcmod uses
+only tables and no special instructions, and takes ten times as long. It replaces a library that is
+missing or does not agree.
 """
 
+import ctypes
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
+import numpy as np
 from crcmod.predefined import mkCrcFun
 
 from merkle.checksum import Buffer, big_endian_32, slices_of
+from merkle.isal_library import isal_library
 from merkle.replica import ChecksumType
 
+Crc: TypeAlias = Callable[[Any], int]
+WindowCrcs: TypeAlias = Callable[[Buffer, int], list[int]]
+"""CRCs of all windows of data; the second argument is the size of a window in bytes."""
+
+
 CRC_NAMES: Final = {ChecksumType.CRC32: "crc-32", ChecksumType.CRC32C: "crc-32c"}
+ALL_ONES: Final = 0xFFFF_FFFF
+CHECKED_BYTES: Final = 100_003
+CHECKED_WINDOWS_BYTES: Final = (64, 255, 1_024, 4_095, 16_384, CHECKED_BYTES)
+"""Window sizes at which CRC libraries change between tables and instructions, and others. The last
+window of the data has 3 to 1,723 bytes."""
 
 
 def built_in(name: str, modules: tuple[str, ...]) -> Callable[..., Any]:
@@ -37,8 +54,8 @@ def built_in(name: str, modules: tuple[str, ...]) -> Callable[..., Any]:
     return cast(Callable[..., Any], getattr(hashlib, name))
 
 
-CRCS: Final[dict[ChecksumType, Callable[[Any], int]]] = {
-    checksum_type: cast(Callable[[str], Callable[[Any], int]], mkCrcFun)(name)
+CRCS: Final[dict[ChecksumType, Crc]] = {
+    checksum_type: cast(Callable[[str], Crc], mkCrcFun)(name)
     for checksum_type, name in CRC_NAMES.items()
 }
 CONSTRUCTORS: Final[dict[ChecksumType, Callable[..., Any]]] = {
@@ -47,15 +64,60 @@ CONSTRUCTORS: Final[dict[ChecksumType, Callable[..., Any]]] = {
 }
 
 
+def each_window(crc: Crc) -> WindowCrcs:
+    """Return a function that calls `crc` for each window."""
+    return lambda data, window_bytes: [crc(window) for window in slices_of(data, window_bytes)]
+
+
+def isal_crc32cs() -> WindowCrcs | None:
+    """Return ISA-L's CRC-32C of each window; None if there is no ISA-L."""
+    library = isal_library()
+    if library is None:
+        return None
+    function = library.crc32_iscsi
+    function.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32]
+    function.restype = ctypes.c_uint32
+
+    def crc32cs(data: Buffer, window_bytes: int) -> list[int]:
+        octets = np.frombuffer(data, dtype=np.uint8)
+        start, size_bytes = octets.ctypes.data, len(octets)
+        return [
+            function(start + at, min(window_bytes, size_bytes - at), ALL_ONES) ^ ALL_ONES
+            for at in range(0, size_bytes, window_bytes)
+        ]
+
+    return crc32cs
+
+
+def awscrt_crc32s() -> WindowCrcs:
+    """Return awscrt's CRC-32 of each window."""
+    return each_window(cast(Crc, import_module("awscrt.checksums").crc32))
+
+
+LIBRARIES: Final[dict[ChecksumType, Callable[[], WindowCrcs | None]]] = {
+    ChecksumType.CRC32: awscrt_crc32s,
+    ChecksumType.CRC32C: isal_crc32cs,
+}
+
+
+@cache
+def witness_crcs(checksum_type: ChecksumType) -> WindowCrcs:
+    """Return the second witness's CRCs of windows."""
+    reference, crcs = each_window(CRCS[checksum_type]), LIBRARIES[checksum_type]()
+    data = hashlib.shake_128(b"witness").digest(CHECKED_BYTES)  # as good as random
+    if crcs is None or any(crcs(data, n) != reference(data, n) for n in CHECKED_WINDOWS_BYTES):
+        return reference
+    return crcs
+
+
 def witness_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data: Buffer) -> bytes:
     """Return the same as `merkle.checksum.window_checksums`, by the second implementation."""
     if checksum_type is ChecksumType.NONE:
         return b""
-    windows = slices_of(data, bytes_per_checksum)
     if checksum_type in CRCS:
-        crc = CRCS[checksum_type]
-        return big_endian_32([crc(window) for window in windows])
+        return big_endian_32(witness_crcs(checksum_type)(data, bytes_per_checksum))
     constructor = CONSTRUCTORS[checksum_type]
+    windows = slices_of(data, bytes_per_checksum)
     return b"".join([constructor(window, usedforsecurity=False).digest() for window in windows])
 
 
@@ -63,7 +125,8 @@ def witness_is_native() -> bool:
     """Return True if crcmod runs as C.
 
     Without its C extension, crcmod falls back to Python code, which is 40 times slower, without a
-    warning. Programs that use this module report the fallback at their start.
+    warning. Scans that use crcmod in the place of a missing library are then slow. Programs that
+    use this module report the fallback at their start.
     """
     # The package rebinds the name of this submodule to itself, so a plain import does not work.
     return bool(import_module("crcmod.crcmod")._usingExtension)
