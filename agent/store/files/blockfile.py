@@ -5,12 +5,13 @@ acknowledged. They are never read. The next write overwrites or truncates them.
 """
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import xxhash
@@ -19,7 +20,10 @@ from suture.errors import Code, RefusedError
 from suture.runtime.durable import FILE_MODE, disk_errors, raise_shortage, sync_directory, write_all
 from suture.runtime.file_kinds import no_file
 
+T = TypeVar("T")
+
 ALIGNMENT_BYTES: Final = 4096  # for O_DIRECT (offset, length, memory); a multiple of any sector
+DIRECT_BYTES_MIN: Final = 512 * 1024  # for shorter writes, one after another, the disk is slower
 REREADS_MAX: Final = 3  # attempts to get two equal reads of bytes that may be restored
 ABSENT: Final = -1
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -99,7 +103,8 @@ def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
     except OSError:
         return _read_after_drop(path, offset, length_bytes)
     try:
-        return _read_aligned(fd, offset, length_bytes)
+        memory = _aligned(_end(length_bytes) + ALIGNMENT_BYTES)
+        return bytes(_read_aligned(fd, memory, offset, length_bytes))
     except OSError:
         return _read_after_drop(path, offset, length_bytes)
     finally:
@@ -109,14 +114,24 @@ def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
 def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
     """Return the medium's bytes of several ranges (offset, length in bytes) of one file, which is
     opened once. An item is None if its range is unreadable."""
+    return of_each_past_cache(path, spans, bytes)
+
+
+def of_each_past_cache(
+    path: Path, spans: Sequence[tuple[int, int]], use: Callable[[bytes | memoryview], T]
+) -> list[T | None]:
+    """Return the result of `use` for the medium's bytes of each range, as `read_each_past_cache`.
+    The memory of the bytes is used again for the next range."""
     if len(spans) > 1:
         # If a range fails, each is read alone, so that it does not affect the others.
         with suppress(OSError), opened(path, os.O_RDONLY | os.O_DIRECT) as fd:
-            return [_read_aligned(fd, offset, length_bytes) for offset, length_bytes in spans]
-    found: list[bytes | None] = []
+            longest_bytes = max(length_bytes for _, length_bytes in spans)
+            memory = _aligned(_end(longest_bytes) + ALIGNMENT_BYTES)
+            return [use(_read_aligned(fd, memory, *span)) for span in spans]
+    found: list[T | None] = []
     for offset, length_bytes in spans:
         try:
-            found.append(read_past_cache(path, offset, length_bytes))
+            found.append(use(read_past_cache(path, offset, length_bytes)))
         except OSError as error:
             raise_shortage(error, path)
             found.append(None)
@@ -145,17 +160,22 @@ def read_agreed(read: Callable[[], bytes], before: bytes, seen: bytes = b"") -> 
     return b""
 
 
-def _read_aligned(fd: int, offset: int, length_bytes: int) -> bytes:
+def _read_aligned(fd: int, memory: memoryview, offset: int, length_bytes: int) -> memoryview:
+    """Read a range into aligned memory; return the part of the memory that has the range."""
     start = offset - offset % ALIGNMENT_BYTES
-    end = -(-(offset + length_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    view = _aligned(end - start)
+    view = memory[: _end(offset + length_bytes) - start]
     filled = 0
-    while filled < end - start:
+    while filled < len(view):
         count = os.preadv(fd, [view[filled:]], start + filled)
         filled += count
         if count % ALIGNMENT_BYTES or not count:  # end of file
             break
-    return bytes(view[offset - start : min(filled, offset - start + length_bytes)])
+    return view[offset - start : min(filled, offset - start + length_bytes)]
+
+
+def _end(offset: int) -> int:
+    """Return the first aligned offset from `offset` on."""
+    return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _aligned(length_bytes: int) -> memoryview:
@@ -267,9 +287,45 @@ def overwrite_pieces(
         check_single(fd)
         for offset, data in pieces:
             check_reached(path, os.fstat(fd).st_size, offset)
-            write_all(fd, data, offset)
+            _write_piece(fd, data, offset)
         if is_synced:
             os.fdatasync(fd)
+
+
+def write_new(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a new file of these pieces, one behind the other, and sync it. Its name is not durable
+    yet. Raise OSError."""
+    with opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
+        offset = 0
+        for data in pieces:
+            _write_piece(fd, data, offset)
+            offset += len(data)
+        os.fdatasync(fd)
+
+
+def _write_piece(fd: int, data: bytes, offset: int) -> None:
+    if not _write_direct(fd, data, offset):
+        write_all(fd, data, offset)
+
+
+def _write_direct(fd: int, data: bytes, offset: int) -> bool:
+    """Write a long piece past the page cache, where new pages take longer than the disk. Return
+    whether the piece was written: it must be aligned, and the file system must support O_DIRECT.
+    Raise OSError."""
+    if len(data) < DIRECT_BYTES_MIN or (offset | len(data)) % ALIGNMENT_BYTES:
+        return False
+    memory = _aligned(len(data))
+    memory[:] = data
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
+        return os.pwrite(fd, memory, offset) == len(data)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    finally:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
 
 
 def truncate(path: Path, length_bytes: int) -> None:

@@ -170,9 +170,10 @@ def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
     """Raise `BlockFailed` if the medium does not have the new bytes of one file. Raise SutureError
     if the file cannot be read."""
     spans = [(entry.chunk.offset, entry.chunk.length_bytes) for entry in entries]
-    for entry, data in zip(entries, blockfile.read_each_past_cache(path, spans), strict=True):
-        is_here = arrived(path, entry) if data is None else _is_new(entry, data)
-        if not is_here:
+    found = blockfile.of_each_past_cache(path, spans, lambda data: (len(data), crc32c(data)))
+    for entry, here in zip(entries, found, strict=True):
+        new = entry.chunk.length_bytes, entry.data_checksum
+        if not (arrived(path, entry) if here is None else here == new):
             raise BlockFailed(
                 Code.IO_EXCEPTION,
                 f"{path}: bytes at {entry.chunk.offset} read back differ from the bytes written",
@@ -186,11 +187,7 @@ def arrived(path: Path, entry: InstallEntry) -> bool:
         if blockfile.size_bytes(path) < entry.chunk.end:
             return False
         data = blockfile.read_past_cache(path, entry.chunk.offset, entry.chunk.length_bytes)
-    return _is_new(entry, data)
-
-
-def _is_new(entry: InstallEntry, data: bytes) -> bool:
-    return len(data) == entry.chunk.length_bytes and crc32c(data) == entry.data_checksum
+    return (len(data), crc32c(data)) == (entry.chunk.length_bytes, entry.data_checksum)
 
 
 def roll_back(replica: ReplicaHandle, entry: InstallEntry) -> None:

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -102,8 +102,8 @@ def quarantine_ranges(
     ]
     content = json.dumps({**asdict(note), "parts": places}).encode()
     replace_file(layout.quarantine / (name + NOTE_SUFFIX), content)
-    copy = b"".join(data for _, _, data in parts)
-    replace_file(layout.quarantine / (name + BYTES_SUFFIX), copy)
+    pieces = [data for _, _, data in parts]
+    _write_content(layout, name, lambda temporary: blockfile.write_new(temporary, pieces))
     return name, starts
 
 
@@ -160,17 +160,26 @@ def keep_tail(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
     """Store a durable copy of the end of a block file, with its holes; return its name."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
+
+    def write(temporary: Path) -> None:
+        with blockfile.opened(path, os.O_RDONLY) as fd:
+            end = note.offset + note.length_bytes
+            extents.copy(fd, temporary, start=note.offset, end=end)
+
+    _write_content(layout, name, write)
+    return name
+
+
+def _write_content(layout: VolumeLayout, name: str, write: Callable[[Path], None]) -> None:
+    """Create the .bytes file, whose durable content `write` writes to a temporary file."""
     target = content_path(layout, name)
     temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
     with block_errors(target):
         try:
-            with blockfile.opened(path, os.O_RDONLY) as fd:
-                end = note.offset + note.length_bytes
-                extents.copy(fd, temporary, start=note.offset, end=end)
+            write(temporary)
             move(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
-    return name
 
 
 def keep_file(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:

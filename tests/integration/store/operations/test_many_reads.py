@@ -40,14 +40,14 @@ def store(tmp_path: Path) -> Iterator[ReplicaStore]:
     opened.close()
 
 
-def unreadable_at(bad_offset: int) -> Callable[[int, int, int], bytes]:
+def unreadable_at(bad_offset: int) -> Callable[[int, memoryview, int, int], memoryview]:
     """Return a read of which one place of the medium gives nothing back."""
     real = blockfile._read_aligned
 
-    def read(fd: int, offset: int, length_bytes: int) -> bytes:
+    def read(fd: int, memory: memoryview, offset: int, length_bytes: int) -> memoryview:
         if offset == bad_offset:
             raise OSError(errno.EIO, "no such sector")
-        return real(fd, offset, length_bytes)
+        return real(fd, memory, offset, length_bytes)
 
     return read
 

@@ -1,5 +1,8 @@
 """What a repair must never do, however the medium, the index or a peer behaves."""
 
+import errno
+import fcntl
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -103,3 +106,87 @@ def test_a_deleted_block_is_not_brought_back(
 
     assert Code.NO_SUCH_BLOCK == caught.value.code
     assert BLOCK not in [block.block_id for block in store.view(ONE).blocks()]
+
+
+class TestLongPieces:
+    """Long pieces are written past the page cache if they are aligned."""
+
+    LONG = blockfile.DIRECT_BYTES_MIN
+    PIECES = (
+        (0, b"a" * LONG),
+        (LONG, b"b" * (LONG + 1)),  # the length is not aligned
+        (2 * LONG + 1, b"c" * LONG),  # the offset is not aligned
+        (LONG, b"d" * 4096),  # short
+        (0, b"e" * (LONG - 4096)),  # just too short
+        (4096, b"f" * LONG),
+    )
+
+    @pytest.fixture
+    def direct(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+        """The offsets and lengths of the writes past the page cache."""
+        written: list[tuple[int, int]] = []
+        real = os.pwrite
+
+        def pwrite(fd: int, data: bytes, offset: int) -> int:
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+                written.append((offset, len(data)))
+            return real(fd, data, offset)
+
+        monkeypatch.setattr(os, "pwrite", pwrite)
+        return written
+
+    def expected(self) -> bytes:
+        """Return the content after all pieces, by a plain write of each."""
+        content = bytearray(3 * self.LONG + 1)
+        for offset, data in self.PIECES:
+            content[offset : offset + len(data)] = data
+        return bytes(content)
+
+    def test_pieces_of_every_alignment_are_written(
+        self, tmp_path: Path, direct: list[tuple[int, int]]
+    ) -> None:
+        """One piece past the page cache does not make the next one of another alignment fail."""
+        path = tmp_path / "1.block"
+
+        blockfile.overwrite_pieces(path, self.PIECES)
+
+        assert self.expected() == path.read_bytes()
+        assert [(0, self.LONG), (4096, self.LONG)] == direct
+
+    @pytest.mark.parametrize("answer", [errno.EINVAL, 4096])
+    def test_piece_that_the_file_system_refuses_is_written_through_the_cache(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int
+    ) -> None:
+        """Some file systems refuse O_DIRECT only at the write, or write a part of the piece."""
+        real = os.pwrite
+
+        def refuse(fd: int, data: bytes, offset: int) -> int:
+            if not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+                return real(fd, data, offset)
+            if answer == errno.EINVAL:
+                raise OSError(answer, os.strerror(answer))
+            return real(fd, memoryview(data)[:answer], offset)
+
+        monkeypatch.setattr(os, "pwrite", refuse)
+        path = tmp_path / "1.block"
+
+        blockfile.overwrite_pieces(path, self.PIECES)
+
+        assert self.expected() == path.read_bytes()
+
+    def test_error_of_the_disk_is_not_hidden(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A write through the page cache would report it later or never."""
+
+        real = os.pwrite
+
+        def fail(fd: int, data: bytes, offset: int) -> int:
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return real(fd, data, offset)
+
+        monkeypatch.setattr(os, "pwrite", fail)
+
+        with pytest.raises(OSError, match="Input/output error"):
+            blockfile.overwrite_pieces(tmp_path / "1.block", self.PIECES[:1])
