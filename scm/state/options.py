@@ -3,12 +3,13 @@
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
+from pydantic.fields import FieldInfo
 
 from merkle.replica import CONTAINER_BYTES_MAX
-from suture.config.option_reference import options, unit_of, value_text
+from suture.config.option_reference import options, quantity_text, unit_of, value_text
 from suture.config.section import Bytes, ConfigSection, Count, Milliseconds, Switch
 from suture.config.toml_file import read_each
 from suture.config.validation import Contradiction, checked
@@ -253,17 +254,20 @@ def _setting(text: str) -> object:
 
 
 def rows_of(chosen: ScmOptions) -> list[dict[str, str]]:
-    """Return each option with its effective and its default value, as they are written in the
-    file."""
-    units = {name: unit_of(field) for name, field in ScmOptions.model_fields.items()}
+    """Return each option with its effective and its default value, numbers in a readable unit."""
     return [
         {
-            "name": option.name,
-            "value": value_text(getattr(chosen, option.name), units[option.name]),
-            "default_value": option.default,
+            "name": name,
+            "value": _value_text(getattr(chosen, name), field),
+            "default_value": _value_text(field.default, field),
         }
-        for option in options(ScmOptions)
+        for name, field in ScmOptions.model_fields.items()
     ]
+
+
+def _value_text(value: Any, field: FieldInfo) -> str:
+    unit = unit_of(field)
+    return value_text(value, None) if unit is None else quantity_text(value, unit)
 
 
 def explain() -> str:

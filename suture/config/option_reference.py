@@ -136,11 +136,12 @@ def value_text(value: object, unit: OptionUnit | None) -> str:
     if isinstance(value, str | Path):
         return json.dumps(str(value))
     if unit is not None and isinstance(value, int | float):
-        return json.dumps(_quantity(value, unit))
+        return json.dumps(quantity_text(value, unit))
     return json.dumps(value)
 
 
-def _quantity(value: float, unit: OptionUnit) -> str:
+def quantity_text(value: float, unit: OptionUnit) -> str:
+    """Return a number in a readable unit."""
     if unit in {SECONDS, MILLISECONDS}:
         return duration_text(value if unit is SECONDS else value / 1000)
     assert unit in {BYTES, BYTES_PER_S}
