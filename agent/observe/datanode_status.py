@@ -167,7 +167,7 @@ class DatanodeStatus:
             containers_by_state=dict(summary.states),
             finding_count=summary.finding_count,
             workers=[worker_message(worker) for worker in self.workers()],
-            tasks_queued=sum(count.count for count in self.queues()),
+            task_count=sum(count.count for count in self.queues()),
             scm_state=self.scm_state(),
             interval_ms=int(self.interval_s * 1000),
             damaged_count=len(summary.damaged),

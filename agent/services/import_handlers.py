@@ -31,6 +31,5 @@ class ImportHandlers:
         arrived = self._importer.receive(requests)
         return pb.ImportContainerResponse(
             replica=report_messages.replica_report(arrived.facts),
-            bytes_received=arrived.data_bytes,
             damaged_chunk_count=arrived.damaged_chunk_count,
         )

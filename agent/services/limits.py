@@ -16,8 +16,3 @@ class DatanodeServerLimits(ServerLimits):
     replicas_page_max: int = 1_000
     blocks_page_max: int = 1_000
     findings_page_max: int = 1_000
-
-
-def page_size(asked: int, most: int) -> int:
-    """Return the number of rows of a page: as requested, at most the server's maximum."""
-    return min(asked, most) if asked else most

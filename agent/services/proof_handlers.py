@@ -91,8 +91,8 @@ class ProofHandlers:
         age_ms = self.clock.now_ms() - self._whole(container_id).data_scan_at_ms
         if not 0 <= age_ms <= age_max_ms or not age_max_ms:
             age_ms = 0
-            for step in self.scan(container_id, lambda: not context.is_active(), ScanMode.WAIT):
-                yield pb.ProveReplicaResponse(bytes_read=step.bytes_read)
+            for _ in self.scan(container_id, lambda: not context.is_active(), ScanMode.WAIT):
+                yield pb.ProveReplicaResponse()
         facts = self._whole(container_id)
         tree = self._current(container_id, facts)
         self.pledges.give(container_id, keep_s)

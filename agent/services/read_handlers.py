@@ -17,7 +17,7 @@ from agent.services.chunk_keys import (
     parse_keys,
     several_chunks,
 )
-from agent.services.limits import DatanodeServerLimits, page_size
+from agent.services.limits import DatanodeServerLimits
 from agent.store.operations.reading import BlockLocation
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ID_MAX, BlockData, ChunkInfo, ContainerId
@@ -70,7 +70,7 @@ class ReadHandlers:
         start = codec.parse_int(
             request.start_container_id, "start_container_id", low=0, high=ID_MAX
         )
-        count = page_size(request.count, self.limits.replicas_page_max)
+        count = self.limits.replicas_page_max
         facts = self.store.replicas(start=start, count=count + 1)
         next_id = facts[count].container_id if len(facts) > count else 0
         found = [report_messages.replica_report(item) for item in facts[:count]]
@@ -135,7 +135,7 @@ class ReadHandlers:
         """Return a page of blocks by ascending id."""
         container_id = codec.parse_container_id(request.container_id)
         start = codec.parse_int(request.start_local_id, "start_local_id", low=0, high=ID_MAX)
-        count = page_size(request.count, self.limits.blocks_page_max)
+        count = self.limits.blocks_page_max
         blocks = self.store.view(container_id).blocks(start=start, count=count + 1)
         page = pb.ListBlocksResponse()
         size_bytes = 0
@@ -256,8 +256,7 @@ class ReadHandlers:
         """Return the changes of this datanode's replicas since a time. If there are too many,
         return the newest."""
         since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
-        count = page_size(request.count, CHANGES_PAGE_MAX)
-        found = self.store.changes(since_ms, count=count)
+        found = self.store.changes(since_ms, count=CHANGES_PAGE_MAX)
         return pb.ListChangesResponse(
             changes=(
                 pb.ReplicaChange(

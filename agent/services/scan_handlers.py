@@ -7,7 +7,7 @@ from typing import Final
 from grpc import ServicerContext as Context
 
 from agent.services import report_messages
-from agent.services.limits import DatanodeServerLimits, page_size
+from agent.services.limits import DatanodeServerLimits
 from agent.services.service_protocols import (
     Sample,
     SampleResult,
@@ -96,7 +96,7 @@ class ScanHandlers:
     ) -> pb.ListFindingsResponse:
         """Return a page of findings by container. The findings of one container are not divided
         between pages."""
-        count = page_size(request.count, self.limits.findings_page_max)
+        count = self.limits.findings_page_max
         if request.container_id:
             container_id = codec.parse_container_id(request.container_id)
             found = self.store.findings(container_id, count=count)

@@ -134,11 +134,6 @@ class ImportedReplica(Protocol):
         ...
 
     @property
-    def data_bytes(self) -> int:
-        """Received bytes of chunk data, after decompression."""
-        ...
-
-    @property
     def damaged_chunk_count(self) -> int:
         """Number of damaged chunks. The source has declared all of them."""
         ...

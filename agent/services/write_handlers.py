@@ -98,16 +98,15 @@ class WriteHandlers:
                 block_id, chunk, request.data, commit=block
             )
         self._note_write(container_id)
-        committed = 0 if block is None else block.length_bytes
-        return pb.WriteChunkResponse(committed_length=committed)
+        return pb.WriteChunkResponse()
 
     def PutBlock(self, request: pb.PutBlockRequest, context: Context) -> pb.PutBlockResponse:
         """Commit a block whose chunks are all written."""
         container_id, block = parse_commit(request.block, "block")
         with self._hold(container_id, context):
-            length_bytes = self._store.writer(container_id).put_block(block)
+            self._store.writer(container_id).put_block(block)
         self._note_write(container_id)
-        return pb.PutBlockResponse(committed_length=length_bytes)
+        return pb.PutBlockResponse()
 
     def WriteBlocks(self, requests: Iterator[Any], context: Context) -> pb.WriteBlocksResponse:
         """Write complete new blocks of one container. Blocks that a message completes are committed

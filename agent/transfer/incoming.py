@@ -67,10 +67,9 @@ STEP_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Result of an import: the replica, its data bytes, and the number of damaged chunks."""
+    """Result of an import: the replica, and the number of damaged chunks."""
 
     facts: ReplicaFacts
-    data_bytes: int
     damaged_chunk_count: int
 
 
@@ -122,7 +121,7 @@ class ReplicaImporter:
             arrival.discard()
             trim_heap()
         self.on_arrived(announced.container_id)
-        return ImportResult(facts, reception.data_bytes, len(received.findings))
+        return ImportResult(facts, len(received.findings))
 
 
 def parse_header(header: pb.ImportHeader, cluster_id: str) -> ImportSpec:

@@ -115,7 +115,6 @@ class ReplicaExport:
             bcsid=facts.bcsid,
             origin_datanode_id=facts.origin_datanode_id,
             data_bytes=facts.bytes_used + rowless_bytes,
-            block_count=facts.block_count,
             compressed=self.compress,
         )
 

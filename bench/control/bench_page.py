@@ -228,7 +228,6 @@ class Cluster:
                 used_bytes=4 * TIB,
                 container_count=CONTAINER_COUNT * COPIES // NODE_COUNT // VOLUME_COUNT,
                 failed=node % 500 == 9 and i == 5,
-                scanned_bytes=0,
                 oldest_scan_at_ms=at_ms - 3_600_000 * (1 + (node * 7 + i) % 160),
                 error="Input/output error" if node % 500 == 9 and i == 5 else "",
                 data_bytes=4 * TIB,

@@ -175,7 +175,6 @@ def _volume(message: datanode_pb2.VolumeStatus, where: str) -> ReportedVolume:
         used_bytes=number("used_bytes"),
         container_count=message.container_count,
         failed=message.failed,
-        scanned_bytes=message.scanned_bytes,
         oldest_scan_at_ms=message.oldest_scan_at_ms,
         error=cut(message.error),
         data_bytes=message.data_bytes,

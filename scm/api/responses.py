@@ -408,7 +408,6 @@ def _volume(volume: ReportedVolume) -> datanode_pb2.VolumeStatus:
         used_bytes=volume.used_bytes,
         container_count=volume.container_count,
         failed=volume.failed,
-        scanned_bytes=volume.scanned_bytes,
         oldest_scan_at_ms=volume.oldest_scan_at_ms,
         error=volume.error,
         service=volume.service,

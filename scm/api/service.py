@@ -105,9 +105,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> pb.EndWriteSessionResponse:
         """End a writer's session."""
         client_id = wire.client_id_from(request.client_id)
-        return pb.EndWriteSessionResponse(
-            container_ids=self._clients.finish(client_id, close=request.close)
-        )
+        self._clients.finish(client_id, close=request.close)
+        return pb.EndWriteSessionResponse()
 
     # Operators.
 
@@ -115,7 +114,6 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Return every node and its health."""
         return pb.ListNodesResponse(
             nodes=[responses.node_message(view) for view in self._queries.nodes()],
-            term=self._control.state.term,
             cluster_id=self._control.state.cluster_id,
         )
 

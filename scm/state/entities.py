@@ -88,7 +88,6 @@ class ReportedVolume:
     used_bytes: int
     container_count: int
     failed: bool
-    scanned_bytes: int
     oldest_scan_at_ms: int
     error: str
     data_bytes: int = 0  # of closed replicas

@@ -204,7 +204,7 @@ def top_rows(answer: DatanodeReply[Told]) -> list[tuple[object, ...]]:
             scan.container_id or "-",
             f"{size_text(scan.speed_bytes_per_s)}/s",
             scan.due_count,
-            status.tasks_queued + status.tasks_running,
+            status.task_count,
             busy,
         )
         for volume, scan in pairs(answer.value)

@@ -79,7 +79,7 @@ def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
         verified_share(answer),
         pass_left(scrub),
         answer.finding_count,
-        answer.tasks_queued + answer.tasks_running,
+        answer.task_count,
         "; ".join(failed + errors + blind),
     )
 

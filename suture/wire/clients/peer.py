@@ -173,17 +173,24 @@ class Peer(BlockPeer, ShardWriter):
         answer: pb.GetContainerResponse = self._ask(self.stub.GetContainer, request)
         return answer.replica
 
-    def replicas(self, start: int = 0, count: int = 0) -> pb.ListContainersResponse:
+    def replicas(self, start: int = 0) -> pb.ListContainersResponse:
         """Return one page of the datanode's replicas."""
-        request = pb.ListContainersRequest(start_container_id=start, count=count)
+        request = pb.ListContainersRequest(start_container_id=start)
         answer: pb.ListContainersResponse = self._ask(self.stub.ListContainers, request)
         return answer
 
     def findings(self, container_id: ContainerId) -> list[pb.Finding]:
-        """Return the unresolved findings of one replica."""
+        """Return the unresolved findings of one replica; with id 0, of all replicas."""
+        found: list[pb.Finding] = []
         request = pb.ListFindingsRequest(container_id=container_id)
-        answer: pb.ListFindingsResponse = self._ask(self.stub.ListFindings, request)
-        return list(answer.findings)
+        while True:
+            answer: pb.ListFindingsResponse = self._ask(self.stub.ListFindings, request)
+            found += answer.findings
+            if answer.next_container_id == 0:
+                return found
+            if answer.next_container_id <= request.start_container_id:
+                raise codec.malformed("answer.next_container_id", "does not come to an end")
+            request = pb.ListFindingsRequest(start_container_id=answer.next_container_id)
 
     def history(self, container_id: ContainerId) -> list[pb.HistoryEntry]:
         """Return the replica's history, oldest entry first."""
@@ -191,9 +198,9 @@ class Peer(BlockPeer, ShardWriter):
         answer: pb.ListHistoryResponse = self._ask(self.stub.ListHistory, request)
         return list(answer.entries)
 
-    def changes(self, since_ms: int, *, count: int = 0) -> pb.ListChangesResponse:
+    def changes(self, since_ms: int) -> pb.ListChangesResponse:
         """Return the newest changes on the datanode since an instant."""
-        request = pb.ListChangesRequest(since_ms=since_ms, count=count)
+        request = pb.ListChangesRequest(since_ms=since_ms)
         answer: pb.ListChangesResponse = self._ask(self.stub.ListChanges, request)
         return answer
 

@@ -48,10 +48,8 @@ class WriteChunkRequest(_message.Message):
     def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., chunk: _Optional[_Union[_container_pb2.ChunkInfo, _Mapping]] = ..., data: _Optional[bytes] = ..., commit: _Optional[_Union[_container_pb2.BlockData, _Mapping]] = ...) -> None: ...
 
 class WriteChunkResponse(_message.Message):
-    __slots__ = ("committed_length",)
-    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
-    committed_length: int
-    def __init__(self, committed_length: _Optional[int] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class PutBlockRequest(_message.Message):
     __slots__ = ("block",)
@@ -60,10 +58,8 @@ class PutBlockRequest(_message.Message):
     def __init__(self, block: _Optional[_Union[_container_pb2.BlockData, _Mapping]] = ...) -> None: ...
 
 class PutBlockResponse(_message.Message):
-    __slots__ = ("committed_length",)
-    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
-    committed_length: int
-    def __init__(self, committed_length: _Optional[int] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class NewBlocks(_message.Message):
     __slots__ = ("data", "blocks")
@@ -132,12 +128,10 @@ class GetContainerResponse(_message.Message):
     def __init__(self, replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ...) -> None: ...
 
 class ListContainersRequest(_message.Message):
-    __slots__ = ("start_container_id", "count")
+    __slots__ = ("start_container_id",)
     START_CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
     start_container_id: int
-    count: int
-    def __init__(self, start_container_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    def __init__(self, start_container_id: _Optional[int] = ...) -> None: ...
 
 class ListContainersResponse(_message.Message):
     __slots__ = ("replicas", "next_container_id")
@@ -170,14 +164,12 @@ class BlockResult(_message.Message):
     def __init__(self, block: _Optional[_Union[_container_pb2.BlockData, _Mapping]] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ListBlocksRequest(_message.Message):
-    __slots__ = ("container_id", "start_local_id", "count")
+    __slots__ = ("container_id", "start_local_id")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     START_LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     start_local_id: int
-    count: int
-    def __init__(self, container_id: _Optional[int] = ..., start_local_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    def __init__(self, container_id: _Optional[int] = ..., start_local_id: _Optional[int] = ...) -> None: ...
 
 class ListBlocksResponse(_message.Message):
     __slots__ = ("blocks", "next_local_id")
@@ -306,12 +298,10 @@ class ProveReplicaRequest(_message.Message):
     def __init__(self, container_id: _Optional[int] = ..., nonce: _Optional[bytes] = ..., age_max_ms: _Optional[int] = ..., keep_ms: _Optional[int] = ...) -> None: ...
 
 class ProveReplicaResponse(_message.Message):
-    __slots__ = ("bytes_read", "proof")
-    BYTES_READ_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("proof",)
     PROOF_FIELD_NUMBER: _ClassVar[int]
-    bytes_read: int
     proof: ReplicaProof
-    def __init__(self, bytes_read: _Optional[int] = ..., proof: _Optional[_Union[ReplicaProof, _Mapping]] = ...) -> None: ...
+    def __init__(self, proof: _Optional[_Union[ReplicaProof, _Mapping]] = ...) -> None: ...
 
 class ReplicaProof(_message.Message):
     __slots__ = ("tree", "age_ms", "answer")
@@ -384,7 +374,7 @@ class ImportPart(_message.Message):
     def __init__(self, header: _Optional[_Union[ImportHeader, _Mapping]] = ..., tree: _Optional[_Union[HashesPage, _Mapping]] = ..., findings: _Optional[_Union[ImportFindings, _Mapping]] = ..., blocks: _Optional[_Union[ImportBlocks, _Mapping]] = ..., end: _Optional[_Union[ImportEnd, _Mapping]] = ...) -> None: ...
 
 class ImportHeader(_message.Message):
-    __slots__ = ("cluster_id", "source_datanode_id", "container_id", "state", "former_state", "replica_index", "bcsid", "origin_datanode_id", "created_at_ms", "data_bytes", "block_count", "compressed")
+    __slots__ = ("cluster_id", "source_datanode_id", "container_id", "state", "former_state", "replica_index", "bcsid", "origin_datanode_id", "created_at_ms", "data_bytes", "compressed")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -395,7 +385,6 @@ class ImportHeader(_message.Message):
     ORIGIN_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
-    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
     COMPRESSED_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     source_datanode_id: str
@@ -407,9 +396,8 @@ class ImportHeader(_message.Message):
     origin_datanode_id: str
     created_at_ms: int
     data_bytes: int
-    block_count: int
     compressed: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., source_datanode_id: _Optional[str] = ..., container_id: _Optional[int] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., former_state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., replica_index: _Optional[int] = ..., bcsid: _Optional[int] = ..., origin_datanode_id: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., data_bytes: _Optional[int] = ..., block_count: _Optional[int] = ..., compressed: bool = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., source_datanode_id: _Optional[str] = ..., container_id: _Optional[int] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., former_state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., replica_index: _Optional[int] = ..., bcsid: _Optional[int] = ..., origin_datanode_id: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., data_bytes: _Optional[int] = ..., compressed: bool = ...) -> None: ...
 
 class ImportFindings(_message.Message):
     __slots__ = ("findings",)
@@ -440,14 +428,12 @@ class ImportEnd(_message.Message):
     def __init__(self, block_count: _Optional[int] = ..., data_bytes: _Optional[int] = ...) -> None: ...
 
 class ImportContainerResponse(_message.Message):
-    __slots__ = ("replica", "bytes_received", "damaged_chunk_count")
+    __slots__ = ("replica", "damaged_chunk_count")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
-    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
     replica: _container_pb2.ReplicaReport
-    bytes_received: int
     damaged_chunk_count: int
-    def __init__(self, replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ..., bytes_received: _Optional[int] = ..., damaged_chunk_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ..., damaged_chunk_count: _Optional[int] = ...) -> None: ...
 
 class ScanContainerRequest(_message.Message):
     __slots__ = ("container_id", "queue", "full_speed")
@@ -552,14 +538,12 @@ class SampleProgress(_message.Message):
     def __init__(self, read_count: _Optional[int] = ..., result: _Optional[_Union[SampleResult, _Mapping]] = ...) -> None: ...
 
 class ListFindingsRequest(_message.Message):
-    __slots__ = ("container_id", "start_container_id", "count")
+    __slots__ = ("container_id", "start_container_id")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     START_CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     start_container_id: int
-    count: int
-    def __init__(self, container_id: _Optional[int] = ..., start_container_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    def __init__(self, container_id: _Optional[int] = ..., start_container_id: _Optional[int] = ...) -> None: ...
 
 class ListFindingsResponse(_message.Message):
     __slots__ = ("findings", "next_container_id")
@@ -574,7 +558,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class VolumeStatus(_message.Message):
-    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "scanned_bytes", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "homeless_container_ids", "read_us", "write_us", "slow", "log_count", "log_checksum", "stuck_count")
+    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "homeless_container_ids", "read_us", "write_us", "slow", "log_count", "log_checksum", "stuck_count")
     VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -582,7 +566,6 @@ class VolumeStatus(_message.Message):
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
-    SCANNED_BYTES_FIELD_NUMBER: _ClassVar[int]
     OLDEST_SCAN_AT_MS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -607,7 +590,6 @@ class VolumeStatus(_message.Message):
     used_bytes: int
     container_count: int
     failed: bool
-    scanned_bytes: int
     oldest_scan_at_ms: int
     error: str
     data_bytes: int
@@ -625,7 +607,7 @@ class VolumeStatus(_message.Message):
     log_count: int
     log_checksum: bytes
     stuck_count: int
-    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., homeless_container_ids: _Optional[_Iterable[int]] = ..., read_us: _Optional[int] = ..., write_us: _Optional[int] = ..., slow: _Optional[str] = ..., log_count: _Optional[int] = ..., log_checksum: _Optional[bytes] = ..., stuck_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., homeless_container_ids: _Optional[_Iterable[int]] = ..., read_us: _Optional[int] = ..., write_us: _Optional[int] = ..., slow: _Optional[str] = ..., log_count: _Optional[int] = ..., log_checksum: _Optional[bytes] = ..., stuck_count: _Optional[int] = ...) -> None: ...
 
 class ListDisksRequest(_message.Message):
     __slots__ = ()
@@ -692,7 +674,7 @@ class WorkerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., error_count: _Optional[int] = ..., last_error: _Optional[str] = ..., quiet_ms: _Optional[int] = ..., stalled: bool = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("datanode_id", "cluster_id", "version", "started_at_ms", "volumes", "containers_by_state", "finding_count", "workers", "tasks_queued", "tasks_running", "scm_state", "interval_ms", "damaged_count", "damaged", "contradictory_count")
+    __slots__ = ("datanode_id", "cluster_id", "version", "started_at_ms", "volumes", "containers_by_state", "finding_count", "workers", "task_count", "scm_state", "interval_ms", "damaged_count", "damaged", "contradictory_count")
     class ContainersByStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -708,8 +690,7 @@ class StatusResponse(_message.Message):
     CONTAINERS_BY_STATE_FIELD_NUMBER: _ClassVar[int]
     FINDING_COUNT_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
-    TASKS_QUEUED_FIELD_NUMBER: _ClassVar[int]
-    TASKS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    TASK_COUNT_FIELD_NUMBER: _ClassVar[int]
     SCM_STATE_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -723,14 +704,13 @@ class StatusResponse(_message.Message):
     containers_by_state: _containers.ScalarMap[str, int]
     finding_count: int
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
-    tasks_queued: int
-    tasks_running: int
+    task_count: int
     scm_state: str
     interval_ms: int
     damaged_count: int
     damaged: _containers.RepeatedScalarFieldContainer[int]
     contradictory_count: int
-    def __init__(self, datanode_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ..., containers_by_state: _Optional[_Mapping[str, int]] = ..., finding_count: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., tasks_queued: _Optional[int] = ..., tasks_running: _Optional[int] = ..., scm_state: _Optional[str] = ..., interval_ms: _Optional[int] = ..., damaged_count: _Optional[int] = ..., damaged: _Optional[_Iterable[int]] = ..., contradictory_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, datanode_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ..., containers_by_state: _Optional[_Mapping[str, int]] = ..., finding_count: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., task_count: _Optional[int] = ..., scm_state: _Optional[str] = ..., interval_ms: _Optional[int] = ..., damaged_count: _Optional[int] = ..., damaged: _Optional[_Iterable[int]] = ..., contradictory_count: _Optional[int] = ...) -> None: ...
 
 class ScrubStatusRequest(_message.Message):
     __slots__ = ()
@@ -957,12 +937,10 @@ class ListHistoryResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ...) -> None: ...
 
 class ListChangesRequest(_message.Message):
-    __slots__ = ("since_ms", "count")
+    __slots__ = ("since_ms",)
     SINCE_MS_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
     since_ms: int
-    count: int
-    def __init__(self, since_ms: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    def __init__(self, since_ms: _Optional[int] = ...) -> None: ...
 
 class ReplicaChange(_message.Message):
     __slots__ = ("container_id", "entry")

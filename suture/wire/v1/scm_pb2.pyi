@@ -652,10 +652,8 @@ class EndWriteSessionRequest(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., close: bool = ...) -> None: ...
 
 class EndWriteSessionResponse(_message.Message):
-    __slots__ = ("container_ids",)
-    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
-    container_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class NodeInfo(_message.Message):
     __slots__ = ("datanode_id", "address", "rack", "version", "health", "op_state", "last_heartbeat_at_ms", "container_count", "volumes", "queues", "layout_version", "read_only", "unmanaged")
@@ -692,14 +690,12 @@ class ListNodesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListNodesResponse(_message.Message):
-    __slots__ = ("nodes", "term", "cluster_id")
+    __slots__ = ("nodes", "cluster_id")
     NODES_FIELD_NUMBER: _ClassVar[int]
-    TERM_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeInfo]
-    term: int
     cluster_id: str
-    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., term: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class ContainerInfo(_message.Message):
     __slots__ = ("container_id", "state", "replication_factor", "sequence_id", "used_bytes", "replicas", "checksums", "scheme", "wait")

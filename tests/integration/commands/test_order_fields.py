@@ -1,13 +1,18 @@
 """What an order says, read off the connection between two real processes, and what it changes."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from google.protobuf.json_format import ParseDict
 
 from merkle.replica import LAYOUT_VERSION, ContainerId
-from suture.wire.v1 import container_pb2, scm_pb2
-from tests.support.control.fake_datanode import FakeDatanode, report
+from suture.wire.v1 import container_pb2, scm_pb2, scm_pb2_grpc
+from tests.support.command_line import CommandLine
+from tests.support.control.dialled_nodes import DialledNodes as Nodes
+from tests.support.control.fake_datanode import report
 from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.victim import Victim, write_config
@@ -17,6 +22,7 @@ from tests.support.waiting import wait_until
 CLOSED = container_pb2.CLOSED
 CONTAINER = ContainerId(7)
 NODES = ("dn1", "dn2", "dn3", "dn4")
+SHARD_NODES = (*NODES, "dn5", "dn6")
 OPTIONS = {
     "container_bytes_max": 1024**2,
     "heal": "false",
@@ -25,71 +31,94 @@ OPTIONS = {
     "stale_after_ms": 1_000,
     "dead_after_ms": 4_000,
 }
-
-
-class Nodes:
-    """A control plane that is a process, and datanodes that call it."""
-
-    def __init__(self, address: str) -> None:
-        self.all = {name: FakeDatanode.dial(address, name) for name in NODES}
-        for place, node in enumerate(self.all.values(), 1):
-            node.address = f"192.0.2.{place}:9859"
-        for node in self.all.values():
-            node.register()
-            node.report_full()
-        self.scm = self.all["dn1"].stub
-
-    def closed(self) -> int:
-        """Write a container on three of them and close it; return its id."""
-        request = scm_pb2.AllocateBlocksRequest(client_id="client", sizes=[1_000])
-        [block] = self.scm.AllocateBlocks(request).blocks
-        number = int(block.block_id.container_id)
-        holders = [endpoint.datanode_id for endpoint in block.replicas]
-        for name in holders:
-            self.all[name].report_some(report(number, bcsid=block.block_id.bcsid))
-        key = scm_pb2.KeyInfo(
-            key="key",
-            size=1_000,
-            blocks=[scm_pb2.BlockLocation(block_id=block.block_id, length=1_000)],
-        )
-        self.scm.CommitKey(scm_pb2.CommitKeyRequest(client_id="client", keys=[key]))
-        self.scm.EndWriteSession(scm_pb2.EndWriteSessionRequest(client_id="client", close=True))
-
-        def is_closed() -> bool:
-            for name in holders:
-                self.all[name].heartbeat()
-                self.all[name].obey_closes(root=7)
-            asked = scm_pb2.GetContainerInfoRequest(container_id=number)
-            return self.scm.GetContainerInfo(asked).container.state == "CLOSED"
-
-        wait_until(is_closed)
-        return number
-
-    def ordered(self, kind: str, *silent: str) -> dict[str, scm_pb2.Command]:
-        """Return the orders of one kind that came so far; those that are not silent call now."""
-        for name in sorted(self.all.keys() - set(silent)):
-            self.all[name].heartbeat()
-        return {
-            name: command
-            for name, node in self.all.items()
-            for command in node.commands
-            if command.WhichOneof("command") == kind
-        }
-
-    def wait_for(self, kind: str, count: int, *silent: str) -> dict[str, scm_pb2.Command]:
-        """Wait until so many of them have an order of one kind; forget it."""
-        wait_until(lambda: len(self.ordered(kind, *silent)) == count)
-        found = self.ordered(kind, *silent)
-        for node in self.all.values():
-            node.commands.clear()
-        return found
+OTHER: Final = "00000000-0000-4000-8000-00000000000b"
+TREE: Final = container_pb2.TreeSummary(
+    algorithm=container_pb2.TREE_XXH3_64, root=0x1112_1314_1516_1718, generation=5, block_count=6
+)
+REPLICA: Final = container_pb2.ReplicaReport(container_id=21, state=CLOSED, tree=TREE)
+DELETED: Final = scm_pb2.DeleteTransactionResult(
+    transaction_id=31,
+    container_id=32,
+    done=False,
+    block_count=33,
+    bytes_freed=34,
+    code="IO_EXCEPTION",
+    message="cannot delete it",
+)
+OUTCOMES: Final[dict[str, Any]] = {
+    "reconcile": scm_pb2.ReconcileOutcome(
+        container_id=41,
+        result="partial",
+        peers=[
+            scm_pb2.PeerOutcome(
+                datanode_id=OTHER,
+                state="bad_data",
+                message="chunk 0 does not match",
+                tree_bytes=42,
+                data_bytes=43,
+                chunks=44,
+            )
+        ],
+        chunks=[
+            scm_pb2.ChunkOutcome(
+                local_id=45,
+                offset=46,
+                length=47,
+                difference="CHUNK_MISSING",
+                result="failed",
+                source=OTHER,
+                message="no peer has it",
+            )
+        ],
+        chunk_count=48,
+        bytes_fetched=49,
+        tree_bytes_fetched=50,
+        tree_before=TREE,
+        tree_after=TREE,
+        state_before=container_pb2.UNHEALTHY,
+        state_after=container_pb2.CLOSED,
+        duration_ms=51,
+        differences={"CHUNK_MISSING": 52},
+        proof="changed",
+    ),
+    "replicate": scm_pb2.ReplicateOutcome(
+        result="imported",
+        bytes_sent=61,
+        block_count=62,
+        damaged_chunk_count=63,
+        duration_ms=64,
+        replica=REPLICA,
+    ),
+    "delete_blocks": scm_pb2.DeleteBlocksOutcome(transactions=[DELETED]),
+    "reconstruct": scm_pb2.ReconstructOutcome(
+        bytes_read=71,
+        bytes_written=72,
+        block_count=73,
+        orphan_count=2,
+        orphan_local_ids=[74, 75],
+        replaced_sources=[OTHER],
+        duration_ms=76,
+    ),
+}
+ORDERS: Final[dict[str, Callable[[scm_pb2_grpc.ScmStub, int], Any]]] = {
+    "reconcile": lambda scm, number: scm.ReconcileContainers(
+        scm_pb2.ReconcileContainersRequest(container_ids=[number])
+    ),
+    "replicate": lambda scm, number: scm.ReplicateContainers(
+        scm_pb2.ReplicateContainersRequest(container_ids=[number])
+    ),
+    "delete_blocks": lambda scm, number: scm.DeleteKeys(
+        scm_pb2.DeleteKeysRequest(keys=[f"key{number}"])
+    ),
+    "reconstruct": lambda *_: None,  # it is ordered for a shard that is gone
+}
 
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     """Four datanodes of one control plane."""
     process = ScmProcess.start(tmp_path / "scm", log_level="error", **OPTIONS)  # type: ignore[arg-type]
-    yield Nodes(process.address)
+    yield Nodes(process.address, NODES)
     process.terminate()
 
 
@@ -204,6 +233,116 @@ def test_a_reconcile_names_the_holders_that_cannot_be_asked(nodes: Nodes) -> Non
     assert (False, True) == (stale["dn3"].is_empty, stale["dn4"].is_empty)
     assert not stale["dn4"].HasField("tree")
     assert {False} == {one.is_dead for one in stale.values()}
+
+
+@pytest.fixture
+def cluster_of_six(tmp_path: Path) -> Iterator[Nodes]:
+    """Six datanodes of a control plane that heals at once."""
+    options = OPTIONS | {"heal": "true", "stale_after_ms": 60_000, "dead_after_ms": 120_000}
+    process = ScmProcess.start(tmp_path, log_level="error", **options)  # type: ignore[arg-type]
+    yield Nodes(process.address, SHARD_NODES)
+    process.terminate()
+
+
+def endpoint(nodes: Nodes, name: str) -> container_pb2.DatanodeEndpoint:
+    """Return the id and the address of a datanode."""
+    return container_pb2.DatanodeEndpoint(datanode_id=name, address=nodes.all[name].address)
+
+
+def expected_order(nodes: Nodes, kind: str, number: int, name: str, order: Any) -> Any:
+    """Return what the order to a datanode must be, as far as its ids are known."""
+    info = nodes.scm.GetContainerInfo(scm_pb2.GetContainerInfoRequest(container_id=number))
+    held = {one.datanode.datanode_id: one.replica for one in info.container.replicas}
+    if kind == "reconcile":
+        peers = [endpoint(nodes, one) for one in sorted(held.keys() - {name})]
+        order.peers.sort(key=lambda peer: str(peer.datanode_id))
+        return scm_pb2.ReconcileCommand(container_id=number, peers=peers, asked_for=True)
+    if kind == "replicate":
+        [target] = {order.target.datanode_id} - held.keys()
+        return scm_pb2.ReplicateCommand(container_id=number, target=endpoint(nodes, target))
+    if kind == "delete_blocks":
+        [transaction] = order.transactions
+        local_ids = nodes.local_ids[number]
+        assert transaction.transaction_id > 0
+        return scm_pb2.DeleteBlocksCommand(
+            transactions=[
+                scm_pb2.DeleteTransaction(
+                    transaction_id=transaction.transaction_id,
+                    container_id=number,
+                    local_ids=local_ids,
+                )
+            ]
+        )
+    [target] = order.targets
+    assert target.datanode.datanode_id not in held
+    order.sources.sort(key=lambda shard: int(shard.replica_index))
+    places = {replica.replica_index: one for one, replica in held.items()}
+    return scm_pb2.ReconstructCommand(
+        container_id=number,
+        scheme=scm_pb2.EcScheme(codec="rs", data=3, parity=2, cell_bytes=65_536),
+        sources=[
+            scm_pb2.EcShard(datanode=endpoint(nodes, places[index]), replica_index=index)
+            for index in sorted(places)
+        ],
+        targets=[
+            scm_pb2.EcShard(
+                datanode=endpoint(nodes, target.datanode.datanode_id),
+                replica_index=({*range(1, 6)} - places.keys()).pop(),
+            )
+        ],
+    )
+
+
+def containers_of(command: scm_pb2.Command) -> set[int]:
+    """Return the ids of the containers that an order is about."""
+    order = getattr(command, str(command.WhichOneof("command")))
+    parts = getattr(order, "transactions", [order])
+    return {part.container_id for part in parts}
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_an_order_is_whole_and_its_outcome_is_shown(
+    cluster_of_six: Nodes, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """Every field of the order is as expected. `suture history --commands` shows every field of
+    the answer.
+    """
+    nodes = cluster_of_six
+    number = nodes.closed("rs-3-2-64k" if kind == "reconstruct" else "")
+    if kind == "reconstruct":
+        holder = next(name for name in nodes.all if number in nodes.all[name].replicas)
+        gone = container_pb2.ReplicaReport(container_id=number, state=container_pb2.DELETED)
+        nodes.all[holder].report_some(gone)
+    ORDERS[kind](nodes.scm, number)
+    found: dict[str, scm_pb2.Command] = {}
+
+    def is_ordered() -> bool:
+        orders = nodes.ordered(kind).items()
+        found.update({one: sent for one, sent in orders if number in containers_of(sent)})
+        return bool(found)
+
+    wait_until(is_ordered)
+    name, command = sorted(found.items())[0]
+    order = getattr(command, kind)
+    assert expected_order(nodes, kind, number, name, order) == order
+    told = scm_pb2.CommandStatus(
+        command_id=command.command_id,
+        state=scm_pb2.CommandStatus.FAILED,
+        type=kind,
+        container_id=number,
+        code="BUSY",
+        message=f"cannot do {kind}",
+        **{kind: OUTCOMES[kind]},
+    )
+    began_ms = time.time() * 1000
+
+    nodes.all[name].heartbeat(statuses=(told,))
+
+    document = CommandLine(nodes.address, capsys).json("history", "--commands", "--count", "100")
+    found = [ParseDict(one, scm_pb2.Outcome()) for one in document["outcomes"]]
+    [outcome] = [one for one in found if one.status.command_id == command.command_id]
+    assert (name, told) == (outcome.datanode_id, outcome.status)
+    assert began_ms - 1_000 <= outcome.reported_at_ms <= time.time() * 1000 + 1_000
 
 
 @pytest.fixture

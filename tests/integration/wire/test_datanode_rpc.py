@@ -56,11 +56,11 @@ def ask(method: object, request: object) -> object:
     return call(method, request, timeout_s=10.0)  # type: ignore[arg-type]
 
 
-def write(peer: Peer, block_id: int, *datas: bytes, bcsid: int = 1, stated: bool = True) -> int:
-    """Write a block to the open container as a client does; return the committed length."""
+def write(peer: Peer, block_id: int, *datas: bytes, bcsid: int = 1, stated: bool = True) -> None:
+    """Write a block to the open container as a client does."""
     key = container_pb2.BlockId(container_id=OPEN, local_id=block_id, bcsid=bcsid)
     committed = container_pb2.BlockData(block_id=key)
-    length, offset = 0, 0
+    offset = 0
     for data in datas:
         chunk = container_pb2.ChunkInfo(offset=offset, length=len(data))
         if stated:
@@ -76,8 +76,7 @@ def write(peer: Peer, block_id: int, *datas: bytes, bcsid: int = 1, stated: bool
         request = pb.WriteChunkRequest(block_id=key, chunk=chunk, data=data)
         if len(committed.chunks) == len(datas):
             request.commit.CopyFrom(committed)
-        length = ask(peer.stub.WriteChunk, request).committed_length  # type: ignore[attr-defined]
-    return length
+        ask(peer.stub.WriteChunk, request)
 
 
 class TestWriting:
@@ -87,10 +86,10 @@ class TestWriting:
         first, second = noise(3 * MiB + 17, 1), noise(100, 2)
         ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
 
-        length = write(peer, 5, first, second, stated=stated)
+        write(peer, 5, first, second, stated=stated)
 
         block = peer.block(OPEN, BlockId(5))
-        assert len(first) + len(second) == length == block.length_bytes
+        assert len(first) + len(second) == block.length_bytes
         assert [ChecksumType.CRC32C] * 2 == [chunk.checksum_type for chunk in block.chunks]
         assert first == peer.read_chunk(OPEN, BlockId(5), 0)[1]
         assert second == peer.read_chunk(OPEN, BlockId(5), len(first))[1]
@@ -129,10 +128,10 @@ class TestWriting:
         ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
         data = bytes(32 * MiB)
 
-        length = write(peer, 5, data)
+        write(peer, 5, data)
         refused = code_of(lambda: write(peer, 6, bytes(34 * MiB)))
 
-        assert (len(data), Code.MALFORMED_REQUEST.value) == (length, refused)
+        assert Code.MALFORMED_REQUEST.value == refused
         assert data == peer.read_chunk(OPEN, BlockId(5), 0)[1]
 
     def test_a_closed_container_takes_no_writes(self, peer: Peer) -> None:
@@ -321,7 +320,7 @@ class TestReading:
                 found: list[int] = []
                 start = 0
                 while True:
-                    page = small.replicas(start, 1_000)
+                    page = small.replicas(start)
                     found += [replica.container_id for replica in page.replicas]
                     start = page.next_container_id
                     if start == 0:

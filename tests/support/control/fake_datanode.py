@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 
@@ -55,6 +56,7 @@ class FakeDatanode:
     layout_version: int = LAYOUT_VERSION
     capacity_bytes: int = 100 * GIB
     available_bytes: int = 90 * GIB
+    volume_facts: dict[str, Any] = field(default_factory=dict)
     commands: list[scm_pb2.Command] = field(default_factory=list)
     replicas: dict[int, container_pb2.ReplicaReport] = field(default_factory=dict)
 
@@ -72,6 +74,7 @@ class FakeDatanode:
                 path="/data",
                 capacity_bytes=self.capacity_bytes,
                 available_bytes=self.available_bytes,
+                **self.volume_facts,
             )
         ]
 
@@ -139,6 +142,7 @@ class FakeDatanode:
             complete = command.close.force or replica.bcsid >= command.close.bcsid
             state = container_pb2.CLOSED if complete else container_pb2.QUASI_CLOSED
             closed = report(replica.container_id, state, bcsid=replica.bcsid, root=root)
+            closed.replica_index = replica.replica_index
             self.replicas[replica.container_id] = closed
             changed.append(closed)
         self.commands = [c for c in self.commands if c.WhichOneof("command") != "close"]

@@ -97,9 +97,7 @@ def container(
 
 def volume(*, capacity_bytes: int = 100 * GIB, available_bytes: int = 90 * GIB) -> ReportedVolume:
     """Build a working volume."""
-    return ReportedVolume(
-        "volume-1", "/data", capacity_bytes, available_bytes, 0, 0, False, 0, 0, ""
-    )
+    return ReportedVolume("volume-1", "/data", capacity_bytes, available_bytes, 0, 0, False, 0, "")
 
 
 @dataclass

@@ -28,8 +28,11 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self.statuses: dict[int, scm_pb2.CommandStatus] = {}
         self.replicas: set[tuple[str, int]] = set()  # (datanode, container)
         self.heartbeats = 0
+        self.heard: deque[scm_pb2.HeartbeatRequest] = deque(maxlen=1_000)
+        self.pages: list[scm_pb2.ColumnReport] = []
         self.nodes: list[scm_pb2.NodeInfo] = []
         self.term = 1
+        self.reregister = False  # with the next answer
         self.start_id, self.state_number = "", 0
         self.seen_starts: list[scm_pb2.SeenStart] = []
         self.registrations: list[scm_pb2.RegisterRequest] = []
@@ -49,7 +52,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListNodesResponse:
         """Answer from the script."""
-        return scm_pb2.ListNodesResponse(cluster_id=self.cluster_id, term=1, nodes=self.nodes)
+        return scm_pb2.ListNodesResponse(cluster_id=self.cluster_id, nodes=self.nodes)
 
     def Register(
         self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
@@ -68,6 +71,8 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         """Answer from the script."""
         with self.changed:
             self.heartbeats += 1
+            self.heard.append(request)
+            self.pages.extend(request.column_reports)
             self.seen_starts = list(request.seen_starts)
             self.op_states.append((request.op_state, request.op_expiry_ms))
             for status in request.command_statuses:
@@ -78,8 +83,10 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
             self.replicas.update((request.datanode_id, container_id) for container_id in ids)
             commands = list(self.commands)
             self.commands.clear()
+            reregister, self.reregister = self.reregister, False
             self.changed.notify_all()
         return scm_pb2.HeartbeatResponse(
+            reregister=reregister,
             term=self.term,
             commands=commands,
             start_id=self.start_id,

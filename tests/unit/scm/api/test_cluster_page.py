@@ -72,7 +72,7 @@ def volume(path: str = "/data", *, failed: bool = False, error: str = "") -> Rep
     """Return a volume that holds something."""
     capacity = 100 * GIB
     return ReportedVolume(
-        path, path, capacity, 40 * GIB, 60 * GIB, 1, failed, 0, 900_000, error, 50 * GIB, 49 * GIB
+        path, path, capacity, 40 * GIB, 60 * GIB, 1, failed, 900_000, error, 50 * GIB, 49 * GIB
     )
 
 

@@ -11,7 +11,7 @@ from scm.state.entities import Liveness, Node, NodeHealthState, OpState, Reporte
 from scm.state.history.interval_samples import NEVER_VERIFIED, NOTHING_TO_VERIFY
 
 NOW_MS = 1_800_000_000_000
-DISK = ReportedVolume("v", "/data", 100, 40, 60, 3, False, 0, NOW_MS - 5_000, "", 50, 50)
+DISK = ReportedVolume("v", "/data", 100, 40, 60, 3, False, NOW_MS - 5_000, "", 50, 50)
 
 
 def view(
