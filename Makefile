@@ -12,7 +12,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench mutants simulate replay shrink soak nightly interop spark-versions format deb rpm site clean python
+.PHONY: help demo test check lint bench mutants simulate replay shrink soak nightly interop spark-versions format deb rpm release lock outdated site clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -85,6 +85,21 @@ deb: python ## Build dist/suture_*.deb and suture-verify_*.deb, for Debian's and
 
 rpm: python ## Build the same as dist/*.rpm; needs rpmbuild.
 	@$(BIN)/python tools/make_rpm.py
+
+release: python ## Build the artifacts of a release in dist/VERSION (VERSION=0.1.0, RELEASE_KEY=...).
+	@tools/bootstrap.sh programs
+	@$(BIN)/python tools/release.py $(VERSION)
+
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+    --no-header --upgrade pyproject.toml
+
+lock: python ## Pin the versions that the packages bundle to the newest allowed ones.
+	echo pip | $(LOCK) - --extra ozone --output-file tools/packages/agent.lock
+	$(LOCK) --extra ozone --extra scm --extra spark --constraint tools/packages/agent.lock \
+	    --output-file tools/packages/spark.lock
+
+outdated: python ## List the direct dependencies that have a newer version than the installed one.
+	@$(BIN)/uv pip tree --quiet --outdated --package suture --depth 1
 
 site: python ## Build the documents as a web site in dist/site.
 	$(BIN)/mkdocs build --quiet

@@ -100,11 +100,15 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="suture-deb-") as scratch:
-        roots = {name: Path(scratch) / name for name in MEMBERS}
-        stage.stage(roots["suture"], roots[stage.VERIFY], stage.DEBIAN)
-        for name, root in roots.items():
-            print(pack(root, name, arguments.out))
+        for path in packages(Path(scratch), arguments.out):
+            print(path)
     return 0
+
+
+def packages(scratch: Path, out: Path) -> list[Path]:
+    """Build both packages in `out`; return their paths. The staged files stay in `scratch`."""
+    roots = stage.stage(scratch, stage.DEBIAN)
+    return [pack(root, name, out) for name, root in roots.items()]
 
 
 def pack(root: Path, package: str, out: Path) -> Path:
@@ -122,8 +126,8 @@ def pack(root: Path, package: str, out: Path) -> Path:
             (root / "DEBIAN" / name).chmod(0o755)
     (root / "DEBIAN").chmod(0o755)
     target = out / f"{package}_{stage.PROJECT['version']}_{architecture}.deb"
-    subprocess.run(  # wheels are compressed already
-        [stage.tool("dpkg-deb", "dpkg"), "--root-owner-group", "-Zgzip", "-z1", "--build", root,
+    subprocess.run(  # the window of level 9 holds two versions of the largest library
+        [stage.tool("dpkg-deb", "dpkg"), "--root-owner-group", "-Zxz", "-z9", "--build", root,
          target],
         check=True,
         stdout=subprocess.DEVNULL,

@@ -32,7 +32,7 @@ Requires: ({pythons})
 Requires: systemd, util-linux, coreutils, /bin/sh
 %global __os_install_post %{{nil}}
 %global _build_id_links none
-%global _binary_payload w1.zstdio
+%global _binary_payload w9.xzdio
 %description
 The agent of a storage host, a reference control plane, and the command line.
 It makes a virtual environment of its own under /opt/suture.
@@ -69,7 +69,7 @@ Requires: suture = {version}-1
 Requires: java-headless >= 1:17
 %global __os_install_post %{{nil}}
 %global _build_id_links none
-%global _binary_payload w1.zstdio
+%global _binary_payload w9.xzdio
 %description
 PySpark for the environment of the package suture, and a timer that verifies every day.
 %install
@@ -88,6 +88,13 @@ set -e
 %defattr(-,root,root,-)
 {files}
 """
+REPRODUCIBLE = (
+    "_buildhost suture",
+    "use_source_date_epoch_as_buildtime 1",
+    "clamp_mtime_to_source_date_epoch 1",
+    "build_mtime_policy clamp_to_source_date_epoch",
+)
+"""Macros that make two builds equal; rpm 4.20 replaced the third by the fourth."""
 
 
 def main() -> int:
@@ -97,14 +104,19 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="directory of the package")
     arguments = parser.parse_args()
-    rpmbuild = stage.tool("rpmbuild", "rpm")
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="suture-rpm-") as scratch:
-        root, verify_root = Path(scratch) / "suture", Path(scratch) / stage.VERIFY
-        stage.stage(root, verify_root, stage.RPM)
-        for text in (spec(root), verify_spec(verify_root)):
-            print(packed(rpmbuild, text, Path(scratch), arguments.out))
+        for path in packages(Path(scratch), arguments.out):
+            print(path)
     return 0
+
+
+def packages(scratch: Path, out: Path) -> list[Path]:
+    """Build both packages in `out`; return their paths. The staged files stay in `scratch`."""
+    rpmbuild = stage.tool("rpmbuild", "rpm")
+    roots = stage.stage(scratch, stage.RPM)
+    texts = (spec(roots["suture"]), verify_spec(roots[stage.VERIFY]))
+    return [packed(rpmbuild, text, scratch, out) for text in texts]
 
 
 def verify_spec(root: Path) -> str:
@@ -164,7 +176,8 @@ def packed(rpmbuild: str, text: str, scratch: Path, out: Path) -> Path:
     target = out / f"{name}-{stage.PROJECT['version']}-1.{machine}.rpm"
     subprocess.run(
         [rpmbuild, "-bb", "--quiet", f"--target={machine}", f"--define=_topdir {scratch}/rpmbuild",
-         f"--define=_rpmdir {out}", f"--define=_rpmfilename {target.name}", file],
+         f"--define=_rpmdir {out}", f"--define=_rpmfilename {target.name}",
+         *(f"--define={macro}" for macro in REPRODUCIBLE), file],
         check=True,
     )  # fmt: skip
     return target

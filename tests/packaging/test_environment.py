@@ -240,26 +240,6 @@ class TestMaking:
 class TestGathering:
     """The wheels are complete for every Python, whichever one builds the package."""
 
-    def test_wheels_missing_for_one_python_are_named(self, tmp_path: Path) -> None:
-        """A wheel for one Python only is missing, and so is one that only older Pythons need."""
-        wheel(tmp_path, "suture", "native", "backport; python_version < '3.13'", "x; extra == 'no'")
-        wheel(tmp_path, "native", tag=f"cp313-cp313-{wheels.platforms_here()[0]}")
-
-        lacking = {
-            python: set(wheels.absent(tmp_path, python, ["suture"])) for python in ("3.12", "3.13")
-        }
-
-        assert {"3.12": {"native", 'backport; python_version < "3.13"'}, "3.13": set()} == lacking
-
-    def test_a_wheel_too_old_is_missed(self, tmp_path: Path) -> None:
-        """
-        That a package is there is not enough.
-        """
-        wheel(tmp_path, "suture", "native>=2")
-        wheel(tmp_path, "native")
-
-        assert ["native>=2"] == list(wheels.absent(tmp_path, "3.12", ["suture"]))
-
     def test_the_oldest_python_is_the_projects(self) -> None:
         """
         Packages are for every Python that the project supports, from the oldest on.

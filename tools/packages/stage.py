@@ -6,6 +6,7 @@
 """
 
 import gzip
+import os
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,9 @@ from typer._completion_shared import get_completion_script
 
 from tools.man import page
 from tools.packages import wheels
+from tools.packages.contents import HOME, copyright_text
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-HOME: Final = Path("opt/suture")
 PROGRAMS: Final = ("suture", "suture-agent", "suture-scm")
 VERIFY: Final = "suture-verify"
 VERIFY_DESCRIPTION: Final = "Compares the replicas of a whole cluster of Suture or Ozone, on Spark"
@@ -40,27 +41,56 @@ SITE: Final = Path("usr/share/doc/suture/html")
 class Layout:
     """The paths that differ between distributions."""
 
+    name: str
     units: str
     zsh: str
 
 
-DEBIAN: Final = Layout("lib/systemd/system", "usr/share/zsh/vendor-completions")
-RPM: Final = Layout("usr/lib/systemd/system", "usr/share/zsh/site-functions")
+DEBIAN: Final = Layout("deb", "lib/systemd/system", "usr/share/zsh/vendor-completions")
+RPM: Final = Layout("rpm", "usr/lib/systemd/system", "usr/share/zsh/site-functions")
 
 
-def stage(root: Path, verify_root: Path, layout: Layout) -> None:
-    """Put all files of `suture` below `root`, and those of `suture-verify` below `verify_root`.
-    Raise wheels.Incomplete if a wheel is missing."""
-    wheels.gather(root / HOME / "wheels")
+def stage(scratch: Path, layout: Layout) -> dict[str, Path]:
+    """Lay out both packages below `scratch`; return the folder of each by the package's name. The
+    wheels are gathered once."""
+    os.environ.setdefault("SOURCE_DATE_EPOCH", str(commit_time()))
+    gathered, spark = scratch / "wheels", scratch / "spark"
+    if not gathered.exists():
+        wheels.gather(gathered)
+        wheels.gather_spark(spark)
+    root, verify_root = scratch / layout.name / "suture", scratch / layout.name / VERIFY
+    shutil.copytree(gathered, root / HOME / "wheels", copy_function=os.link)
     place_files(root, layout)
     place_programs(root, layout)
     place_manuals(root, PROGRAMS)
     place_site(root)
-    readable(root)
-    wheels.gather_spark(verify_root / HOME / "more", root / HOME / "wheels")
+    shutil.copytree(spark, verify_root / HOME / "more", copy_function=os.link)
     place_verify_files(verify_root, layout)
     place_manuals(verify_root, [VERIFY])
-    readable(verify_root)
+    roots = {"suture": root, VERIFY: verify_root}
+    for package, folder in roots.items():
+        place_copyright(folder, package)
+        readable(folder)
+    return roots
+
+
+def commit_time() -> int:
+    """Return when the commit was made, in seconds since the epoch. No file in a package is newer,
+    so that two builds of one commit are equal."""
+    shown = subprocess.run(
+        [tool("git", "git"), "log", "-1", "--format=%ct"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return int(shown.stdout)
+
+
+def place_copyright(root: Path, package: str) -> None:
+    """Write the licences of the bundled projects where Debian's policy expects them."""
+    text = copyright_text((root / HOME).rglob("*.whl"))
+    place(root / "usr/share/doc" / package / "copyright", text.encode())
 
 
 def place_site(root: Path) -> None:

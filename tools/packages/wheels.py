@@ -1,77 +1,81 @@
-"""Gathers the wheels for every supported Python, for hosts without a network."""
+"""The wheels of the packages: locked versions for every supported Python, without a network.
+
+`agent.lock` and `spark.lock` pin each version with the SHA-256 of its files. `make lock` writes
+them from pyproject.toml.
+"""
 
 import hashlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 from typing import Final
 
 from packaging.requirements import Requirement
-from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import canonicalize_name, parse_wheel_filename
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+LOCKS: Final = Path(__file__).parent
 PYTHONS: Final = ("3.14", "3.13", "3.12", "3.11")  # the newest first
 EXTRAS: Final = "ozone"
-SPARK_EXTRAS: Final = "ozone,scm,spark"
-BESIDE: Final = ("pip",)
 GLIBC_MINORS: Final = range(5, 29)  # manylinux_2_5 to manylinux_2_28, that of RHEL 8
+SDISTS: Final = frozenset({"pyspark"})  # published as source; the wheel of one fits every Python
+ZIP_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
-class Incomplete(Exception):
-    """Raised if a wheel that some host needs is missing."""
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A locked version of a package, where it applies, and the SHA-256 of each of its files."""
+
+    requirement: Requirement
+    hashes: tuple[str, ...]
+
+    def applies_to(self, python: str) -> bool:
+        """Return True if a Linux host with this CPython installs the package."""
+        marker = self.requirement.marker
+        versions = {"python_version": python, "python_full_version": f"{python}.0"}
+        return marker is None or marker.evaluate(versions)
+
+    @property
+    def line(self) -> str:
+        """A line of a requirements file, without the marker."""
+        requirement = f"{self.requirement.name}{self.requirement.specifier}"
+        return " ".join([requirement, *(f"--hash=sha256:{each}" for each in self.hashes)])
+
+
+def pins_of(lock: str) -> list[Pin]:
+    """Return the pins of a lock file, `agent` or `spark`."""
+    text = (LOCKS / f"{lock}.lock").read_text()
+    lines = re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", "").splitlines()
+    return [
+        Pin(Requirement(line.partition("--hash")[0]), tuple(re.findall(r"sha256:(\w{64})", line)))
+        for line in lines
+    ]
 
 
 def gather(folder: Path) -> None:
-    """Put all wheels and the list of requirements into an empty folder. Raise Incomplete if one is
-    missing."""
+    """Put the wheels of `suture` and their list into an empty folder."""
     folder.mkdir(parents=True)
     wheel = build(folder)
-    for python in PYTHONS:
-        download(folder, f"{wheel}[{EXTRAS}]", python)
+    fetch(folder, pins_of("agent"))
     version = wheel.name.split("-")[1]
-    (folder / "requirements").write_text("\n".join([f"suture[{EXTRAS}] == {version}", *BESIDE, ""]))
+    (folder / "requirements").write_text(f"suture[{EXTRAS}] == {version}\npip\n")
     (folder / "pythons").write_text("".join(f"{python}\n" for python in PYTHONS))
     (folder / "build").write_text(f"{version}-{checksum(folder)}\n")
-    check_complete(folder, EXTRAS)
 
 
-def gather_spark(folder: Path, present: Path) -> None:
-    """Put the additional wheels of `suture-verify` into an empty folder; `present` has the others.
-    Raise Incomplete if one is missing."""
+def gather_spark(folder: Path) -> None:
+    """Put the additional wheels of `suture-verify` into an empty folder."""
     folder.mkdir(parents=True)
-    (wheel,) = present.glob("suture-*.whl")
-    needed = needed_by(metadata_of(wheel), {"spark"}, PYTHONS[0])
-    (spark,) = (f"{each.name}{each.specifier}" for each in needed if each.name == "pyspark")
-    subprocess.run(  # it is published as source, and its wheel fits every Python
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check",
-         "--no-deps", f"--wheel-dir={folder}", spark],
-        check=True,
-    )  # fmt: skip
-    for path in present.glob("*.whl"):
-        shutil.copy(path, folder)
-    for python in PYTHONS:
-        download(folder, f"{wheel}[{SPARK_EXTRAS}]", python)
-    check_complete(folder, SPARK_EXTRAS)
-    for path in present.glob("*.whl"):
-        (folder / path.name).unlink()
-
-
-def check_complete(folder: Path, extras: str) -> None:
-    """Raise Incomplete if a wheel is missing for a host with one of the Pythons."""
-    lacking = [
-        f"Python {python}: {text}"
-        for python in PYTHONS
-        for text in absent(folder, python, [f"suture[{extras}]", *BESIDE])
-    ]
-    if lacking:
-        raise Incomplete("; ".join(lacking))
+    present = {pin.line for pin in pins_of("agent")}
+    fetch(folder, [pin for pin in pins_of("spark") if pin.line not in present])
 
 
 def build(folder: Path) -> Path:
@@ -82,15 +86,48 @@ def build(folder: Path) -> Path:
     return wheel
 
 
-def download(folder: Path, requirement: str, python: str) -> None:
-    """Fetch the requirements of a Python, which need not be installed. Nothing is compiled."""
-    platforms = [f"--platform={name}" for name in platforms_here()]
-    subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-         "--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms,
-         f"--find-links={folder}", f"--dest={folder}", requirement, *BESIDE],
-        check=True,
-    )  # fmt: skip
+def fetch(folder: Path, pins: Iterable[Pin]) -> None:
+    """Fetch pinned wheels for every Python, check their hashes, and store them uncompressed."""
+    pins = list(pins)
+    sources = [pin for pin in pins if pin.requirement.name in SDISTS]
+    with tempfile.TemporaryDirectory(prefix="suture-wheels-") as scratch:
+        fetched = Path(scratch) / "wheels"
+        for python in PYTHONS:
+            platforms = [f"--platform={name}" for name in platforms_here()]
+            wanted = [pin for pin in pins if pin not in sources and pin.applies_to(python)]
+            options = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp"]
+            run_pip(wanted, "download", *options, *platforms, f"--dest={fetched}")
+        if sources:
+            run_pip(sources, "wheel", f"--wheel-dir={fetched}")
+        for wheel in sorted(fetched.glob("*.whl")):
+            store_uncompressed(wheel, folder / wheel.name)
+
+
+def run_pip(pins: Iterable[Pin], command: str, *options: str) -> None:
+    """Run a command of pip on pinned requirements; a file with another hash fails it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("".join(f"{pin.line}\n" for pin in pins))
+        file.flush()
+        subprocess.run(
+            [sys.executable, "-m", "pip", command, "--quiet", "--disable-pip-version-check",
+             "--no-deps", "--require-hashes", f"--requirement={file.name}", *options],
+            check=True,
+        )  # fmt: skip
+
+
+def store_uncompressed(wheel: Path, target: Path) -> None:
+    """Copy a wheel without compression, in a fixed order and with fixed times.
+
+    The package is then compressed as a whole. Most of a native library is equal in the wheels of
+    all Pythons, so the package has less than half of the compressed wheels' size.
+    """
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w") as stored:
+        for member in sorted(source.infolist(), key=lambda member: member.filename):
+            if not member.is_dir():
+                copy = zipfile.ZipInfo(member.filename, ZIP_EPOCH)
+                copy.external_attr = member.external_attr
+                with source.open(member) as reader, stored.open(copy, "w") as writer:
+                    shutil.copyfileobj(reader, writer)
 
 
 def platforms_here() -> list[str]:
@@ -108,54 +145,6 @@ def checksum(folder: Path) -> str:
         if wheel.name.startswith("suture-"):  # other wheels never change under the same name
             total.update(wheel.read_bytes())
     return total.hexdigest()[:8]
-
-
-def absent(folder: Path, python: str, wanted: list[str]) -> Iterator[str]:
-    """Yield the requirements that a host with this Python would not find in the folder.
-
-    When pip downloads for another Python, it evaluates markers for the Python that runs pip.
-    Requirements that only older Pythons have could therefore be missing.
-    """
-    tags = tags_of(python)
-    here = {
-        canonicalize_name(wheel.name.partition("-")[0]): wheel
-        for wheel in sorted(folder.glob("*.whl"))
-        if parse_wheel_filename(wheel.name)[3] & tags
-    }
-    asked, waiting = set[str](), [Requirement(text) for text in wanted]
-    while waiting:
-        requirement = waiting.pop()
-        if str(requirement) in asked:
-            continue
-        asked.add(str(requirement))
-        wheel = here.get(canonicalize_name(requirement.name))
-        if wheel is None or parse_wheel_filename(wheel.name)[1] not in requirement.specifier:
-            yield str(requirement)
-            continue
-        waiting += needed_by(metadata_of(wheel), requirement.extras, python)
-
-
-def needed_by(metadata: Message, extras: set[str], python: str) -> Iterator[Requirement]:
-    """Yield the requirements of a package on a Python, with some of its extras."""
-    versions = {"python_version": python, "python_full_version": f"{python}.0"}
-    for text in metadata.get_all("Requires-Dist") or []:
-        requirement = Requirement(text)
-        environments = [{**versions, "extra": extra} for extra in extras or {""}]
-        marker = requirement.marker
-        if marker is None or any(marker.evaluate(each) for each in environments):
-            yield requirement
-
-
-def tags_of(python: str) -> frozenset[Tag]:
-    """Return the wheel tags that a Python on this platform installs."""
-    major, minor = map(int, python.split("."))
-    platforms = platforms_here()
-    return frozenset(
-        {
-            *cpython_tags((major, minor), platforms=platforms),
-            *compatible_tags((major, minor), f"cp{major}{minor}", platforms),
-        }
-    )
 
 
 def metadata_of(wheel: Path) -> Message:
