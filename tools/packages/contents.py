@@ -1,4 +1,4 @@
-"""What the packages contain: the copyright file, and the bill of materials in CycloneDX."""
+"""Contents of the packages: the copyright file, and the bill of materials in CycloneDX."""
 
 import base64
 import csv
