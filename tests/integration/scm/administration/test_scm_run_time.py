@@ -288,7 +288,7 @@ def test_config_shows_the_effective_options_and_settings(suture: CommandLine) ->
         options["heal_after_ms"]["value"],
         options["heal_after_ms"]["default_value"],
     )
-    assert set(ScmOptions.__dataclass_fields__) == set(options)
+    assert set(ScmOptions.model_fields) == set(options)
     assert "deletes are paused until resumed" in shown
     [row] = [line for line in shown.splitlines() if line.split()[:1] == ["heal_after_ms"]]
     assert row.split()[-1] == "changed"
