@@ -82,6 +82,10 @@ PLANTED = {
         "import spark_verify.tasks",
     ),
     "the Spark job needs nothing a datanode has": ("spark_verify/planted_rpc.py", "import grpc"),
+    "Spark's workers need only the modules that the job sends": (
+        "spark_verify/tasks/planted_page.py",
+        "import jinja2",
+    ),
     "decisions are pure": ("agent/plan/planted_disk.py", "import pathlib"),
     "threads live in few folders": ("agent/store/planted_thread.py", "import threading"),
     "only the store touches volumes": ("suture/wire/planted_index.py", "import lmdb"),
