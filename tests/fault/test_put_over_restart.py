@@ -102,13 +102,13 @@ def test_safe_mode_ends_while_one_datanode_is_away(
         restart_without(cluster, agents - 1)
 
         texts = {
-            name: suture(*command, code=ExitCode.TO_DO)
-            for name, command in {
-                "status": ("status",),
-                "report": ("scm", "report"),
-                "queues": ("scm", "queues"),
-                "safemode": ("scm", "safemode"),
-            }.items()
+            " ".join(command): suture(*command, code=code)
+            for *command, code in (
+                ("status", ExitCode.UNAVAILABLE),  # the health of the data is unknown
+                ("scm", "report", ExitCode.UNAVAILABLE),
+                ("scm", "queues", ExitCode.TO_DO),
+                ("scm", "safemode", ExitCode.TO_DO),
+            )
         }
         [closed] = suture.json("scm", "close", open_id, code=ExitCode.TO_DO)["decisions"]
         with ClusterClient(cluster.scm.address) as client:
