@@ -120,7 +120,7 @@ def judge_cluster(facts: ClusterFacts) -> Judgement:
     is_wrong = any(reason.is_wrong for reason in reasons)
     line = "; ".join(reason.text for reason in reasons[:REASONS_IN_LINE])
     more = len(reasons) - REASONS_IN_LINE
-    begin = "Not whole" if is_wrong else "Not known"
+    begin = "Degraded" if is_wrong else "Unknown"
     text = f"{begin}: {line}" + (f"; and {more} more" if more > 0 else "")
     return Judgement(DataVerdict.DEGRADED if is_wrong else DataVerdict.UNKNOWN, text, reasons)
 
@@ -135,7 +135,7 @@ def doubts_about(containers: ContainerProblems) -> list[str]:
         (containers.differ, "whose replicas differ"),
         (containers.few, "with too few replicas"),
         (containers.misplaced, "on too few racks"),
-        (containers.stuck, "stuck half-closed"),
+        (containers.stuck, "stuck in QUASI_CLOSED"),
         (containers.unknown, "not compared yet"),
     )
     return [f"{_counted(count, 'container')} {text}" for count, text in words if count]
@@ -150,16 +150,17 @@ def unheard(silent: Sequence[str], asked_count: int) -> str:
     """Return a text about datanodes that do not answer, with their names."""
     names = [one[:NAME_CHARACTERS] for one in silent[:NAMES_SHOWN_MAX]]
     more = ["..."] if len(silent) > NAMES_SHOWN_MAX else []
-    noun = "datanode was" if asked_count == 1 else "datanodes were"
-    return f"{len(silent)} of {asked_count} {noun} not heard ({', '.join(names + more)})"
+    verb = "datanode does" if asked_count == 1 else "datanodes do"
+    return f"{len(silent)} of {asked_count} {verb} not answer ({', '.join(names + more)})"
 
 
 def _whole(facts: ClusterFacts) -> str:
     nodes = _counted(facts.heard_count, "datanode")
+    nodes += " answers" if facts.heard_count == 1 else " answer"
     if not facts.closed_count:
-        return f"No closed container holds data yet; {nodes} heard"
+        return f"No closed container holds data yet; {nodes}"
     noun = "closed container is" if facts.closed_count == 1 else "closed containers are"
-    return f"All {facts.closed_count:,} {noun} whole and equal on all replicas; {nodes} heard"
+    return f"All {facts.closed_count:,} {noun} whole and equal on all replicas; {nodes}"
 
 
 def _wrong(facts: ClusterFacts) -> Iterator[VerdictReason]:
@@ -208,13 +209,13 @@ def _not_known(facts: ClusterFacts) -> Iterator[VerdictReason]:
         yield reason(unheard(facts.silent, asked_count), "suture status")
     if facts.unreported_count:
         noun = "datanode has" if facts.unreported_count == 1 else "datanodes have"
-        text = f"{facts.unreported_count:,} {noun} not named all replicas since the start"
+        text = f"{facts.unreported_count:,} {noun} not reported all replicas since the start"
         yield reason(text, _SAFE_MODE)
     if facts.uncounted_count:
         yield reason(f"{_counted(facts.uncounted_count, 'container')} not counted yet", _REPORT)
     if facts.unlooked_count:
         what = _counted(facts.unlooked_count, "container")
-        yield reason(f"{what} changed and not looked at since", _REPORT)
+        yield reason(f"{what} changed since the last check", _REPORT)
     unhealthy = sum(facts.conditions.get(state.name, 0) for state in _OPEN)
     if unhealthy:
         yield reason(f"{_counted(unhealthy, 'open container')} to be closed", _REPORT)

@@ -87,7 +87,7 @@ def _left(scans: list[pb.VolumeScrub]) -> str:
     if any(scan.eta_ms < 0 for scan in scans):
         return "not known yet"
     left_ms = max(scan.eta_ms for scan in scans)
-    return format_duration(left_ms / 1000) if left_ms else "nothing is due"
+    return format_duration(left_ms / 1000) if left_ms else "no scan is due"
 
 
 def _reads(scan: pb.VolumeScrub) -> str:

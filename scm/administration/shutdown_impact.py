@@ -112,7 +112,7 @@ class StopImpactAnalyzer(ControlComponent):
             if self._nodes.health(name) is not NodeHealthState.DEAD and not self._is_confirmed(
                 name
             ):
-                reasons.append(f"{name} has not named all it holds since the start")
+                reasons.append(f"{name} has not reported all replicas since the start")
         held = [self._state.replicas.ids_on(name) for name in off]
         ids = np.unique(np.concatenate([*held, *parts.values(), np.zeros(0, np.int64)]))
         targets = StopTargets(off, parts, question.is_for_good, question.keep_count)

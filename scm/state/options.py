@@ -136,9 +136,9 @@ class ScmOptions(ConfigSection):
     )
     safemode_wait_ms: Milliseconds = Field(
         300_000,
-        description="After a start, how long safe mode waits for datanodes that call and have not "
-        "named all their replicas; silent ones are let go after stale_after_ms. After "
-        "a cold start it waits four times as long, for all datanodes that are known.",
+        description="Time that safe mode waits after a start for datanodes that send heartbeats "
+        "and have not reported all replicas. Silent datanodes are not waited for after "
+        "stale_after_ms. After a cold start, the time is four times as long.",
     )
     safemode_container_percent: Count = Field(
         99,

@@ -122,7 +122,7 @@ def _verdict(answer: DataStatus) -> DataVerdict:
     is_wrong = answer.finding_count or any(_troubles(answer))
     if is_wrong or answer.verdict is DataVerdict.DEGRADED:
         return DataVerdict.DEGRADED
-    return DataVerdict.UNKNOWN if answer.silent else answer.verdict
+    return DataVerdict.UNKNOWN if answer.silent or answer.reasons else answer.verdict
 
 
 def _unheard(answer: DataStatus) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _troubles(answer: DataStatus) -> Iterator[str]:
 
 def _verified(answer: DataStatus, now_ms: int, *, has_doubts: bool) -> Iterator[str]:
     """Yield what the answering datanodes have verified and found, and which scans are due."""
-    where = " of those that were heard" if answer.silent else ""
+    where = " of the answering datanodes" if answer.silent else ""
     if answer.data_bytes:
         share = percent(answer.in_time_bytes, answer.data_bytes)
         yield f"{share} of bytes{where} verified within {format_duration(answer.interval_s)}"
@@ -152,25 +152,25 @@ def _verified(answer: DataStatus, now_ms: int, *, has_doubts: bool) -> Iterator[
             age_s = max(0, now_ms - answer.oldest_at_ms) / 1000
             yield f"oldest {format_duration(age_s)} on {answer.oldest_on}"
         else:
-            yield f"something on {answer.oldest_on} was never read again"
+            yield f"some data on {answer.oldest_on} was never verified"
     elif len(answer.silent) < max(1, answer.asked_count):
         yield f"no closed container{where} holds data yet"
     if answer.finding_count:
         noun = "finding awaits" if answer.finding_count == 1 else "findings await"
         yield f"{answer.finding_count} {noun} repair"
     elif answer.data_bytes:
-        yield "no other damage is known" if has_doubts else "nothing is damaged"
+        yield "no other damage is known" if has_doubts else "no damage is known"
     if answer.data_bytes:
         yield _due(answer)
 
 
 def _due(answer: DataStatus) -> str:
     if not answer.due_bytes:
-        return "nothing is due"
+        return "no scan is due"
     if answer.pass_ends_at_ms:
         ends = datetime.fromtimestamp(answer.pass_ends_at_ms / 1000, UTC)
         return f"next full pass done {ends:%A %H:%M} UTC"
-    return f"{size_text(answer.due_bytes)} are due, the end is not known yet"
+    return f"{size_text(answer.due_bytes)} are due for a scan, with no estimate of the end yet"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -178,7 +178,7 @@ def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
     assert "contradict" in contest["status"]
     assert 0 < contest["repaired_bytes"] == contest["replaced_bytes"]
     death = story["death"]
-    assert "1 of 5 datanodes were not heard" in death["status"]
+    assert "1 of 5 datanodes do not answer" in death["status"]
     assert death["open_container_id"] in death["container_ids"]
     assert len(death["container_ids"]) == death["made_count"]
     assert 0 < death["removed_count"] <= death["made_count"]

@@ -224,7 +224,7 @@ def death_row(evidence: Evidence) -> tuple[object, ...]:
         "datanode killed, back later",
         f"{len(told.containers)} of {len(evidence.containers)}",
         short(told.datanode_id),
-        "not heard",
+        "does not answer",
         f"{told.made_count} made, {told.removed_count} removed",
         "",
         "",

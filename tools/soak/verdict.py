@@ -97,7 +97,7 @@ def not_quiet(site: Site) -> str:
         nodes = site.client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
         silent = [node.datanode_id for node in nodes if node.health != HEALTHY]
         if silent:
-            return f"{len(silent)} datanodes are not heard"
+            return f"{len(silent)} datanodes do not answer"
         infos = [info for info in site.containers() if info.state not in {"DELETED", "DELETING"}]
         opened = [info.container_id for info in infos if info.state == "OPEN"]
         if opened:

@@ -364,7 +364,7 @@ def safemode(
         for node in nodes:
             if node.datanode_id in missing:
                 has_called = node.health == "HEALTHY"
-                what = "has called, not named all it has" if has_called else "has not called"
+                what = "has not reported all its replicas" if has_called else "has not called"
                 print_line(f"  waits for {node.datanode_id} ({node.address}, {node.rack}): {what}")
     return ExitCode.TO_DO if answer.on else ExitCode.OK
 

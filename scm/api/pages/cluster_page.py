@@ -96,11 +96,11 @@ def cluster_page(survey: ClusterOverview, judgement: Judgement) -> bytes:
 def verified_line(look: Look) -> str:
     """Return a sentence that says how much data of the reporting nodes is verified."""
     sums = look.sums
-    heard = " of those that were heard" if sums.silent else ""
+    heard = " of the answering datanodes" if sums.silent else ""
     if sums.oldest_scan_at_ms == NOTHING_TO_VERIFY:
         return f"No closed replica{heard} holds data to verify"
     if sums.oldest_scan_at_ms == NEVER_VERIFIED:
-        oldest = f"something on {sums.oldest_on} was never read again"
+        oldest = f"some data on {sums.oldest_on} was never verified"
     else:
         oldest = f"the oldest {age(sums.oldest_scan_at_ms, look.now_ms)} ago on {sums.oldest_on}"
     if not sums.data_bytes:

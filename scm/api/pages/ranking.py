@@ -71,11 +71,13 @@ def worst_racks(racks: Sequence[NodeTotals], count: int) -> list[NodeTotals]:
 def remarks(view: NodeView, now_ms: int) -> Iterator[str]:
     """Yield the remarks on a node, worst first."""
     if view.health is not NodeHealthState.HEALTHY:
-        word = "dead" if view.health is NodeHealthState.DEAD else "not heard"
+        word = "dead" if view.health is NodeHealthState.DEAD else "silent"
         heard_ms = view.heartbeat_at_ms
-        yield f"{word}, last heard {age(heard_ms, now_ms)} ago" if heard_ms else f"{word} yet"
+        yield (
+            f"{word}, last heartbeat {age(heard_ms, now_ms)} ago" if heard_ms else f"{word} so far"
+        )
     elif is_unreported(view):
-        yield "has not named all its replicas since the start"
+        yield "has not reported all replicas since the start"
     volumes = volumes_of(view)
     failed = sum(volume.failed for volume in volumes)
     if failed:

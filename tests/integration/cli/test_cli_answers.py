@@ -100,7 +100,7 @@ def test_status_answers_in_one_line(
     assert "; 1 finding awaits repair; " in alone
     assert ExitCode.TO_DO == alone_code
     suture.wait_until(lambda: status_code(capsys, cluster.scm.address) == ExitCode.OK)
-    assert "; nothing is damaged; " in suture("status").splitlines()[0]
+    assert "; no damage is known; " in suture("status").splitlines()[0]
 
 
 def status_code(capsys: pytest.CaptureFixture[str], address: str) -> int:
@@ -123,8 +123,8 @@ def test_a_silent_datanode_stands_in_the_first_sentence(
         first = command("status", code=ExitCode.UNAVAILABLE).splitlines()[0]
 
     assert first == told["summary"]
-    assert first.startswith("1 of 2 datanodes were not heard")
-    assert "nothing is damaged" not in first
+    assert first.startswith("1 of 2 datanodes do not answer")
+    assert "no damage is known" not in first
     assert told["healthy"] is False
 
 

@@ -15,7 +15,7 @@ EXPECTED = {
     "UNHEALTHY": (DataVerdict.DEGRADED, ("with damaged replicas",)),
     "EMPTY": (DataVerdict.WHOLE, ()),
     "OPEN_UNHEALTHY": (DataVerdict.UNKNOWN, ("to be closed",)),
-    "QUASI_CLOSED_STUCK": (DataVerdict.DEGRADED, ("stuck half-closed",)),
+    "QUASI_CLOSED_STUCK": (DataVerdict.DEGRADED, ("stuck in QUASI_CLOSED",)),
     "OPEN_WITHOUT_PIPELINE": (DataVerdict.UNKNOWN, ("to be closed",)),
     "UNHEALTHY_UNDER_REPLICATED": (
         DataVerdict.DEGRADED,
@@ -25,12 +25,12 @@ EXPECTED = {
     "MISSING_UNDER_REPLICATED": (DataVerdict.DEGRADED, ("without a whole replica",)),
     "QUASI_CLOSED_STUCK_UNDER_REPLICATED": (
         DataVerdict.DEGRADED,
-        ("with too few replicas", "stuck half-closed"),
+        ("with too few replicas", "stuck in QUASI_CLOSED"),
     ),
-    "QUASI_CLOSED_STUCK_OVER_REPLICATED": (DataVerdict.DEGRADED, ("stuck half-closed",)),
+    "QUASI_CLOSED_STUCK_OVER_REPLICATED": (DataVerdict.DEGRADED, ("stuck in QUASI_CLOSED",)),
     "QUASI_CLOSED_STUCK_MISSING": (
         DataVerdict.DEGRADED,
-        ("without a whole replica", "stuck half-closed"),
+        ("without a whole replica", "stuck in QUASI_CLOSED"),
     ),
 }
 

@@ -47,7 +47,7 @@ def test_a_browser_shows_all_of_it_without_a_complaint(address: str, tmp_path: P
     """The policy of the page blocks nothing that it needs; links lead to racks and datanodes."""
     page = shown(f"{address}/", tmp_path / "profile")
 
-    assert "Not known: safe mode" in page or "Not whole: " in page
+    assert "Unknown: safe mode" in page or "Degraded: " in page
     for heading in ("Being repaired", "Racks", "Datanodes", "Volumes", "The weeks before"):
         assert f"<h2>{heading}</h2>" in page
     node = shown(f"{address}/?node=dn-1", tmp_path / "profile")

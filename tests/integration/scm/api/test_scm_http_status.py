@@ -200,7 +200,7 @@ def test_a_process_answers_and_stops(tmp_path: Path) -> None:
 
     assert 0 == code
     assert "well\n" == pages["/healthz"]
-    assert "Not known: " in pages["/"]
+    assert "Unknown: " in pages["/"]
     assert "no datanode has registered yet" in pages["/"]
     assert 1 == values(pages["/metrics"])["suture_scm_term"]
     with pytest.raises(urllib.error.URLError):

@@ -140,7 +140,7 @@ def test_the_operator_is_told_who_is_waited_for(
         left = suture("scm", "safemode", "--leave", "--yes")
 
     assert "safe mode is on (restart): 8 of 10 nodes that were online have reported" in text
-    assert "waits for dn8 (dn8:9859, /rack-1): has called, not named all it has" in text
+    assert "waits for dn8 (dn8:9859, /rack-1): has not reported all its replicas" in text
     assert "waits for dn9 (dn9:9859, /rack-1): has not called" in text
     assert (["dn8", "dn9"], 10) == (facts["missing_datanode_ids"], facts["expected_count"])
     assert 1 == nodes.count("read-only")

@@ -7,7 +7,7 @@ from suture.wire.v1 import scm_pb2
 
 NOW_MS = 1_800_000_000_000
 REASONS = ("1 container whose replicas differ", "safe mode: 2 of 3 nodes have reported")
-ALL_CLEAR = "nothing is damaged"
+ALL_CLEAR = "no damage is known"
 
 
 def told(**facts: object) -> DataStatus:
@@ -29,8 +29,8 @@ def test_healthy_headline_says_that_nothing_is_damaged() -> None:
 
     assert line.is_well
     assert (
-        "100 % of bytes verified within 7 d; oldest 60 s on /vol1; nothing is damaged; "
-        "nothing is due" == line.text.replace("1 min on", "60 s on")
+        "100 % of bytes verified within 7 d; oldest 60 s on /vol1; no damage is known; "
+        "no scan is due" == line.text.replace("1 min on", "60 s on")
     )
 
 
@@ -66,7 +66,7 @@ def test_every_combination() -> None:
         assert (not is_wrong) == line.is_well, line.text
         assert (ALL_CLEAR in line.text) == (not is_wrong and share[1] > 0), line.text
         assert line.text.startswith("; ".join(reasons))
-        assert (f"{len(silent)} of 3 datanodes were not heard" in line.text) == bool(silent)
+        assert (f"{len(silent)} of 3 datanodes do not answer" in line.text) == bool(silent)
         assert ("contradict" in line.text) == bool(contradictory)
         assert ("1 volume failed" in line.text) == bool(failed)
         assert ("1 worker stalled" in line.text) == bool(stalled)
@@ -106,7 +106,7 @@ def test_headline_without_answers_says_nothing_of_data() -> None:
     silent = ("0123456789", "b", "c", "d")
     line = headline(DataStatus(asked_count=4, silent=silent), NOW_MS)
 
-    assert "4 of 4 datanodes were not heard (01234567, b, c, ...)" == line.text
+    assert "4 of 4 datanodes do not answer (01234567, b, c, ...)" == line.text
     assert not line.is_well
 
 

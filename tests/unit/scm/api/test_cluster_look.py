@@ -47,7 +47,7 @@ WRONG: Mapping[str, tuple[dict[str, object], str]] = {  # each with what must be
     "few": ({"counts": replace(COUNTS, few_replicas=1)}, "1 container with too few replicas"),
     "under": ({"conditions": {"UNDER_REPLICATED": 4}}, "4 containers with too few replicas"),
     "misplaced": ({"conditions": {"MIS_REPLICATED": 2}}, "2 containers on too few racks"),
-    "stuck": ({"conditions": {"QUASI_CLOSED_STUCK": 1}}, "1 container stuck half-closed"),
+    "stuck": ({"conditions": {"QUASI_CLOSED_STUCK": 1}}, "1 container stuck in QUASI_CLOSED"),
     "volume": ({"sums": sums(failed_volume_count=1)}, "1 volume failed"),
 }
 UNKNOWN: Mapping[str, tuple[dict[str, object], str]] = {
@@ -58,11 +58,11 @@ UNKNOWN: Mapping[str, tuple[dict[str, object], str]] = {
     "nobody": ({"sums": sums(node_count=0)}, "no datanode has registered yet"),
     "silent": (
         {"sums": sums(heard_count=2, silent=["dn-1"])},
-        "1 of 3 datanodes were not heard (dn-1)",
+        "1 of 3 datanodes do not answer (dn-1)",
     ),
-    "unreported": ({"sums": sums(unreported=["a", "b"])}, "2 datanodes have not named all"),
+    "unreported": ({"sums": sums(unreported=["a", "b"])}, "2 datanodes have not reported all"),
     "uncounted": ({"uncounted_count": 1}, "1 container not counted yet"),
-    "unlooked": ({"unlooked_count": 5}, "5 containers changed and not looked at since"),
+    "unlooked": ({"unlooked_count": 5}, "5 containers changed since the last check"),
     "not compared": ({"counts": replace(COUNTS, unknown=1)}, "1 container not compared yet"),
     "stray": (
         {"counts": replace(COUNTS, stray=2)},
@@ -84,7 +84,7 @@ def test_healthy_cluster_is_judged_whole() -> None:
     found = judged(look())
 
     assert DataVerdict.WHOLE is found.verdict
-    assert "All 7 closed containers are whole and equal on all replicas; 3 datanodes heard" == (
+    assert "All 7 closed containers are whole and equal on all replicas; 3 datanodes answer" == (
         found.text
     )
     assert () == found.reasons
@@ -98,7 +98,7 @@ def test_whatever_is_wrong_is_said(name: str) -> None:
     found = judged(look(**facts))
 
     assert DataVerdict.DEGRADED is found.verdict
-    assert found.text.startswith("Not whole: ")
+    assert found.text.startswith("Degraded: ")
     assert words in found.text
 
 
@@ -110,7 +110,7 @@ def test_cluster_with_unknown_facts_is_not_judged_whole(name: str) -> None:
     found = judged(look(**facts))
 
     assert DataVerdict.UNKNOWN is found.verdict
-    assert found.text.startswith("Not known: ")
+    assert found.text.startswith("Unknown: ")
     assert words in found.text
 
 

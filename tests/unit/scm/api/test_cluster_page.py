@@ -113,7 +113,7 @@ def test_cluster_page_of_a_whole_cluster_says_so(whole: ScmWorld) -> None:
     """The page has the time since when, and the verified share."""
     text = Elements(page(whole)).text
 
-    assert "All 1 closed container is whole and equal on all replicas; 3 datanodes heard." in text
+    assert "All 1 closed container is whole and equal on all replicas; 3 datanodes answer." in text
     assert re.search(r"Since 1970-01-01 00:\d\d UTC", text)
     assert "98.00 % of 150.0 GiB verified in time; the oldest" in text
 
@@ -137,7 +137,7 @@ def test_cluster_page_never_claims_wholeness_without_knowledge(
         text = Elements(http.page({}).body.decode()).text
 
     assert "All 1" not in text.partition("The weeks before")[0]
-    assert "Not whole" in text if trouble == "damaged" else "Not known" in text
+    assert "Degraded" in text if trouble == "damaged" else "Unknown" in text
 
 
 def test_hostile_names_are_shown_and_do_nothing(world: ScmWorld) -> None:

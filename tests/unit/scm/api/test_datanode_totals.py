@@ -99,6 +99,6 @@ def test_remarks_say_why() -> None:
     silent = view("b", replace(DISK, available_bytes=3), health=NodeHealthState.STALE)
 
     assert ["1 of 2 volumes failed", "entering maintenance"] == list(remarks(broken, NOW_MS))
-    assert ["not heard, last heard 1 min ago", "a volume is 97 % full"] == list(
+    assert ["silent, last heartbeat 1 min ago", "a volume is 97 % full"] == list(
         remarks(silent, NOW_MS)
     )
