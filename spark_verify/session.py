@@ -86,6 +86,7 @@ PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
+DRIVER_ROW_BYTES: Final = 128
 
 FIXED: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -326,7 +327,7 @@ def _options(row_count: int, master: str) -> dict[str, str]:
     if LOG_PROPERTIES.is_file():  # neither present nor needed in a zip on a cluster
         java = f"{java} -Dlog4j2.configurationFile=file:{LOG_PROPERTIES}"
     options = {
-        "spark.driver.memory": f"{_driver_mib()}m",
+        "spark.driver.memory": f"{_driver_mib(row_count)}m",
         "spark.driver.extraJavaOptions": java.strip(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -365,12 +366,14 @@ def _scratch() -> Path:
     return directory
 
 
-def _driver_mib() -> int:
-    """Return a third of the memory that this process may use, within bounds. The rest is for the
-    Python processes of the tasks and for Java's memory outside its heap.
+def _driver_mib(row_count: int) -> int:
+    """Return the size of Java's heap: it grows with the rows, up to a third of the memory that this
+    process may use. The rest is for the Python processes of the tasks and for Java's memory outside
+    its heap. Java fills a larger heap before it frees memory.
     """
     third = limit_bytes() // 3 // 1024**2
-    return min(max(third, DRIVER_MIB_MIN), DRIVER_MIB_MAX)
+    wanted = min(DRIVER_MIB_MIN + row_count * DRIVER_ROW_BYTES // 1024**2, DRIVER_MIB_MAX)
+    return max(min(third, wanted), DRIVER_MIB_MIN)
 
 
 def _tune(spark: SparkSession, row_count: int) -> None:

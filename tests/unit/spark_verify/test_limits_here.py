@@ -98,14 +98,22 @@ def test_process_without_limits_has_the_whole_machine(tmp_path: Path, case: str)
 
 
 @pytest.mark.parametrize(
-    ("memory_mib", "heap_mib"), [(512, 1024), (2048, 1024), (6000, 2000), (64 * 1024, 8192)]
+    ("memory_mib", "row_count", "heap_mib"),
+    [
+        (512, 10**8, 1024),
+        (2048, 10**8, 1024),
+        (6000, 10**8, 2000),
+        (64 * 1024, 10**8, 8192),
+        (64 * 1024, 1, 1024),
+        (64 * 1024, 2**23, 2048),
+    ],
 )
-def test_java_gets_a_third_of_the_memory_that_may_be_used(
-    monkeypatch: pytest.MonkeyPatch, memory_mib: int, heap_mib: int
+def test_heap_of_java_grows_with_the_rows_to_a_third_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch, memory_mib: int, row_count: int, heap_mib: int
 ) -> None:
-    """
-    The kernel kills a JVM whose heap is larger than its container.
+    """The kernel kills a JVM whose heap is larger than its container. A JVM with more heap than it
+    needs fills all of it.
     """
     monkeypatch.setattr(session, "limit_bytes", lambda: memory_mib << 20)
 
-    assert f"{heap_mib}m" == session._options(1, "")["spark.driver.memory"]
+    assert f"{heap_mib}m" == session._options(row_count, "")["spark.driver.memory"]
