@@ -102,6 +102,7 @@ ERRORS: Final = {"error", "usage-error"}
 OFFLINE: Final = (
     *("attest", "demo", "fsck", "ozone export", "ozone reconcile", "ozone repair"),
     *("ozone scrub", "salvage", "scm apply-plan", "scm restore"),
+    *("scm config", "scm limit", "scm pause", "scm resume"),
     *("tls init", "tls issue", "tls show"),
 )  # their tests read the documents with `document_in`, too
 

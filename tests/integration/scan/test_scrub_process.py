@@ -51,7 +51,8 @@ def container_id(suture: CommandLine, tmp_path: Path) -> int:
 def volume(suture: CommandLine, address: str, *command: str) -> dict[str, object]:
     """Return the scrub status of the only volume of the datanode at `address`."""
     shown = suture.json("scrub", *(command or ("status",)), "--datanode", address)
-    (found,) = shown["datanodes"][address]["volumes"]
+    (datanode,) = shown["datanodes"].values()
+    (found,) = datanode["volumes"]
     return dict(found)
 
 

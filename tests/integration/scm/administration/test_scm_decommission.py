@@ -448,7 +448,7 @@ def test_a_copy_that_comes_to_a_node_that_leaves_is_ordered_elsewhere(
 
 def test_readers_are_sent_to_those_that_leave_or_are_silent_last(tmp_path: Path) -> None:
     """Nodes in service come first, then those that leave or enter maintenance, then silent ones."""
-    options = replace(OPTIONS, stale_after_ms=20_000, dead_after_ms=200_000)
+    options = OPTIONS.model_copy(update={"stale_after_ms": 20_000, "dead_after_ms": 200_000})
     with ScmWorld(tmp_path, options).running() as world:
         world.join(*NODES)
         world.made_closed()

@@ -205,7 +205,7 @@ def test_limits_reach_the_datanodes_with_a_heartbeat(world: ScmWorld, suture: Co
 
 def test_settings_are_printed_with_all_their_facts(world: ScmWorld, suture: CommandLine) -> None:
     now_ms = world.clock.now_ms()
-    suture("scm", "limit", "reconciles", "--windows", "01:00-02:00")
+    limited = suture.json("scm", "limit", "reconciles", "--windows", "01:00-02:00")
     found = suture.json("scm", "pause", "--kind", "balancing", "--rack", "/r2", "--for", "1h")
     ended = suture.json("scm", "resume", "--kind", "balancing", "--rack", "/r2")
 
@@ -227,6 +227,7 @@ def test_settings_are_printed_with_all_their_facts(world: ScmWorld, suture: Comm
         "until_ms": now_ms + HOUR_S * 1000,
         "text": "balancing is paused on /r2 until 1970-01-01 01:16:40 UTC",
     }
+    assert [windows] == limited["settings"]
     assert [pause, windows] == found["settings"]
     assert [windows] == ended["settings"]
 

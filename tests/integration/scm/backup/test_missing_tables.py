@@ -21,7 +21,7 @@ from tests.support.heard import logged
 DECIDING: Final = frozenset(
     {
         *("nodes", "containers", "replicas_by_node", "allocations", "keys", "commands"),
-        *("outcomes", "transactions", "deleted", "holds", "forgotten"),
+        *("outcomes", "transactions", "deleted", "holds", "forgotten", "settings"),
     }
 )
 """The tables that decisions are made by. The others remember history."""

@@ -200,7 +200,7 @@ def test_replica_that_lacks_only_the_commit_id_gets_it_and_is_closed(
 
 def test_healing_can_be_disabled(tmp_path: Path) -> None:
     """With `heal` off, only operators and plans order a reconcile."""
-    with made(tmp_path, replace(OPTIONS, heal=False)) as world:
+    with made(tmp_path, OPTIONS.model_copy(update={"heal": False})) as world:
         box = world.made_closed()
         world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
 
@@ -261,7 +261,8 @@ def test_replica_without_a_peer_is_reconciled_when_one_returns(tmp_path: Path) -
     """No peer could answer when the reconcile was due. No new report is needed for another
     attempt.
     """
-    with made(tmp_path, replace(OPTIONS, stale_after_ms=3_000, dead_after_ms=900_000)) as world:
+    options = OPTIONS.model_copy(update={"stale_after_ms": 3_000, "dead_after_ms": 900_000})
+    with made(tmp_path, options) as world:
         box = world.made_closed()
         world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
         pass_time(world, 15, "dn2")
@@ -294,7 +295,7 @@ def test_failed_reconcile_is_repeated_when_a_silent_node_returns_or_dies(
     node returns with the same replica, or dies, and no datanode has anything new to report.
     """
     dead_after_ms = 600_000 if fate == "it dies" else 3_600_000
-    with made(tmp_path, replace(OPTIONS, dead_after_ms=dead_after_ms)) as world:
+    with made(tmp_path, OPTIONS.model_copy(update={"dead_after_ms": dead_after_ms})) as world:
         box = world.made_closed()
         pass_time(world, 20, "dn1", "dn2")
         for node in ("dn1", "dn2"):
@@ -333,7 +334,7 @@ def test_a_full_queue_is_no_reason_to_forget_a_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The container is retried every ten seconds, until there is room."""
-    options = replace(OPTIONS, stale_after_ms=600_000, dead_after_ms=900_000)
+    options = OPTIONS.model_copy(update={"stale_after_ms": 600_000, "dead_after_ms": 900_000})
     with made(tmp_path, options) as world:
         boxes = [world.made_closed() for _ in range(2)]
         for box in boxes:

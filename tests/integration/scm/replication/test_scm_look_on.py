@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
@@ -138,7 +137,7 @@ def test_new_rack_makes_all_containers_judged_in_one_round(tmp_path: Path) -> No
     """A container has no state until then. Each turn's part of the round is judged before the
     next turn, and here that is all of them. Containers with ordered copies are judged once more.
     """
-    impatient = replace(OPTIONS, check_interval_ms=OPTIONS.heartbeat_interval_ms)
+    impatient = OPTIONS.model_copy(update={"check_interval_ms": OPTIONS.heartbeat_interval_ms})
     with filled(tmp_path, impatient) as world:
         world.join("dn4", racks=("/rack-2",))
         world.beat("dn4", full=True)

@@ -1,7 +1,6 @@
 """Replicas are kept at their number: copied when they lack, removed when that is safe."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 @pytest.fixture
 def rarely_looking(tmp_path: Path) -> Iterator[ScmWorld]:
     """The same, but rounds are slow: one container a second is looked at unasked, in order."""
-    options = replace(OPTIONS, check_interval_ms=86_400_000)
+    options = OPTIONS.model_copy(update={"check_interval_ms": 86_400_000})
     with ScmWorld(tmp_path, options).running() as made:
         made.join(*NODES, racks=("/r1", "/r2"))
         yield made

@@ -69,7 +69,7 @@ def test_a_group_with_a_shard_larger_than_a_container_is_refused(
     tmp_path: Path, size_bytes: int, *, is_taken: bool
 ) -> None:
     """Its last stripe is in the first shard and in parity. The error has the size that fits."""
-    options = replace(OPTIONS, container_bytes_max=10 * MIB + 512 * KIB)
+    options = OPTIONS.model_copy(update={"container_bytes_max": 10 * MIB + 512 * KIB})
     with ScmWorld(tmp_path, options).running() as world:
         world.join(*NODES)
         try:

@@ -10,7 +10,9 @@ from scm.state.options import ScmOptions
 from suture.errors import Code, UnavailableError
 from tests.support.control.scm_world import GIB, ScmWorld, key
 
-OPTIONS = ScmOptions(container_bytes_max=40 * GIB)  # of the 90 GiB that each node has
+OPTIONS = ScmOptions().model_copy(
+    update={"container_bytes_max": 40 * GIB}
+)  # of the 90 GiB that each node has
 SIZES = [8192]
 SCHEME = "xor-2-1-1024k"
 
@@ -122,7 +124,7 @@ def test_sealed_container_reserves_only_its_pending_blocks(world: ScmWorld) -> N
 
 def test_node_without_room_for_one_container_is_no_reason_to_wait(tmp_path: Path) -> None:
     """The error names the lack of room at once, although another session has a container."""
-    options = ScmOptions(container_bytes_max=40 * GIB)
+    options = ScmOptions().model_copy(update={"container_bytes_max": 40 * GIB})
     with ScmWorld(tmp_path, options).running() as world:
         world.join("dn1", "dn2", "dn3", "dn4")
         world.control.clients.allocate("a", SIZES)

@@ -1,7 +1,6 @@
 """Writers' sessions: blocks promised, committed, sealed, closed."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -264,7 +263,7 @@ class TestSessions:
         """A writer that renews its session keeps the full container and the next one open beyond
         the idle limit. Without renewals both are closed.
         """
-        options = replace(OPTIONS, session_idle_ms=60_000)
+        options = OPTIONS.model_copy(update={"session_idle_ms": 60_000})
         nodes = ("dn1", "dn2", "dn3", "dn4")
         with ScmWorld(tmp_path, options).running() as world:
             world.join(*nodes)

@@ -146,7 +146,7 @@ def test_a_target_that_dies_does_not_free_the_other_shards_while_they_are_made(
     tmp_path: Path,
 ) -> None:
     """Until the datanode that rebuilds them must have stopped."""
-    options = facts_replace(OPTIONS, stale_after_ms=30_000, dead_after_ms=60_000)
+    options = OPTIONS.model_copy(update={"stale_after_ms": 30_000, "dead_after_ms": 60_000})
     with ScmWorld(tmp_path, options).running() as world:
         world.join(*NODES, *SPARE)
         command = ordered(world)

@@ -114,7 +114,7 @@ class TestPause:
 class TestExcluded:
     def test_unmanaged_rack_gets_no_commands(self, tmp_path: Path) -> None:
         """A damaged replica there takes the place of a good one, as the operator configured."""
-        options = replace(OPTIONS, managed_racks="/a")
+        options = OPTIONS.model_copy(update={"managed_racks": "/a"})
         held = [replica("dn1"), replica("dn2"), replica("dn3", BAD)]
 
         with cluster(
