@@ -62,6 +62,9 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     "agent.cli.evidence.diagnose": {
         "diagnose": "Write the evidence about a container to a .tar.gz file.",
     },
+    "agent.cli.inspect.versions": {
+        "versions": "List the versions of all programs of the cluster.",
+    },
     "agent.cli.inspect.stop_checks": {
         "ok-to-stop": "Check whether datanodes or volumes are safe to stop.",
     },

@@ -1,5 +1,6 @@
 """Serves suture.v1.Scm over gRPC: parses requests, calls the control plane, builds answers."""
 
+from importlib.metadata import version
 from typing import Final
 
 from grpc import ServicerContext as Context
@@ -12,6 +13,7 @@ from suture.wire.mapping.codec import malformed, parse_container_id, parse_int
 from suture.wire.v1 import scm_pb2 as pb
 from suture.wire.v1 import scm_pb2_grpc
 
+VERSION: Final = version("suture")  # of this process, also after an upgrade of its files
 ANSWER_BYTES_MAX: Final = 8 * 1024**2  # further outcomes are left for the next call
 PAGE_MAX: Final = 1_000
 ITERATIONS_DEFAULT: Final = 10  # iterations of the balancer (Ozone's default)
@@ -115,6 +117,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         return pb.ListNodesResponse(
             nodes=[responses.node_message(view) for view in self._queries.nodes()],
             cluster_id=self._control.state.cluster_id,
+            version=VERSION,
+            started_at_ms=self._control.started_at_ms,
         )
 
     def ListContainerInfos(

@@ -14,7 +14,7 @@ OTHERS: Final = "Other commands"
 TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "suture": {
         "Keys": ("put", "get", "ls", "rm"),
-        "Monitoring": ("status", "volumes", "findings", "top", "history"),
+        "Monitoring": ("status", "volumes", "findings", "top", "history", "versions"),
         "Container inspection": ("explain", "tree", "diff", "diagnose"),
         "Verification and repair": ("scrub", "reconcile", "verify-log", "attest"),
         "Before maintenance": ("ok-to-stop",),

@@ -690,12 +690,16 @@ class ListNodesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListNodesResponse(_message.Message):
-    __slots__ = ("nodes", "cluster_id")
+    __slots__ = ("nodes", "cluster_id", "version", "started_at_ms")
     NODES_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeInfo]
     cluster_id: str
-    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    version: str
+    started_at_ms: int
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at_ms: _Optional[int] = ...) -> None: ...
 
 class ContainerInfo(_message.Message):
     __slots__ = ("container_id", "state", "replication_factor", "sequence_id", "used_bytes", "replicas", "checksums", "scheme", "wait")

@@ -47,6 +47,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "container-history": ("history", "{repaired}"),
     "tree": ("tree", "{container}"),
     "diff": ("diff", "{container}"),
+    "versions": ("versions",),
     "scrub-status": ("scrub", "status"),
     "sample": ("scrub", "sample", "--fraction", "0.5"),
     "ok-to-stop": ("ok-to-stop", "{damaged}"),

@@ -203,7 +203,13 @@ ROWS: Final = (
         "scm nodes",
         [s.ListNodesRequest()],
         [s.ListNodesResponse()],
-        silent={"ListNodesResponse.cluster_id"},
+        silent={f"ListNodesResponse.{name}" for name in ("cluster_id", "version", "started_at_ms")},
+    ),
+    Row(
+        "versions",
+        [s.ListNodesRequest()],
+        exact=[s.ListNodesResponse(version="9.1", started_at_ms=71)],
+        shows=['"version": "9.1"', '"started_at_ms": 71'],
     ),
     Row(
         "scm report",

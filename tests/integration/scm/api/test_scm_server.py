@@ -1,7 +1,9 @@
 """The control plane over real gRPC on loopback, with small real clients as datanodes."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc
@@ -362,6 +364,13 @@ class TestViews:
         assert ("dn1", "HEALTHY", "IN_SERVICE") == (node.datanode_id, node.health, node.op_state)
         assert [("reconcile", 3)] == [(q.type, q.count) for q in node.queues]
         assert 100 * 1024**3 == node.volumes[0].capacity_bytes
+
+    def test_nodes_come_with_the_version_and_start_of_the_scm(self, cluster: Cluster) -> None:
+        """The version is that of the installed package, and the start lies in the past minute."""
+        answer = cluster.scm.ListNodes(scm_pb2.ListNodesRequest())
+
+        assert version("suture") == answer.version
+        assert 0 <= time.time() * 1000 - answer.started_at_ms < 60_000
 
     def test_the_health_service_says_serving(self, cluster: Cluster) -> None:
         """For systemd, for load balancers, for people."""
