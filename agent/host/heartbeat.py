@@ -225,10 +225,16 @@ class HeartbeatWorker:
                 op_expiry_ms=state.op_expiry_ms,
                 seen_starts=self._seen_starts(),
             )
+            sent_at_ms = self._clock.now_ms()
             answer = self._scm.heartbeat(request)
         except BaseException:
             self._take_back(changed)
             raise
+        self.outbox.note_clocks(
+            sent_at_ms=sent_at_ms,
+            answered_at_ms=answer.answered_at_ms,
+            received_at_ms=self._clock.now_ms(),
+        )
         if answer.reregister:
             self._is_registered = False
             self._take_back(changed)

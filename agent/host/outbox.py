@@ -29,6 +29,7 @@ class Outbox:
         self._is_full_wanted = False
         self._must_register = False
         self._state = "not registered yet"
+        self._clock_offset_ms = 0
 
     # Methods for any thread.
 
@@ -36,6 +37,11 @@ class Outbox:
     def state(self) -> str:
         """`registered`, or the last error."""
         return self._state
+
+    @property
+    def clock_offset_ms(self) -> int:
+        """Lead of the wall clock over the SCM's, as far as it is certain; negative = it lags."""
+        return self._clock_offset_ms
 
     def notify(self, container_id: ContainerId) -> None:
         """Report this replica soon, because it is new, changed or deleted."""
@@ -65,6 +71,14 @@ class Outbox:
     def note_state(self, state: str) -> None:
         """Record the result of the last contact with the SCM."""
         self._state = state
+
+    def note_clocks(self, *, sent_at_ms: int, answered_at_ms: int, received_at_ms: int) -> None:
+        """Record the SCM's wall clock in an answer, and the own one before and after the call.
+
+        The SCM read its clock at some moment of the call. So a slow call proves no difference.
+        """
+        lead_ms = max(0, sent_at_ms - answered_at_ms)
+        self._clock_offset_ms = lead_ms + min(0, received_at_ms - answered_at_ms)
 
     def take_changed(self, count_max: int) -> list[ContainerId]:
         """Remove and return the oldest changes, at most `count_max`."""
@@ -124,6 +138,11 @@ class OutboxFanout:
         first."""
         states = [box.state for box in self.boxes]
         return REGISTERED if REGISTERED in states else states[0]
+
+    @property
+    def clock_offset_ms(self) -> int:
+        """Lead of the wall clock over that of the SCM from which it differs most."""
+        return max((box.clock_offset_ms for box in self.boxes), key=abs)
 
     def notify(self, container_id: ContainerId) -> None:
         """Report this replica soon, because it is new, changed or deleted."""

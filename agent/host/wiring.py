@@ -270,6 +270,7 @@ class AgentComponents:
             pools=self.intake,
             workers=self.loops.status,
             scm_state=lambda: self.outboxes.state,
+            clock_offset_ms=lambda: self.outboxes.clock_offset_ms,
             interval_s=self.config.scan.data_interval_s,
             now_ms=self.clock.now_ms,
             describe=VolumeDescriber(self.store, self.moves, self.slow_disks),

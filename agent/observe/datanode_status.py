@@ -54,6 +54,7 @@ class DatanodeStatus:
     pools: Pools
     workers: Callable[[], Sequence[WorkerStatus]]
     scm_state: Callable[[], str]
+    clock_offset_ms: Callable[[], int]
     interval_s: float
     now_ms: Callable[[], int]
     describe: Callable[[datanode_pb2.VolumeStatus], object] = lambda _: None
@@ -173,6 +174,7 @@ class DatanodeStatus:
             damaged_count=len(summary.damaged),
             damaged=summary.damaged[:DAMAGED_SHOWN_MAX],
             contradictory_count=summary.contradictory_count,
+            clock_offset_ms=self.clock_offset_ms(),
         )
 
 

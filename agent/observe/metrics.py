@@ -179,6 +179,10 @@ DATANODE: Final = {
         "1 if the SCM has registered this datanode, otherwise 0.",
         lambda at: at.status.scm_state == "registered",
     ),
+    "suture_clock_offset_seconds": gauge(
+        "Lead of the host's clock over the SCM's, as far as certain; negative = it lags.",
+        lambda at: at.status.clock_offset_ms / 1000,
+    ),
     "suture_findings": gauge("Unresolved findings.", lambda at: at.status.finding_count),
     "suture_damaged_replicas": gauge(
         "Replicas with unresolved findings.", lambda at: at.status.damaged_count

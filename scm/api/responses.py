@@ -156,7 +156,9 @@ def _share(datanode_id: str, share: float) -> scm_pb2.NodeShare:
     return scm_pb2.NodeShare(datanode_id=datanode_id, used_permille=round(share * 1000))
 
 
-def heartbeat_response(answer: HeartbeatAnswer, shown: ReportedStart) -> scm_pb2.HeartbeatResponse:
+def heartbeat_response(
+    answer: HeartbeatAnswer, shown: ReportedStart, *, now_ms: int
+) -> scm_pb2.HeartbeatResponse:
     """Return a datanode's commands, and the facts of this control plane start that the datanode
     stores."""
     return scm_pb2.HeartbeatResponse(
@@ -168,6 +170,7 @@ def heartbeat_response(answer: HeartbeatAnswer, shown: ReportedStart) -> scm_pb2
         sole_healthy_container_ids=answer.last_copies,
         copy_bytes_per_s=answer.rates[0],
         reconcile_bytes_per_s=answer.rates[1],
+        answered_at_ms=now_ms,
     )
 
 

@@ -44,7 +44,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Apply a datanode's reports and return its commands."""
         call = datanode_wire.heartbeat_from(request, now_ms=self._control.clock.wall_ms())
         answer = self._datanodes.heartbeat(call, context.is_active)
-        return responses.heartbeat_response(answer, self._control.reported_start)
+        now_ms = self._control.clock.wall_ms()
+        return responses.heartbeat_response(answer, self._control.reported_start, now_ms=now_ms)
 
     def ConfirmDeletes(
         self, request: pb.ConfirmDeletesRequest, _context: Context

@@ -2,11 +2,14 @@
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from suture.config.quantity import format_duration
 from suture.pages.status_headline import Told, percent
 from suture.terminal.output import ago, print_line, print_rows, short, size
 from suture.wire.v1 import datanode_pb2, scm_pb2
+
+CLOCK_OFFSET_MS_MAX: Final = 5_000  # as in the alert SutureClockWrong
 
 
 def show_cluster(
@@ -19,6 +22,8 @@ def show_cluster(
     datanodes."""
     print_line(line)
     print_line(containers_line(counts))
+    if line_of_scm := scm_clock_line(answers):
+        print_line(line_of_scm)
     for setting in counts.settings:
         print_line(setting)
     print_nodes(nodes, answers)
@@ -43,6 +48,28 @@ def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
     return text + (f"; {wrong}" if wrong else "") + f"; {counts.open} open"
 
 
+def scm_clock_line(answers: Sequence[Told | str]) -> str:
+    """Return a line about a wrong clock of the SCM: most datanodes, at least two, differ from it in
+    the same direction. "" if there is none."""
+    told = [answer for answer in answers if not isinstance(answer, str)]
+    offsets_ms = [status.clock_offset_ms for status, _ in told]
+    for sign, word in ((1, "behind"), (-1, "ahead of")):
+        wrong_ms = [sign * one for one in offsets_ms if sign * one > CLOCK_OFFSET_MS_MAX]
+        if len(wrong_ms) > max(1, len(told) // 2):
+            amount = format_duration(min(wrong_ms) / 1000)
+            clocks = f"the clocks of {len(wrong_ms)} of {len(told)} datanodes"
+            return f"the SCM's clock is {amount} or more {word} {clocks}"
+    return ""
+
+
+def clock_remark(offset_ms: int) -> str:
+    """Return a remark on a clock that differs from that of the SCM; "" if it is right."""
+    if abs(offset_ms) <= CLOCK_OFFSET_MS_MAX:
+        return ""
+    word = "ahead of" if offset_ms > 0 else "behind"
+    return f"its clock is {format_duration(abs(offset_ms) / 1000)} {word} the SCM's"
+
+
 def print_nodes(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str]) -> None:
     """Print the table of datanodes."""
     columns = ["datanode", "address", "health", "containers#", "used#", "free#", "oldest scan"]
@@ -64,6 +91,7 @@ def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
         f"{v.path}: the planted fault was not found" for v in scrub.volumes if v.canary_overdue
     ]
     errors += [f"{v.path} is slow: {v.slow}" for v in answer.volumes if v.slow]
+    errors += filter(None, [clock_remark(answer.clock_offset_ms)])
     if scrub.challenges.failed_count:
         errors.append(f"{scrub.challenges.failed_count} proofs of its peers were refuted")
     if scrub.shadow_hashing.differing_count:

@@ -674,7 +674,7 @@ class WorkerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., error_count: _Optional[int] = ..., last_error: _Optional[str] = ..., quiet_ms: _Optional[int] = ..., stalled: bool = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("datanode_id", "cluster_id", "version", "started_at_ms", "volumes", "containers_by_state", "finding_count", "workers", "task_count", "scm_state", "interval_ms", "damaged_count", "damaged", "contradictory_count")
+    __slots__ = ("datanode_id", "cluster_id", "version", "started_at_ms", "volumes", "containers_by_state", "finding_count", "workers", "task_count", "scm_state", "interval_ms", "damaged_count", "damaged", "contradictory_count", "clock_offset_ms")
     class ContainersByStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -696,6 +696,7 @@ class StatusResponse(_message.Message):
     DAMAGED_COUNT_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
     CONTRADICTORY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_OFFSET_MS_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     cluster_id: str
     version: str
@@ -710,7 +711,8 @@ class StatusResponse(_message.Message):
     damaged_count: int
     damaged: _containers.RepeatedScalarFieldContainer[int]
     contradictory_count: int
-    def __init__(self, datanode_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ..., containers_by_state: _Optional[_Mapping[str, int]] = ..., finding_count: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., task_count: _Optional[int] = ..., scm_state: _Optional[str] = ..., interval_ms: _Optional[int] = ..., damaged_count: _Optional[int] = ..., damaged: _Optional[_Iterable[int]] = ..., contradictory_count: _Optional[int] = ...) -> None: ...
+    clock_offset_ms: int
+    def __init__(self, datanode_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ..., containers_by_state: _Optional[_Mapping[str, int]] = ..., finding_count: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., task_count: _Optional[int] = ..., scm_state: _Optional[str] = ..., interval_ms: _Optional[int] = ..., damaged_count: _Optional[int] = ..., damaged: _Optional[_Iterable[int]] = ..., contradictory_count: _Optional[int] = ..., clock_offset_ms: _Optional[int] = ...) -> None: ...
 
 class ScrubStatusRequest(_message.Message):
     __slots__ = ()

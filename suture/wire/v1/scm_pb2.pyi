@@ -201,7 +201,7 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., column_reports: _Optional[_Iterable[_Union[ColumnReport, _Mapping]]] = ..., seen_starts: _Optional[_Iterable[_Union[SeenStart, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids", "start_id", "state_number", "copy_bytes_per_s", "reconcile_bytes_per_s")
+    __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids", "start_id", "state_number", "copy_bytes_per_s", "reconcile_bytes_per_s", "answered_at_ms")
     TERM_FIELD_NUMBER: _ClassVar[int]
     COMMANDS_FIELD_NUMBER: _ClassVar[int]
     REREGISTER_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +210,7 @@ class HeartbeatResponse(_message.Message):
     STATE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     COPY_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     RECONCILE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     term: int
     commands: _containers.RepeatedCompositeFieldContainer[Command]
     reregister: bool
@@ -218,7 +219,8 @@ class HeartbeatResponse(_message.Message):
     state_number: int
     copy_bytes_per_s: int
     reconcile_bytes_per_s: int
-    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ..., start_id: _Optional[str] = ..., state_number: _Optional[int] = ..., copy_bytes_per_s: _Optional[int] = ..., reconcile_bytes_per_s: _Optional[int] = ...) -> None: ...
+    answered_at_ms: int
+    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ..., start_id: _Optional[str] = ..., state_number: _Optional[int] = ..., copy_bytes_per_s: _Optional[int] = ..., reconcile_bytes_per_s: _Optional[int] = ..., answered_at_ms: _Optional[int] = ...) -> None: ...
 
 class ConfirmDeletesRequest(_message.Message):
     __slots__ = ("container_id", "local_ids")

@@ -128,6 +128,7 @@ def test_containers_of_a_failed_volume_are_absent_from_a_full_report(store: Repl
         pools=NoCommands(),
         workers=list,
         scm_state=str,
+        clock_offset_ms=int,
         interval_s=60,
         now_ms=lambda: 1_000_000,
     )

@@ -166,6 +166,24 @@ def test_agent_registers_again_when_it_is_not_known(scene: Scene) -> None:
     assert scm.wait_until(lambda: len(scm.registrations) > count)
 
 
+@pytest.mark.parametrize("lag_ms", [-100_000, 100_000])
+def test_status_has_the_lead_of_the_clock_over_that_of_the_scm(scene: Scene, lag_ms: int) -> None:
+    """The lead has the right sign, and is exact but for the duration of a call. Without a
+    difference it is 0.
+    """
+    with closing(Peer(scene.address)) as peer:
+        scene.scm.clock_lag_ms = lag_ms
+        last(scene)
+        wrong_ms = peer.status().clock_offset_ms
+        scene.scm.clock_lag_ms = 0
+        last(scene)
+        right_ms = peer.status().clock_offset_ms
+
+    assert abs(lag_ms) - 60_000 < abs(wrong_ms) <= abs(lag_ms) + 1
+    assert (wrong_ms > 0) is (lag_ms > 0)
+    assert abs(right_ms) <= 1
+
+
 def test_full_report_is_whole(scene: Scene) -> None:
     """All replicas are on one page of columns, with all facts that the volume has."""
     scm = scene.scm

@@ -4,6 +4,7 @@ answers.
 
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self.term = 1
         self.reregister = False  # with the next answer
         self.start_id, self.state_number = "", 0
+        self.clock_lag_ms = 0
         self.seen_starts: list[scm_pb2.SeenStart] = []
         self.registrations: list[scm_pb2.RegisterRequest] = []
         self.op_states: list[tuple[str, int]] = []
@@ -91,6 +93,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
             commands=commands,
             start_id=self.start_id,
             state_number=self.state_number,
+            answered_at_ms=time.time_ns() // 1_000_000 - self.clock_lag_ms,
         )
 
     def order(self, command: scm_pb2.Command) -> None:

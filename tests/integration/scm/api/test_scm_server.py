@@ -372,6 +372,14 @@ class TestViews:
         assert version("suture") == answer.version
         assert 0 <= time.time() * 1000 - answer.started_at_ms < 60_000
 
+    def test_answer_to_a_heartbeat_has_the_time_of_the_scm(self, cluster: Cluster) -> None:
+        """It lies between the beginning and the end of the call, by the same clock."""
+        began_ms = time.time_ns() // 1_000_000
+        answer = cluster.scm.Heartbeat(scm_pb2.HeartbeatRequest(datanode_id="dn1"))
+        ended_ms = time.time_ns() // 1_000_000
+
+        assert began_ms <= answer.answered_at_ms <= ended_ms
+
     def test_the_health_service_says_serving(self, cluster: Cluster) -> None:
         """For systemd, for load balancers, for people."""
         stub = health_pb2_grpc.HealthStub(cluster.channel)

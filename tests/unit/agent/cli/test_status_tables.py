@@ -1,11 +1,15 @@
 """The one line that says whether the data is whole."""
 
+import pytest
+
 from agent.cli.inspect.status_tables import (
     challenges_line,
     containers_line,
     node_row,
+    scm_clock_line,
     shadow_line,
 )
+from suture.pages.status_headline import Told
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
 
@@ -95,3 +99,51 @@ def test_a_refuted_proof_and_hashes_that_differ_are_remarks_of_their_datanode() 
         "2 proofs of its peers were refuted; 3 scans held: hashes differ",
         "",
     ] == [row[-1] for row in rows]
+
+
+def with_clock(offset_ms: int) -> Told:
+    """Return the answer of a datanode whose clock is ahead of that of the SCM."""
+    status = datanode_pb2.StatusResponse(clock_offset_ms=offset_ms)
+    return status, datanode_pb2.ScrubStatusResponse()
+
+
+@pytest.mark.parametrize(
+    ("offset_ms", "expected"),
+    [
+        (5_000, ""),
+        (-5_000, ""),
+        (5_001, "its clock is 5 s ahead of the SCM's"),
+        (-90_000, "its clock is 1 min 30 s behind the SCM's"),
+    ],
+)
+def test_clock_that_is_more_than_five_seconds_off_is_a_remark(
+    offset_ms: int, expected: str
+) -> None:
+    """The remark has the amount and the direction."""
+    node = scm_pb2.NodeInfo(datanode_id="dn1", address="dn1:9861", health="HEALTHY")
+
+    assert expected == node_row(node, with_clock(offset_ms))[-1]
+
+
+@pytest.mark.parametrize(
+    ("offsets_ms", "expected"),
+    [
+        ([], ""),
+        ([6_000], ""),
+        ([6_000, 0], ""),
+        ([6_000, 6_000, 0, 0], ""),
+        ([6_000, -6_000, 6_000, -6_000], ""),
+        ([5_000, 5_000], ""),
+        ([6_000, 7_000, 0], "6 s or more behind the clocks of 2 of 3 datanodes"),
+        ([-9_000, -9_000], "9 s or more ahead of the clocks of 2 of 2 datanodes"),
+    ],
+)
+def test_scm_is_named_when_most_datanodes_differ_from_it_in_one_direction(
+    offsets_ms: list[int], expected: str
+) -> None:
+    """A single datanode, half of them or opposite directions say nothing about the SCM. Datanodes
+    that do not answer do not count.
+    """
+    line = scm_clock_line([*map(with_clock, offsets_ms), "does not answer"])
+
+    assert line == (f"the SCM's clock is {expected}" if expected else "")

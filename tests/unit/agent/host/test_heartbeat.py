@@ -7,7 +7,7 @@ import pytest
 from agent.host import heartbeat as module
 from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo
-from agent.host.outbox import STATUSES_KEPT_MAX, Outbox
+from agent.host.outbox import STATUSES_KEPT_MAX, Outbox, OutboxFanout
 from agent.host.term_tracker import TermTracker
 from merkle.replica import LAYOUT_VERSION, ContainerId
 from suture.errors import Code, RefusedError, UnavailableError, VolumeFailed
@@ -70,6 +70,40 @@ class TestSpacing:
         clock.advance_s(0.5)
         beat.step()
         assert [0, 5] == [len(request.command_statuses) for request in scm.heard]
+
+
+class TestClocks:
+    @pytest.mark.parametrize(
+        ("answered_at_ms", "expected_ms"),
+        [
+            (1_000_000, 0),
+            (1_060_000, 0),
+            (993_000, 7_000),
+            (1_067_000, -7_000),
+        ],
+    )
+    def test_slow_call_proves_no_difference_of_the_clocks(
+        self, answered_at_ms: int, expected_ms: int
+    ) -> None:
+        """The call takes a minute, in which the SCM may have read its clock at any moment. Only
+        what is outside of this minute is a difference.
+        """
+        scm, clock = Scm(), FakeClock(now_ms=1_000_000)
+        scm.during = lambda: clock.advance_s(60)
+        scm.answers = [scm_pb2.HeartbeatResponse(term=3, answered_at_ms=answered_at_ms)]
+        beat = heartbeat(scm, Replicas(0), clock)
+
+        beat.step()
+
+        assert expected_ms == beat.outbox.clock_offset_ms
+
+    def test_scm_whose_clock_differs_most_counts(self) -> None:
+        """Among several, in either direction."""
+        boxes = OutboxFanout(3)
+        for box, answered_at_ms in zip(boxes.boxes, (101, 109, 96), strict=True):
+            box.note_clocks(sent_at_ms=100, answered_at_ms=answered_at_ms, received_at_ms=100)
+
+        assert -9 == boxes.clock_offset_ms
 
 
 class TestReports:

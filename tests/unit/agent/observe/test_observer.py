@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from agent.observe.datanode_status import DatanodeStatus, ProcessInfo
+from agent.observe.metrics import AgentMetrics, registry_of
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
 from suture.errors import Code, VolumeFailed
-from suture.wire.v1 import container_pb2
+from suture.wire.v1 import container_pb2, datanode_pb2
 from tests.support.control.no_commands import NoCommands
 from tests.support.storage.stores import CLUSTER, DATANODE, closed_replica, open_store
 
@@ -25,6 +26,7 @@ def observer(store: ReplicaStore) -> DatanodeStatus:
         pools=NoCommands(),
         workers=lambda: (),
         scm_state=lambda: "registered",
+        clock_offset_ms=lambda: -7_000,
         interval_s=60,
         now_ms=lambda: 1_000_000,
     )
@@ -94,3 +96,14 @@ def test_a_volume_in_doubt_is_not_a_replica_that_is_gone(tmp_path: Path) -> None
 
     assert container_pb2.DELETED == asked.report(ONE).state
     store.close()
+
+
+def test_clock_that_lags_is_exported_in_negative_seconds(tmp_path: Path) -> None:
+    """The metric has the unit of its name."""
+    store = open_store(tmp_path)
+
+    registry = registry_of(AgentMetrics(), observer(store), datanode_pb2.ScrubStatusResponse)
+    value = registry.get_sample_value("suture_clock_offset_seconds")
+    store.close()
+
+    assert -7.0 == value

@@ -143,7 +143,7 @@ class TestLostShards:
 
             endpoints = [DatanodeAddress(node, f"{node}:9859") for node in named]
             answer = HeartbeatAnswer(is_known=True, commands=((command, tuple(endpoints)),))
-            [message] = heartbeat_response(answer, ReportedStart("start", 1, 1)).commands
+            [message] = heartbeat_response(answer, ReportedStart("start", 1, 1), now_ms=1).commands
 
             assert [1, 4] == [shard.replica_index for shard in message.reconstruct.targets]
             assert [2, 3, 5] == [shard.replica_index for shard in message.reconstruct.sources]
