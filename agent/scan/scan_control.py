@@ -18,10 +18,10 @@ class BackgroundScans:
     challenges: ChallengeWorker
     parity: ParityScrub | None = None
 
-    def status(self) -> pb.ScrubStatusResponse:
+    def status(self, *, with_last_pass: bool = False) -> pb.ScrubStatusResponse:
         """Return the progress of the scans by volume, of the challenges to peers, and of the parity
         scrub."""
-        answer = self.scrub.status()
+        answer = self.scrub.status(with_last_pass=with_last_pass)
         answer.challenges.CopyFrom(self.challenges.status())
         if self.parity is not None:
             answer.parity.CopyFrom(self.parity.status())

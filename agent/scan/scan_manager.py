@@ -19,6 +19,7 @@ from agent.scan.adjacent_scan import AdjacentScanWorker
 from agent.scan.background_scan import RoundPolicy, RoundStatus, VolumeScanWorker
 from agent.scan.canary import Canary
 from agent.scan.container_scan import StoreScanDeps
+from agent.scan.last_pass import last_pass
 from agent.scan.metadata_scan import MetadataScan
 from agent.scan.ondemand import OnDemandScans
 from agent.scan.shadow.hashing import ShadowHashing
@@ -44,7 +45,10 @@ WHOLE = Field(encode=int)
 ROUND = MessageMap(
     pb.VolumeScrub,
     RoundStatus,
-    omits=["path", "promise", "promise_possible", "canary_found_at_ms", "canary_overdue", "check"],
+    omits=[
+        *("path", "promise", "promise_possible", "canary_found_at_ms", "canary_overdue", "check"),
+        "last_pass",
+    ],
     speed_bytes_per_s=WHOLE,
     rate_bytes_per_s=WHOLE,
     needed_bytes_per_s=WHOLE,
@@ -273,9 +277,13 @@ class ScanManager:
 
     # operator requests
 
-    def status(self) -> pb.ScrubStatusResponse:
-        """Return the progress of each volume."""
+    def status(self, *, with_last_pass: bool = False) -> pb.ScrubStatusResponse:
+        """Return the progress of each volume, and its last full pass if requested."""
         volumes = [self._volume_message(volume) for volume in self._volumes]
+        for message in volumes if with_last_pass else ():
+            last = last_pass(self._tools.store, message.volume_id)
+            if last is not None:
+                message.last_pass.CopyFrom(last)
         return pb.ScrubStatusResponse(
             volumes=volumes,
             metadata_scanned_at_ms=self._metadata.scanned_at_ms,

@@ -51,10 +51,12 @@ class AdminHandlers:
         return pb.ListDisksResponse(disks=() if self.volumes is None else self.volumes.disks())
 
     def ScrubStatus(
-        self, _request: pb.ScrubStatusRequest, _context: Context
+        self, request: pb.ScrubStatusRequest, _context: Context
     ) -> pb.ScrubStatusResponse:
         """Return the progress of the background scans."""
-        return pb.ScrubStatusResponse() if self.scrub is None else self.scrub.status()
+        if self.scrub is None:
+            return pb.ScrubStatusResponse()
+        return self.scrub.status(with_last_pass=request.with_last_pass)
 
     def ControlScrub(
         self, request: pb.ControlScrubRequest, _context: Context

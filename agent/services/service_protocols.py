@@ -86,8 +86,8 @@ Sample = Callable[[SampleSpec, Callable[[], bool]], Iterable[SampleStep]]
 class ScrubControl(Protocol):
     """Operator control of the background scans."""
 
-    def status(self) -> pb.ScrubStatusResponse:
-        """Return the progress of every volume's scan."""
+    def status(self, *, with_last_pass: bool = False) -> pb.ScrubStatusResponse:
+        """Return the progress of every volume's scan, and its last full pass if requested."""
         ...
 
     def pause(self, volume_id: str, duration_s: float) -> None:

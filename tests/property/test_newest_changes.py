@@ -1,11 +1,19 @@
 """The newest entries of many rows are what sorting all of them gives."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.store.index.replica_history import Changes, HistoryEntry, encode_entry, newest, together
+from agent.store.index.replica_history import (
+    Changes,
+    HistoryEntry,
+    count_findings,
+    encode_entry,
+    newest,
+    together,
+)
 from merkle.replica import ContainerId, ReplicaState
 
 ENTRY = HistoryEntry(
@@ -55,3 +63,48 @@ def test_a_volume_that_cannot_be_read_is_named() -> None:
     found = together([Changes((), unread_paths=("/data/1",)), Changes(())], count=5)
 
     assert ["/data/1"] == list(found.unread_paths)
+
+
+COUNTS = st.lists(st.integers(0, 3), max_size=6)
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=3), st.integers(0, 7))
+def test_findings_of_each_replica_are_counted_by_their_differences(
+    histories: list[list[int]], since_ms: int
+) -> None:
+    """The entries of a replica are a millisecond apart. Its first one is the difference from
+    none.
+    """
+    rows = [
+        (owner.to_bytes(8) + number.to_bytes(4), encode_entry(entry))
+        for owner, counts in enumerate(histories, start=1)
+        for number, count in enumerate(counts, start=1)
+        for entry in [replace(ENTRY, at_ms=number, finding_count=count)]
+    ]
+
+    steps = [
+        after - before
+        for counts in histories
+        for number, (before, after) in enumerate(pairwise([0, *counts]), start=1)
+        if number >= since_ms
+    ]
+    expected = (sum(s for s in steps if s > 0), -sum(s for s in steps if s < 0))
+    assert expected == count_findings(rows, since_ms=since_ms)
+
+
+def test_entry_without_an_intact_predecessor_counts_as_no_difference() -> None:
+    """The predecessor is damaged or no longer kept. A damaged entry does not count, either."""
+
+    def row(number: int, count: int) -> tuple[bytes, bytes]:
+        entry = replace(ENTRY, at_ms=number, finding_count=count)
+        return (1).to_bytes(8) + number.to_bytes(4), encode_entry(entry)
+
+    def damaged(number: int, count: int) -> tuple[bytes, bytes]:
+        key, whole = row(number, count)
+        return key, whole[:-1] + bytes([whole[-1] ^ 1])
+
+    assert (0, 0) == count_findings([row(5, 3)], since_ms=0)
+    assert (2, 0) == count_findings([row(5, 3), row(6, 5)], since_ms=0)
+    assert (0, 0) == count_findings([damaged(5, 3), row(6, 5)], since_ms=0)
+    assert (0, 0) == count_findings([damaged(1, 3)], since_ms=0)
+    assert (0, 1) == count_findings([row(1, 0), damaged(2, 9), row(3, 2), row(4, 1)], since_ms=0)

@@ -1,11 +1,12 @@
 """Commands `scrub status`, `pause` and `scan`: progress and control of scans."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final
 
 import typer
 
 from agent.cli.change.sample import sample
+from agent.cli.inspect.container_history import moment
 from agent.cli.inspect.datanode_tables import print_unreachable
 from agent.cli.inspect.replica_commands import ScanOptions, scan_replicas
 from agent.cli.inspect.verify_parity import verify_parity_command
@@ -44,13 +45,16 @@ def status(
 ) -> int:
     """Show the scan progress of every volume.
 
+    The last full pass of a volume is the period in which each of its replicas was last read.
+
     Exit codes:
         2: a scan is late or misses test damage, or a datanode did not answer
 
     Example:
         suture scrub status
     """
-    return print_answers(ask(scm, datanode, lambda peer: peer.scrub_status()), as_json=as_json)
+    answers = ask(scm, datanode, lambda peer: peer.scrub_status(with_last_pass=True))
+    return print_answers(answers, as_json=as_json)
 
 
 @app.command("pause")
@@ -153,7 +157,8 @@ def print_answers(answers: Answers, *, as_json: bool) -> int:
     if as_json:
         errors = {datanode: {"error": error} for datanode, error in silent}
         known = {datanode: facts(answer) for datanode, answer in heard}
-        print_json({"datanodes": known | errors})
+        total = total_pass([volume for _, answer in heard for volume in answer.volumes])
+        print_json({"datanodes": known | errors, **({"last_pass": facts(total)} if total else {})})
     else:
         columns = ["datanode", "volume", "state", "pass#", "speed", "min speed", "backlog#"]
         columns += ["time left", "oldest scan", "lag", "remark"]
@@ -161,6 +166,7 @@ def print_answers(answers: Answers, *, as_json: bool) -> int:
             volume_row(datanode, volume) for datanode, answer in heard for volume in answer.volumes
         ]
         print_rows(columns, rows)
+        print_passes(heard)
         for datanode, answer in heard:
             print_line(f"{short(datanode)}: {headline(answer)}")
             for line in parity_lines(answer.parity):
@@ -237,6 +243,45 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
         ago(volume.oldest_read_at_ms) if volume.used_bytes else "-",
         format_duration(volume.lag_ms / 1000) if volume.lag_ms else "none",
         "; ".join(filter(None, remarks)),
+    )
+
+
+def print_passes(heard: Sequence[tuple[str, pb.ScrubStatusResponse]]) -> None:
+    """Print the last full pass of each volume and of all volumes; nothing if there is none."""
+    passes = [
+        (datanode, volume)
+        for datanode, answer in heard
+        for volume in answer.volumes
+        if volume.HasField("last_pass")
+    ]
+    total = total_pass([volume for _, volume in passes])
+    if total is None:
+        return
+    rows = [(short(node), one.path, *pass_row(one.last_pass)) for node, one in passes]
+    rows.append(("all", pluralize(len(passes), "volume"), *pass_row(total)))
+    columns = ["datanode", "volume", "ended (UTC)", "took", "read#", "errors found#", "resolved#"]
+    print_rows(columns, rows, title="last full pass")
+
+
+def pass_row(one: pb.ScrubPass) -> tuple[object, ...]:
+    """Return the table cells of a full pass."""
+    took = format_duration((one.ended_at_ms - one.began_at_ms) / 1000)
+    ended = moment(one.ended_at_ms)
+    return ended, took, size(one.read_bytes), one.found_count, one.resolved_count
+
+
+def total_pass(volumes: Iterable[pb.VolumeScrub]) -> pb.ScrubPass | None:
+    """Return the pass over all volumes, from the first begin to the last end; None if no volume has
+    a pass."""
+    known = [volume.last_pass for volume in volumes if volume.HasField("last_pass")]
+    if not known:
+        return None
+    return pb.ScrubPass(
+        began_at_ms=min(one.began_at_ms for one in known),
+        ended_at_ms=max(one.ended_at_ms for one in known),
+        read_bytes=sum(one.read_bytes for one in known),
+        found_count=sum(one.found_count for one in known),
+        resolved_count=sum(one.resolved_count for one in known),
     )
 
 

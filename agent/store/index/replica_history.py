@@ -170,6 +170,28 @@ def newest(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int, count: int) ->
     return Changes(list(entries_of(wanted)), left_out_count)
 
 
+def count_findings(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int) -> tuple[int, int]:
+    """Return how many findings appeared and how many disappeared since `since_ms`.
+
+    They are the differences between successive entries of a replica. An entry whose predecessor is
+    damaged or no longer kept counts as no difference. As in `newest`, few rows are decoded.
+    """
+    found_count = resolved_count = 0
+    before = b"", b""
+    for key, row in rows:
+        head = _HEAD.match(row)
+        if head is not None and int(head[1]) >= since_ms:
+            container_id, number = _KEY.unpack(key)
+            pair = entries_of([before, (key, row)])
+            counts = [entry.finding_count for owner, entry in pair if owner == container_id]
+            known = counts if number > 1 else [0, *counts]
+            change = known[1] - known[0] if len(known) > 1 else 0
+            found_count += max(0, change)
+            resolved_count += max(0, -change)
+        before = bytes(key), bytes(row)
+    return found_count, resolved_count
+
+
 def together(found: Iterable[Changes], *, count: int) -> Changes:
     """Merge the changes of several volumes; return the newest `count`."""
     parts = list(found)

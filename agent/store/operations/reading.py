@@ -10,7 +10,13 @@ import numpy as np
 
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts
-from agent.store.index.replica_history import Changes, HistoryEntry, newest, together
+from agent.store.index.replica_history import (
+    Changes,
+    HistoryEntry,
+    count_findings,
+    newest,
+    together,
+)
 from agent.store.operations.write_rules import known_block
 from agent.store.replica.handle import ReplicaHandle, reports_failures
 from agent.store.replica.lost_rows import blocks_without_row
@@ -233,6 +239,12 @@ def changes_of(volumes: Iterable[Volume], *, since_ms: int, count: int) -> Chang
             return Changes((), unread_paths=(str(volume.layout.volume),))
 
     return together(map(read, volumes), count=count)
+
+
+def finding_counts(volume: Volume, *, since_ms: int) -> tuple[int, int]:
+    """Return how many findings of a volume appeared and how many disappeared since `since_ms`."""
+    with volume.index.read() as rows:
+        return count_findings(rows.history_rows(), since_ms=since_ms)
 
 
 def facts_or_failure(volume: Volume) -> VolumeFacts:

@@ -261,9 +261,10 @@ class Peer(BlockPeer, ShardWriter):
         answer: pb.StatusResponse = self._ask(self.stub.Status, pb.StatusRequest())
         return answer
 
-    def scrub_status(self) -> pb.ScrubStatusResponse:
-        """Return the progress of the background scans."""
-        answer: pb.ScrubStatusResponse = self._ask(self.stub.ScrubStatus, pb.ScrubStatusRequest())
+    def scrub_status(self, *, with_last_pass: bool = False) -> pb.ScrubStatusResponse:
+        """Return the progress of the background scans, and the last full passes if requested."""
+        request = pb.ScrubStatusRequest(with_last_pass=with_last_pass)
+        answer: pb.ScrubStatusResponse = self._ask(self.stub.ScrubStatus, request)
         return answer
 
     def control_scrub(self, request: pb.ControlScrubRequest) -> pb.ScrubStatusResponse:

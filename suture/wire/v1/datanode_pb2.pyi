@@ -715,8 +715,10 @@ class StatusResponse(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ..., containers_by_state: _Optional[_Mapping[str, int]] = ..., finding_count: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., task_count: _Optional[int] = ..., scm_state: _Optional[str] = ..., interval_ms: _Optional[int] = ..., damaged_count: _Optional[int] = ..., damaged: _Optional[_Iterable[int]] = ..., contradictory_count: _Optional[int] = ..., clock_offset_ms: _Optional[int] = ...) -> None: ...
 
 class ScrubStatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("with_last_pass",)
+    WITH_LAST_PASS_FIELD_NUMBER: _ClassVar[int]
+    with_last_pass: bool
+    def __init__(self, with_last_pass: bool = ...) -> None: ...
 
 class ControlScrubRequest(_message.Message):
     __slots__ = ("volume_id", "pause_ms", "resume", "skip_container_id")
@@ -731,7 +733,7 @@ class ControlScrubRequest(_message.Message):
     def __init__(self, volume_id: _Optional[str] = ..., pause_ms: _Optional[int] = ..., resume: bool = ..., skip_container_id: _Optional[int] = ...) -> None: ...
 
 class VolumeScrub(_message.Message):
-    __slots__ = ("volume_id", "path", "state", "container_id", "container_bytes_read", "container_bytes", "scanned_bytes", "speed_bytes_per_s", "rate_bytes_per_s", "needed_bytes_per_s", "due_count", "due_bytes", "used_bytes", "never_read_count", "oldest_read_at_ms", "lag_ms", "eta_ms", "pause_left_ms", "promise", "promise_possible", "canary_found_at_ms", "canary_overdue", "check")
+    __slots__ = ("volume_id", "path", "state", "container_id", "container_bytes_read", "container_bytes", "scanned_bytes", "speed_bytes_per_s", "rate_bytes_per_s", "needed_bytes_per_s", "due_count", "due_bytes", "used_bytes", "never_read_count", "oldest_read_at_ms", "lag_ms", "eta_ms", "pause_left_ms", "promise", "promise_possible", "canary_found_at_ms", "canary_overdue", "check", "last_pass")
     VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -755,6 +757,7 @@ class VolumeScrub(_message.Message):
     CANARY_FOUND_AT_MS_FIELD_NUMBER: _ClassVar[int]
     CANARY_OVERDUE_FIELD_NUMBER: _ClassVar[int]
     CHECK_FIELD_NUMBER: _ClassVar[int]
+    LAST_PASS_FIELD_NUMBER: _ClassVar[int]
     volume_id: str
     path: str
     state: str
@@ -778,7 +781,22 @@ class VolumeScrub(_message.Message):
     canary_found_at_ms: int
     canary_overdue: bool
     check: str
-    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[str] = ..., container_id: _Optional[int] = ..., container_bytes_read: _Optional[int] = ..., container_bytes: _Optional[int] = ..., scanned_bytes: _Optional[int] = ..., speed_bytes_per_s: _Optional[int] = ..., rate_bytes_per_s: _Optional[int] = ..., needed_bytes_per_s: _Optional[int] = ..., due_count: _Optional[int] = ..., due_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., never_read_count: _Optional[int] = ..., oldest_read_at_ms: _Optional[int] = ..., lag_ms: _Optional[int] = ..., eta_ms: _Optional[int] = ..., pause_left_ms: _Optional[int] = ..., promise: _Optional[str] = ..., promise_possible: bool = ..., canary_found_at_ms: _Optional[int] = ..., canary_overdue: bool = ..., check: _Optional[str] = ...) -> None: ...
+    last_pass: ScrubPass
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[str] = ..., container_id: _Optional[int] = ..., container_bytes_read: _Optional[int] = ..., container_bytes: _Optional[int] = ..., scanned_bytes: _Optional[int] = ..., speed_bytes_per_s: _Optional[int] = ..., rate_bytes_per_s: _Optional[int] = ..., needed_bytes_per_s: _Optional[int] = ..., due_count: _Optional[int] = ..., due_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., never_read_count: _Optional[int] = ..., oldest_read_at_ms: _Optional[int] = ..., lag_ms: _Optional[int] = ..., eta_ms: _Optional[int] = ..., pause_left_ms: _Optional[int] = ..., promise: _Optional[str] = ..., promise_possible: bool = ..., canary_found_at_ms: _Optional[int] = ..., canary_overdue: bool = ..., check: _Optional[str] = ..., last_pass: _Optional[_Union[ScrubPass, _Mapping]] = ...) -> None: ...
+
+class ScrubPass(_message.Message):
+    __slots__ = ("began_at_ms", "ended_at_ms", "read_bytes", "found_count", "resolved_count")
+    BEGAN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FOUND_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESOLVED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    began_at_ms: int
+    ended_at_ms: int
+    read_bytes: int
+    found_count: int
+    resolved_count: int
+    def __init__(self, began_at_ms: _Optional[int] = ..., ended_at_ms: _Optional[int] = ..., read_bytes: _Optional[int] = ..., found_count: _Optional[int] = ..., resolved_count: _Optional[int] = ...) -> None: ...
 
 class ScrubStatusResponse(_message.Message):
     __slots__ = ("volumes", "interval_ms", "on_demand_waiting", "metadata_scanned_at_ms", "metadata_fault_count", "canary_overdue_count", "parity", "challenges", "shadow_hashing")

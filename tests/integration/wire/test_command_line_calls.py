@@ -345,7 +345,7 @@ ROWS: Final = (
         silent={"DiskReport.smart"},
         shows=['"temperature": 41'],
     ),
-    Row("scrub status", [d.ScrubStatusRequest()], [d.ScrubStatusResponse()]),
+    Row("scrub status", [d.ScrubStatusRequest(with_last_pass=True)], [d.ScrubStatusResponse()]),
     Row(
         f"scrub pause --for 2h --volume {VOLUME} --datanode {ME}",
         [d.ControlScrubRequest(volume_id=VOLUME, pause_ms=120 * MINUTE_MS)],
