@@ -100,6 +100,7 @@ def place_site(root: Path) -> None:
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", site],
         cwd=ROOT,
         check=True,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},  # the theme's advertisement
     )
     for path in site.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
