@@ -135,6 +135,7 @@ class Scene:
             scm_pb2.SetOperationalStatesRequest(datanode_ids=[leaving], op_state="DECOMMISSIONING")
         )
         wait_until(lambda: self._is_shard_copied(client), within_s=WAIT_S)
+        wait_until(lambda: self._may_switch_off(client), within_s=WAIT_S)
         volumes = client.peer(self._info(client, damaged).replicas[0].datanode).status().volumes
         intact = self._info(client, damaged).replicas[1].datanode.datanode_id
         holders = [one.datanode.datanode_id for one in self._info(client, repaired).replicas]
@@ -152,6 +153,11 @@ class Scene:
             "config": str(self.cluster.root / "datanode1.toml"),
             "folder": str(folder),
         }
+
+    def _may_switch_off(self, client: ClusterClient) -> bool:
+        """Return whether the leaving datanode may be switched off."""
+        answer = client.scm.list_decommissions(scm_pb2.ListDecommissionsRequest())
+        return [True] == [departure.switch_off for departure in answer.departures]
 
     def _is_done(self, client: ClusterClient, repaired: int) -> bool:
         """Return whether the repair and the deletes are done and reported."""
