@@ -70,7 +70,7 @@ nightly: python ## What takes hours: every test at its full size, 10,000 schedul
 	@$(MAKE) --no-print-directory simulate COUNT=$(or $(COUNT),10000) JOBS=$(or $(JOBS),1)
 	@$(MAKE) --no-print-directory soak
 
-interop: python ## Move, damage and heal containers in a real Ozone cluster, from Maven (NAME=damages, hour, dead, scrub, led or serving; MINUTES=60 of the hour; INTEROP_ARGS=--json).
+interop: python ## Move, damage and heal containers in a real Ozone cluster, from Maven (NAME=damages, datanode_loss, endurance, led_agent_trial, scrub, secure or serving; MINUTES=60 of endurance; INTEROP_ARGS=--json).
 	@$(BIN)/python -m tools.interop$(if $(NAME),.$(NAME)) $(if $(MINUTES),--minutes $(MINUTES)) $(INTEROP_ARGS)
 
 spark-versions: python ## Run the health vectors on the lowest and the highest Spark, installed from PyPI (SPARK=lowest or highest).

@@ -168,11 +168,11 @@ class TestTheChecks:
 
     def test_a_command_that_does_not_exist_is_seen(self, tmp_path: Path) -> None:
         """
-        Unknown make targets, subcommands and options are named, in blocks and in prose.
+        Unknown make targets, trials, subcommands and options are named, in blocks and in prose.
         """
         document = tmp_path / "X.md"
         document.write_text(
-            "```console\n$ make everything\n$ make test\n$ ls -l\n```\n"
+            "```console\n$ make everything\n$ make test\n$ ls -l\n$ make interop NAME=nosuch\n```\n"
             "`suture nosuch FILE` and `suture --nosuch` and `suture --help`\n"
         )
 
@@ -180,6 +180,7 @@ class TestTheChecks:
 
         expected = [
             "make has no target everything",
+            "there is no trial nosuch",
             "there is no command: suture nosuch",
             "['suture'] has no --nosuch",
         ]

@@ -45,6 +45,12 @@ def make_targets() -> frozenset[str]:
     return frozenset(re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
+def is_trial(name: str) -> bool:
+    """Return True if `make interop` can run a trial of this name."""
+    place = ROOT / "tools" / "interop" / name
+    return place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
+
+
 @cache
 def our_commands() -> dict[str, str]:
     """Return the commands that the wheel installs: name -> `module:function`."""
@@ -61,6 +67,9 @@ def faults_of(command: str) -> Iterator[str]:
     if words[:1] == ["make"]:
         unknown = {word for word in words[1:] if word.isalpha()} - make_targets()
         yield from (f"make has no target {word}" for word in unknown)
+        names = [word.removeprefix("NAME=") for word in words if word.startswith("NAME=")]
+        if "interop" in words:
+            yield from (f"there is no trial {name}" for name in names if not is_trial(name))
     elif words and words[0] in our_commands():
         path, text = words[:1], help_text(words[0])
         for word in words[1:]:
