@@ -29,6 +29,7 @@ import org.apache.hadoop.ozone.client.OzoneClientFactory;
 import org.apache.hadoop.ozone.client.OzoneKeyLocation;
 import org.apache.hadoop.ozone.client.io.OzoneOutputStream;
 import org.apache.hadoop.ozone.om.exceptions.OMException;
+import org.apache.hadoop.security.UserGroupInformation;
 
 /**
  * Ozone's own clients of an SCM and an OM that are processes of their own, led by lines on standard input. Each line
@@ -45,6 +46,7 @@ import org.apache.hadoop.ozone.om.exceptions.OMException;
  *   undeleted               transactions of deletes that not all datanodes have acknowledged
  *   datanodes               uuid,port for clients of each
  *   unsafe                  whether the SCM is in safe mode
+ *   unmanage                stops the replication manager
  *   decommission HOST:PORT / recommission HOST:PORT
  */
 public final class OzoneSite {
@@ -58,7 +60,12 @@ public final class OzoneSite {
   }
 
   public static void main(String[] arguments) throws Exception {
-    OzoneSite site = new OzoneSite(new OzoneConfiguration());
+    OzoneConfiguration conf = new OzoneConfiguration();
+    if (arguments.length == 2) { // principal and keytab, in a secure cluster
+      UserGroupInformation.setConfiguration(conf);
+      UserGroupInformation.loginUserFromKeytab(arguments[0], arguments[1]);
+    }
+    OzoneSite site = new OzoneSite(conf);
     ExecutorService threads = Executors.newCachedThreadPool();
     System.out.println("interop: ready");
     BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -110,6 +117,9 @@ public final class OzoneSite {
       return datanodes();
     case "unsafe":
       return String.valueOf(scm.inSafeMode());
+    case "unmanage":
+      scm.stopReplicationManager();
+      return "";
     case "decommission":
       return words[0] + scm.decommissionNodes(List.of(words[1]), true);
     case "recommission":

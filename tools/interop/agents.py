@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ozone.clients.authentication import HadoopIdentity
+from ozone.clients.authentication import HadoopIdentity, Identity
 from ozone.clients.connection import parse_addresses
 from ozone.clients.frames import Failure
 from ozone.clients.messages import ScmRequestType
@@ -23,6 +23,7 @@ from tools.interop.cluster import ROOT
 ERROR: Final = r"^\S+ \S+ ERROR"
 AGENT: Final = Path(sys.executable).parent / "suture-agent"
 WAIT_S: Final = 120.0
+USER: Final = HadoopIdentity("suture")
 WHOLE_CLUSTER: Final = 1
 HEALTHY: Final = 1
 IN_SERVICE: Final = 1
@@ -56,8 +57,10 @@ def awaited(what: str, condition: Callable[[], bool], wait_s: float = WAIT_S) ->
 class Agent:
     """A process of `suture-agent`."""
 
-    def __init__(self, place: Path, port: int) -> None:
+    def __init__(self, place: Path, port: int, config: str = CONFIG) -> None:
+        """`config` is a template: `port` is the SCM's, `door` the agent's own or 0."""
         self._place = place
+        self._config = config
         (place / "volume").mkdir(parents=True)
         self._port = port
         self._door = 0
@@ -68,7 +71,7 @@ class Agent:
         """Start the agent, and wait until it answers."""
         config = self._place / "agent.toml"
         config.write_text(
-            CONFIG.format(port=self._port, volume=self._place / "volume", door=self._door)
+            self._config.format(port=self._port, volume=self._place / "volume", door=self._door)
         )
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
@@ -83,10 +86,11 @@ class Agent:
         if not line:
             raise RuntimeError(f"the agent ended: {self.log.read_text()[-500:]}")
         said = json.loads(line)
-        self.address: str = said["address"]
+        host, _, port = said["address"].rpartition(":")  # as it is advertised
+        self.address = f"127.0.0.1:{port}"
         self.datanode_id: str = said["datanode_id"]
-        self.door: str = said["doors"][0]
-        self._door = int(self.door.rpartition(":")[2])
+        self._door = int(said["doors"][0].rpartition(":")[2])
+        self.door = f"{host}:{self._door}"
 
     def end(self, how: int = signal.SIGTERM) -> int:
         """Stop it; return its exit code."""
@@ -121,10 +125,8 @@ class Replica:
 class Scm:
     """The SCM's answers, through its client protocol."""
 
-    def __init__(self, port: int) -> None:
-        self._client = OzoneScmClient(
-            parse_addresses(f"127.0.0.1:{port}"), HadoopIdentity("suture")
-        )
+    def __init__(self, port: int, identity: Identity = USER) -> None:
+        self._client = OzoneScmClient(parse_addresses(f"127.0.0.1:{port}"), identity)
 
     def node(self, uuid: str) -> str:
         """Return health and state of a datanode; "" if the SCM does not know it."""

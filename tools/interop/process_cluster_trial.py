@@ -21,7 +21,8 @@ from suture.errors import SutureError
 from tools.interop.agents import Agent, Scm, Steps, awaited
 from tools.interop.cluster import PrerequisiteMissing, build
 from tools.interop.mixed_cluster import spaced
-from tools.interop.site import OzoneProcessCluster
+from tools.interop.secure_site import secured
+from tools.interop.site import NOT_SECURE, OzoneProcessCluster
 
 DATANODES: Final = 4
 AGENTS: Final = 2
@@ -46,7 +47,7 @@ class SiteTrial(Steps, ABC):
         self.site = site
         self.place = place
         self._ends = ends
-        self.scm = Scm(site.port_of("ozone.scm.client.address"))
+        self.scm = Scm(site.port_of("ozone.scm.client.address"), site.security.identity())
         self.agents: list[Agent] = []
         self.places: dict[str, Place] = {}
 
@@ -61,9 +62,9 @@ class SiteTrial(Steps, ABC):
     def join(self) -> None:
         """Start two agents, and wait until all datanodes are known."""
         for number in range(1, AGENTS + 1):
-            agent = Agent(
-                self.place / f"agent{number}", self.site.port_of("ozone.scm.datanode.address")
-            )
+            place, conf = self.place / f"agent{number}", self.site.datanodes[0].place
+            config = self.site.security.agent_config(place, conf, self.site.free_port)
+            agent = Agent(place, self.site.port_of("ozone.scm.datanode.address"), config)
             self.agents.append(agent)
             self._ends.callback(agent.end, signal.SIGKILL)
             self.places[agent.datanode_id] = Place(f"agent {number}", agent.door)
@@ -73,7 +74,7 @@ class SiteTrial(Steps, ABC):
         for uuid, port in client.datanodes().items():
             if not self.is_agent(uuid):
                 name = f"Ozone datanode {indexes[port]}"
-                self.places[uuid] = Place(name, f"127.0.0.1:{port}")
+                self.places[uuid] = Place(name, f"{self.site.security.address}:{port}")
         awaited("all healthy", self.is_healthy)
         self.tell("datanodes", ", ".join(sorted(one.name for one in self.places.values())), True)
 
@@ -98,10 +99,18 @@ Begin = Callable[[OzoneProcessCluster, Path, ExitStack], SiteTrial]
 """Creates a trial from a site, a directory, and the resources to release after it."""
 
 
-def _conduct(begin: Begin, class_path: str, more: Mapping[str, str], *, as_json: bool) -> bool:
+def _conduct(
+    begin: Begin,
+    class_path: str,
+    more: Mapping[str, str],
+    *,
+    as_json: bool,
+    is_secure: bool,
+) -> bool:
     with tempfile.TemporaryDirectory(prefix="interop-") as name, ExitStack() as ends:
         place = Path(name)
-        site = OzoneProcessCluster(class_path, place, DATANODES, more)
+        security = ends.enter_context(secured(place)) if is_secure else NOT_SECURE
+        site = OzoneProcessCluster(class_path, place, DATANODES, more, security=security)
         ends.callback(site.close)
         site.begin()
         trial = begin(site, place, ends)
@@ -122,10 +131,17 @@ def _conduct(begin: Begin, class_path: str, more: Mapping[str, str], *, as_json:
     return trial.holds
 
 
-def judged(begin: Begin, chosen: argparse.Namespace, more: Mapping[str, str] | None = None) -> int:
+def judged(
+    begin: Begin,
+    chosen: argparse.Namespace,
+    more: Mapping[str, str] | None = None,
+    *,
+    is_secure: bool = False,
+) -> int:
     """Build a cluster, run the trial in it, and return the exit code."""
     try:
-        return 0 if _conduct(begin, build(), more or {}, as_json=chosen.json) else 1
+        holds = _conduct(begin, build(), more or {}, as_json=chosen.json, is_secure=is_secure)
     except PrerequisiteMissing as why:
         print(json.dumps({"skipped": str(why)}) if chosen.json else f"interop: skipped: {why}")
         return 0
+    return 0 if holds else 1

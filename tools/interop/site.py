@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from tools.interop.cluster import OPENED, PREFIX, Block, PrerequisiteMissing
+from tools.interop.secure_site import SiteSecurity
 
+NOT_SECURE: Final = SiteSecurity()
 PORTS_FROM: Final = 21_000  # below the kernel's ephemeral ports
 PORTS_TO: Final = 29_000
 START_S: Final = 180.0
@@ -124,6 +126,7 @@ class Process:
     place: Path
     settings: Mapping[str, str]
     class_path: str
+    jvm: Sequence[str] = ()
     running: "subprocess.Popen[bytes] | None" = None
 
     def command(self, *words: str) -> list[str]:
@@ -135,6 +138,7 @@ class Process:
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             f"-Dinterop.log={self.log}",
+            *self.jvm,
             *opened,
             "-cp",
             f"{self.place}:{self.class_path}",
@@ -156,7 +160,8 @@ class Process:
             for key, value in {**COMMON, **own, **self.settings}.items()
         ]
         text = "\n".join(["<configuration>", *rows, "</configuration>"])
-        (self.place / "ozone-site.xml").write_text(text)
+        for name in ("ozone-site.xml", "core-site.xml"):  # a login reads the latter only
+            (self.place / name).write_text(text)
         (self.place / "log4j.properties").write_text(LOG)
 
     def init(self) -> None:
@@ -268,12 +273,19 @@ class OzoneProcessCluster:
     """All processes of Ozone, below `place`. The options `more` apply to all of them."""
 
     def __init__(
-        self, class_path: str, place: Path, count: int, more: Mapping[str, str] | None = None
+        self,
+        class_path: str,
+        place: Path,
+        count: int,
+        more: Mapping[str, str] | None = None,
+        *,
+        security: SiteSecurity = NOT_SECURE,
     ) -> None:
         self._class_path = class_path
         self._place = place
+        self.security = security
         self._ports = Ports()
-        self._shared: dict[str, str] = dict(more or {})
+        self._shared: dict[str, str] = {**(more or {}), **security.settings}
         for name, kind in CENTRAL_PORTS.items():
             port = self._ports.one()
             self._shared[name] = str(port) if kind is None else f"127.0.0.1:{port}"
@@ -285,7 +297,9 @@ class OzoneProcessCluster:
 
     def _process(self, name: str, main: str, own: Mapping[str, str]) -> Process:
         settings = {**self._shared, **own}
-        return Process(name, main, self._place / name, settings, self._class_path)
+        return Process(
+            name, main, self._place / name, settings, self._class_path, self.security.jvm
+        )
 
     def _datanode(self, index: int) -> Process:
         name = f"datanode{index}"
@@ -299,6 +313,10 @@ class OzoneProcessCluster:
     def processes(self) -> list[Process]:
         """All but the client."""
         return [self.scm, self.om, *self.datanodes]
+
+    def free_port(self) -> int:
+        """Return a port that no process of the cluster has."""
+        return self._ports.one()
 
     def port_of(self, name: str) -> int:
         """Return the port of one of the central addresses."""
@@ -328,7 +346,7 @@ class OzoneProcessCluster:
         client = self._process("client", "OzoneSite", {})
         client.configure()
         process = subprocess.Popen(
-            client.command(),
+            client.command(*self.security.login),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(client.place / "out").open("a"),

@@ -85,12 +85,16 @@ class Kdc:
         assert not done.returncode, done.stdout + done.stderr
 
 
+def missing_programs() -> list[str]:
+    """Return the programs and packages of Kerberos that are not installed."""
+    missing = [name for name in PROGRAMS if _program(name) is None]
+    return missing + ([] if importlib.util.find_spec("gssapi") else ["gssapi"])
+
+
 @contextmanager
 def kdc_in(place: Path) -> Iterator[Kdc]:
     """Run a KDC; skip the test if it is not installed."""
-    missing = [name for name in PROGRAMS if _program(name) is None]
-    missing += [] if importlib.util.find_spec("gssapi") else ["gssapi"]
-    if missing:
+    if missing := missing_programs():
         pytest.skip(f"Kerberos is not installed: {', '.join(missing)}")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

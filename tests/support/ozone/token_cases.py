@@ -154,10 +154,11 @@ def right(signer: Signer, container: int, block: int) -> Iterator[TokenCase]:
 
 def body_of(command: str, container: int, block: int) -> dict[str, Any]:
     """Return the body of a request."""
-    return {
+    bodies: dict[str, dict[str, Any]] = {
         "getBlock": {"blockID": {"containerID": container, "localID": block}},
         "getCommittedBlockLength": {"blockID": {"containerID": container, "localID": block}},
         "listBlock": {"count": 10},
         "getContainerChecksumInfo": {"containerID": container},
         "echo": {"payload": b"x"},
-    }.get(command, {})
+    }
+    return bodies.get(command, {})

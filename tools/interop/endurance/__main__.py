@@ -251,8 +251,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--spoil", choices=SPOILED, nargs="+", default=(), help="break this before the end"
     )
+    parser.add_argument("--secure", action="store_true", help="with Kerberos, TLS and tokens")
     chosen = parser.parse_args(arguments)
-    return judged(partial(Trial, chosen=chosen), chosen)
+    return judged(partial(Trial, chosen=chosen), chosen, is_secure=chosen.secure)
 
 
 if __name__ == "__main__":

@@ -197,9 +197,12 @@ class ClusterInspector:
     def blocks(self) -> Mapping[tuple[int, str], frozenset[int]]:
         """Return the blocks of each replica, as its datanode lists them."""
         found: dict[tuple[int, str], frozenset[int]] = {}
+        access = self.site.security.access(self.site.datanodes[0].place)
         for container, replicas in self.replicas.items():
             for uuid, one in replicas.items():
-                with Datanode(self.places[uuid].address, uuid, replica_index=one.index) as datanode:
+                with Datanode(
+                    self.places[uuid].address, uuid, replica_index=one.index, access=access
+                ) as datanode:
                     ids = frozenset(datanode.block_ids(ContainerId(container)))
                 found[container, uuid] = ids
         return found
