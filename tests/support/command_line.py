@@ -20,10 +20,14 @@ class CommandLine:
     scm: str
     capsys: pytest.CaptureFixture[str]
 
+    def words(self, *arguments: str) -> list[str]:
+        """Return all words of a command."""
+        return [*arguments, "--scm", self.scm]
+
     def __call__(self, *arguments: str, code: int = ExitCode.OK) -> str:
         """Run a command; return its stdout."""
         self.capsys.readouterr()
-        actual = run([*arguments, "--scm", self.scm])
+        actual = run(self.words(*arguments))
         shown = self.capsys.readouterr()
         assert code == actual, shown.out + shown.err
         return shown.out
@@ -35,7 +39,7 @@ class CommandLine:
     def json_any(self, *arguments: str) -> Any:
         """Run a command with --json; return the document whatever the exit code is."""
         self.capsys.readouterr()
-        run([*arguments, "--json", "--scm", self.scm])
+        run(self.words(*arguments, "--json"))
         return document_in(self.capsys.readouterr().out, " ".join(command_of(arguments)))
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -51,7 +55,7 @@ class CommandLine:
         def is_well() -> bool:
             nonlocal shown
             self.capsys.readouterr()
-            code = run(["status", "--scm", self.scm])
+            code = run(self.words("status"))
             shown = self.capsys.readouterr().out
             return code == ExitCode.OK
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final
 
 from merkle.checksum import Algorithm
-from suture.runtime.exit_codes import ExitCode
 from suture.wire.security.caller import Role
 from suture.wire.security.tls import TlsFiles
 from tests.support.authority import Authority, arguments
@@ -74,6 +73,6 @@ class SecuredCommandLine(CommandLine):
 
     files: TlsFiles
 
-    def __call__(self, *words: str, code: int = ExitCode.OK) -> str:
-        """Run a command with the certificate; return its stdout."""
-        return CommandLine.__call__(self, *arguments(self.files), *words, code=code)
+    def words(self, *given: str) -> list[str]:
+        """Return all words of a command, with the certificate."""
+        return [*arguments(self.files), *CommandLine.words(self, *given)]

@@ -134,8 +134,8 @@ def test_a_cluster_works_over_mutual_tls(
     admin("scrub", "scan", str(container_id), "--wait", code=ExitCode.TO_DO)
     mended = admin.json("reconcile", str(container_id))
     client("get", stored["keys"][0]["key"], "--output", str(back))
+    admin.status_when_well()
     for words in (
-        ("status",),
         ("volumes",),
         ("scm", "nodes"),
         ("history", "--commands"),
