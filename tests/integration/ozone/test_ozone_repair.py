@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.support.ozone.ozone_datanode import (
 )
 from tests.support.ozone.ozone_repairs import (
     DamagedVolume,
-    damaged_volume,
+    addresses,
     held_open,
     peers_of,
     serving,
@@ -28,7 +27,6 @@ from tests.support.ozone.ozone_repairs import (
 from tests.support.ozone.ozone_volumes import (
     BLOCK_DATA,
     chunk_message,
-    golden,
     snapshot,
 )
 
@@ -39,30 +37,6 @@ LENGTHS = {
 FLIPPED = 22  # container 2: one bit in one of its windows
 UNSUMMED = {24, 25}  # container 2: of checksum type NONE
 OWNER = 4321
-
-
-@pytest.fixture(scope="module")
-def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The golden set, which nobody changes."""
-    return golden(tmp_path_factory.mktemp("golden"))
-
-
-@pytest.fixture
-def volume(volumes: Path, tmp_path: Path) -> DamagedVolume:
-    """A copy of the damaged volume."""
-    return damaged_volume(volumes, tmp_path)
-
-
-@pytest.fixture
-def peers(volumes: Path) -> Iterator[list[OzoneDatanode]]:
-    """The two whole replicas."""
-    with peers_of(volumes) as running:
-        yield running
-
-
-def addresses(peers: list[OzoneDatanode]) -> list[str]:
-    """Return where they listen."""
-    return [peer.address for peer in peers]
 
 
 def own_row(served: Served, block_id: int, data: bytes) -> None:

@@ -1,6 +1,5 @@
 """Repairs from peers of Ozone 1.4, and from silent ones: silence is no verdict on the data."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +16,15 @@ from tests.support.ozone.ozone_datanode import (
 )
 from tests.support.ozone.ozone_repairs import (
     DamagedVolume,
+    addresses,
     closing_port,
-    damaged_volume,
     peers_of,
     serving,
 )
-from tests.support.ozone.ozone_volumes import OF_1_4, golden, snapshot, unpack
+from tests.support.ozone.ozone_volumes import OF_1_4, snapshot, unpack
 
 FLIPPED = 22  # container 2: one bit in one of its windows
 UNSUMMED = {24, 25}  # container 2: of checksum type NONE
-
-
-@pytest.fixture(scope="module")
-def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The golden set, which nobody changes."""
-    return golden(tmp_path_factory.mktemp("golden"))
-
-
-@pytest.fixture
-def volume(volumes: Path, tmp_path: Path) -> DamagedVolume:
-    """A copy of the damaged volume."""
-    return damaged_volume(volumes, tmp_path)
-
-
-@pytest.fixture
-def peers(volumes: Path) -> Iterator[list[OzoneDatanode]]:
-    """The two whole replicas."""
-    with peers_of(volumes) as running:
-        yield running
-
-
-def addresses(peers: list[OzoneDatanode]) -> list[str]:
-    """Return where they listen."""
-    return [peer.address for peer in peers]
 
 
 def test_bytes_without_checksums_wait_for_a_silent_peer(

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,35 +13,15 @@ from ozone.clients.datanode_messages import DatanodeCommand
 from ozone.repair.journal import Journal, RepairJournalEntry
 from suture.runtime.exit_codes import ExitCode
 from tests.support.ozone.ozone_datanode import IO_EXCEPTION, OzoneDatanode, Served
-from tests.support.ozone.ozone_repairs import DamagedVolume, damaged_volume, peers_of, serving
-from tests.support.ozone.ozone_volumes import BLOCK_DATA, MadeVolume, chunk_message, golden
+from tests.support.ozone.ozone_repairs import (
+    DamagedVolume,
+    addresses,
+    serving,
+)
+from tests.support.ozone.ozone_volumes import BLOCK_DATA, MadeVolume, chunk_message
 
 QUASI_CLOSED, UNHEALTHY = 3, 5
 FIRST_PART, SECOND_PART = b"first" * 4_000, b"second" * 4_000
-
-
-@pytest.fixture(scope="module")
-def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The golden set, which nobody changes."""
-    return golden(tmp_path_factory.mktemp("golden"))
-
-
-@pytest.fixture
-def volume(volumes: Path, tmp_path: Path) -> DamagedVolume:
-    """A copy of the damaged volume."""
-    return damaged_volume(volumes, tmp_path)
-
-
-@pytest.fixture
-def peers(volumes: Path) -> Iterator[list[OzoneDatanode]]:
-    """The two whole replicas."""
-    with peers_of(volumes) as running:
-        yield running
-
-
-def addresses(peers: list[OzoneDatanode]) -> list[str]:
-    """Return where they listen."""
-    return [peer.address for peer in peers]
 
 
 def double_sha256(text: str) -> str:

@@ -103,6 +103,11 @@ def damaged_volume(golden: Path, target: Path) -> DamagedVolume:
     return DamagedVolume(target / "data", target / "state", damage)
 
 
+def addresses(peers: Sequence[OzoneDatanode]) -> list[str]:
+    """Return the addresses on which peers listen."""
+    return [peer.address for peer in peers]
+
+
 @contextmanager
 def peers_of(golden: Path, *, table: str = "closed") -> Iterator[list[OzoneDatanode]]:
     """Run the two datanodes with intact replicas."""
