@@ -43,10 +43,8 @@ def generate(scratch: Path) -> dict[str, bytes]:
     out.mkdir()
     for package in PACKAGES:
         paths = sorted((ROOT / "proto" / package).glob("*.proto"))
-        flags = [f"--python_out={out}", f"--pyi_out={out}"]
-        if any("\nservice " in path.read_text() for path in paths):
-            flags.append(f"--grpc_python_out={out}")
-        command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(ROOT / "proto"), *flags]
+        command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(ROOT / "proto")]
+        command += [f"--python_out={out}", f"--pyi_out={out}"]
         subprocess.run([*command, *map(str, paths)], env=found, check=True)
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*_pb2*")}
 

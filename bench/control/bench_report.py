@@ -36,7 +36,8 @@ from scm.state.entities import Node, OpState
 from scm.state.options import ScmOptions
 from suture.observe import logs
 from suture.wire.mapping.replica_columns import COLUMNS, ID, column_report
-from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM, Stub
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess
 
@@ -127,7 +128,7 @@ def started(process: ScmProcess) -> list[Measure]:
     pid, count = process.process.pid, NODE_COUNT * REPLICAS_PER_NODE
     reading_s = cpu_s(pid)
     channel = grpc.insecure_channel(process.address)
-    stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
+    stub = Stub(channel, SCM)
     began_s, own_s = time.monotonic(), time.process_time()
     for i in range(NODE_COUNT):
         FakeDatanode(stub, node_name(i)).register()
@@ -172,7 +173,7 @@ def decision_measures(name: str, decided: tuple[float, float] | None) -> list[Me
     ]
 
 
-def first_decision(stub: scm_pb2_grpc.ScmStub, pid: int) -> tuple[float, float] | None:
+def first_decision(stub: Stub, pid: int) -> tuple[float, float] | None:
     """Let a datanode fall silent; return the seconds from its death to the order of a copy, and the
     processor time since its last call. None if there is no order in time.
     """

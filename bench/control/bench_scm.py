@@ -29,7 +29,8 @@ from scm.state.entities import Container, ContainerState, Node, OpState, Replica
 from scm.state.replicas import replica_rows
 from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.table import Table
-from suture.wire.v1 import container_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM, Stub
+from suture.wire.v1 import container_pb2
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess
 
@@ -68,7 +69,7 @@ def restart_measures() -> list[Measure]:
             pid = process.process.pid
             starting_cpu_s, own_bytes = cpu_s(pid), memory_of(pid)
             channel = grpc.insecure_channel(process.address)
-            stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
+            stub = Stub(channel, SCM)
             same = [report_s(stub, pid, i, bcsid=5) for i in range(REPORT_COUNT)]
             changed = [report_s(stub, pid, REPORT_COUNT + i, bcsid=6) for i in range(REPORT_COUNT)]
             new = [report_s(stub, pid, CLUSTER_NODES + i, bcsid=5) for i in range(REPORT_COUNT)]
@@ -172,9 +173,7 @@ def replica_of(number: int, node: int) -> Replica:
     )
 
 
-def report_s(
-    stub: scm_pb2_grpc.ScmStub, pid: int, number: int, *, bcsid: int
-) -> tuple[float, float]:
+def report_s(stub: Stub, pid: int, number: int, *, bcsid: int) -> tuple[float, float]:
     """Let a node register and report all its replicas.
 
     Return the duration of the report, and the control plane's processor time meanwhile.

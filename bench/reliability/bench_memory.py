@@ -30,7 +30,8 @@ from bench.measure import Measure, at_least, at_most
 from merkle.replica import ContainerId
 from suture.client.cluster_client import ClusterClient
 from suture.client.file_pieces import SourceFile
-from suture.wire.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
+from suture.wire.mapping.rpc_services import DATANODE, Stub
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tools.demo.cluster import Cluster, Running, launched
 from tools.demo.damage import write_direct
 from tools.demo.damage_choice import replica_root
@@ -187,9 +188,7 @@ def unread_streams(address: str, block_id: container_pb2.BlockId, stack: ExitSta
     """Begin many reads of a block, and read nothing of them."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     stubs = [
-        datanode_pb2_grpc.DatanodeStub(  # type: ignore[no-untyped-call]
-            stack.enter_context(grpc.insecure_channel(address, options=options))
-        )
+        Stub(stack.enter_context(grpc.insecure_channel(address, options=options)), DATANODE)
         for _ in range(CHANNELS)
     ]
     wanted = datanode_pb2.ReadBlockRequest(block_id=block_id)

@@ -39,8 +39,9 @@ from bench.scans.scan_world import CLUSTER, DATANODE
 from merkle.replica import BlockId, ContainerId
 from suture.runtime.memory import share_heaps
 from suture.wire.clients.channel import open_channel
-from suture.wire.clients.peer import IMPORT_METHOD, Peer
-from suture.wire.v1 import datanode_pb2, datanode_pb2_grpc
+from suture.wire.clients.peer import Peer
+from suture.wire.mapping import rpc_services
+from suture.wire.v1 import datanode_pb2
 
 THREADS = 4
 MIB = 1024**2
@@ -87,7 +88,7 @@ def told(word: str) -> dict[str, Any]:
     raise ValueError(f"nobody understands {word!r}")
 
 
-class Sink(datanode_pb2_grpc.DatanodeServicer):
+class Sink:
     """Receives data and drops it."""
 
     def ImportContainer(  # noqa: N802
@@ -135,7 +136,11 @@ def serve_sink() -> None:
     sink = grpc.server(
         ThreadPoolExecutor(1), options=[("grpc.max_receive_message_length", 64 * MIB)]
     )
-    datanode_pb2_grpc.add_DatanodeServicer_to_server(Sink(), sink)  # type: ignore[no-untyped-call]
+    service = rpc_services.DATANODE
+    handlers = rpc_services.method_handlers(service, [Sink()])
+    sink.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(service.full_name, handlers)]
+    )
     port = sink.add_insecure_port("127.0.0.1:0")
     sink.start()
     say({"address": f"127.0.0.1:{port}"})
@@ -194,13 +199,9 @@ def bare(address: str, size_bytes: int) -> float:
             yield blocks_part([BlockId(number + 1)], [row], [PART_BYTES], data, compress=False)
 
     channel = open_channel(address)
-    method: grpc.StreamUnaryMultiCallable[bytes, datanode_pb2.ImportContainerResponse] = (
-        channel.stream_unary(
-            IMPORT_METHOD, response_deserializer=datanode_pb2.ImportContainerResponse.FromString
-        )
-    )
+    stub = rpc_services.Stub(channel, rpc_services.DATANODE, encoders={"ImportContainer": None})
     begun_s = time.perf_counter()
-    method(parts())
+    stub.ImportContainer(parts())
     taken_s = time.perf_counter() - begun_s
     channel.close()
     return taken_s

@@ -1,25 +1,22 @@
 """Builds the gRPC server for `ScmService`, with the limits per connection and caller."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Unpack
 
 from scm.api.datanode_wire import RECONCILE_BYTES_MAX
 from scm.api.service import ANSWER_BYTES_MAX, ScmService
-from suture.wire.mapping.errors import ErrorStatusMiddleware
+from suture.wire.mapping.rpc_services import SCM
 from suture.wire.server.limited_server import (
     BuiltServer,
     ServerLimits,
     ServerParts,
     build_limited_server,
 )
-from suture.wire.v1 import scm_pb2, scm_pb2_grpc
 
-SERVICE_NAME: Final = "suture.v1.Scm"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # a page of 100,000 replicas, with room
 COSTS: Final = {  # a request may be as large as allowed, and so may the answers of many methods
     method.name: 2 * MESSAGE_BYTES_MAX  # a message in gRPC, and its content
-    for method in scm_pb2.DESCRIPTOR.services_by_name["Scm"].methods
+    for method in SCM.methods
 }
 RPC_COUNT_MAX: Final = 512  # calls running and waiting; more are refused with RESOURCE_EXHAUSTED
 assert ANSWER_BYTES_MAX + RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
@@ -44,13 +41,12 @@ def build_server(
 ) -> BuiltServer:
     """Bind `address` and return the server of the control plane (`build_limited_server`)."""
     return build_limited_server(
-        partial(scm_pb2_grpc.add_ScmServicer_to_server, service),
-        SERVICE_NAME,
+        SCM,
+        [service],
         address,
         executor,
         limits=limits or ScmServerLimits(),
         costs=COSTS,
-        edge=ErrorStatusMiddleware(),
         message_bytes_max=MESSAGE_BYTES_MAX,
         prefix="suture_scm",
         **parts,

@@ -11,7 +11,6 @@ from scm.api import datanode_wire, recovering, responses, shutdown_impact_wire, 
 from scm.api.calls.control import ControlPlane
 from suture.wire.mapping.codec import malformed, parse_container_id, parse_int
 from suture.wire.v1 import scm_pb2 as pb
-from suture.wire.v1 import scm_pb2_grpc
 
 VERSION: Final = version("suture")  # of this process, also after an upgrade of its files
 ANSWER_BYTES_MAX: Final = 8 * 1024**2  # further outcomes are left for the next call
@@ -19,7 +18,7 @@ PAGE_MAX: Final = 1_000
 ITERATIONS_DEFAULT: Final = 10  # iterations of the balancer (Ozone's default)
 
 
-class ScmService(scm_pb2_grpc.ScmServicer):
+class ScmService:
     """The RPCs. `suture.wire.mapping.errors.ErrorStatusMiddleware` converts SutureErrors to
     statuses.
     """

@@ -25,8 +25,9 @@ from suture.wire.clients.block_peer import BlockPeer, NodeAddress
 from suture.wire.clients.channel import ChannelClosed
 from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping.blockpieces import Data
+from suture.wire.mapping.rpc_services import Stub
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
-from suture.wire.v1 import datanode_pb2_grpc, scm_pb2
+from suture.wire.v1 import scm_pb2
 
 if TYPE_CHECKING:
     from suture.client.ecreader import GroupReader
@@ -369,7 +370,7 @@ class ClusterClient:
     def _stream(self, datanode: NodeAddress) -> Open:
         return self.block_peer(datanode).begin_blocks
 
-    def _dial(self, datanode: NodeAddress) -> datanode_pb2_grpc.DatanodeStub:
+    def _dial(self, datanode: NodeAddress) -> Stub:
         return self.block_peer(datanode).stub
 
 

@@ -34,11 +34,10 @@ from suture.errors import SutureError
 from suture.wire.clients.block_peer import NodeAddress
 from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping import new_blocks_message
-from suture.wire.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
+from suture.wire.mapping.rpc_services import Stub
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 SHARD_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several groups
-
-Stub = datanode_pb2_grpc.DatanodeStub
 
 
 class EcWriterSession(WriterSession):

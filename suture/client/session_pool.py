@@ -29,7 +29,8 @@ from suture.wire.clients.block_peer import NodeAddress
 from suture.wire.clients.channel import start_call
 from suture.wire.clients.message_groups import in_groups
 from suture.wire.clients.scm import ScmClient
-from suture.wire.v1 import datanode_pb2_grpc, scm_pb2
+from suture.wire.mapping.rpc_services import Stub
+from suture.wire.v1 import scm_pb2
 
 SESSIONS_KEPT_MAX: Final = 4  # each reserves room for a container: as many as one put of files uses
 ALLOCATION_BATCH: Final = 128  # files whose blocks are requested from the SCM at once
@@ -41,7 +42,7 @@ class SessionPool:
     """Pool of sessions; each session serves one put at a time. Thread-safe."""
 
     scm: ScmClient
-    dial: Callable[[NodeAddress], datanode_pb2_grpc.DatanodeStub]
+    dial: Callable[[NodeAddress], Stub]
     stream: Stream
 
     def __post_init__(self) -> None:

@@ -41,7 +41,8 @@ from suture.wire.clients.channel import retry_while, start_call
 from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping.bounds import SIZES_MAX
 from suture.wire.mapping.errors import error_from
-from suture.wire.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
+from suture.wire.mapping.rpc_services import Stub
+from suture.wire.v1 import datanode_pb2, scm_pb2
 
 WRITE_TIMEOUT_S: Final = 60.0
 LOOK_S: Final = 0.1  # renewal interval until the control plane has given one
@@ -102,7 +103,7 @@ class WriterSession:
     def __init__(
         self,
         scm: ScmClient,
-        dial: Callable[[NodeAddress], datanode_pb2_grpc.DatanodeStub],
+        dial: Callable[[NodeAddress], Stub],
         stream: Stream,
         wrote: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
@@ -308,7 +309,7 @@ class WriterSession:
     def _leave_behind(
         self,
         allocation: scm_pb2.BlockAllocation,
-        stubs: dict[str, datanode_pb2_grpc.DatanodeStub],
+        stubs: dict[str, Stub],
         failed: Mapping[str, SutureError],
     ) -> None:
         """Record the failed replicas with their errors, and remove them from `stubs`."""
@@ -357,9 +358,7 @@ class WriterSession:
         """Report failed datanodes to the SCM at once, so that it allocates on other datanodes."""
         self._commit([], replace=False)
 
-    def _living(
-        self, allocation: scm_pb2.BlockAllocation
-    ) -> dict[str, datanode_pb2_grpc.DatanodeStub]:
+    def _living(self, allocation: scm_pb2.BlockAllocation) -> dict[str, Stub]:
         """Return the stubs of the replicas that have not failed; create the container on them if
         needed."""
         container_id = allocation.block_id.container_id
@@ -382,7 +381,7 @@ class WriterSession:
     def _fan_out(
         self,
         allocation: scm_pb2.BlockAllocation,
-        stubs: dict[str, datanode_pb2_grpc.DatanodeStub],
+        stubs: dict[str, Stub],
         method: str,
         request: object,
     ) -> None:

@@ -23,8 +23,7 @@ class Middleware(Protocol):
 class MiddlewareStack(grpc.GenericRpcHandler):
     """All methods of a server, each wrapped in the server's layers; the first layer is outermost.
 
-    Pass it to `grpc.server` as its only handler, and to generated code (`add_..._to_server`) in
-    place of the server.
+    Pass it to `grpc.server` as its only handler.
     """
 
     def __init__(
@@ -37,21 +36,17 @@ class MiddlewareStack(grpc.GenericRpcHandler):
     ) -> None:
         """`at_each_call` is called before a call gets a thread, even if the call never gets one.
         `refusal` receives a call's headers and returns the handler that refuses the call, or None.
-        `others` provides methods that are not from generated code; its handler for a path never
-        changes."""
+        `others` provides further methods; its handler for a path never changes."""
         self._layers = tuple(reversed(layers))
         self._at_each_call = at_each_call
         self._refusal = refusal
         self._others = tuple(others)
         self._methods: dict[str, Any] = {}  # by path
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Add the methods of a service, as generated code does."""
+    def add_service(self, service: str, handlers: Mapping[str, Any]) -> None:
+        """Add the methods of a service, by name."""
         for name, handler in handlers.items():
             self._put(f"/{service}/{name}", handler)
-
-    def add_generic_rpc_handlers(self, _handlers: object) -> None:
-        """Do nothing, because generated code adds the same methods both ways."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the handler wrapped in its layers; None if there is no such method."""

@@ -15,7 +15,6 @@ from agent.services.import_handlers import ImportHandlers
 from agent.services.limits import DatanodeServerLimits
 from agent.services.proof_handlers import ProofHandlers
 from agent.services.read_handlers import ReadHandlers
-from agent.services.server import codecs_of, composed
 from agent.services.service_protocols import ScanMode, ScanStep
 from agent.services.write_handlers import WriteHandlers
 from agent.store.files.layout import VolumeLayout
@@ -30,8 +29,8 @@ from suture.errors import Code, UnavailableError
 from suture.wire.clients.block_peer import PeerTimeouts
 from suture.wire.clients.peer import Peer
 from suture.wire.mapping.errors import ErrorStatusMiddleware
+from suture.wire.mapping.rpc_services import DATANODE, method_handlers
 from suture.wire.security.tls import Security
-from suture.wire.v1 import datanode_pb2_grpc
 from tools.simulation.oracle import DiskHost
 from tools.simulation.simulated_os.fibers import ProcessLifetime, Scheduler
 from tools.simulation.simulated_os.kernel import Kernel
@@ -122,10 +121,8 @@ class Agent:
 
 def handlers_of(groups: Sequence[object]) -> dict[str, object]:
     """Return the RPC methods of a datanode's service, wrapped to convert errors to statuses."""
-    collected = Collected(
-        ErrorStatusMiddleware(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
-    )
-    datanode_pb2_grpc.add_DatanodeServicer_to_server(composed(groups), collected)  # type: ignore[no-untyped-call]
+    collected = Collected(ErrorStatusMiddleware())
+    collected.add_service(DATANODE.full_name, method_handlers(DATANODE, groups))
     return collected.handlers
 
 

@@ -17,8 +17,9 @@ from suture.terminal.credentials import security
 from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, option
 from suture.wire.clients.channel import Method, call, call_with_retry, open_channel
 from suture.wire.mapping.addressee import ADDRESSEE_HEADER
+from suture.wire.mapping.rpc_services import DATANODE, Stub
 from suture.wire.security.tls import Security
-from suture.wire.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
+from suture.wire.v1 import datanode_pb2, scm_pb2
 
 ASKED_AT_ONCE: Final = 16
 TIMEOUT_S: Final = 15.0
@@ -153,9 +154,9 @@ def fetch_status(address: str, proof: Security, datanode_id: str = "") -> Told:
     With `datanode_id`, raise an error if another datanode has this address.
     """
     header = (ADDRESSEE_HEADER, datanode_id) if datanode_id else None
-    channel = open_channel(address, proof, header=header)
+    channel = open_channel(address, proof)
     try:
-        stub = datanode_pb2_grpc.DatanodeStub(channel)  # type: ignore[no-untyped-call]
+        stub = Stub(channel, DATANODE, header=header)
 
         def ask(method: Method, request: object) -> Any:  # the method's answer
             party = f"the datanode at {address}"

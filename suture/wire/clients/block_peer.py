@@ -31,12 +31,13 @@ from suture.wire.mapping import codec
 from suture.wire.mapping.addressee import ADDRESSEE_HEADER
 from suture.wire.mapping.blockpieces import BlockPiece, Data, decode_piece
 from suture.wire.mapping.errors import error_of
+from suture.wire.mapping.rpc_services import DATANODE, Stub
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
-from suture.wire.v1 import container_pb2, datanode_pb2_grpc
+from suture.wire.v1 import container_pb2
 from suture.wire.v1 import datanode_pb2 as pb
 
-READ_BLOCK_METHOD: Final = "/suture.v1.Datanode/ReadBlock"  # with a deserializer of its own
-WRITE_BLOCKS_METHOD: Final = "/suture.v1.Datanode/WriteBlocks"  # with a serializer of its own
+DECODERS: Final = {"ReadBlock": decode_piece}
+ENCODERS: Final = {"WriteBlocks": None, "ImportContainer": None}  # the caller encodes the parts
 READ_BYTES_PER_S_MIN: Final = 1024**2  # a slower read of a block is cancelled
 BLOCKS_MAX: Final = 1_000_000  # blocks of one container, when all are listed
 
@@ -96,15 +97,9 @@ class BlockPeer:
         self._party = f"the datanode at {address}"
         self._timeouts = timeouts or PeerTimeouts()
         header = (ADDRESSEE_HEADER, datanode_id) if datanode_id else None
-        self._channel = open_channel(address, security, header=header)
-        self.stub = datanode_pb2_grpc.DatanodeStub(self._channel)  # type: ignore[no-untyped-call]
-        self._read_block: Method = self._channel.unary_stream(
-            READ_BLOCK_METHOD,
-            request_serializer=pb.ReadBlockRequest.SerializeToString,
-            response_deserializer=decode_piece,
-        )
-        self._write_blocks: Method = self._channel.stream_unary(
-            WRITE_BLOCKS_METHOD, response_deserializer=pb.WriteBlocksResponse.FromString
+        self._channel = open_channel(address, security)
+        self.stub = Stub(
+            self._channel, DATANODE, header=header, decoders=DECODERS, encoders=ENCODERS
         )
 
     def __enter__(self) -> Self:
@@ -247,13 +242,13 @@ class BlockPeer:
     def _streamed_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float
     ) -> Iterator[tuple[int, Data]]:
-        start_call = [stream(self._read_block, request, timeout_s=timeout_s)]
+        start_call = [stream(self.stub.ReadBlock, request, timeout_s=timeout_s)]
 
         def first() -> tuple[BlockPiece | None, Iterator[BlockPiece]]:
             answers = (
                 start_call.pop()
                 if start_call
-                else stream(self._read_block, request, timeout_s=timeout_s)
+                else stream(self.stub.ReadBlock, request, timeout_s=timeout_s)
             )
             return next(answers, None), answers
 
@@ -269,7 +264,7 @@ class BlockPeer:
 
         A thread of gRPC iterates over `messages` until the call ends.
         """
-        return start_call(self._write_blocks, messages, timeout_s=timeout_s)
+        return start_call(self.stub.WriteBlocks, messages, timeout_s=timeout_s)
 
     def _ask(
         self, method: Method, request: object, *, timeout_s: float | None = None

@@ -14,7 +14,6 @@ import grpc
 from merkle.replica import CHUNK_BYTES_MAX
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.tracing import carried
-from suture.wire.clients.unregistered_channel import Header, UnregisteredChannel
 from suture.wire.mapping.errors import error_from
 from suture.wire.security.channel_renewal import RenewingChannel
 from suture.wire.security.tls import LOOPBACK_ONLY, Security, TlsMaterial, channel_credentials
@@ -47,12 +46,8 @@ class ChannelClosed(UnavailableError):
 Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
 
 
-def open_channel(
-    address: str, security: Security = LOOPBACK_ONLY, *, header: Header | None = None
-) -> grpc.Channel:
+def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Channel:
     """Return a channel to `address`. The channel connects on first use and detects a dead peer.
-
-    Every call over the channel carries `header`.
 
     Raise RefusedError(INVALID_CONFIG) if plaintext is not allowed, or the address is invalid.
     """
@@ -69,11 +64,10 @@ def open_channel(
     ]
     if security.certificates is None:
         security.check_plaintext(address, "call")
-        return UnregisteredChannel(grpc.insecure_channel(address, options), header)
+        return grpc.insecure_channel(address, options)
 
     def open_one(material: TlsMaterial) -> grpc.Channel:
-        channel = grpc.secure_channel(address, channel_credentials(material), options)
-        return UnregisteredChannel(channel, header)
+        return grpc.secure_channel(address, channel_credentials(material), options)
 
     return RenewingChannel(security.certificates, open_one)
 

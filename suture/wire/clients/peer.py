@@ -32,7 +32,6 @@ from suture.wire.v1 import datanode_pb2 as pb
 
 SAMPLE_TIMEOUT_S: Final = 7 * 86_400.0  # for millions of chunks at the pace of scans
 SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
-IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"  # with a serializer of its own
 
 T = TypeVar("T")
 
@@ -156,12 +155,7 @@ class Peer(BlockPeer, ShardWriter):
         The call is not retried. The target deletes an interrupted import.
         """
         answer: pb.ImportContainerResponse = upload(
-            self._channel.stream_unary(
-                IMPORT_METHOD, response_deserializer=pb.ImportContainerResponse.FromString
-            ),
-            parts,
-            timeout_s=timeout_s,
-            must_end=must_end,
+            self.stub.ImportContainer, parts, timeout_s=timeout_s, must_end=must_end
         )
         return answer
 

@@ -6,13 +6,14 @@ maintenance.
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Final, Generic, Self, TypeVar, overload
 
 from suture.errors import Code, SutureError
 from suture.wire.clients.channel import call, call_again, open_channel, retry_while
+from suture.wire.mapping.rpc_services import SCM, Stub
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
 from suture.wire.v1 import scm_pb2 as pb
-from suture.wire.v1 import scm_pb2_grpc
 
 CALL_TIMEOUT_S: Final = 15.0
 RECOVERY_TIMEOUT_S: Final = 600.0  # the SCM visits all containers and keys
@@ -20,7 +21,7 @@ JUDGING_TIMEOUT_S: Final = 600.0  # the SCM visits all replicas
 EXPORT_TIMEOUT_S: Final = 600.0  # a snapshot of a large cluster takes minutes
 
 
-Rpcs: Final = scm_pb2_grpc.ScmServicer
+Rpcs: Final = SimpleNamespace(**{name: name for name in SCM.methods_by_name})
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
@@ -30,9 +31,9 @@ class ScmCall(Generic[Request, Answer]):
 
     _call = staticmethod(call)
 
-    def __init__(self, rpc: Callable[..., object], timeout_s: float = 0.0) -> None:
-        """`rpc` is the method of the service. `timeout_s` 0 = the timeout of the client."""
-        self._rpc = rpc.__name__
+    def __init__(self, rpc: str, timeout_s: float = 0.0) -> None:
+        """`timeout_s` 0 = the timeout of the client."""
+        self._rpc = rpc
         self._timeout_s = timeout_s
 
     @overload
@@ -72,7 +73,7 @@ class ScmClient:
         self.party = f"the SCM at {address}"
         self.timeout_s = timeout_s
         self._channel = open_channel(address, security)
-        self.stub = scm_pb2_grpc.ScmStub(self._channel)  # type: ignore[no-untyped-call]
+        self.stub = Stub(self._channel, SCM)
 
     def __enter__(self) -> Self:
         return self

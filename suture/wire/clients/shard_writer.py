@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
-from suture.wire.clients.channel import Method, call
+from suture.wire.clients.channel import call
 from suture.wire.mapping import codec, new_blocks_message
-from suture.wire.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc
+from suture.wire.mapping.rpc_services import Stub
+from suture.wire.v1 import container_pb2, datanode_pb2
 
 WRITE_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 300.0  # a tree of half a million blocks is built before the answer
@@ -20,11 +21,10 @@ WholeBlock: TypeAlias = tuple[BlockData, bytes]
 
 
 class ShardWriter:
-    """The part of a peer that writes shards. `stub` is the service of the peer. `WriteBlocks` has a
-    separate method, because its messages are already encoded."""
+    """The part of a peer that writes shards. `stub` is the service of the peer, whose `WriteBlocks`
+    takes encoded messages."""
 
-    stub: datanode_pb2_grpc.DatanodeStub
-    _write_blocks: Method
+    stub: Stub
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
         """Create a shard in state RECOVERING. Raise RefusedError if the datanode has a replica of
@@ -74,7 +74,7 @@ class ShardWriter:
             for block, _ in blocks
         ]
         message = new_blocks_message.encode(new, [data for _, data in blocks])
-        call(self._write_blocks, iter([message]), timeout_s=WRITE_TIMEOUT_S)
+        call(self.stub.WriteBlocks, iter([message]), timeout_s=WRITE_TIMEOUT_S)
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
         """Close a shard, which is a replica from then on; return its state."""

@@ -240,23 +240,12 @@ class ErrorStatusMiddleware:
     unknown client could fill the log.
     """
 
-    def __init__(
-        self,
-        parsers: Mapping[str, Callable[[bytes], Any]] | None = None,
-        serializers: Mapping[str, Callable[[Any], bytes]] | None = None,
-    ) -> None:
-        """`parsers` and `serializers` map methods to functions that replace the generated classes
-        for their requests and answers."""
-        self._parsers = dict(parsers or {})
-        self._serializers = dict(serializers or {})
-
     def wrap(self, method: str, handler: Any) -> Any:
         """Convert the errors of a method of Suture's services. Other methods, such as health, are
         unchanged."""
         if not method.startswith(SERVICE_PREFIX):
             return handler
-        deserialize = self._parsers.get(method, handler.request_deserializer)
-        serialize = self._serializers.get(method, handler.response_serializer)
+        deserialize, serialize = handler.request_deserializer, handler.response_serializer
         if handler.request_streaming:
             assert not handler.response_streaming, "no method of ours streams both ways"
             return grpc.stream_unary_rpc_method_handler(

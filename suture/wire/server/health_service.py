@@ -7,14 +7,15 @@ answers `Watch` with UNIMPLEMENTED, as the protocol allows, and clients call `Ch
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 
-from suture.runtime.middleware import MiddlewareStack
+HEALTH: Final[Any] = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
 
-class Health(health_pb2_grpc.HealthServicer):
+class Health:
     """Answers health checks, for each service and for the whole server."""
 
     def __init__(self, services: Sequence[str], is_well: Callable[[], bool] = lambda: True) -> None:
@@ -23,10 +24,6 @@ class Health(health_pb2_grpc.HealthServicer):
         self._statuses = health.HealthServicer()
         for name in ("", *services):
             self._statuses.set(name, health_pb2.HealthCheckResponse.SERVING)
-
-    def add_to(self, methods: MiddlewareStack) -> None:
-        """Add the service to a server's methods."""
-        health_pb2_grpc.add_HealthServicer_to_server(self, methods)  # type: ignore[arg-type]
 
     def enter_graceful_shutdown(self) -> None:
         """Report NOT_SERVING for all services from now on."""

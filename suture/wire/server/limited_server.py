@@ -1,16 +1,18 @@
 """Construction of a gRPC server with limits on connections, calls, waits and memory."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from suture.runtime.memory import UNLIMITED, MemoryBudget
 from suture.runtime.middleware import MiddlewareStack
 from suture.runtime.tracing import TracingMiddleware
 from suture.wire.clients.channel import MESSAGE_BYTES_MAX
 from suture.wire.mapping.errors import ErrorStatusMiddleware
+from suture.wire.mapping.rpc_services import method_handlers
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
 from suture.wire.server.authorization import Audit, AuthorizationMiddleware
 from suture.wire.server.blocked_calls import (
@@ -22,7 +24,7 @@ from suture.wire.server.blocked_calls import (
 )
 from suture.wire.server.budgeted import MemoryBudgetMiddleware
 from suture.wire.server.connections import Connections
-from suture.wire.server.health_service import Health
+from suture.wire.server.health_service import HEALTH, Health
 from suture.wire.server.server_options import PATIENCE, ConnectionLimits, bind, server_options
 
 
@@ -69,14 +71,13 @@ class BuiltServer:
 
 
 def build_limited_server(
-    add_to: Callable[[Any], object],
-    service: str,
+    service: ServiceDescriptor,
+    servicers: Sequence[object],
     address: str,
     executor: Any,  # a concurrent.futures.Executor; grpc's types ask for a pool of threads
     *,
     limits: ServerLimits,
     costs: Mapping[str, int],
-    edge: ErrorStatusMiddleware,
     refusal: Callable[[Any], Any] | None = None,
     message_bytes_max: int = MESSAGE_BYTES_MAX,
     prefix: str = "suture",
@@ -85,10 +86,10 @@ def build_limited_server(
     """Bind `address` (port 0 = any free port) and return the server of a service, which is not
     started.
 
-    `add_to` adds the service's methods to the server. `executor` should have a thread for each
-    admitted call. `costs` are the bytes of memory that a call needs, by method. `refusal` is that
-    of `MiddlewareStack`, and `prefix` that of the metrics. Raise RefusedError(INVALID_CONFIG) if
-    the address cannot be bound, or requires TLS.
+    `servicers` have the RPCs of the service (`method_handlers`). `executor` should have a thread
+    for each admitted call. `costs` are the bytes of memory that a call needs, by method. `refusal`
+    is that of `MiddlewareStack`, and `prefix` that of the metrics. Raise
+    RefusedError(INVALID_CONFIG) if the address cannot be bound, or requires TLS.
     """
     security = parts.get("security", LOOPBACK_ONLY)
     waits = parts.get("waits") or BlockedCalls(limits.rpc_count_max, slow_s=limits.patience.slow_s)
@@ -105,13 +106,13 @@ def build_limited_server(
         MemoryBudgetMiddleware(parts.get("memory", UNLIMITED), costs, waits),
         BlockedCallMiddleware(waits, parts.get("slots") or UnlimitedSlots(), connections),
         TracingMiddleware(),
-        edge,
+        ErrorStatusMiddleware(),
         gate,
     )
     methods = MiddlewareStack(layers, waits.sweep, refusal=refusal)
-    add_to(methods)
-    checks = Health([service], parts.get("is_well", lambda: True))
-    checks.add_to(methods)
+    checks = Health([service.full_name], parts.get("is_well", lambda: True))
+    for each, having in ((service, servicers), (HEALTH, [checks])):
+        methods.add_service(each.full_name, method_handlers(each, having))
     server = grpc.server(
         executor,
         handlers=[methods],

@@ -11,7 +11,8 @@ from agent.store.verification_log.chain import EntryKind, Head, encode
 from agent.store.verification_log.log_files import files_of
 from agent.store.verification_log.log_reader import log_directory
 from suture.runtime.exit_codes import ExitCode
-from suture.wire.v1 import datanode_pb2, scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM, Stub
+from suture.wire.v1 import datanode_pb2, scm_pb2
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_world import ScmWorld
 from tests.support.printed_json import document_in
@@ -127,7 +128,7 @@ def tell(scm: str, volume: Path) -> None:
         log_checksum=bytes.fromhex(facts.log_checksum),
     )
     with grpc.insecure_channel(scm) as channel:
-        node = FakeDatanode(scm_pb2_grpc.ScmStub(channel), DATANODE)
+        node = FakeDatanode(Stub(channel, SCM), DATANODE)
         node.register()
         request = scm_pb2.HeartbeatRequest(
             datanode_id=DATANODE, boot_id=node.boot_id, volumes=[status]

@@ -13,7 +13,8 @@ from scm.api.service import ScmService
 from suture import Client, KeyNotFound
 from suture.errors import Code, UnavailableError
 from suture.wire.clients.channel import open_channel
-from suture.wire.v1 import scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM, Stub
+from suture.wire.v1 import scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld
 
@@ -156,7 +157,7 @@ def test_cancelled_delete_that_waits_for_the_lock_deletes_nothing(served: Served
 
     served.service.began = began
     with open_channel(served.address) as channel:
-        stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
+        stub = Stub(channel, SCM)
         with served.world.control.access.lock:
             call = stub.DeleteKeys.future(scm_pb2.DeleteKeysRequest(keys=["k"]))
             assert entered.wait(60)

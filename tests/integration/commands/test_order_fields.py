@@ -9,7 +9,8 @@ import pytest
 from google.protobuf.json_format import ParseDict
 
 from merkle.replica import LAYOUT_VERSION, ContainerId
-from suture.wire.v1 import container_pb2, scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import Stub
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.control.dialled_nodes import DialledNodes as Nodes
 from tests.support.control.fake_datanode import report
@@ -100,7 +101,7 @@ OUTCOMES: Final[dict[str, Any]] = {
         duration_ms=76,
     ),
 }
-ORDERS: Final[dict[str, Callable[[scm_pb2_grpc.ScmStub, int], Any]]] = {
+ORDERS: Final[dict[str, Callable[[Stub, int], Any]]] = {
     "reconcile": lambda scm, number: scm.ReconcileContainers(
         scm_pb2.ReconcileContainersRequest(container_ids=[number])
     ),

@@ -15,7 +15,8 @@ from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
 from suture.runtime.sd_notify import SystemdNotifier
 from suture.wire.clients.scm import ScmClient
-from suture.wire.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
+from suture.wire.mapping.rpc_services import DATANODE, Stub
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.packaging.tidy import PRODUCT_PACKAGES
 
@@ -101,7 +102,7 @@ def test_write_and_command_paths_pass_through_few_modules(
     from the heartbeat to the store, including the threads and queues between them.
     """
     with grpc.insecure_channel(host.address) as channel:
-        datanode = datanode_pb2_grpc.DatanodeStub(channel)  # type: ignore[no-untyped-call]
+        datanode = Stub(channel, DATANODE)
         made = datanode_pb2.CreateContainerRequest(container_id=1)
         datanode.CreateContainer(made, timeout=CALL_S)
         walks.writes.clear()

@@ -13,8 +13,9 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import LAYOUT_VERSION
 from suture.runtime.memory import MemoryBudget
 from suture.wire.clients.scm import ScmClient
+from suture.wire.mapping.rpc_services import DATANODE, Stub
 from suture.wire.server.blocked_calls import SLOW_S
-from suture.wire.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.raw_http2 import RawHttp2
@@ -47,11 +48,11 @@ def rss_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-def connected(address: str, opened: ExitStack) -> datanode_pb2_grpc.DatanodeStub:
+def connected(address: str, opened: ExitStack) -> Stub:
     """Return a stub over a connection of its own."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     channel = opened.enter_context(grpc.insecure_channel(address, options=options))
-    return datanode_pb2_grpc.DatanodeStub(channel)  # type: ignore[no-untyped-call]
+    return Stub(channel, DATANODE)
 
 
 def test_streams_that_nobody_reads_hold_no_more_than_the_budget(

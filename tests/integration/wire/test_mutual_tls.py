@@ -18,12 +18,12 @@ from suture.observe.audit import AuditLog
 from suture.wire.clients.block_peer import PeerTimeouts
 from suture.wire.clients.channel import call, open_channel
 from suture.wire.clients.peer import Peer
+from suture.wire.mapping.rpc_services import DATANODE, Stub
 from suture.wire.security import pki
 from suture.wire.security.caller import Role, check_own
 from suture.wire.security.tls import LOOK_INTERVAL_S, Certificates, Security, TlsFiles, TlsMaterial
 from suture.wire.server.authorization import AuthorizationMiddleware
 from suture.wire.v1 import datanode_pb2 as pb
-from suture.wire.v1 import datanode_pb2_grpc
 from tests.support.authority import Authority
 from tests.support.clock import FakeClock
 from tests.support.heard import logged
@@ -99,7 +99,7 @@ class TestHandshake:
                 assert Code.UNAVAILABLE == refusal(peer.status).code, name
         roots = grpc.ssl_channel_credentials(authority.ca.read_bytes())
         with grpc.secure_channel(datanode.address, roots) as bare:
-            stub = datanode_pb2_grpc.DatanodeStub(bare)
+            stub = Stub(bare, DATANODE)
             ask = lambda: call(stub.Status, pb.StatusRequest(), timeout_s=5.0)  # noqa: E731
             assert Code.UNAVAILABLE == refusal(ask).code
 
@@ -451,7 +451,7 @@ def connected(address: str, number: int) -> grpc.Channel:
 
 def is_answered(channel: grpc.Channel) -> bool:
     """Whether a question is answered on this channel."""
-    stub = datanode_pb2_grpc.DatanodeStub(channel)
+    stub = Stub(channel, DATANODE)
     try:
         call(stub.ListFindings, pb.ListFindingsRequest(), timeout_s=1.0)
     except UnavailableError:
@@ -459,7 +459,7 @@ def is_answered(channel: grpc.Channel) -> bool:
     return True
 
 
-def answer_of(stub: datanode_pb2_grpc.DatanodeStub) -> object:
+def answer_of(stub: Stub) -> object:
     """Return the answer to one question, or the error."""
     try:
         return call(stub.ListFindings, pb.ListFindingsRequest(), timeout_s=5.0)

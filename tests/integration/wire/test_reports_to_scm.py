@@ -16,7 +16,8 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
 from merkle.replica import LAYOUT_VERSION
-from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM, Stub
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.control.column_pages import columns
 from tests.support.control.fake_datanode import FakeDatanode, unreachable
@@ -94,7 +95,7 @@ class Reporter(FakeDatanode):
 def node(scm: str) -> Iterator[Reporter]:
     """A datanode that has not registered."""
     with grpc.insecure_channel(scm) as channel:
-        stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
+        stub = Stub(channel, SCM)
         yield Reporter(stub, ME, rack="/row-7", address=ADDRESS)
 
 

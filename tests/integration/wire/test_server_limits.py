@@ -19,10 +19,11 @@ from scm.api.service import ScmService
 from suture.errors import RefusedError
 from suture.wire.clients.channel import HEADERS_BYTES_MAX
 from suture.wire.clients.channel import MESSAGE_BYTES_MAX as DATANODE_MESSAGE_BYTES_MAX
+from suture.wire.mapping.rpc_services import DATANODE, SCM, Stub
 from suture.wire.security.caller import Role
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
 from suture.wire.server.server_options import ConnectionLimits
-from suture.wire.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2, scm_pb2_grpc
+from suture.wire.v1 import datanode_pb2, scm_pb2
 from tests.support.authority import Authority
 from tests.support.control.scm_world import ScmWorld
 from tests.support.faults.raw_http2 import (
@@ -216,8 +217,8 @@ def test_messages_and_headers_have_a_size(tmp_path: Path, compression: grpc.Comp
         grpc.insecure_channel(node, unbounded, compression) as to_node,
         grpc.insecure_channel(scm, unbounded, compression) as to_scm,
     ):
-        write = datanode_pb2_grpc.DatanodeStub(to_node).WriteChunk
-        allocate = scm_pb2_grpc.ScmStub(to_scm).AllocateBlocks
+        write = Stub(to_node, DATANODE).WriteChunk
+        allocate = Stub(to_scm, SCM).AllocateBlocks
         for method, message in ((write, large), (allocate, long)):
             small = type(message)()
 

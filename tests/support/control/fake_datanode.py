@@ -7,7 +7,8 @@ from typing import Any
 import grpc
 
 from merkle.replica import LAYOUT_VERSION
-from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM, Stub
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 GIB = 1024**3
 HOSTS = itertools.count(1)
@@ -48,7 +49,7 @@ def report(
 class FakeDatanode:
     """Registers, sends heartbeats, keeps its commands, and obeys close commands if requested."""
 
-    stub: scm_pb2_grpc.ScmStub
+    stub: Stub
     datanode_id: str
     rack: str = "/rack-1"
     address: str = field(default_factory=unreachable)
@@ -63,7 +64,7 @@ class FakeDatanode:
     @classmethod
     def dial(cls, address: str, datanode_id: str, **more: object) -> "FakeDatanode":
         """Open a separate channel to the SCM at `address`."""
-        stub = scm_pb2_grpc.ScmStub(grpc.insecure_channel(address))  # type: ignore[no-untyped-call]
+        stub = Stub(grpc.insecure_channel(address), SCM)
         return cls(stub, datanode_id, **more)  # type: ignore[arg-type]
 
     def volumes(self) -> list[datanode_pb2.VolumeStatus]:

@@ -12,13 +12,15 @@ from operator import itemgetter
 
 import grpc
 
-from suture.wire.v1 import scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM
+from suture.wire.v1 import scm_pb2
+from tests.support.wire.served import add_service
 
 CLUSTER_ID = "CID-11111111-2222-4333-8444-555555555555"
 WAIT_S = 60.0
 
 
-class ScriptedScm(scm_pb2_grpc.ScmServicer):
+class ScriptedScm:
     """Answers registrations and heartbeats. Tests add commands and wait for their outcomes."""
 
     def __init__(self, heartbeat_interval_ms: int = 50, cluster_id: str = CLUSTER_ID) -> None:
@@ -40,7 +42,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self.registrations: list[scm_pb2.RegisterRequest] = []
         self.op_states: list[tuple[str, int]] = []
         self.server = grpc.server(ThreadPoolExecutor(4))
-        scm_pb2_grpc.add_ScmServicer_to_server(self, self.server)  # type: ignore[no-untyped-call]
+        add_service(self.server, SCM, self)
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
 
     def __enter__(self) -> "ScriptedScm":

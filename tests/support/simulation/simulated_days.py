@@ -20,7 +20,8 @@ from merkle.replica import ReplicaState
 from scm.state.database import StateDatabase
 from scm.state.entities import Container, ContainerState
 from suture.ec.scheme import parse_scheme
-from suture.wire.v1 import container_pb2, scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM, Stub
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.simulation.simulated_nodes import CAPACITY_BYTES, SimulatedNode
 from tests.support.simulation.simulated_scm import SimulatedScm
 from tests.support.simulation.simulated_world import World, replica_report
@@ -112,7 +113,7 @@ class Days:
         settings = SETTINGS | self.settings
         self.scm = SimulatedScm.start(self.path, self.now_ms, settings)
         channel = grpc.insecure_channel(self.scm.address)
-        self.world.stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
+        self.world.stub = Stub(channel, SCM)
 
     @property
     def now_ms(self) -> int:

@@ -19,7 +19,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import grpc
 
-from suture.wire.v1 import container_pb2, scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM, Stub
+from suture.wire.v1 import container_pb2, scm_pb2
 
 RECONSTRUCT_WEIGHT: Final = 3
 REPLICATION_LIMIT: Final = 20
@@ -82,7 +83,7 @@ class World(Generic[Node]):
     def __post_init__(self) -> None:
         """Start the random sequence."""
         nowhere = grpc.insecure_channel("localhost:0")
-        self.stub = scm_pb2_grpc.ScmStub(nowhere)  # type: ignore[no-untyped-call]
+        self.stub = Stub(nowhere, SCM)
         self.chance = random.Random(self.seed)
         self._coming: dict[str, int] = {}
         self._coming_count = 0

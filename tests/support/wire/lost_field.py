@@ -44,9 +44,8 @@ CARRIERS: Final = tuple(
     for path in (
         "suture/wire/clients/channel.py",
         "suture/wire/clients/scm.py",
-        "suture/wire/clients/unregistered_channel.py",
+        "suture/wire/mapping/rpc_services.py",
         "suture/wire/security/channel_renewal.py",
-        "suture/wire/v1/",
         "tests/support/wire/",
     )
 )

@@ -127,16 +127,13 @@ class Server:
 
 
 class Collected:
-    """Replaces a `grpc.Server` while handlers are added to it."""
+    """Collects the handlers of a server's services."""
 
     def __init__(self, edge: ErrorStatusMiddleware) -> None:
         self._edge = edge
         self.handlers: dict[str, Any] = {}
 
-    def add_generic_rpc_handlers(self, _handlers: Any) -> None:
-        """Do nothing: older generated code calls this, but also adds the methods by name."""
-
-    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+    def add_service(self, service: str, handlers: dict[str, Any]) -> None:
         """Store the handlers of a service."""
         for name, handler in handlers.items():
             path = f"/{service}/{name}"

@@ -30,7 +30,8 @@ from suture.errors import SutureError
 from suture.wire.clients.block_peer import NodeAddress
 from suture.wire.clients.peer import Peer
 from suture.wire.clients.scm import ScmClient
-from suture.wire.v1 import datanode_pb2_grpc, scm_pb2
+from suture.wire.mapping.rpc_services import Stub
+from suture.wire.v1 import scm_pb2
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import Event
 from tools.simulation.oracle import Held, Truth
@@ -216,7 +217,7 @@ class CodedRun(LedRun):
 
     oracle_of = CodedOracle
 
-    def dial(self, datanode: NodeAddress) -> datanode_pb2_grpc.DatanodeStub:
+    def dial(self, datanode: NodeAddress) -> Stub:
         """Return the stub of a datanode."""
         return Peer(datanode.address, timeouts=QUICK, security=PLAIN).stub
 

@@ -10,7 +10,6 @@ import agent.scan.throttle
 from agent.config.options import AgentConfig
 from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from agent.services.server import codecs_of, composed
 from agent.store.files.layout import VolumeLayout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
@@ -23,9 +22,10 @@ from suture.errors import SutureError
 from suture.runtime.sd_notify import SystemdNotifier
 from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping.errors import ErrorStatusMiddleware
+from suture.wire.mapping.rpc_services import DATANODE, method_handlers
+from suture.wire.mapping.rpc_services import SCM as SCM_SERVICE
 from suture.wire.server.connections import Connections
 from suture.wire.server.limited_server import BuiltServer
-from suture.wire.v1 import datanode_pb2_grpc, scm_pb2_grpc
 from tools.simulation.cluster import PLAIN, PORT
 from tools.simulation.machine import Machine
 from tools.simulation.oracle import DiskHost
@@ -133,7 +133,7 @@ class ScmMachine(Machine):
         self.control = control
         collected = Collected(ErrorStatusMiddleware())
         service = ScmService(control)
-        scm_pb2_grpc.add_ScmServicer_to_server(service, collected)  # type: ignore[no-untyped-call]
+        collected.add_service(SCM_SERVICE.full_name, method_handlers(SCM_SERVICE, [service]))
         self.network.listen(self.address, life, collected.handlers)
         self.scheduler.spawn("ticker", lambda: self._tick(control), life)
 
@@ -192,9 +192,8 @@ def around(scheduler: Scheduler, network: Network, machines: Sequence[Machine]) 
     clocks = {machine.name: machine.clock for machine in machines}
 
     def built(groups: Sequence[object], address: str, _: object, **more: Any) -> BuiltServer:
-        edge = ErrorStatusMiddleware(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
-        collected = Collected(edge)
-        datanode_pb2_grpc.add_DatanodeServicer_to_server(composed(groups), collected)  # type: ignore[no-untyped-call]
+        collected = Collected(ErrorStatusMiddleware())
+        collected.add_service(DATANODE.full_name, method_handlers(DATANODE, groups))
         life = scheduler.current.lives[-1]
         server: Any = _Serving(lambda: network.listen(address, life, collected.handlers))
         health: Any = _Health()

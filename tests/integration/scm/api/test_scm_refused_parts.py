@@ -12,7 +12,8 @@ from scm.api.cluster_status.cluster_look import judged
 from scm.state.entities import NodeHealthState
 from suture.errors import Code
 from suture.wire.mapping.errors import error_from
-from suture.wire.v1 import container_pb2, scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM, Stub
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.fake_datanode import FakeDatanode, report
 from tests.support.control.scm_world import ScmWorld, container, pending
 
@@ -53,7 +54,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         world.served() as address,
         grpc.insecure_channel(address) as channel,
     ):
-        node = FakeDatanode(scm_pb2_grpc.ScmStub(channel), "dn1")  # type: ignore[no-untyped-call]
+        node = FakeDatanode(Stub(channel, SCM), "dn1")
         with world.state.change() as change:
             for number in (1, 2):
                 change.put(world.state.containers, container(container_id=number))

@@ -19,7 +19,8 @@ from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 from suture.errors import Code, RefusedError, SutureError
 from suture.wire.mapping.errors import error_from
-from suture.wire.v1 import container_pb2, scm_pb2, scm_pb2_grpc
+from suture.wire.mapping.rpc_services import SCM, Stub
+from suture.wire.v1 import container_pb2, scm_pb2
 from tests.support.control.fake_datanode import FakeDatanode, report
 
 OPTIONS = ScmOptions(
@@ -36,7 +37,7 @@ class Cluster:
         self.address = address
         self.control = control
         self.channel = channel
-        self.scm = scm_pb2_grpc.ScmStub(channel)
+        self.scm = Stub(channel, SCM)
         self.nodes = {
             name: FakeDatanode(self.scm, name, rack=f"/rack-{i % 2}", address=f"{name}:1")
             for i, name in enumerate(NAMES)

@@ -23,10 +23,12 @@ from suture.runtime.call_thread_pool import CallThreadPool
 from suture.runtime.exit_codes import ExitCode
 from suture.runtime.loop import WorkerLoops
 from suture.wire.mapping.addressee import ADDRESSEE_HEADER
-from suture.wire.v1 import datanode_pb2, datanode_pb2_grpc
+from suture.wire.mapping.rpc_services import DATANODE
+from suture.wire.v1 import datanode_pb2
 from tests.support.command_tree import command_of
 from tests.support.control.scm_world import ScmWorld, container, pass_time, replica, volume
 from tests.support.printed_json import document_in
+from tests.support.wire.served import add_service
 
 STATES = 1_000
 PARTS = 20
@@ -43,7 +45,7 @@ EVENTS = ("stale", "dead", "leaving", "maintenance", "safe mode", "", "", "", ""
 SILENT_S = {"stale": 16, "dead": 61}
 
 
-class Datanodes(datanode_pb2_grpc.DatanodeServicer):
+class Datanodes:
     """Answers `suture status` for all datanodes of a cluster, on addresses of this host."""
 
     def __init__(self) -> None:
@@ -67,7 +69,7 @@ def datanodes() -> Iterator[tuple[Datanodes, int]]:
     answers = Datanodes()
     with ThreadPoolExecutor(8) as executor:
         server = grpc.server(executor)
-        datanode_pb2_grpc.add_DatanodeServicer_to_server(answers, server)  # type: ignore[no-untyped-call]
+        add_service(server, DATANODE, answers)
         port = server.add_insecure_port("0.0.0.0:0")
         server.start()
         yield answers, port

@@ -40,12 +40,11 @@ def asked(layers: MiddlewareStack, path: str = PATH) -> Any:
 
 def test_the_first_layer_is_outermost_and_each_is_made_once_for_a_method() -> None:
     """
-    Generated code may add its methods in both ways that it has; each is there once.
+    Both methods of a service have the layers.
     """
     made: list[tuple[str, str]] = []
     layers = MiddlewareStack([Named("outer", made), Named("inner", made)])
-    layers.add_generic_rpc_handlers(("the same",))
-    layers.add_registered_method_handlers(SERVICE, {"Do": "handler", "Undo": "other"})
+    layers.add_service(SERVICE, {"Do": "handler", "Undo": "other"})
 
     assert ("outer", ("inner", "handler")) == asked(layers)
     assert asked(layers) is asked(layers)
@@ -72,7 +71,7 @@ def test_every_call_is_counted_by_the_layers() -> None:
     """This includes a call of an unknown method and one whose handler is cached."""
     calls: list[None] = []
     layers = MiddlewareStack([], lambda: calls.append(None))
-    layers.add_registered_method_handlers(SERVICE, {"Do": "handler"})
+    layers.add_service(SERVICE, {"Do": "handler"})
 
     asked(layers)
     asked(layers)

@@ -136,7 +136,7 @@ def served(behavior: Behavior) -> Iterator[grpc.Channel]:
     handler = grpc.unary_unary_rpc_method_handler(behavior, bytes, bytes)
     with ThreadPoolExecutor(2) as executor:
         methods = MiddlewareStack([ErrorStatusMiddleware()])
-        methods.add_registered_method_handlers("suture.v1.Test", {"Do": handler})
+        methods.add_service("suture.v1.Test", {"Do": handler})
         server = grpc.server(executor, handlers=[methods])
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
