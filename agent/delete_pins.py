@@ -1,7 +1,7 @@
 """Pins on replicas that this datanode has proved to a peer which is about to delete its own
 replica.
 
-While a replica is pinned (`give`), no command deletes it. While a replica is being deleted
+While a replica is pinned (`pin`), no command deletes it. While a replica is being deleted
 (`leaving`), it cannot be pinned. If two datanodes are ordered to delete their replicas of one
 container at the same time, each with the other as witness, neither does.
 """
@@ -29,7 +29,7 @@ class DeletePins:
         self._until_s: dict[ContainerId, float] = {}
         self._leaving: set[ContainerId] = set()
 
-    def give(self, container_id: ContainerId, keep_s: float) -> None:
+    def pin(self, container_id: ContainerId, keep_s: float) -> None:
         """Pin the replica for `keep_s`. Raise UnavailableError(BUSY) if it is being deleted, or if
         too many replicas are pinned."""
         with self._lock:

@@ -220,10 +220,10 @@ def ozone_of(
     theirs = ozone_scms(config.node.scm)
     if not (config.ozone.listen or theirs):
         return (), ()
-    from ozone.wiring import doors, make_scm_links, secure_datanode
+    from ozone.wiring import make_scm_links, secure_datanode, server_factories
 
     secure = secure_datanode(config)
-    return doors(config.ozone, secure), make_scm_links(theirs, secure)
+    return server_factories(config.ozone, secure), make_scm_links(theirs, secure)
 
 
 def run(config_path: Path, stop: StopRequest) -> int:
@@ -241,7 +241,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
         if not witness_is_native():
             log.warning("second_checksum_not_compiled", hint="install crcmod with its C extension")
         security = security_of(config)
-        doors, leaders = ozone_of(config)
+        server_factories, leaders = ozone_of(config)
         own = () if leaders else config.node.scm
         scms = [ScmClient(address, security=security) for address in own]
         who = who_am_i(config, [*scms, *leaders], stop, node_of(security))
@@ -255,7 +255,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
             scms,
             supervisor,
             security=security,
-            doors=doors,
+            doors=server_factories,
             leaders=leaders,
         )
     except SutureError as error:
@@ -296,7 +296,7 @@ def serve(
             host.address,
             web=host.web_address,
             datanode_id=who.datanode_id,
-            doors=host.door_addresses,
+            doors=host.protocol_addresses,
         )
         supervisor.ready(f"serving on {host.address}")
         log.info(
@@ -338,7 +338,7 @@ def command(
             f"invalid --log-level '{log_level}': expected debug, info, warning or error"
         )
     logs.configure(log_level)
-    logs.take_over()
+    logs.redirect_stderr()
     if check:
         try:
             from suture.terminal.output import print_json  # with rich, which a daemon does without

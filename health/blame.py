@@ -119,7 +119,7 @@ def suspects(votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -
     while len(named) < SHOWN_MAX and (found := _worst(units, named)) is not None:
         named.append(found)
     named = _confirmed(units, named)
-    told = [_told(units, group, _without(named, group)) for group in named]
+    told = [_suspect_from(units, group, _without(named, group)) for group in named]
     order = sorted([*pairs, *told], key=lambda s: (s.log10_chance, s.attribute, s.value))
     return order[:SHOWN_MAX]
 
@@ -159,7 +159,7 @@ def _without(named: Iterable[_Group], group: _Group) -> list[_Group]:
     return [other for other in named if other != group]
 
 
-def _told(units: Units, group: _Group, others: Sequence[_Group]) -> Suspect:
+def _suspect_from(units: Units, group: _Group, others: Sequence[_Group]) -> Suspect:
     evidence = _Trial(units, others).evidence(group.level)
     i = group.member
     name = units.levels[group.level].names[i]

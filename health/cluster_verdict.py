@@ -125,7 +125,7 @@ def judge_cluster(facts: ClusterFacts) -> Judgement:
     return Judgement(DataVerdict.DEGRADED if is_wrong else DataVerdict.UNKNOWN, text, reasons)
 
 
-def doubts_about(containers: ContainerProblems) -> list[str]:
+def problem_texts(containers: ContainerProblems) -> list[str]:
     """Return the problems of containers as texts, worst first."""
     words = (
         (containers.lost, "without a whole replica"),
@@ -179,12 +179,12 @@ def _wrong(facts: ClusterFacts) -> Iterator[VerdictReason]:
         misplaced=judged["misplaced"],
         stuck=judged["stuck"],
     )
-    for text in doubts_about(known):
+    for text in problem_texts(known):
         yield VerdictReason(text, True, RECOVER if text.endswith(LACKING) else _REPORT)
     if facts.failed_volume_count:
         failed = _counted(facts.failed_volume_count, "volume")
         yield VerdictReason(f"{failed} failed", True, "suture status")
-    for text in doubts_about(ContainerProblems(unknown=counted.unknown)):
+    for text in problem_texts(ContainerProblems(unknown=counted.unknown)):
         yield VerdictReason(text, False, _REPORT)
 
 

@@ -43,7 +43,7 @@ def departures(view: BatchView, counts: Counts, flags: Ints) -> Departures:
     containers, rows = view.batch.containers, view.rows
     leaving = view.is_present & (view.service != ServiceState.IN_SERVICE)
     row = np.flatnonzero(leaving & view.of_container(containers.is_known))
-    held = _held(view, counts, flags, row)
+    held = _blocking_reasons(view, counts, flags, row)
     return Departures(
         row=row,
         held=held,
@@ -76,7 +76,7 @@ def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
     return first_that_holds(rules, FREE)
 
 
-def _held(view: BatchView, counts: Counts, flags: Ints, row: Ints) -> Ints:
+def _blocking_reasons(view: BatchView, counts: Counts, flags: Ints, row: Ints) -> Ints:
     """Return for each replica why its node must not leave: an index in HELD_BY, or FREE. For EC,
     only the replica's own index counts."""
     owner = view.rows.owner[row]

@@ -26,7 +26,7 @@ from health.reconcile_eligibility import ReconcileEligibility, is_good, judge_re
 from health.root_comparison import RootComparison, compare
 from health.rules import Rules
 from health.segmented_rows import Ints
-from health.source_issues import doubts
+from health.source_issues import source_issues
 from health.words import ROLES, UNHEALTHY, SharedState
 
 
@@ -40,7 +40,7 @@ class Diagnosis:
     compared: RootComparison
     flags: Ints
     reconciles: ReconcileEligibility
-    doubts: Ints
+    source_issues: Ints
     """The known problem of each replica as a source (`health.source_issues`)."""
 
 
@@ -78,13 +78,13 @@ def diagnose(batch: ContainerBatch, rules: Rules) -> Diagnosis:
         compared=compared,
         flags=flags(seen, counts, verdicts, compared),
         reconciles=judge_reconcile(seen, counts, compared, good),
-        doubts=doubts(seen),
+        source_issues=source_issues(seen),
     )
 
 
 def scene_of(found: Diagnosis) -> PlanInput:
     """Return the input of the plan's rules."""
-    return PlanInput(found.view, found.counts, found.verdicts, found.compared, found.doubts)
+    return PlanInput(found.view, found.counts, found.verdicts, found.compared, found.source_issues)
 
 
 def judge(batch: ContainerBatch, rules: Rules) -> HealthJudgement:

@@ -54,7 +54,7 @@ class RootComparison:
     """The replica could have lost the vote: its contest has a majority and enough voters."""
 
 
-def why_not_compared(view: BatchView, compared: RootComparison) -> Ints:
+def incomparable_reasons(view: BatchView, compared: RootComparison) -> Ints:
     """Return why each container is NOT_COMPARABLE; UNKNOWN for others."""
     state = view.batch.containers.state
     is_grey = compared.checksum_class == ChecksumClass.NOT_COMPARABLE
@@ -91,7 +91,7 @@ def compare(view: BatchView, is_good: Bools) -> RootComparison:
     replicas, rows = view.batch.replicas, view.rows
     is_compared = _with_companion(view)
     known = np.flatnonzero(is_compared & replicas.has_root)
-    told = _told(view, known)
+    told = _comparison_roots(view, known)
     votes = _vote(view, known, told)
     container = replicas.container[votes.known]
     contest = votes.contest[votes.roots.of_row]
@@ -138,7 +138,7 @@ def _with_companion(view: BatchView) -> Bools:
     return compared
 
 
-def _told(view: BatchView, known: Ints) -> Ints:
+def _comparison_roots(view: BatchView, known: Ints) -> Ints:
     """Return the root by which each replica is compared: the settled root if all `known` rows of
     its contest were read, else the reported one.
     """

@@ -107,7 +107,7 @@ class Groups:
     @classmethod
     def of(cls, *keys: NDArray[Any]) -> "Groups":
         """Group rows by their keys; the first key is the primary one."""
-        key, width = _joined(keys)
+        key, width = _combine_keys(keys)
         if ascends(key):  # usual for the rows of a batch
             is_new = first_of_run(key)
             return cls(np.cumsum(is_new) - 1, np.flatnonzero(is_new))
@@ -147,7 +147,7 @@ class Groups:
         return found
 
 
-def _joined(keys: tuple[NDArray[Any], ...]) -> tuple[Ints, int]:
+def _combine_keys(keys: tuple[NDArray[Any], ...]) -> tuple[Ints, int]:
     """Return a number per row that orders rows as all keys together, and an upper bound."""
     total = np.zeros(len(keys[0]), dtype=np.int64)
     if not len(total):

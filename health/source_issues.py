@@ -28,7 +28,7 @@ class SourceIssue(IntEnum):
     ROOTS_DIFFER = 4
 
 
-def doubts(view: BatchView) -> Ints:
+def source_issues(view: BatchView) -> Ints:
     """Return a code of `SourceIssue` for each replica.
 
     Only countable replicas without known damage vote, and only among replicas of the same index and
@@ -43,7 +43,7 @@ def doubts(view: BatchView) -> Ints:
     asked = _disputed(view, np.flatnonzero(view.is_present & replicas.has_root))
     is_voter = (view.is_countable & (damage == SourceIssue.NONE))[asked]
     lost = np.zeros(len(damage), dtype=np.int64)
-    lost[asked] = _lost(view, asked, is_voter)
+    lost[asked] = _vote_issues(view, asked, is_voter)
     return np.where(damage == SourceIssue.NONE, lost, damage)
 
 
@@ -58,7 +58,7 @@ def _disputed(view: BatchView, rows: Ints) -> Ints:
     return rows[is_disputed[owner]]
 
 
-def _lost(view: BatchView, rows: Ints, is_voter: Bools) -> Ints:
+def _vote_issues(view: BatchView, rows: Ints, is_voter: Bools) -> Ints:
     """Return a code of `SourceIssue` for each of the rows, from the votes for its root."""
     replicas = view.batch.replicas
     keys = [column[rows] for column in (replicas.container, replicas.index, replicas.algorithm)]

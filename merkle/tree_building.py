@@ -17,9 +17,9 @@ from merkle.tree_columns import (
     OFFSET_BITS,
     OFFSET_SHIFT,
     Column,
+    concatenate,
     fold_blocks,
     fold_leaves,
-    joined,
     spans_of,
     u64s,
 )
@@ -122,11 +122,11 @@ def build_from_rows(
     return build_live(
         algorithm,
         generation,
-        block_ids=joined(ids, np.uint64),
-        block_checksums=joined(checksums, np.uint64),
-        chunk_counts=joined(counts, np.int64),
-        chunk_spans=joined(spans, np.uint64),
-        chunk_checksums=joined(leaves, np.uint64),
+        block_ids=concatenate(ids, np.uint64),
+        block_checksums=concatenate(checksums, np.uint64),
+        chunk_counts=concatenate(counts, np.int64),
+        chunk_spans=concatenate(spans, np.uint64),
+        chunk_checksums=concatenate(leaves, np.uint64),
         tombstones=tombstones,
     )
 

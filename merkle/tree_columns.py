@@ -93,7 +93,7 @@ def check_shape(
         raise DamagedData("chunk offsets do not ascend within a block")
 
 
-def joined(parts: list[Column], dtype: type[np.generic]) -> Column:
+def concatenate(parts: list[Column], dtype: type[np.generic]) -> Column:
     """Return the parts as one column, even if there are none."""
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 

@@ -139,7 +139,7 @@ def scrub_command(
 
         def begun(volume: OzoneVolume, _count: int, used_bytes: int) -> None:
             found[volume.storage_id] = (volume, [])
-            bar.begun(used_bytes)
+            bar.add_volume(used_bytes)
 
         def done(result: ContainerResult) -> None:
             found[result.storage_id][1].append(result)
@@ -218,7 +218,7 @@ class _Bar:
         self._read_bytes = 0
         self._drawn_bytes = 0
 
-    def begun(self, used_bytes: int) -> None:
+    def add_volume(self, used_bytes: int) -> None:
         """Add a volume."""
         self._total_bytes += used_bytes
         self._progress.update(self._progress.task_ids[0], total=self._total_bytes)
@@ -333,7 +333,7 @@ def print_container(result: ContainerResult) -> None:
     state = f" ({result.state}{index})" if result.state else ""
     why = f": {result.why}" if result.why else ""
     print_line(f"container {result.container_id}{state}: {result.standing.value}{why}")
-    for doubt in result.doubts():
+    for doubt in result.caveats():
         print_line(f"  {doubt}")
     if result.findings:
         columns = ["block", "offset#", "bytes#", "verdict", "fault", "pattern", "evidence"]

@@ -35,7 +35,9 @@ def secure_datanode(config: AgentConfig) -> SecureDatanode | None:
     return SecureDatanode(config, SystemClock().now_ms) if config.ozone.conf else None
 
 
-def doors(config: OzoneConfig, secure: SecureDatanode | None = None) -> Sequence[MakeDoor]:
+def server_factories(
+    config: OzoneConfig, secure: SecureDatanode | None = None
+) -> Sequence[MakeDoor]:
     """Return the factories of an agent's servers for Ozone: one, or two in a secure cluster."""
 
     def plain(inside: HostServices) -> ProtocolServer:
@@ -68,7 +70,7 @@ def archives(inside: HostServices) -> ReplicationService:
         inside.store,
         inside.leases,
         inside.audit,
-        inside.ask_scan,
+        inside.request_scan,
         ImportAdmission(inside.slots),
         lease_timeout_s=inside.limits.lease_timeout_s,
     )
@@ -81,7 +83,7 @@ def importer(host: HostServices | AgentServices) -> ArchiveImporter:
         store=host.store,
         leases=host.leases,
         now_ms=SystemClock().now_ms,
-        on_arrived=lambda container_id: host.ask_scan(container_id, ARRIVED),
+        on_arrived=lambda container_id: host.request_scan(container_id, ARRIVED),
         submit=host.submit,
     )
 
@@ -101,7 +103,7 @@ def make_container_replicator(
         security=security if secure is None else secure.security(asks_certificate=True),
         compression=Compression.ZSTD if is_packed else Compression.NO_COMPRESSION,
         monotonic_s=led.clock.monotonic_s,
-        ask_scan=led.ask_scan,
+        request_scan=led.request_scan,
     )
 
 

@@ -65,7 +65,7 @@ class Breaker:
         """The time for which a scan is kept."""
         return self._limits.window_s
 
-    def observe(
+    def record_scan(
         self, now_s: float, volume_id: str, container_id: ContainerId, outcome: ScanOutcome
     ) -> str:
         """Record a finished scan. Return the reason why its replica must not be marked UNHEALTHY;

@@ -7,7 +7,7 @@ from typing import Final
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from scanner.chunk_verdict import ChunkJudgement
 from scanner.finding import NO_BLOCK, DamageFault, Forensic, ScanFinding, Verdict
-from scanner.forensics import UnexplainedChunk, find_places, sought
+from scanner.forensics import UnexplainedChunk, find_places, unexplained_chunk
 
 FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
 NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; they never displace damage
@@ -37,7 +37,7 @@ class FindingCollector:
     def chunk(self, block_id: BlockId, chunk: ChunkInfo, judgement: ChunkJudgement) -> None:
         """Record the judgement on a chunk."""
         kept_count = len(self._damage)
-        self.note(
+        self.add(
             judgement.verdict,
             judgement.fault,
             judgement.evidence,
@@ -48,7 +48,7 @@ class FindingCollector:
         )
         if judgement.forensic is Forensic.UNKNOWN and len(self._damage) > kept_count:
             wrong = judgement.wrong_windows
-            item = sought(kept_count, block_id, chunk, judgement.window_checksums, wrong)
+            item = unexplained_chunk(kept_count, block_id, chunk, judgement.window_checksums, wrong)
             if item is not None:
                 self._sought.append(item)
 
@@ -64,7 +64,7 @@ class FindingCollector:
                 finding, evidence=evidence, forensic=Forensic.MISDIRECTED
             )
 
-    def note(
+    def add(
         self,
         verdict: Verdict,
         fault: DamageFault,

@@ -223,7 +223,7 @@ def _grain(edge: int) -> str:
 # -- misdirected: the replica's own rows show where these bytes belong ---------------------------
 
 
-def sought(
+def unexplained_chunk(
     position: int, block_id: BlockId, chunk: ChunkInfo, sums: bytes, wrong: Sequence[int]
 ) -> UnexplainedChunk | None:
     """Return the damaged chunk with the window checksums to search for; None if there are none."""

@@ -76,7 +76,7 @@ class ReadSplitting(Protocol):
         """Return the maximum size of one read; 0 = unlimited."""
         ...
 
-    def rest(self, length_bytes: int) -> None:
+    def throttle_part(self, length_bytes: int) -> None:
         """Account for a piece of a read, except the last one, and wait until the next may be
         read."""
         ...

@@ -113,7 +113,7 @@ class _Scan:
         self._bytes_read = resume.bytes_read if resume else 0
         self._resume = resume
         self._marker = ScanMarkRecorder(mark, resume)
-        doubt = self._marker.doubt
+        doubt = self._marker.mark_for_reread
         self._record = ScanRecord(reader.container_id, algorithm, now_ms=now_ms, doubt=doubt)
         self._tree, self._notebook = self._record.tree, self._record.notebook
 
@@ -257,12 +257,12 @@ class _Scan:
                 block = decode_block(block_id, again)
             except DamagedData:
                 evidence = f"row of {len(again)} bytes: {first}"
-                self._notebook.note(
+                self._notebook.add(
                     Verdict.CORRUPT, DamageFault.BLOCK_ROW_DAMAGED, evidence, block_id
                 )
                 return None
             evidence = f"the row decodes when read again; first: {first}"
-            self._notebook.note(
+            self._notebook.add(
                 Verdict.SUSPECT_HOST, DamageFault.BLOCK_ROW_DAMAGED, evidence, block_id
             )
             return block
@@ -328,7 +328,7 @@ class _Scan:
         if trailing_bytes > 0 and self._stands(block_id, row):
             evidence = f"file of {file.size_bytes} bytes, block of {length_bytes}"
             place = (block_id, length_bytes, trailing_bytes)
-            self._notebook.note(Verdict.CORRUPT, DamageFault.TRAILING_BYTES, evidence, *place)
+            self._notebook.add(Verdict.CORRUPT, DamageFault.TRAILING_BYTES, evidence, *place)
 
     def _scan_span(
         self,

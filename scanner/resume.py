@@ -44,7 +44,7 @@ class ScanMark:
 
     def covers_id(self, block_id: BlockId) -> bool:
         """Return the same as `covers_block`, given only the id of the block."""
-        return block_id < self.block_id and block_id not in self._doubts
+        return block_id < self.block_id and block_id not in self._reread_ranges
 
     def covers(self, block_id: BlockId, span: tuple[ChunkInfo, ...]) -> bool:
         """Return True if these chunks of the block were read without a possible fault."""
@@ -56,7 +56,7 @@ class ScanMark:
             return False
         return not any(
             offset < end and start < offset + length_bytes
-            for offset, length_bytes in self._doubts.get(block_id, ())
+            for offset, length_bytes in self._reread_ranges.get(block_id, ())
         )
 
     def parts(
@@ -73,7 +73,7 @@ class ScanMark:
             yield has_been_read, tuple(part)
 
     @cached_property
-    def _doubts(self) -> dict[BlockId, list[tuple[int, int]]]:
+    def _reread_ranges(self) -> dict[BlockId, list[tuple[int, int]]]:
         places: dict[BlockId, list[tuple[int, int]]] = {}
         for block_id, offset, length_bytes in self.doubts:
             places.setdefault(block_id, []).append((offset, length_bytes))
@@ -110,7 +110,7 @@ class ScanMarkRecorder:
         self._behind = (resume.block_id, resume.offset) if resume else (BlockId(0), 0)
         self._offered_bytes = resume.bytes_read if resume else 0
 
-    def doubt(self, block_id: BlockId, offset: int, length_bytes: int) -> None:
+    def mark_for_reread(self, block_id: BlockId, offset: int, length_bytes: int) -> None:
         """Record a position that a resumed scan must read again."""
         self._doubts.add((block_id, offset, length_bytes))
 

@@ -113,7 +113,7 @@ class ScanRecord:
         evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
         if error.strerror and error.strerror != os.strerror(errno.ENOENT):
             evidence += f"; {error.strerror}"
-        self.notebook.note(
+        self.notebook.add(
             Verdict.CORRUPT,
             DamageFault.BLOCK_FILE_MISSING,
             evidence,
@@ -127,7 +127,7 @@ class ScanRecord:
         self.tree.begin(block.block_id)
         for chunk in block.chunks:
             self.tree.damaged(chunk, chunk.length_bytes, UNREADABLE_LEAF)
-        self.notebook.note(
+        self.notebook.add(
             Verdict.UNREADABLE,
             DamageFault.CHUNK_UNREADABLE,
             f"opening the file failed with {name_of(error)}",
@@ -154,7 +154,7 @@ class ScanRecord:
         for item in found.faults:
             damage = Verdict.UNREADABLE if item.is_unreadable else Verdict.CORRUPT
             verdict = Verdict.OK if item.fault in NOTE_FAULTS else damage
-            self.notebook.note(verdict, item.fault, item.evidence)
+            self.notebook.add(verdict, item.fault, item.evidence)
         buried = np.fromiter(tombstones, dtype=np.uint64, count=len(tombstones))
         lost = np.setdiff1d(np.setdiff1d(found.expected_blocks, rows), buried)
         if len(rows) < found.block_count_min:  # files of some of the lost ones are left
@@ -165,7 +165,7 @@ class ScanRecord:
             look()
             if reader.row(block_id) is None and reader.is_current():
                 evidence = f"no row; {'its file is there' if is_there else 'no file either'}"
-                self.notebook.note(
+                self.notebook.add(
                     Verdict.CORRUPT, DamageFault.BLOCK_ROW_MISSING, evidence, block_id
                 )
         strays = np.setdiff1d(np.setdiff1d(found.block_files, rows), lost)
@@ -174,4 +174,4 @@ class ScanRecord:
             if reader.row(block_id) is None:
                 why = "deleted" if block_id in tombstones else "never committed"
                 evidence = f"a file of a block that was {why}"
-                self.notebook.note(Verdict.OK, DamageFault.BLOCK_ROW_MISSING, evidence, block_id)
+                self.notebook.add(Verdict.OK, DamageFault.BLOCK_ROW_MISSING, evidence, block_id)

@@ -35,7 +35,7 @@ class UnreadableRecord:
 class UnreadableRecords(Protocol):
     """The stored read failures of one replica."""
 
-    def note(self, why: str) -> None:
+    def record_failure(self, why: str) -> None:
         """Record that a scan ended because of a read failure. The record is durable on return."""
         ...
 

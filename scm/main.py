@@ -131,7 +131,7 @@ class TickThread(threading.Thread):
 
     def _pause(self, seconds: float) -> bool:
         """Record progress and wait; return True if the loop must end."""
-        self._pulse.beat()
+        self._pulse.mark()
         return self._stopping.wait(seconds)
 
     def stop(self) -> None:
@@ -367,7 +367,7 @@ def run(
     set_switch_interval()
     try:
         logs.configure(log_level)
-        logs.take_over()
+        logs.redirect_stderr()
         options = scm_options.load(config, _settings(setting or []))
         code = serve(
             data,

@@ -139,7 +139,7 @@ class VerificationRun:
     progress: StageProgress
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def keep(self, name: str, rows: DataFrame) -> DataFrame:
+    def materialize(self, name: str, rows: DataFrame) -> DataFrame:
         """Write rows as files of the attempt; return the rows read from these files."""
         address = f"{self.attempt.work}/{name}"
         write(address, rows)
@@ -247,7 +247,7 @@ def _run(run: VerificationRun) -> dict[str, Any]:
         inputs, differing = _opened(run)
     counts = f"{manifest.rows['containers']:,} containers, {manifest.rows['replicas']:,} replicas"
     with run.phase("judge", f"judging {counts}"):
-        judged = judge_containers(run.spark, inputs, run.keep)
+        judged = judge_containers(run.spark, inputs, run.materialize)
     with run.phase("write", "writing tables"):
         previous = previous_run(run.attempt.storage, manifest, run.attempt.run_id)
         tables, volumes = _write_tables(run, judged, _before(run, previous), differing)
@@ -265,7 +265,7 @@ def _opened(run: VerificationRun) -> tuple[Inputs, DataFrame]:
     differing = local_rows(run.spark, RESULTS["disagreement"].schema, [])
     if reports and reports.recorded:
         known, known_manifest = reports.recorded
-        both = run.keep("both", compared(known["replicas"], snapshot["replicas"]))
+        both = run.materialize("both", compared(known["replicas"], snapshot["replicas"]))
         checks.check_counts(
             known_manifest, {"replicas": both.filter("recorded IS NOT NULL").count()}
         )
@@ -283,7 +283,7 @@ def _opened(run: VerificationRun) -> tuple[Inputs, DataFrame]:
 
 
 def _before(run: VerificationRun, previous: Summary | None) -> DataFrame | None:
-    before, damage = divergent_before(run.spark, run.attempt.storage, previous, run.keep)
+    before, damage = divergent_before(run.spark, run.attempt.storage, previous, run.materialize)
     if previous is not None and damage:
         run.say(f"run {previous['run_id']} cannot be read, attempts begin again: {damage}")
     return before

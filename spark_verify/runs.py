@@ -250,11 +250,13 @@ def _differences(known: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str
         if name == "rules" and isinstance(old, dict) and isinstance(new, dict):
             found += [f"rules.{words}" for words in _differences(old, new)]
         else:
-            found.append(f"{LABELS.get(name, name)}: {_shown(old)} there, {_shown(new)} here")
+            found.append(
+                f"{LABELS.get(name, name)}: {_format_value(old)} there, {_format_value(new)} here"
+            )
     return found
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

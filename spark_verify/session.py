@@ -230,7 +230,7 @@ def _start(builder: Any, master: str) -> SparkSession:
     before = _children()
     with tempfile.TemporaryFile() as words:
         try:
-            with _heard(words):
+            with _capture_stderr(words):
                 _name_this_user(builder)
                 session: SparkSession = builder.getOrCreate()
         except KeyboardInterrupt:
@@ -287,7 +287,7 @@ def _has_entry() -> bool:
 
 
 @contextmanager
-def _heard(words: IO[bytes]) -> Iterator[None]:
+def _capture_stderr(words: IO[bytes]) -> Iterator[None]:
     """Redirect stderr to `words` during the body. Processes that are started in the body keep this
     stderr; their later failures are reported by errors in Python.
     """

@@ -41,11 +41,11 @@ def delete_blocks(
     messages: Sequence[scm_pb2.DeleteTransaction],
     *,
     stop: Callable[[], bool],
-    ask_scan: Callable[[ContainerId, str], None] = lambda *_: None,
+    request_scan: Callable[[ContainerId, str], None] = lambda *_: None,
 ) -> list[scm_pb2.DeleteTransactionResult]:
     """Execute all transactions; return a result for each, in the same order.
 
-    `ask_scan` queues a scan, with a reason, if the last known damage of a replica was deleted.
+    `request_scan` queues a scan, with a reason, if the last known damage of a replica was deleted.
     """
     results: dict[int, scm_pb2.DeleteTransactionResult] = {}
     understood: list[tuple[int, _DeleteTransaction]] = []
@@ -53,12 +53,12 @@ def delete_blocks(
         try:
             understood.append((index, parse(message)))
         except SutureError as error:
-            results[index] = failed(message, error)
+            results[index] = failed_transaction(message, error)
     understood.sort(key=lambda item: item[1].container_id)
     for container_id, group in groupby(understood, key=lambda item: item[1].container_id):
         for batch in in_groups(group, lambda item: len(item[1].block_ids), BLOCKS_PER_BATCH):
             done = _delete_batch(
-                store, leases, container_id, [item for _, item in batch], stop, ask_scan
+                store, leases, container_id, [item for _, item in batch], stop, request_scan
             )
             for (index, _), result in zip(batch, done, strict=True):
                 results[index] = result
@@ -85,7 +85,7 @@ def _delete_batch(
     container_id: ContainerId,
     transactions: Sequence[_DeleteTransaction],
     stop: Callable[[], bool],
-    ask_scan: Callable[[ContainerId, str], None],
+    request_scan: Callable[[ContainerId, str], None],
 ) -> list[scm_pb2.DeleteTransactionResult]:
     """Delete the blocks of one container's transactions in one change; return a result for each.
 
@@ -101,14 +101,14 @@ def _delete_batch(
         with leases.hold(container_id):
             deleted = store.free_blocks(container_id, wanted, kept - proven)
     except SutureError as error:
-        return [failed(item.message, error) for item in transactions]
+        return [failed_transaction(item.message, error) for item in transactions]
     if deleted.was_last_damage:
-        ask_scan(container_id, "its damaged blocks were deleted")
+        request_scan(container_id, "its damaged blocks were deleted")
     freed, results = dict(deleted.freed), []
     for item in transactions:
         left = next((deleted.left[one] for one in item.block_ids if one in deleted.left), None)
         if left is not None:
-            results.append(failed(item.message, left))
+            results.append(failed_transaction(item.message, left))
             continue
         gone = [freed.pop(block_id) for block_id in item.block_ids if block_id in freed]
         results.append(
@@ -136,7 +136,7 @@ def check_all_done(results: Sequence[scm_pb2.DeleteTransactionResult]) -> None:
         )
 
 
-def failed(
+def failed_transaction(
     message: scm_pb2.DeleteTransaction, error: SutureError
 ) -> scm_pb2.DeleteTransactionResult:
     """Return the result of a failed transaction."""

@@ -190,7 +190,7 @@ class TaskLanes:
         ]
         return [task for _, task in sorted(firsts, key=lambda first: first[0])]
 
-    def take_late(self, now_ms: int) -> list[Task]:
+    def pop_expired(self, now_ms: int) -> list[Task]:
         """Remove and return the tasks whose deadline has passed, in the order of arrival."""
         late = []
         while self._late and self._late[0][0] <= now_ms:
@@ -226,7 +226,7 @@ class TaskQueue:
     def __init__(self, limits: TaskLimits) -> None:
         self._limits = limits
         self._waiting = TaskLanes()
-        self._stale: list[Task] = []  # dropped tasks that `take` has not returned yet
+        self._stale: list[Task] = []  # dropped tasks that `pop` has not returned yet
         self._known: set[tuple[str, Hashable]] = set()
         self._counts: dict[str, TaskCounts] = {}
         self._places: Counter[str] = Counter()  # running tasks per resource
@@ -251,7 +251,7 @@ class TaskQueue:
                 counts.refused += 1
         return refusal
 
-    def take(self, now_ms: int) -> DequeueResult:
+    def pop(self, now_ms: int) -> DequeueResult:
         """Choose the task to run now and count it as running. Drop tasks whose deadline has
         passed."""
         if self._is_stopping:
@@ -266,7 +266,7 @@ class TaskQueue:
         return DequeueResult(task, dropped)
 
     def finish(self, task: Task, outcome: TaskOutcome) -> None:
-        """Record the outcome of a task that `take` returned."""
+        """Record the outcome of a task that `pop` returned."""
         assert task.identity in self._known, f"{task} is not running"
         counts = self._counts_of(task)
         assert counts.running > 0, f"no {task.task_type} is running"
@@ -314,7 +314,7 @@ class TaskQueue:
 
     @property
     def queued_count(self) -> int:
-        """Number of waiting tasks of all priorities, including those that `take` will drop."""
+        """Number of waiting tasks of all priorities, including those that `pop` will drop."""
         return len(self._waiting) + len(self._stale)
 
     def counts(self) -> dict[str, TaskCounts]:
@@ -345,7 +345,7 @@ class TaskQueue:
     def _drop_useless(self, now_ms: int) -> tuple[DroppedTask, ...]:
         """Drop tasks whose deadline has passed, or whose SCM is no longer the leader."""
         stale, self._stale = self._stale, []
-        late = self._waiting.take_late(now_ms)
+        late = self._waiting.pop_expired(now_ms)
         for task in late:
             self._counts_of(task).timed_out += 1
         return self._drop(late, TaskRejection.DEADLINE_PASSED) + self._drop(

@@ -81,10 +81,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerDeps:
-    """Services that the handlers use. `ask_scan` queues a scan with a reason. `wait` sleeps for the
-    given seconds, and returns True early when the agent stops. `report_soon` sends a heartbeat now.
-    `reregister` registers again and sends a full report. `confirm_deletes` asks the control plane
-    about deletes that peers claim, and raises SutureError. `prove` reads the chunks that a
+    """Services that the handlers use. `request_scan` queues a scan with a reason. `wait` sleeps for
+    the given seconds, and returns True early when the agent stops. `report_soon` sends a heartbeat
+    now. `reregister` registers again and sends a full report. `confirm_deletes` asks the control
+    plane about deletes that peers claim, and raises SutureError. `prove` reads the chunks that a
     reconcile changed; without it, the complete replica is scanned."""
 
     store: ReplicaStore
@@ -92,7 +92,7 @@ class HandlerDeps:
     clock: Clock
     scan_now: Callable[[ContainerId], ScanReport]
     confirm_deletes: Callable[[ContainerId, Sequence[BlockId]], scm_pb2.ConfirmDeletesResponse]
-    ask_scan: Callable[[ContainerId, str], None]
+    request_scan: Callable[[ContainerId, str], None]
     wait: Callable[[float], bool]
     report_soon: Callable[[], None]
     reregister: Callable[[], None]
@@ -173,7 +173,7 @@ class CommandHandlers:
             executor=self._readers,
             monotonic_s=tools.clock.monotonic_s,
             scan=lambda container_id: tools.scan_now(container_id).committed,
-            on_damage=tools.ask_scan,
+            on_damage=tools.request_scan,
             pace=together(self._copy_ceiling, tools.shared_pace(config.copy_floor_bytes_per_s)),
         )
 
@@ -210,7 +210,7 @@ class CommandHandlers:
         ends_at_s = self._clock.monotonic_s() + deadline_s
         pools = {"tasks": self.work, "removals": self.removal, "quick tasks": self.quick}
         for pool in pools.values():
-            pool.ask_to_stop()
+            pool.request_stop()
         unfinished = []
         for name, pool in pools.items():
             if not pool.stop(max(0.0, ends_at_s - self._clock.monotonic_s())):
@@ -269,7 +269,11 @@ class CommandHandlers:
     ) -> None:
         tools, transactions = self._tools, order.delete_blocks.transactions
         results = delete_blocks(
-            tools.store, tools.leases, transactions, stop=context.stop, ask_scan=tools.ask_scan
+            tools.store,
+            tools.leases,
+            transactions,
+            stop=context.stop,
+            request_scan=tools.request_scan,
         )
         status.delete_blocks.transactions.extend(results)
         check_all_done(results)

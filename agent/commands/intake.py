@@ -55,7 +55,7 @@ class CommandIntake:
             self._counts.update(map(kind_of, filter(is_normal, commands[:room])))
         for command in commands[room:]:
             self._commands.refuse(command, TaskRejection.QUEUE_FULL)
-        self.bell.ring()
+        self.bell.set()
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
         """Return queued and running commands by type, including those that wait in the intake."""

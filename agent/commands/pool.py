@@ -142,7 +142,7 @@ class TaskPool:
         with self._changed:
             return self._queue.running_count
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Drop waiting tasks, and request running tasks to stop. This never blocks."""
         with self._changed:
             self._stopping.set()
@@ -153,7 +153,7 @@ class TaskPool:
     def stop(self, deadline_s: float) -> bool:
         """Request all tasks to stop, and wait for up to `deadline_s`. Return whether all have
         ended."""
-        self.ask_to_stop()
+        self.request_stop()
         with self._changed:
             drained = self._changed.wait_for(
                 lambda: not self._queue.running_count, timeout=deadline_s
@@ -194,7 +194,7 @@ class TaskPool:
     def _next(self) -> DequeueResult:
         """Wait for a task that may run or was dropped. Return an empty result if the pool stops."""
         while not self._stopping.is_set():
-            taken = self._queue.take(monotonic_ms(self._clock))
+            taken = self._queue.pop(monotonic_ms(self._clock))
             if taken.task is not None or taken.dropped:
                 self._work_came.notify()  # more tasks may be able to run
                 return taken
@@ -218,9 +218,9 @@ class TaskPool:
     def _run(self, task: Task, entry: _Entry) -> TaskOutcome:
         ids = dict(task.about)
         with structlog.contextvars.bound_contextvars(**_named(task)), span(task.task_type, **ids):
-            return self._carry_out(task, entry)
+            return self._execute(task, entry)
 
-    def _carry_out(self, task: Task, entry: _Entry) -> TaskOutcome:
+    def _execute(self, task: Task, entry: _Entry) -> TaskOutcome:
         context = TaskContext(lambda: self._must_stop(task), task.deadline_at_ms)
         if self._turnstile is not None:
             self._stopping.wait(self._turnstile.delay_s())

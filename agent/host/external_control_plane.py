@@ -37,11 +37,11 @@ class AgentServices:
     store: ReplicaStore
     reporter: ReportSource
     clock: Clock
-    door_addresses: Sequence[str]
+    protocol_addresses: Sequence[str]
     leases: ContainerLeases
     submit: Submit
     """Runs writes of data in another thread."""
-    ask_scan: Callable[[ContainerId, str], None]
+    request_scan: Callable[[ContainerId, str], None]
     """Requests a scan of a replica, with a reason."""
     accept: Callable[[Sequence[scm_pb2.Command], int], None]
     """Queues commands of the leader with the given term."""
@@ -93,7 +93,7 @@ def reporters(
     """Yield the worker loop of each external control plane."""
     terms = TermTracker()
     for leader, outbox in zip(leaders, boxes, strict=True):
-        worker = leader.worker(led, outbox, terms.leads)
+        worker = leader.worker(led, outbox, terms.observe_term)
         yield WorkerLoop(worker, clock=led.clock, bell=outbox.bell)
 
 

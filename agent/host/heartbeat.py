@@ -139,13 +139,13 @@ class HeartbeatWorker:
         wait_s = self._sent_at_s + self._spacing_s - self._clock.monotonic_s()
         if wait_s > 0:
             return Backoff(wait_s)
-        if self.outbox.take_wish_to_register():
+        if self.outbox.pop_reregister_request():
             self._is_registered = False
         try:
             if not self._is_registered:
                 self._register()
             self._sent_at_s = self._clock.monotonic_s()
-            more = self._beat()
+            more = self._send_heartbeat()
         except UnavailableError as error:
             return RetryAfter(self._retry_delay_s(error))
         except RefusedError as error:
@@ -203,7 +203,7 @@ class HeartbeatWorker:
         self.outbox.note_state(REGISTERED)
         log.info("agent_registered", cluster_id=answer.cluster_id, term=answer.term)
 
-    def _beat(self) -> bool:
+    def _send_heartbeat(self) -> bool:
         """Send one heartbeat; return whether more reports or answers are pending."""
         # Read the queues first: if a task ends meanwhile, its answer is among the statuses, so the
         # SCM does not consider it lost.
@@ -228,7 +228,7 @@ class HeartbeatWorker:
             sent_at_ms = self._clock.now_ms()
             answer = self._scm.heartbeat(request)
         except BaseException:
-            self._take_back(changed)
+            self._requeue_reports(changed)
             raise
         self.outbox.note_clocks(
             sent_at_ms=sent_at_ms,
@@ -237,10 +237,10 @@ class HeartbeatWorker:
         )
         if answer.reregister:
             self._is_registered = False
-            self._take_back(changed)
+            self._requeue_reports(changed)
             return True
         waiting = self.outbox.acknowledge(statuses)
-        leads = self._terms.leads(answer.term, answer.start_id, answer.state_number)
+        leads = self._terms.observe_term(answer.term, answer.start_id, answer.state_number)
         if leads:
             self._on_rates(answer.copy_bytes_per_s, answer.reconcile_bytes_per_s)
             self._on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
@@ -273,7 +273,7 @@ class HeartbeatWorker:
         reports: list[scm_pb2.ContainerReport] = []
         by_columns: list[scm_pb2.ColumnReport] = []
         self._full_ended = False
-        changed += self.outbox.take_changed(REPLICAS_PER_HEARTBEAT_MAX)
+        changed += self.outbox.pop_changed(REPLICAS_PER_HEARTBEAT_MAX)
         self._meanwhile.update(changed)
         if changed:
             replicas = [self._reporter.report(container_id) for container_id in changed]
@@ -307,7 +307,7 @@ class HeartbeatWorker:
         self.outbox.put_back(self._meanwhile)
         self._meanwhile.clear()
 
-    def _take_back(self, changed: Iterable[ContainerId]) -> None:
+    def _requeue_reports(self, changed: Iterable[ContainerId]) -> None:
         """Queue the changes that the SCM did not acknowledge again, and restart a full report in
         progress."""
         self.outbox.put_back(changed)
@@ -318,7 +318,7 @@ class HeartbeatWorker:
     def _full_report_page(self) -> scm_pb2.ContainerReport | None:
         """Return the next page of the full report; None if none is due or in progress."""
         now_s = self._clock.monotonic_s()
-        is_wanted = self.outbox.take_wish_for_all()
+        is_wanted = self.outbox.pop_full_report_request()
         if is_wanted:
             self._full = None  # restart a report in progress; it may name deleted replicas
         if self._full is None:

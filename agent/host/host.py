@@ -51,7 +51,7 @@ class AgentProcess:
         return self._parts.face.address
 
     @property
-    def door_addresses(self) -> list[str]:
+    def protocol_addresses(self) -> list[str]:
         """Addresses of the servers for other protocols."""
         return self._parts.doors.addresses
 

@@ -46,25 +46,25 @@ class Outbox:
     def notify(self, container_id: ContainerId) -> None:
         """Report this replica soon, because it is new, changed or deleted."""
         self.put_back([container_id])
-        self.bell.ring()
+        self.bell.set()
 
     def report_all(self) -> None:
         """Send a full report soon. The SCM considers replicas that it does not name as gone."""
         with self._lock:
             self._is_full_wanted = True
-        self.bell.ring()
+        self.bell.set()
 
     def reregister(self) -> None:
         """Register again, then send a full report."""
         with self._lock:
             self._must_register = True
-        self.bell.ring()
+        self.bell.set()
 
     def answer(self, status: scm_pb2.CommandStatus) -> None:
         """Report the status of a command soon."""
         with self._lock:
             self._statuses.append(status)
-        self.bell.ring()
+        self.bell.set()
 
     # Methods for the heartbeat.
 
@@ -80,7 +80,7 @@ class Outbox:
         lead_ms = max(0, sent_at_ms - answered_at_ms)
         self._clock_offset_ms = lead_ms + min(0, received_at_ms - answered_at_ms)
 
-    def take_changed(self, count_max: int) -> list[ContainerId]:
+    def pop_changed(self, count_max: int) -> list[ContainerId]:
         """Remove and return the oldest changes, at most `count_max`."""
         with self._lock:
             taken = list(islice(self._changed, count_max))
@@ -94,13 +94,13 @@ class Outbox:
             for container_id in container_ids:
                 self._changed.setdefault(container_id)
 
-    def take_wish_to_register(self) -> bool:
+    def pop_reregister_request(self) -> bool:
         """Return whether a new registration was requested, and clear the request."""
         with self._lock:
             wished, self._must_register = self._must_register, False
         return wished
 
-    def take_wish_for_all(self) -> bool:
+    def pop_full_report_request(self) -> bool:
         """Return whether a full report was requested, and clear the request."""
         with self._lock:
             wished, self._is_full_wanted = self._is_full_wanted, False
@@ -157,7 +157,7 @@ class OutboxFanout:
     def report_soon(self) -> None:
         """Send a heartbeat now, with new measurements of the volumes."""
         for box in self.boxes:
-            box.bell.ring()
+            box.bell.set()
 
     def reregister(self) -> None:
         """Register again, then send a full report."""

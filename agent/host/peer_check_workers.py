@@ -80,7 +80,7 @@ class PeerQueryDeps:
     def challenges(
         self,
         config: ScanConfig,
-        ask_scan: Callable[[ContainerId, str], None],
+        request_scan: Callable[[ContainerId, str], None],
         count: Callable[[str], None],
     ) -> ChallengeWorker:
         """Return the worker that challenges peers to prove chunks. It does nothing if scans are
@@ -91,7 +91,7 @@ class PeerQueryDeps:
             config.challenge_interval_s if config.enabled else 0,
             info=self.control_planes.container_info,
             dial=self.dial,
-            ask_scan=ask_scan,
+            request_scan=request_scan,
             count=count,
             clock=self.clock,
         )
@@ -110,7 +110,7 @@ class PeerQueryDeps:
             info=self.control_planes.container_info,
             dial=self.dial,
             pace=scrub.fixed_pace(PARITY_BYTES_PER_S, pulse),
-            is_held=scrub.is_held,
+            is_held=scrub.is_paused,
             stop=stop,
             clock=self.clock,
             pulse=pulse,

@@ -43,7 +43,7 @@ class HostServices:
     """Runs writes of data in another thread."""
     on_read: Callable[[float], None]
     """Called with the seconds that each read of chunk data took. Scans slow down if it grows."""
-    ask_scan: Callable[[ContainerId, str], None]
+    request_scan: Callable[[ContainerId, str], None]
     """Requests a scan of a replica, with a reason."""
 
 

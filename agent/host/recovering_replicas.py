@@ -72,7 +72,7 @@ class RecoveringReplicas:
         with self._lock:
             self._written_at_s[container_id] = self.clock.monotonic_s()
 
-    def wrote(self, container_id: int) -> None:
+    def record_write(self, container_id: int) -> None:
         """Record a write, which shows that the reconstruction is running."""
         with self._lock:
             if container_id in self._written_at_s:

@@ -76,7 +76,7 @@ class ReportExport:
         """Write one report. Raise UnavailableError if it cannot be written."""
         config, at_ms = self._config, self._clock.now_ms()
         if self._process is not None and self._process.poll() is None:
-            raise self._failed("the process that wrote the report before cannot be killed")
+            raise self._export_error("the process that wrote the report before cannot be killed")
         header = {
             "directory": config.export,
             "keep_count": config.keep_count,
@@ -102,7 +102,7 @@ class ReportExport:
         meanwhile."""
         ids = self._observer.replica_ids()
         for first in range(0, len(ids), REPLICAS_PER_HEARTBEAT_MAX):
-            self._pulse.beat()
+            self._pulse.mark()
             if self._stop.is_set():
                 return False
             page = ids[first : first + REPLICAS_PER_HEARTBEAT_MAX]
@@ -134,7 +134,7 @@ class ReportExport:
             text = answers.read().decode() or f'{{"error": "exit code {process.returncode}"}}'
         answer: dict[str, Any] = json.loads(text)
         if process.returncode:
-            raise self._failed(answer["error"])
+            raise self._export_error(answer["error"])
         return answer
 
     def _await(self, process: "subprocess.Popen[bytes]") -> bool:
@@ -142,7 +142,7 @@ class ReportExport:
         UnavailableError if it takes longer than WRITE_S_MAX."""
         deadline_s = self._clock.monotonic_s() + WRITE_S_MAX
         while self._clock.monotonic_s() < deadline_s:
-            self._pulse.beat()
+            self._pulse.mark()
             if self._stop.is_set():
                 return False
             try:
@@ -150,9 +150,9 @@ class ReportExport:
             except subprocess.TimeoutExpired:
                 continue
             return True
-        raise self._failed(f"no end after {WRITE_S_MAX:.0f} s")
+        raise self._export_error(f"no end after {WRITE_S_MAX:.0f} s")
 
-    def _failed(self, reason: str) -> UnavailableError:
+    def _export_error(self, reason: str) -> UnavailableError:
         return UnavailableError(
             Code.UNAVAILABLE, f"cannot write a report to {self._config.export}: {reason}"
         )

@@ -48,14 +48,14 @@ class TermTracker:
         leaders = (start.start_id for start in starts if start.term == self._highest)
         self._leader_id = next(leaders, "")
 
-    def leads(self, term: int, start_id: str = "", state_number: int = 0) -> bool:
+    def observe_term(self, term: int, start_id: str = "", state_number: int = 0) -> bool:
         """Record the term and the state number of an SCM. Return True if it is the leader: no
         higher term is known, and no other start had this term before."""
         with self._lock:
             if term > self._highest:
                 self._highest, self._leader_id = term, start_id
             if start_id:
-                self._note(SeenStart(start_id, term, state_number))
+                self._record_start(SeenStart(start_id, term, state_number))
             is_rival = "" not in (start_id, self._leader_id) and start_id != self._leader_id
             return term == self._highest and not is_rival
 
@@ -69,7 +69,7 @@ class TermTracker:
         with self._lock:
             return tuple(self._starts.values())
 
-    def _note(self, shown: SeenStart) -> None:
+    def _record_start(self, shown: SeenStart) -> None:
         known = self._starts.get(shown.start_id)
         if known is not None and known.term >= shown.term:
             if known.state_number >= shown.state_number:

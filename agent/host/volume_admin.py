@@ -41,7 +41,7 @@ class VolumeAdmin:
     check: Callable[[VolumeFacts, float], object]
     on_added: Callable[[VolumeFacts], object]
 
-    def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
+    def set_mode(self, volume_id: str, *, service: str, target_id: str) -> None:
         """Change the service mode of a volume. Raise RefusedError if the volume or the mode is
         invalid."""
         mode = ASKED.get(service)
@@ -56,7 +56,7 @@ class VolumeAdmin:
                 f"this datanode has no volume {volume_id!r}",
                 hint="suture volumes lists all volumes",
             )
-        self.moves.steer(volume_id, mode, target_id)
+        self.moves.set_mode(volume_id, mode, target_id)
 
     def add(self, path: str) -> None:
         """Open a volume and serve its replicas. Raise SutureError if it cannot be used."""

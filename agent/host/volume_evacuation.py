@@ -71,7 +71,7 @@ class RetirementProgress:
 
 
 class VolumeEvacuator:
-    """Worker that empties volumes. Any thread may call `steer` and `progress`."""
+    """Worker that empties volumes. Any thread may call `set_mode` and `progress`."""
 
     name = "volume-moves"
 
@@ -93,7 +93,7 @@ class VolumeEvacuator:
         self._progress: dict[str, RetirementProgress] = {}
         self._bell = bell or WakeEvent()
 
-    def steer(self, volume_id: str, mode: VolumeMode, target_id: str = "") -> VolumeUse:
+    def set_mode(self, volume_id: str, mode: VolumeMode, target_id: str = "") -> VolumeUse:
         """Change the service mode of a volume, or retry its blocked moves. Raise RefusedError if
         the mode is not possible."""
         before = self._store.services.of(volume_id).mode
@@ -103,7 +103,7 @@ class VolumeEvacuator:
             log.info("volume_service_changed", volume_id=volume_id, service=service.mode.value)
         elif (progress := self._progress.get(volume_id)) is not None:
             progress.unmovable, progress.rests_until_s = {}, 0.0  # an operator may have fixed it
-        self._bell.ring()
+        self._bell.set()
         return service
 
     def progress(self, volume_id: str) -> RetirementProgress | None:
@@ -226,7 +226,7 @@ class VolumeEvacuator:
                     self._verify(container_id)
                     self._store.services.drop_moved(volume_id, container_id)
                 except SutureError:
-                    self._store.services.take_back_move(volume_id, container_id)
+                    self._store.services.cancel_move(volume_id, container_id)
                     raise
             else:
                 if not self._store.replica(container_id).data_scan_at_ms:
@@ -251,12 +251,12 @@ class VolumeEvacuator:
             self._tools,
             container_id,
             stop=self._stop,
-            progress=lambda _: self._pulse.beat(),
+            progress=lambda _: self._pulse.mark(),
             holds_lease=True,
         )
 
     def _may_not_go_on(self) -> bool:
-        self._pulse.beat()
+        self._pulse.mark()
         return self._stop()
 
     def _close(self, container_id: ContainerId) -> None:

@@ -50,7 +50,7 @@ from agent.scan.change_watch import ChangeWatch
 from agent.scan.container_scan import ScanReport, StoreScanDeps, scan_container
 from agent.scan.interactive_scan import InteractiveScans
 from agent.scan.parity_scrub import ParityScrub
-from agent.scan.repair_verification import prove
+from agent.scan.repair_verification import verify_repair
 from agent.scan.scan_control import BackgroundScans
 from agent.scan.scan_manager import ScanManager
 from agent.scan.volume_latency import LatencyWatch, counted
@@ -192,13 +192,13 @@ class AgentComponents:
         for loop in self._built_loops(self._built_heartbeats(), supervisor):
             self.loops.add(loop)
         self.troubles.subscribe(self.scrub.trouble)
-        self.changes.subscribe(self.observer.note)
+        self.changes.subscribe(self.observer.update_replica)
         self.changes.subscribe(self.outboxes.notify)
         self.failures.subscribe(self._volume_failed)
 
     def _volume_failed(self, _volume_id: str, container_ids: tuple[ContainerId, ...]) -> None:
         for container_id in container_ids:
-            self.observer.note(container_id)
+            self.observer.update_replica(container_id)
         self.outboxes.report_all()
 
     def _volume_added(self, volume: VolumeFacts) -> None:
@@ -245,7 +245,7 @@ class AgentComponents:
             scan_now=self._scan_after_repair,
             prove=self._prove_repair,
             confirm_deletes=control_planes.confirm_deletes,
-            ask_scan=self.ask_scan,
+            request_scan=self.request_scan,
             wait=self.stopping.wait,
             report_soon=self.outboxes.report_soon,
             reregister=self.outboxes.reregister,
@@ -282,7 +282,7 @@ class AgentComponents:
         config = self.config.scan
         if self.leaders:  # only Suture's control planes also know a container's holders
             config = config.model_copy(update={"parity_interval_s": 0, "challenge_interval_s": 0})
-        self.challenges = asking.challenges(config, self.ask_scan, self.meters.challenged)
+        self.challenges = asking.challenges(config, self.request_scan, self.meters.count_challenge)
         return asking.parity(config, self.scrub, pulse, self.stopping)
 
     def _built_moves(self) -> VolumeEvacuator:
@@ -318,7 +318,7 @@ class AgentComponents:
             self.leases,
             self.clock,
             timeout_s=RECOVERING_TIMEOUT_S,
-            scan=lambda container_id: self.ask_scan(container_id, REASON),
+            scan=lambda container_id: self.request_scan(container_id, REASON),
         )
 
     def _built_server(self, limits: DatanodeServerLimits, waits: BlockedCalls) -> BuiltServer:
@@ -327,7 +327,7 @@ class AgentComponents:
             leases=self.leases,
             executor=self.writers,
             now_ms=self.clock.now_ms,
-            on_arrived=lambda container_id: self.ask_scan(container_id, "it has just arrived"),
+            on_arrived=lambda container_id: self.request_scan(container_id, "it has just arrived"),
         )
         groups = (
             ReadHandlers(self.store, limits=limits, on_read=self.scrub.client_read),
@@ -346,7 +346,7 @@ class AgentComponents:
                 self.requested.run,
                 self.handlers.pledges,
                 self.clock,
-                self.ask_scan,
+                self.request_scan,
             ),
             AdminHandlers(self.observer.status, self.scans, self.volumes),
         )
@@ -382,7 +382,7 @@ class AgentComponents:
             executor=executor,
             submit=self.disk_writers.submit,
             on_read=self.scrub.client_read,
-            ask_scan=self.ask_scan,
+            request_scan=self.request_scan,
         )
 
     def _built_heartbeats(self) -> Iterator[WorkerLoop]:
@@ -392,10 +392,10 @@ class AgentComponents:
             store=self.store,
             reporter=self.observer,
             clock=self.clock,
-            door_addresses=self.doors.addresses,
+            protocol_addresses=self.doors.addresses,
             leases=self.leases,
             submit=self.disk_writers.submit,
-            ask_scan=self.ask_scan,
+            request_scan=self.request_scan,
             accept=self.intake.accept,
             answer=self._answer,
         )
@@ -458,7 +458,7 @@ class AgentComponents:
     # Callbacks of the parts.
 
     def _answer(self, status: scm_pb2.CommandStatus) -> None:
-        self.meters.answered(status)
+        self.meters.count_command(status)
         self.audit.record(
             f"command {status.type}",
             status.code or DONE,
@@ -475,7 +475,7 @@ class AgentComponents:
     def _prove_repair(self, container_id: ContainerId, changed: Collection[Doubt]) -> ReadBack:
         """Read the chunks that a reconcile changed, or the complete replica if its last scan is too
         old."""
-        return prove(
+        return verify_repair(
             self.scrub.tools,
             container_id,
             changed,
@@ -483,7 +483,7 @@ class AgentComponents:
             stop=self.stopping.is_set,
         )
 
-    def ask_scan(self, container_id: ContainerId, reason: str) -> None:
+    def request_scan(self, container_id: ContainerId, reason: str) -> None:
         """Request a scan. If the queue is full, the request is dropped and logged; the background
         scan reads replicas that were never read first."""
         if not self.scrub.on_demand.request(container_id, reason=reason):

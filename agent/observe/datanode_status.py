@@ -69,7 +69,7 @@ class DatanodeStatus:
         for added_id, replicas in self.store.columns(volume_id):
             self._census.fill(added_id, replicas)
 
-    def note(self, container_id: ContainerId) -> None:
+    def update_replica(self, container_id: ContainerId) -> None:
         """Update a replica that is new, changed or deleted. Any thread may call this."""
         try:
             self._census.put(self.store.replica(container_id))

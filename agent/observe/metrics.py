@@ -92,11 +92,11 @@ class AgentMetrics:
         """Record the time of the newest exported report."""
         self._exported.set(at_ms / 1000)
 
-    def challenged(self, result: str) -> None:
+    def count_challenge(self, result: str) -> None:
         """Count the result of a challenge to a peer."""
         self._challenges.labels(result).inc()
 
-    def answered(self, status: scm_pb2.CommandStatus) -> None:
+    def count_command(self, status: scm_pb2.CommandStatus) -> None:
         """Count a command that ended, and the results of a reconcile."""
         state = scm_pb2.CommandStatus.State.Name(status.state).lower()
         self._commands.labels(status.type, state).inc()

@@ -174,7 +174,7 @@ class RepairPlan:
     covered_peers: frozenset[PeerId] = field(default_factory=frozenset)
 
     @property
-    def wanted_bytes(self) -> int:
+    def fetch_bytes_max(self) -> int:
         """Bytes of all chunks to repair: the maximum that will be fetched."""
         return sum(
             chunk.leaf.length_bytes

@@ -91,7 +91,7 @@ def silence(silent: frozenset[PeerId]) -> str:
 def plan_block(planning: PlanContext, block_id: BlockId) -> None:
     """Decide about one block, after its tombstones."""
     block = _Block(planning, block_id)
-    chunks = block.wanted_chunks()
+    chunks = block.repairable_chunks()
     if chunks or block.is_missing_without_chunks:
         sources = block.metadata_sources(chunks)
         planning.actions.append(RepairBlock(block_id, tuple(chunks), sources))
@@ -118,23 +118,23 @@ class _Block:
         self.lenders: list[PeerId] = []  # peers that have the block and its metadata
         self.is_missing_without_chunks = False
         for peer_id, difference in planning.differing[block_id]:
-            self._take(peer_id, difference)
+            self._record_difference(peer_id, difference)
         self.contested = contested_offsets(
             {leaf for peer in self.lenders for leaf in self._leaves_of(peer) if leaf.healthy}
         )
         if self.is_missing_without_chunks:
             self._settle_emptiness()
 
-    def _take(self, peer_id: PeerId, difference: Difference) -> None:
+    def _record_difference(self, peer_id: PeerId, difference: Difference) -> None:
         """Record one difference as an offered chunk, a contradiction, or a skip."""
         kind, mine, theirs = difference.kind, difference.mine, difference.theirs
         if kind is DifferenceKind.MISSING_BLOCK:  # its chunks follow as separate differences
             self.is_missing_without_chunks |= not self._leaves_of(peer_id)
-            self._lend(peer_id)
+            self._add_peer(peer_id)
         elif kind in _OFFERS or self._is_ordered(peer_id, difference):
             assert theirs is not None
             assert theirs.healthy, "a diff offers healthy chunks only"
-            self._lend(peer_id)
+            self._add_peer(peer_id)
             self.versions[theirs.offset].append((peer_id, theirs))
             self.causes.setdefault(theirs.offset, kind.value)
         elif kind is DifferenceKind.IRRECONCILABLE:
@@ -156,7 +156,7 @@ class _Block:
         assert theirs is not None, "two healthy chunks contradict"
         return (mine.offset, mine.length_bytes) == (theirs.offset, theirs.length_bytes)
 
-    def _lend(self, peer_id: PeerId) -> None:
+    def _add_peer(self, peer_id: PeerId) -> None:
         if peer_id not in self.lenders:
             self.lenders.append(peer_id)
 
@@ -170,7 +170,7 @@ class _Block:
             empty = [peer for peer in self.lenders if not self._leaves_of(peer)]
             self.left_alone[-1] += [(SkipReason.UNCONFIRMED, peer) for peer in empty]
 
-    def wanted_chunks(self) -> list[WantedChunk]:
+    def repairable_chunks(self) -> list[WantedChunk]:
         """Return the chunks to repair, by offset, with no hole before any of them."""
         chosen = (self._choose(offset) for offset in sorted(self.versions))
         return self._contiguous([wanted for wanted in chosen if wanted is not None])

@@ -18,7 +18,7 @@ from agent.plan.actions import PeerId, RepairBlock, Trim, WantedChunk
 from agent.reconcile.witnesses import (
     NO_WORD,
     ProofAnswer,
-    ask_for_chunks,
+    request_chunk_proofs,
 )
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
@@ -181,7 +181,7 @@ class PeerSources:
         words = [NO_WORD] * len(right)
         if peer_id in self.provers:
             chunks = [(*keys[at], served[keys[at]][1]) for at in right]
-            words = ask_for_chunks(peer_id, self.provers[peer_id], self.container_id, chunks)
+            words = request_chunk_proofs(peer_id, self.provers[peer_id], self.container_id, chunks)
         for at, word in zip(right, words, strict=True):
             if word.proof or not self.provers:
                 chunk, data = served[keys[at]]
@@ -200,7 +200,9 @@ class PeerSources:
             prover = self.provers.get(peer_id)
             if prover is None:
                 continue
-            [word] = ask_for_chunks(peer_id, prover, self.container_id, [(block_id, offset, data)])
+            [word] = request_chunk_proofs(
+                peer_id, prover, self.container_id, [(block_id, offset, data)]
+            )
             if word.proof:
                 return word
             words.append((peer_id, word))
@@ -215,7 +217,7 @@ class PeerSources:
         if block is None or not block.chunks:
             return ProofAnswer(proof="none: no chunk is recorded")
         chunk = block.chunks[-1]
-        data = store.repair(self.container_id).held(action.block_id, chunk)
+        data = store.repair(self.container_id).read_medium(action.block_id, chunk)
         if not verifies(chunk, data):
             why = f"what was read here of the chunk at {chunk.offset} is not what its row says"
             return ProofAnswer(why=why, is_silent=True)

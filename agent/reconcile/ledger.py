@@ -65,7 +65,7 @@ class ReconcileLedger:
         """Return whether data was replaced, so that the tree must be different afterwards."""
         return any(self.counts[result] for result in REPLACED)
 
-    def note(
+    def record(
         self,
         block_id: BlockId,
         difference: str,
@@ -96,7 +96,7 @@ class ReconcileLedger:
     ) -> None:
         """Record the outcome of a wanted chunk."""
         leaf = wanted.leaf
-        self.note(
+        self.record(
             block_id,
             wanted.cause,
             result,
@@ -115,7 +115,7 @@ class ReconcileLedger:
         """Record what the plan skips, with the reasons."""
         for skip in planned.skips:
             self.is_short = self.is_short or not skip.is_harmless
-            self.note(
+            self.record(
                 skip.block_id,
                 skip.reason.value,
                 ChunkResult.SKIPPED,

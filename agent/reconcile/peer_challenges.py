@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agent.reconcile.witnesses import ask_for_chunks
+from agent.reconcile.witnesses import request_chunk_proofs
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -48,18 +48,18 @@ class ChallengeWorker:
         *,
         info: Callable[[ContainerId], scm_pb2.ContainerInfo],
         dial: Callable[[NodeAddress], Peer],
-        ask_scan: Callable[[ContainerId, str], None],
+        request_scan: Callable[[ContainerId, str], None],
         count: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        """`info` queries the control plane, and raises SutureError. `ask_scan` requests a scan of a
-        local replica. `count` gets each result. `interval_s` 0 = disabled."""
+        """`info` queries the control plane, and raises SutureError. `request_scan` requests a scan
+        of a local replica. `count` gets each result. `interval_s` 0 = disabled."""
         self._store = store
         self._datanode_id = datanode_id
         self._interval_s = interval_s
         self._info = info
         self._dial = dial
-        self._ask_scan = ask_scan
+        self._ask_scan = request_scan
         self._count = count
         self._clock = clock
         self._due_at_s = clock.monotonic_s() + self._pause_s()
@@ -121,7 +121,7 @@ class ChallengeWorker:
             return self._own(found, "a chunk is not what its row says")
         asked = random.choice(holders)  # noqa: S311 - no secret
         peer, wanted = self._dial(asked), [(block_id, chunk.offset, data)]
-        [word] = ask_for_chunks(asked.datanode_id, peer, container_id, wanted)
+        [word] = request_chunk_proofs(asked.datanode_id, peer, container_id, wanted)
         return PROVEN if word.proof else FAILED if word.is_false else UNANSWERED
 
     def _own(self, found: tuple[ContainerId, BlockId, ChunkInfo], why: str) -> str:

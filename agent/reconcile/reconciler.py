@@ -33,8 +33,8 @@ from agent.reconcile.survey import (
     ASKED_MAX,
     PeerTree,
     SilentHolder,
-    ask,
-    failed,
+    failed_peer,
+    query_peer,
     query_peers,
     silent_holders,
     split_block_ids,
@@ -145,8 +145,8 @@ class Reconciler:
             self._judge(run, before)
         else:
             self._keep_evidence(container_id, stuck, mine, trees)
-            message = f"repaired {stuck.count} times in vain; roots: {_told(roots)}"
-            ledger.note(NOBODYS, "NON_CONVERGENT", ChunkResult.SKIPPED, message=message)
+            message = f"repaired {stuck.count} times in vain; roots: {_result_text(roots)}"
+            ledger.record(NOBODYS, "NON_CONVERGENT", ChunkResult.SKIPPED, message=message)
         after = self._store.replica(container_id)
         if stuck is None:
             self._remember(container_id, ledger, roots, before, after)
@@ -207,7 +207,7 @@ class Reconciler:
         except VolumeFailed:
             raise
         except SutureError as error:
-            run.ledger.note(NOBODYS, "SCAN", ChunkResult.FAILED, message=str(error))
+            run.ledger.record(NOBODYS, "SCAN", ChunkResult.FAILED, message=str(error))
             run.ledger.is_transient = True
 
     def _may_heal(self, run: "_ReconcileRun", before: ReplicaFacts) -> bool:
@@ -294,7 +294,7 @@ def _roots(mine: Tree, trees: Sequence[PeerTree]) -> Roots:
     )
 
 
-def _told(roots: Roots) -> str:
+def _result_text(roots: Roots) -> str:
     return ", ".join(f"{peer_id or 'here'} {root:#x}" for peer_id, root, _ in roots)
 
 
@@ -369,12 +369,12 @@ class _ReconcileRun:
                 self.ledger.note_divergence(view.divergence)
             planned = self._plan(views, here)
             self._mender.uncovered |= {view.peer_id for view in views} - planned.covered_peers
-            self._mender.carry_out(planned)
+            self._mender.execute(planned)
         if not self._mender.must_stop():
             self._mender.advance_container()
         if self._mine.unhealthy_count == 0 and not self._mender.must_stop():
             same = [one.peer_id for one in self.trees() if one.state is PeerState.EQUAL]
-            self._mender.take_over_bcsid(same)
+            self._mender.adopt_bcsid(same)
 
     def preview(self) -> Iterator[TrustedChange]:
         """Plan all blocks; yield the changes that the plans would make."""
@@ -465,14 +465,14 @@ class _ReconcileRun:
                 return tree, tree.view(self.container_id, self._mine, window)
             except DamagedData:
                 spent = tree.meter
-                tree = ask(tree.peer_id, tree.peer, self.container_id, self._mine)
+                tree = query_peer(tree.peer_id, tree.peer, self.container_id, self._mine)
                 tree.meter.tree_bytes += spent.tree_bytes
                 if not tree.is_known:
                     return tree, None
             except SutureError as failure:
                 error = failure
                 break
-        return failed(tree.peer_id, tree.peer, error, tree.meter), None
+        return failed_peer(tree.peer_id, tree.peer, error, tree.meter), None
 
     def _rows(
         self, views: Sequence[PeerView], findings: Sequence[ScanFinding]

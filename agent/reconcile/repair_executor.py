@@ -94,7 +94,7 @@ class RepairExecutor:
         self.ledger.is_interrupted = self.ledger.is_interrupted or self.stop()
         return self.ledger.is_interrupted or self.has_given_up
 
-    def carry_out(self, planned: RepairPlan) -> None:
+    def execute(self, planned: RepairPlan) -> None:
         """Execute the plan. Raise VolumeFailed if the volume fails, RefusedError if the replica
         does not exist any more."""
         self.ledger.note_skips(planned)
@@ -105,7 +105,7 @@ class RepairExecutor:
                 case RewriteDescriptor():
                     self._rewrite_descriptor(action)
                 case RebuildTree():
-                    self.ledger.note(NOBODYS, action.fault.value, ChunkResult.REWRITTEN)
+                    self.ledger.record(NOBODYS, action.fault.value, ChunkResult.REWRITTEN)
                 case RepairBlock() | Trim():
                     pass  # below: blocks in batches, and trims after their chunks
         self._repair([action for action in planned.actions if isinstance(action, RepairBlock)])
@@ -144,7 +144,7 @@ class RepairExecutor:
         if not word.proof:
             self.ledger.is_transient = self.ledger.is_transient or word.is_silent
             why = f"not cut: {word.why}"
-            self.ledger.note(block_id, "TRAILING_BYTES", ChunkResult.FAILED, message=why)
+            self.ledger.record(block_id, "TRAILING_BYTES", ChunkResult.FAILED, message=why)
             return
 
         def trim(repair: ReplicaRepair) -> None:
@@ -164,9 +164,9 @@ class RepairExecutor:
             return
         error = self._change(work)
         if error is None:
-            self.ledger.note(block_id, difference, done, source=source)
+            self.ledger.record(block_id, difference, done, source=source)
         else:
-            self.ledger.note(block_id, difference, ChunkResult.FAILED, message=str(error))
+            self.ledger.record(block_id, difference, ChunkResult.FAILED, message=str(error))
 
     def _change(self, work: Callable[[ReplicaRepair], object]) -> SutureError | None:
         """Make one change under the lease; return the error, or None.
@@ -214,17 +214,17 @@ class RepairExecutor:
             for job, answer in zip(group, answers, strict=True):
                 if self.must_stop():
                     return
-                self._take(job, answer)
+                self._add_to_batch(job, answer)
         if not self.must_stop():
             self._flush()
 
-    def _take(self, job: ChunkFetch, answer: FetchResult) -> None:
+    def _add_to_batch(self, job: ChunkFetch, answer: FetchResult) -> None:
         """Add a fetched chunk to the batch. Install the batch when it is full."""
         size_bytes = len(answer.data)
         if answer.is_here or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
             self._flush()
         if answer.is_here:
-            self._settle(job)
+            self._record_chunk(job)
             return
         self.batch.append((job, answer))
         self.batch_bytes += size_bytes
@@ -351,10 +351,10 @@ class RepairExecutor:
         error = self._change(install)
         if error is not None and self.must_stop():
             for job in jobs:
-                self._failed(job, str(error))
+                self._record_failure(job, str(error))
         return frozenset(jobs[index] for index in done)
 
-    def _settle(self, job: ChunkFetch) -> None:
+    def _record_chunk(self, job: ChunkFetch) -> None:
         """Record the local bytes. If that fails, fetch the chunk. Complete the block after its last
         chunk."""
         if not self._salvage(job) and not self.must_stop():
@@ -383,7 +383,7 @@ class RepairExecutor:
             is_unproven = error is not None and answer.word.is_silent
             self.ledger.is_transient = self.ledger.is_transient or is_unproven
         if chunk is None or error is not None:
-            self._failed(job, message)
+            self._record_failure(job, message)
         else:
             self._installed(job, answer)
 
@@ -395,7 +395,7 @@ class RepairExecutor:
             job.block.action.block_id, job.wanted, ChunkResult.REPAIRED, source=answer.peer_id
         )
 
-    def _failed(self, job: ChunkFetch, message: str) -> None:
+    def _record_failure(self, job: ChunkFetch, message: str) -> None:
         job.block.failed_count += 1
         self.ledger.note_chunk(
             job.block.action.block_id, job.wanted, ChunkResult.FAILED, message=message
@@ -413,7 +413,7 @@ class RepairExecutor:
             error = self._change(lambda repair: self._complete(repair, block, lent))
         if lent is None or error is not None:
             message = format_failures(block.described.failures) if error is None else str(error)
-            self.ledger.note(block_id, "METADATA", ChunkResult.FAILED, message=message)
+            self.ledger.record(block_id, "METADATA", ChunkResult.FAILED, message=message)
         if lent is None or error is not None or block.failed_count:
             self.failed_blocks.add(block_id)
             self.uncovered.update(block.action.metadata_sources)
@@ -424,7 +424,7 @@ class RepairExecutor:
         block_id = block.action.block_id
         if not block.action.chunks and not lent.chunks:
             repair.install_empty_block(block_id)
-            self.ledger.note(block_id, "MISSING_BLOCK", ChunkResult.SALVAGED)
+            self.ledger.record(block_id, "MISSING_BLOCK", ChunkResult.SALVAGED)
         local = self.local_block(block_id)
         if local is None:
             return
@@ -438,7 +438,7 @@ class RepairExecutor:
         else:
             self.uncovered.update(block.action.metadata_sources)
 
-    def take_over_bcsid(self, equal_peers: Iterable[PeerId]) -> None:
+    def adopt_bcsid(self, equal_peers: Iterable[PeerId]) -> None:
         """Adopt the highest commit id of healthy peers with exactly the same blocks and tombstones,
         so that no block that it claims is missing."""
         facts = self.store.replica(self.container_id)

@@ -109,13 +109,15 @@ def query_peers(
 ) -> list[PeerTree]:
     """Ask all peers concurrently; return their answers in the order of their ids."""
     futures = [
-        executor.submit(ask, peer_id, peer, container_id, mine)
+        executor.submit(query_peer, peer_id, peer, container_id, mine)
         for peer_id, peer in sorted(peers.items())
     ]
     return [future.result() for future in futures]
 
 
-def ask(peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tree) -> PeerTree:
+def query_peer(
+    peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tree
+) -> PeerTree:
     """Ask one peer. A failure is returned as the peer's state."""
     meter = TransferCost()
     attempt = 1
@@ -127,11 +129,13 @@ def ask(peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tre
         except SutureError as failure:
             error = failure
         if attempt == ASKED_MAX or error.code not in {Code.MALFORMED_REQUEST, Code.BUSY}:
-            return failed(peer_id, peer, error, meter)
+            return failed_peer(peer_id, peer, error, meter)
         attempt += 1
 
 
-def failed(peer_id: PeerId, peer: ReplicaPeer, error: SutureError, meter: TransferCost) -> PeerTree:
+def failed_peer(
+    peer_id: PeerId, peer: ReplicaPeer, error: SutureError, meter: TransferCost
+) -> PeerTree:
     """Return the answer of a peer that failed, with the reason."""
     message = f"{error.code}: {error}"
     return PeerTree(peer_id, peer, peer_state_of(error), message, meter=meter)

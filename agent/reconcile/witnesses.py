@@ -54,7 +54,7 @@ class ProofAnswer:
 NO_WORD: Final = ProofAnswer()  # no peer was asked
 
 
-def ask_for_chunks(
+def request_chunk_proofs(
     peer_id: PeerId,
     peer: ChunkProver,
     container_id: ContainerId,
@@ -122,7 +122,7 @@ class ReplicaProofCollector:
         reasons: list[str] = []
         for peer_id, peer in self.witnesses.items():
             try:
-                return self._ask(peer_id, peer)
+                return self._request_proof(peer_id, peer)
             except SutureError as error:
                 reasons.append(f"{peer_id}: {error.code}: {error}")
         why = "; ".join(reasons)
@@ -135,7 +135,7 @@ class ReplicaProofCollector:
             container_id=self.container_id,
         )
 
-    def _ask(self, peer_id: PeerId, peer: Peer) -> ReplicaProof:
+    def _request_proof(self, peer_id: PeerId, peer: Peer) -> ReplicaProof:
         """Request a proof from one witness. Its first read may take long, so the witness proves and
         pins its replica again directly before the local one is deleted."""
         began_s = self.clock.monotonic_s()
@@ -202,7 +202,7 @@ class ReplicaProofCollector:
         samples = self._samples(theirs)
         for group in grouped(samples, lambda sample: sample[1].length_bytes):
             asked = [(block_id, chunk.offset, data) for block_id, chunk, data in group]
-            words = ask_for_chunks(peer_id, peer, self.container_id, asked)
+            words = request_chunk_proofs(peer_id, peer, self.container_id, asked)
             for (block_id, offset, _), word in zip(asked, words, strict=True):
                 if not word.proof:
                     raise RefusedError(

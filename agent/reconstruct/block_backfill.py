@@ -62,11 +62,11 @@ class BlockBackfill:
                 self.is_complete &= here_bytes >= agreed.group.shard_bytes(index)
                 continue
             blank = ChunkOutcome(block_id, 0, -1, MISSING_BLOCK, ChunkResult.SKIPPED)
-            made = self.rows.remake(agreed, blank)
+            made = self.rows.restore_row(agreed, blank)
             self.is_complete &= made.result is ChunkResult.REPAIRED
             yield made
 
-    def take_over_bcsid(self, replaced: Mapping[str, str]) -> Iterator[ChunkOutcome]:
+    def adopt_bcsid(self, replaced: Mapping[str, str]) -> Iterator[ChunkOutcome]:
         """Adopt the commit id if this shard has all blocks that it claims, and no findings.
         `replaced` has the sources that failed."""
         facts = self.changes.store.replica(self.changes.container_id)

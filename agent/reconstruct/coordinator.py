@@ -103,7 +103,7 @@ class ReconstructionCoordinator:
         asked = [BlockId(block_id) for block_id in sorted(orphans)]
         needed = sorted(self.needed(container_id, asked))
         for block_id in needed:
-            sources.doubt_who_lacks(block_id)
+            sources.challenge_missing(block_id)
         if needed:
             raise RefusedError(
                 Code.INELIGIBLE,
@@ -134,7 +134,7 @@ class _BlockInProgress:
     is_small: bool
     data: dict[int, bytearray]  # the concatenated cells of a small block
 
-    def take(self, made: Made) -> None:
+    def add_cells(self, made: Made) -> None:
         """Add the next cells."""
         for index, (chunk, cell) in made.items():
             self.drafts[index].chunks.append(chunk)
@@ -167,7 +167,7 @@ class _Run:
     def rebuild_blocks(self) -> None:
         """Rebuild every block that enough sources have; record the others."""
         paced_bytes = self.account.read_bytes
-        for reading in self.sources.ahead(self._wanted()):
+        for reading in self.sources.prefetch(self._target_stripes()):
             block_id = reading.agreed.block_id
             growing = self._growing.get(block_id)
             if growing is None:
@@ -181,10 +181,10 @@ class _Run:
             check_going_on(self.stop)
             self.pace(self.account.read_bytes - paced_bytes)
             paced_bytes = self.account.read_bytes
-            growing.take(made)
+            growing.add_cells(made)
             self._write(block_id, growing, made, reading.stripe)
 
-    def _wanted(self) -> Iterator[tuple[RebuildableGroup, int]]:
+    def _target_stripes(self) -> Iterator[tuple[RebuildableGroup, int]]:
         """Yield the stripes in which a target has a cell, block by block."""
         for block_id, known in self.sources.blocks():
             check_going_on(self.stop)
@@ -227,7 +227,7 @@ class _Run:
     def _leave_out(self, block_id: BlockId, error: UnavailableError) -> None:
         """Record a block that was deleted after it was listed. Raise `error` if it was not deleted.
         Keys are checked at the end."""
-        why = self.sources.why_gone(block_id)
+        why = self.sources.deletion_text(block_id)
         if not why:
             raise error
         del self._growing[block_id]

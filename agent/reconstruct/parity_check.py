@@ -85,13 +85,13 @@ def verify_parity(
     account = RebuildStats()
     sources = RebuildSources(container_id, scheme, executor, account)
     sources.open(shards, dial)
-    absent = tuple(sorted(set(scheme.indexes) - set(sources.living)))
+    absent = tuple(sorted(set(scheme.indexes) - set(sources.live_sources)))
     faults: list[StripeFault] = []
     unread: list[tuple[int, int]] = []
     lacking: list[tuple[int, int]] = []
     stripe_count = paced_bytes = 0
     wanted = _stripes(sources, account, lacking)
-    for reading in sources.ahead(wanted, count=scheme.shard_count):
+    for reading in sources.prefetch(wanted, count=scheme.shard_count):
         verdict, block_id = _verdict(sources, reading), reading.agreed.block_id
         stripe_count += 1
         if verdict is None:

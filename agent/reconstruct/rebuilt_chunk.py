@@ -66,7 +66,7 @@ def rebuilt_chunk(
 
 def _names(sources: RebuildSources, cells: Cells) -> tuple[str, ...]:
     """Return the datanodes from which these cells come. Empty cells come from none."""
-    living = sources.living
+    living = sources.live_sources
     return tuple(
         f"{living[one].shard.datanode_id} (shard {one})"
         for one in sorted(cells)

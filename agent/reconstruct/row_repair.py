@@ -45,7 +45,9 @@ class RowRestorer:
         block = self.changes.store.view(self.changes.container_id).block(finding.block_id)
         return group_length_bytes(block) is None
 
-    def remake(self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome) -> ChunkOutcome:
+    def restore_row(
+        self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome
+    ) -> ChunkOutcome:
         """Restore the row of the block in `blank`; return the outcome.
 
         Skip a block whose file ends early and that is larger than a batch. Raise RefusedError if
@@ -73,7 +75,7 @@ class RowRestorer:
             return True
         last = ChunkInfo(ends_at - 1, 1, ChecksumType.NONE, 0, b"")
         repair = self.changes.store.repair(self.changes.container_id)
-        return len(repair.held(block_id, last)) == 1
+        return len(repair.read_medium(block_id, last)) == 1
 
     def _record(self, agreed: RebuildableGroup) -> None:
         """Record the row chunk by chunk, and install the chunks that are missing."""

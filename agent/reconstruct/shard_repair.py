@@ -147,12 +147,12 @@ class ShardRepairer:
                 if stop():
                     contradictions.is_complete = missed.is_complete = False
                     break
-        has_news = self._note(container_id, contradictions)
+        has_news = self._update_contradictions(container_id, contradictions)
         has_repaired = any(outcome.result in DONE for outcome in outcomes)
         if has_repaired:
             outcomes += self._judged(container_id)
         if is_behind:
-            told = list(missed.take_over_bcsid(account.replaced))
+            told = list(missed.adopt_bcsid(account.replaced))
             has_news |= bool(told)
             outcomes += told
         if has_repaired or has_news:
@@ -197,7 +197,9 @@ class ShardRepairer:
             return [replace(SCAN_FAILED, message=str(error))]
         return []
 
-    def _note(self, container_id: ContainerId, contradictions: _Contradictions) -> bool:
+    def _update_contradictions(
+        self, container_id: ContainerId, contradictions: _Contradictions
+    ) -> bool:
         """Store new contradictions, and remove those that have ended; return whether any is new.
 
         This needs the lease, like every change of a replica. If the lease is not available, the
@@ -246,7 +248,7 @@ class _ShardRepair:
             if block_id not in groups:
                 groups[block_id] = resolve_group(sources.scheme, block_id, sources.block(block_id))
             if self.rows.lacks_row(finding):
-                remade = self.rows.remake(groups[block_id], blank)
+                remade = self.rows.restore_row(groups[block_id], blank)
                 contradictions.is_complete &= remade.result is ChunkResult.REPAIRED
                 yield remade
                 continue
@@ -257,7 +259,7 @@ class _ShardRepair:
                 continue
             for chunk in self._chunks_of(finding):
                 told = replace(blank, offset=chunk.offset, length_bytes=chunk.length_bytes)
-                if store.repair(sources.container_id).holds(block_id, chunk):
+                if store.repair(sources.container_id).medium_has(block_id, chunk):
                     contradictions.is_complete = False
                     yield replace(told, result=ChunkResult.SALVAGED)
                     continue

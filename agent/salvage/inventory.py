@@ -68,7 +68,7 @@ def _look_into(
     is_coded = False
     for volume, index in inventory.holders[container_id]:
         is_coded |= index > 0
-        buried |= volume.buried(container_id)
+        buried |= volume.deleted_blocks(container_id)
         for block in volume.blocks(container_id):
             rows.add(block, index)
     inventory.deleted_count += len(buried & rows.shown.keys())

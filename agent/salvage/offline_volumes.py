@@ -64,7 +64,7 @@ class OfflineVolume:
             except DamagedData as damage:
                 self.damaged_rows.append(f"{self.name}: container {container_id}: {damage}")
 
-    def buried(self, container_id: ContainerId) -> set[BlockId]:
+    def deleted_blocks(self, container_id: ContainerId) -> set[BlockId]:
         """Return the blocks of a container that have a tombstone on this volume."""
         return set(self._rows.tombstones(container_id))
 

@@ -65,7 +65,7 @@ class _Search:
 
 @dataclass(eq=False)
 class AdjacentScanWorker:
-    """Worker that searches for the neighbours of damage. Any thread may call `found`.
+    """Worker that searches for the neighbours of damage. Any thread may call `queue_search`.
 
     `ask` requests a scan with a reason, and returns False if the queue is full. `pace` gets
     the number of bytes read, and waits until the next read is due.
@@ -86,7 +86,7 @@ class AdjacentScanWorker:
         self._search: _Search | None = None
         self.wake: Callable[[], None] = lambda: None  # wakes the worker's loop; set by its creator
 
-    def found(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
+    def queue_search(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
         """Queue a search for the damage that a scan of one replica found on the medium."""
         places = tuple(_place(one) for one in damage if _has_place(one))[:PLACES_MAX]
         if not places:
@@ -123,12 +123,12 @@ class AdjacentScanWorker:
                     container_id=search.container_id,
                     error=str(error),
                 )
-            self._ask_for(search, self._by_id(search), how="ids", why=str(error))
+            self._request_scans(search, self._by_id(search), how="ids", why=str(error))
             return Busy()
         if is_over:
             self._search = None
             near = sorted(search.nearest, key=lambda one: (search.nearest[one], one))
-            self._ask_for(search, near, how="places", why="")
+            self._request_scans(search, near, how="places", why="")
         return Busy()
 
     def _go_on(self, search: _Search) -> bool:
@@ -160,7 +160,9 @@ class AdjacentScanWorker:
         ]
         return sorted(others, key=lambda one: (abs(one - search.container_id), one))
 
-    def _ask_for(self, search: _Search, near: Sequence[ContainerId], *, how: str, why: str) -> None:
+    def _request_scans(
+        self, search: _Search, near: Sequence[ContainerId], *, how: str, why: str
+    ) -> None:
         """Request scans of the first NEIGHBOURS_MAX replicas of `near`, and log it."""
         reason = f"it lies beside damage of container {search.container_id}"
         asked = [one for one in near[:NEIGHBOURS_MAX] if self.ask(one, reason)]

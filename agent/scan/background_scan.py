@@ -168,7 +168,7 @@ class VolumeScanWorker:
         waits = self._waits()
         if waits is not None:
             state, wait_s = waits
-            self._rest(state)
+            self._record_idle(state)
             return RetryAfter(min(wait_s, IDLE_MAX_S))
         if self.canary is not None and self.canary.is_due:
             self._state = "reading"
@@ -176,7 +176,7 @@ class VolumeScanWorker:
             return Busy()
         candidate = self._next()
         if candidate is None:
-            self._rest("waiting")
+            self._record_idle("waiting")
             wait_s = max(self._agenda.wait_s, self._gather_s())
             return RetryAfter(max(REST_MIN_S, min(wait_s, self._idle_s())))
         self._state = "reading"
@@ -216,7 +216,7 @@ class VolumeScanWorker:
             pause_left_s=pause_left_s,
         )
 
-    def doubt(self) -> None:
+    def rescan_all(self) -> None:
         """Schedule another scan of all replicas scanned before now, because the volume is
         suspect."""
         interval_ms = self.policy.schedule.interval_s * 1000
@@ -226,7 +226,7 @@ class VolumeScanWorker:
             self._doubt_since_ms = now_ms
             self._agenda_at_s = float("-inf")
 
-    def _rest(self, state: str) -> None:
+    def _record_idle(self, state: str) -> None:
         """Record that the worker does not read. Free the buffers, because those of many volumes
         need much memory."""
         if self._state == "reading":
@@ -312,7 +312,7 @@ class VolumeScanWorker:
         if not report.committed and self._waits() is not None:
             del self._tried_at_s[container_id]  # the scan continues at its cursor after the pause
         if any(finding.verdict is Verdict.UNREADABLE for finding in report.findings):
-            self.doubt()
+            self.rescan_all()
 
     def _gather_s(self) -> float:
         """Return how many seconds to wait for more due replicas; short compared with the scan
@@ -345,7 +345,7 @@ class VolumeScanWorker:
         self.scanned_bytes += length_bytes
         self._container_bytes_read += length_bytes
         self._speed.add(length_bytes)
-        self.pulse.beat()
+        self.pulse.mark()
 
 
 class RateMeter:
@@ -359,16 +359,16 @@ class RateMeter:
 
     def add(self, length_bytes: int) -> None:
         """Count a read."""
-        self._turn()
+        self._start_interval()
         self._now_bytes += length_bytes
 
     def bytes_per_s(self) -> float:
         """Return the measured speed; 0.0 if no bytes were read."""
-        self._turn()
+        self._start_interval()
         duration_s = SPEED_S / 2 + self._clock.monotonic_s() - self._half_at_s
         return (self._before_bytes + self._now_bytes) / duration_s
 
-    def _turn(self) -> None:
+    def _start_interval(self) -> None:
         age_s = self._clock.monotonic_s() - self._half_at_s
         if age_s < SPEED_S / 2:
             return

@@ -83,11 +83,11 @@ class VerdictBreaker:
         """Seconds for which a scan's result is remembered."""
         return self._breaker.window_s
 
-    def observe(self, volume_id: str, container_id: ContainerId, outcome: ScanOutcome) -> str:
+    def record_scan(self, volume_id: str, container_id: ContainerId, outcome: ScanOutcome) -> str:
         """Count a finished scan. Return why its damage must not be recorded now; "" if it may."""
         with self._lock:
             now_s = self._clock.monotonic_s()
-            return self._breaker.observe(now_s, volume_id, container_id, outcome)
+            return self._breaker.record_scan(now_s, volume_id, container_id, outcome)
 
     def tripped_reason(self) -> str:
         """Return why damage is not recorded now; "" if it is."""
@@ -273,7 +273,7 @@ class _CursorKeeper:
         self._kept_at_s = tools.clock.monotonic_s()
         self._last: ScanMark | None = None
 
-    def offer(self, mark: ScanMark) -> None:
+    def save_mark(self, mark: ScanMark) -> None:
         """Take a mark. Store it if enough bytes were read or enough time has passed since the last
         one."""
         self._last = mark
@@ -312,7 +312,7 @@ def _scan_once(
     try:
         reader = tools.open_reader(base, buffers=buffers, pieces=hooks.pieces, insists=insists)
     except BlockFailed as error:
-        base.doubts.note(str(error))
+        base.doubts.record_failure(str(error))
         raise
     shadow = tools.shadow
     shadowed = shadow.watch(reader) if shadow is not None and shadow.is_active() else None
@@ -325,7 +325,7 @@ def _scan_once(
             progress=hooks.progress,
             pace=hooks.pace,
             resume=keeper.resume,
-            mark=keeper.offer if resumable_s else no_mark,
+            mark=keeper.save_mark if resumable_s else no_mark,
             insists=insists,
         )
         outcome = reader.settled(outcome, hooks.spend)
@@ -338,7 +338,7 @@ def _scan_once(
     tripped_reason = f"{SHADOW}{difference}" if difference else _held_because(tools, base, outcome)
     tools.store.log_verdict(base, outcome, why=tripped_reason)
     if tripped_reason:
-        return _held(base.facts, outcome, tripped_reason)
+        return _paused_report(base.facts, outcome, tripped_reason)
     with lease():
         commit = tools.store.commit_scan(base, outcome)
     tripped_reason = outcome.stopped_because if commit.committed else CHANGED
@@ -356,9 +356,9 @@ def _note_doubts(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOut
     """Count failed reads in the index, because a later scan may treat them as damage. Report a
     volume with unreadable chunks."""
     if is_lasting(outcome.stopped_because):
-        base.doubts.note(outcome.stopped_because)
+        base.doubts.record_failure(outcome.stopped_because)
     elif outcome.wavering_count and outcome.stopped_because != STOPPED:
-        base.doubts.note(f"{outcome.wavering_count} chunks of which no reads agree")
+        base.doubts.record_failure(f"{outcome.wavering_count} chunks of which no reads agree")
     for finding in outcome.findings:
         if finding.verdict is Verdict.UNREADABLE:
             tools.on_unreadable(base.facts.volume_id, finding.evidence)
@@ -373,7 +373,7 @@ def _held_because(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOu
     if tools.store.generation(base.facts.container_id) != base.generation:
         return CHANGED  # not counted by the breaker: it says nothing about this host
     facts = base.facts
-    doubt = tools.guard.observe(facts.volume_id, facts.container_id, outcome)
+    doubt = tools.guard.record_scan(facts.volume_id, facts.container_id, outcome)
     if not doubt or not outcome.is_damaged:
         return ""
     log.error(
@@ -387,7 +387,7 @@ def _held_because(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOu
     return f"{BREAKER}{doubt}"
 
 
-def _held(facts: ReplicaFacts, outcome: ScanOutcome, why: str) -> ScanReport:
+def _paused_report(facts: ReplicaFacts, outcome: ScanOutcome, why: str) -> ScanReport:
     unchanged = ScanCommit(
         committed=False, state_before=facts.state, state_after=facts.state, root_changed=False
     )

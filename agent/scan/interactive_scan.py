@@ -45,7 +45,7 @@ class InteractiveScans:
             self.tools.leases,
             self.tools.clock,
             pace=self.pace,
-            ask_scan=self.queue,
+            request_scan=self.queue,
             is_stopping=self._stopping.is_set,
         ).run
 
@@ -69,13 +69,15 @@ class InteractiveScans:
             yield self._queued(container_id)
             return
         total_bytes = self.tools.store.replica(container_id).bytes_used
-        yield from self._take_place(total_bytes, is_cancelled)
+        yield from self._wait_for_place(total_bytes, is_cancelled)
         try:
             yield from self._run(container_id, total_bytes, is_cancelled, mode)
         finally:
             self._places.release()
 
-    def _take_place(self, total_bytes: int, is_cancelled: Callable[[], bool]) -> Iterator[ScanStep]:
+    def _wait_for_place(
+        self, total_bytes: int, is_cancelled: Callable[[], bool]
+    ) -> Iterator[ScanStep]:
         """Wait until a scan may run; yield a step at intervals while waiting."""
         if self._places.acquire(blocking=False):
             return

@@ -129,7 +129,7 @@ class OnDemandScans:
         """Scan the container of the first due request."""
         if self._stop.is_set():
             return Idle()
-        container_id, request, wait_s = self._take()
+        container_id, request, wait_s = self._pop_due()
         if container_id is None or request is None:
             return RetryAfter(wait_s) if wait_s else Idle()
         log.info("scan_requested", container_id=container_id, reason=request.reason)
@@ -138,7 +138,7 @@ class OnDemandScans:
                 self._tools,
                 container_id,
                 stop=self._stop.is_set,
-                progress=lambda _: self._pulse.beat(),
+                progress=lambda _: self._pulse.mark(),
                 pace=self._pace,
                 pieces=self._pieces,
                 buffers=self._buffers,
@@ -159,7 +159,7 @@ class OnDemandScans:
                 self._retry(container_id, request)
         return Busy()
 
-    def _take(self) -> tuple[ContainerId | None, _Request | None, float]:
+    def _pop_due(self) -> tuple[ContainerId | None, _Request | None, float]:
         """Return the first due request, by priority and then by age. If none is due, return the
         seconds until the next one is; 0.0 if there is no request."""
         with self._lock:

@@ -120,7 +120,7 @@ class ParityScrub:
             with self._lock:
                 self._current = 0
         self._put_off(container_id, self.policy.interval_s)
-        self._note(report)
+        self._record_result(report)
         return Busy()
 
     def close(self) -> None:
@@ -202,17 +202,17 @@ class ParityScrub:
     def _wait_for_turn(self, length_bytes: int) -> None:
         """Count the bytes read, and wait until more may be read. Raise UnavailableError if the
         agent stops."""
-        self.pulse.beat()
+        self.pulse.mark()
         with self._lock:
             self._stripe_count += 1
             self._read_bytes += length_bytes
         self.pace(length_bytes)
         while self.is_held() and not self.stop.wait(HELD_CHECK_S):
-            self.pulse.beat()
+            self.pulse.mark()
         if self.stop.is_set():
             raise UnavailableError(Code.CANCELLED, "the agent is stopping")
 
-    def _note(self, report: ParityReport) -> None:
+    def _record_result(self, report: ParityReport) -> None:
         container_id = report.container_id
         with self._lock:
             self._verified_at_ms[container_id] = self.clock.now_ms()

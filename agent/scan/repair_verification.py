@@ -31,7 +31,7 @@ from suture.errors import VolumeFailed
 log = structlog.get_logger()
 
 
-def prove(
+def verify_repair(
     tools: StoreScanDeps,
     container_id: ContainerId,
     changed: Collection[Doubt],

@@ -148,7 +148,7 @@ class ScanManager:
         self._neighbours_pulse = ProgressMarker(tools.clock)
         self._neighbours = AdjacentScanWorker(
             StoreDiskMap(tools.store),
-            self._ask_neighbour,
+            self._request_adjacent,
             pace=self.fixed_pace(NEIGHBOUR_BYTES_PER_S, self._neighbours_pulse),
             clock=tools.clock,
         )
@@ -177,9 +177,9 @@ class ScanManager:
     def _follow(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
         """Search for replicas near this damage on the disk, if background scans are enabled."""
         if self._config.enabled:
-            self._neighbours.found(volume_id, damage)
+            self._neighbours.queue_search(volume_id, damage)
 
-    def _ask_neighbour(self, container_id: ContainerId, reason: str) -> bool:
+    def _request_adjacent(self, container_id: ContainerId, reason: str) -> bool:
         return self.on_demand.request(container_id, reason=reason, is_neighbour=True)
 
     def queue(self, container_id: ContainerId) -> bool:
@@ -294,7 +294,7 @@ class ScanManager:
             shadow_hashing=self._shadow.status(),
         )
 
-    def is_held(self) -> bool:
+    def is_paused(self) -> bool:
         """Return whether background reads must wait now: an operator paused them, or it is outside
         the scan windows."""
         if any(worker.hold.left_s() for worker in self._workers.values()):

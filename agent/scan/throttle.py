@@ -128,14 +128,14 @@ class ScanPace:
         """Return the largest size of one read; 0 = no limit (`scanner.ports.ReadSplitting`)."""
         return self._pacer.piece_bytes(self._clock.monotonic_s())
 
-    def rest(self, length_bytes: int) -> None:
+    def throttle_part(self, length_bytes: int) -> None:
         """Account for one part of a divided read, and wait until the next part is due."""
         self._account(length_bytes)
         self._piece_bytes += length_bytes
 
     def __call__(self, length_bytes: int) -> None:
-        """Account for a read, except parts that `rest` has counted, and wait until the next read is
-        due."""
+        """Account for a read, except parts that `throttle_part` has counted, and wait until the
+        next read is due."""
         last_bytes = max(0, length_bytes - self._piece_bytes)
         self._piece_bytes = 0
         self._account(last_bytes)
@@ -152,7 +152,7 @@ class ScanPace:
             if self._change_count != change_count or self._wait(min(left_s, SLICE_S)):
                 break
             if self._pulse is not None:
-                self._pulse.beat()
+                self._pulse.mark()
         self._reading_since_s = self._clock.monotonic_s()
 
 

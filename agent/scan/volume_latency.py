@@ -125,13 +125,13 @@ class LatencyWatch:
         after = self._count()
         if self._before is not None:
             for kind, latencies in latencies_between(self._before, after).items():
-                self._take(kind, latencies)
+                self._add_sample(kind, latencies)
             for volume_id in after:
                 self._tell(volume_id)
         self._before = after
         return RetryAfter(WINDOW_S)
 
-    def _take(self, kind: str, latencies: Latencies) -> None:
+    def _add_sample(self, kind: str, latencies: Latencies) -> None:
         for volume_id, own_ms in latencies.items():
             history = self._histories.setdefault(volume_id, _History())
             history.latest_ms[kind] = own_ms

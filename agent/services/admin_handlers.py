@@ -35,7 +35,7 @@ class AdminHandlers:
             )
         match request.WhichOneof("wish"):
             case "service":
-                self.volumes.steer(
+                self.volumes.set_mode(
                     request.volume_id,
                     service=request.service,
                     target_id=request.target_volume_id,

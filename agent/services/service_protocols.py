@@ -107,7 +107,7 @@ class ScrubControl(Protocol):
 class VolumeControl(Protocol):
     """Operator control of this datanode's volumes."""
 
-    def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
+    def set_mode(self, volume_id: str, *, service: str, target_id: str) -> None:
         """Change the service mode of a volume. Raise RefusedError if the volume or the mode is
         invalid."""
         ...

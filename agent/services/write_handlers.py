@@ -34,7 +34,7 @@ class RecoveryTracker(Protocol):
         another replica or reconstruction exists."""
         ...
 
-    def wrote(self, container_id: int) -> None:
+    def record_write(self, container_id: int) -> None:
         """Record a write to a container."""
         ...
 
@@ -122,7 +122,7 @@ class WriteHandlers:
                         new = self._store.begin_blocks(owner, self._submit)
                     if piece.container_id != owner:
                         raise codec.malformed("blocks.block_id", "is of another container")
-                    new.take(piece.block, data, is_whole=piece.is_whole)
+                    new.add_chunks(piece.block, data, is_whole=piece.is_whole)
                 if owner is not None and new is not None and new.whole_count:
                     with self._hold(owner, context):
                         count += new.commit()
@@ -158,7 +158,7 @@ class WriteHandlers:
     def _note_write(self, container_id: ContainerId) -> None:
         """Record that the replica's reconstruction, if there is one, is running."""
         if self._recoveries is not None:
-            self._recoveries.wrote(container_id)
+            self._recoveries.record_write(container_id)
 
     def _hold(self, container_id: ContainerId, context: Context) -> AbstractContextManager[None]:
         """Hold the container's lease. Wait for it no longer than the caller waits."""

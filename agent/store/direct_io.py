@@ -208,6 +208,6 @@ def read_aligned(
         if not count or count % ALIGNMENT_BYTES:  # end of file
             break
         if pieces and filled < wanted:
-            pieces.rest(count)
+            pieces.throttle_part(count)
     head = offset - start
     return buffer[head : max(head, min(filled, head + length_bytes))]

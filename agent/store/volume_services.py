@@ -6,7 +6,7 @@ A move has these steps:
 1. `begin_move` reserves space on another volume, and the caller copies the replica.
 2. `finish_move` serves the copy instead of the original.
 3. The caller reads the copy completely.
-4. `drop_moved` deletes the original. If the copy is worse, `take_back_move` serves the original
+4. `drop_moved` deletes the original. If the copy is worse, `cancel_move` serves the original
    again and deletes the copy.
 
 At every moment, one of the two is served and the other is complete. If the agent crashes and the
@@ -121,7 +121,7 @@ class VolumeModes:
             self._remember(self._forgotten.get(volume_id, own))
         if before.mode is VolumeMode.RETIRING:
             self._tell_seconds(volume)
-        return self._keep(volume, service)
+        return self._store_mode(volume, service)
 
     def in_service(self) -> tuple[Volume, ...]:
         """Return the volumes that accept new replicas."""
@@ -219,7 +219,7 @@ class VolumeModes:
         delete_replica(left, container_id, force=True)
         self._set.stop_serving(container_id, left)
 
-    def take_back_move(self, volume_id: str, container_id: ContainerId) -> None:
+    def cancel_move(self, volume_id: str, container_id: ContainerId) -> None:
         """Serve the original on `volume_id` again, and delete its copy. Do nothing if the delete of
         the original has begun, because the copy is then the only replica."""
         left, copy = self._set.by_id(volume_id), self._volume_of(container_id)
@@ -255,9 +255,9 @@ class VolumeModes:
             return "it does not retire"
         if why := self._contents(volume):
             return why
-        self._keep(volume, VolumeUse(VolumeMode.RETIRED, since_ms=self._options.now_ms()))
+        self._store_mode(volume, VolumeUse(VolumeMode.RETIRED, since_ms=self._options.now_ms()))
         if why := self._contents(volume):  # arrived meanwhile, by an earlier request
-            self._keep(volume, before)
+            self._store_mode(volume, before)
             return why
         self._remember()
         return ""
@@ -340,7 +340,7 @@ class VolumeModes:
                 if not self._is_second(volume, left.container_id):
                     self._set.forget_second(left.container_id, volume)
 
-    def _keep(self, volume: Volume, service: VolumeUse) -> VolumeUse:
+    def _store_mode(self, volume: Volume, service: VolumeUse) -> VolumeUse:
         write_service(volume.layout, service)
         self._services[volume.volume_id] = service
         return service

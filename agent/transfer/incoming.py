@@ -113,7 +113,7 @@ class ReplicaImporter:
         try:
             reception = _ImportStream(arrival, header, self.now_ms())
             with closing(read_ahead(parts, self.executor)) as ahead:  # uses one thread
-                reception.take_all(ahead)
+                reception.process_all(ahead)
             received = reception.judged(self.store.algorithm)
             with self.leases.hold(announced.container_id):
                 facts = target.finish_arrival(arrival, received)
@@ -191,7 +191,7 @@ class _ImportStream:
         self._findings: list[ScanFinding] = []
         self.data_bytes = 0
 
-    def take_all(self, parts: Iterator[ImportMessage]) -> None:
+    def process_all(self, parts: Iterator[ImportMessage]) -> None:
         """Process all messages up to the end."""
         for part in parts:
             match part.kind:
@@ -201,9 +201,9 @@ class _ImportStream:
                     self._declared.add(part.message.findings)
                 case "blocks":
                     data = unpacked(part.data, compressed=self._compressed)
-                    self._take_blocks(part.message.blocks, data)
+                    self._process_blocks(part.message.blocks, data)
                 case "end":
-                    self._take_end(part.message.end)
+                    self._process_end(part.message.end)
                     return
                 case kind:
                     raise codec.malformed("parts", f"{kind or 'nothing'} is out of order")
@@ -271,7 +271,7 @@ class _ImportStream:
 
     # -- blocks
 
-    def _take_blocks(self, part: pb.ImportBlocks, data: memoryview) -> None:
+    def _process_blocks(self, part: pb.ImportBlocks, data: memoryview) -> None:
         self._known_tree()
         ids, sizes = self._checked_ids(part)
         if ids and self._open is not None and self._open.left_bytes > len(data):
@@ -279,11 +279,11 @@ class _ImportStream:
         self.data_bytes += len(data)
         at = self._go_on(data)
         if ids:
-            at = self._take_begun(ids, list(part.rows), sizes, data, at)
+            at = self._process_started_blocks(ids, list(part.rows), sizes, data, at)
         if at != len(data):
             raise codec.malformed("blocks.data", f"{len(data) - at} bytes belong to no block")
 
-    def _take_begun(
+    def _process_started_blocks(
         self, ids: list[BlockId], rows: list[bytes], sizes: list[int], data: memoryview, at: int
     ) -> int:
         """Process the blocks that begin in a message, from offset `at` on; return the offset after
@@ -297,7 +297,7 @@ class _ImportStream:
             if whole and ends[whole - 1] > len(data):
                 raise codec.malformed("blocks.file_bytes", "more than one block goes on")
         starts = [at, *ends]
-        self._take_whole(ids[:whole], rows[:whole], sizes[:whole], starts, data)
+        self._process_complete_blocks(ids[:whole], rows[:whole], sizes[:whole], starts, data)
         at = starts[whole]
         if whole < len(ids):
             self._begin(ids[whole], rows[whole], sizes[whole], is_folded=False)
@@ -322,7 +322,7 @@ class _ImportStream:
             codec.parse_int(max(sizes), "blocks.file_bytes", low=-1, high=BLOCK_BYTES_MAX)
         return ids, sizes
 
-    def _take_whole(
+    def _process_complete_blocks(
         self,
         ids: list[BlockId],
         rows: list[bytes],
@@ -339,7 +339,7 @@ class _ImportStream:
                 count = len(item.rows)
                 self._fold().add_run(item)
                 part = slice(index, index + count)
-                files += self._take_simple(item, sizes[part], starts[index:], data)
+                files += self._process_small_blocks(item, sizes[part], starts[index:], data)
                 index += count
                 continue
             view = data[starts[index] : starts[index + 1]]
@@ -349,7 +349,7 @@ class _ImportStream:
         if files:
             self._arrival.write_whole(files)
 
-    def _take_simple(
+    def _process_small_blocks(
         self, run: SimpleRun, sizes: list[int], starts: list[int], data: memoryview
     ) -> list[tuple[BlockId, memoryview]]:
         """Verify small blocks of one chunk each; return those to write together. Other blocks are
@@ -412,7 +412,7 @@ class _ImportStream:
             return decode_block(block_id, row)
         except DamagedData as damage:
             fault = DamageFault.BLOCK_ROW_DAMAGED if row else DamageFault.BLOCK_ROW_MISSING
-            self._note(fault, block_id, -1, -1, str(damage))
+            self._record_declared_damage(fault, block_id, -1, -1, str(damage))
             return None
 
     def _go_on(self, data: memoryview) -> int:
@@ -448,9 +448,9 @@ class _ImportStream:
 
     def _note_chunk(self, fault: DamageFault, block_id: BlockId, chunk: ChunkInfo) -> None:
         what = f"chunk at {chunk.offset} of block {block_id} arrived damaged: {fault}"
-        self._note(fault, block_id, chunk.offset, chunk.length_bytes, what)
+        self._record_declared_damage(fault, block_id, chunk.offset, chunk.length_bytes, what)
 
-    def _note(
+    def _record_declared_damage(
         self, fault: DamageFault, block_id: BlockId, offset: int, length_bytes: int, what: str
     ) -> None:
         """Record damage that the source declared. Raise RefusedError for any other damage."""
@@ -472,7 +472,7 @@ class _ImportStream:
             )
         )
 
-    def _take_end(self, end: pb.ImportEnd) -> None:
+    def _process_end(self, end: pb.ImportEnd) -> None:
         self._known_tree()
         if self._open is not None:
             raise cut_off()

@@ -234,7 +234,7 @@ class ReplicaExport:
             self._fill(span, buffer[: span.length_bytes])
             return self._part(piece, [buffer[: span.length_bytes]])
         finally:
-            self._files.give_back(buffer)
+            self._files.release(buffer)
 
     def _small_files(self, piece: ExportPiece) -> WholeFiles:
         """Start to read small blocks without known damage."""
@@ -246,7 +246,7 @@ class ReplicaExport:
         failed."""
         data = []
         with closing(small):
-            blocks = zip(piece.local_ids, piece.file_bytes, small.found(), strict=True)
+            blocks = zip(piece.local_ids, piece.file_bytes, small.read_results(), strict=True)
             for block_id, length_bytes, found in blocks:
                 if isinstance(found, OSError):
                     raise self._trouble(block_id, found) from found

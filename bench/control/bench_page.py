@@ -203,7 +203,7 @@ class Cluster:
             unhealthy = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
             rows["state"][is_damaged] = unhealthy
             rows["finding_count"][is_damaged] = 3
-        self.state.replicas.take(rows, ReportedReplicas(name, rows, one.words))
+        self.state.replicas.apply_report(rows, ReportedReplicas(name, rows, one.words))
 
     def _register(self, change: StateChange, node: int) -> None:
         """Register a datanode; one of a thousand is leaving."""

@@ -306,7 +306,7 @@ class Drill:
 @contextlib.contextmanager
 def impatient_writers() -> Iterator[None]:
     """Make writers fail at once while the control plane is away, instead of after minutes."""
-    ask = WriterSession._ask
+    ask = WriterSession._call_scm
 
     def ask_once(
         session: WriterSession,
@@ -321,8 +321,8 @@ def impatient_writers() -> Iterator[None]:
             session.stopped = True
             raise
 
-    WriterSession._ask = ask_once  # type: ignore[method-assign,assignment]  # put back below
+    WriterSession._call_scm = ask_once  # type: ignore[method-assign,assignment]  # put back below
     try:
         yield
     finally:
-        WriterSession._ask = ask  # type: ignore[method-assign]  # as it was
+        WriterSession._call_scm = ask  # type: ignore[method-assign]  # as it was

@@ -39,7 +39,7 @@ class RaggedArray:
         return cls(Segments.of(place, count).starts, values)
 
     @classmethod
-    def joined(cls, parts: Sequence["RaggedArray"]) -> "RaggedArray":
+    def concatenate(cls, parts: Sequence["RaggedArray"]) -> "RaggedArray":
         """Return the lists of all parts, concatenated."""
         ends = np.cumsum([0, *(len(part.values) for part in parts)])
         starts = [part.starts[:-1] + end for part, end in zip(parts, ends, strict=False)]
@@ -108,14 +108,14 @@ def _filled(value: Ints | Bools | int, count: int) -> Ints:
     return np.broadcast_to(np.asarray(value, dtype=np.int64), (count,)).copy()
 
 
-def joined(parts: Sequence[PlanRows]) -> PlanRows:
+def concatenate_rows(parts: Sequence[PlanRows]) -> PlanRows:
     """Return the rows of all parts, concatenated."""
 
     def column(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in parts])
 
     def lists(name: str) -> RaggedArray:
-        return RaggedArray.joined([getattr(part, name) for part in parts])
+        return RaggedArray.concatenate([getattr(part, name) for part in parts])
 
     return PlanRows(
         container=column("container"),

@@ -22,7 +22,7 @@ from health.plan.deletes import (
     delete_spare_shard,
 )
 from health.plan.plan_input import PlanInput
-from health.plan.plan_rows import PlanRows, joined
+from health.plan.plan_rows import PlanRows, concatenate_rows
 
 
 def plan(scene: PlanInput) -> PlanRows:
@@ -40,4 +40,4 @@ def plan(scene: PlanInput) -> PlanRows:
         delete_empty,
         close,
     )
-    return joined([rows for rule in rules for rows in rule(scene)])
+    return concatenate_rows([rows for rule in rules for rows in rule(scene)])

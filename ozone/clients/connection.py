@@ -73,7 +73,7 @@ class Connection:
         try:
             self._socket = socket.create_connection((address.host, address.port), timeout_s)
         except OSError as error:
-            raise self._lost(_reason(error)) from error
+            raise self._connection_error(_reason(error)) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self._open(exchange, client_id, protocol)
@@ -118,7 +118,7 @@ class Connection:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise self._lost(_reason(error)) from error
+            raise self._connection_error(_reason(error)) from error
 
     def receive(self) -> frames.Answer:
         """Wait for an answer. Raise RefusedError if the server rejects the caller or uses another
@@ -130,14 +130,14 @@ class Connection:
             return answer
         if failure.is_unauthorized or failure.name == "AccessControlException":
             raise not_accepted(str(self.address), failure, self._identity)
-        raise self._lost(f"it ended the connection: {failure.name}: {failure.text}")
+        raise self._connection_error(f"it ended the connection: {failure.name}: {failure.text}")
 
     def _answer(self) -> frames.Answer:
         """Return the next answer. If frames are protected, only an error that ends the connection
         may arrive without protection.
         """
         while True:
-            frame = self._parsed(frames.FrameBuffer.take, self._opened)
+            frame = self._parsed(frames.FrameBuffer.pop_frame, self._opened)
             if frame is not None:
                 return self._parsed(frames.parse_answer, frame)
             answer = self._parsed(frames.parse_answer, self._frame())
@@ -151,15 +151,15 @@ class Connection:
     def _frame(self) -> bytes:
         """Wait for the next frame on the socket."""
         while True:
-            frame = self._parsed(frames.FrameBuffer.take, self._received)
+            frame = self._parsed(frames.FrameBuffer.pop_frame, self._received)
             if frame is not None:
                 return frame
             try:
                 data = self._socket.recv(READ_BYTES)
             except OSError as error:
-                raise self._lost(_reason(error, self._timeout_s)) from error
+                raise self._connection_error(_reason(error, self._timeout_s)) from error
             if not data:
-                raise self._lost("it closed the connection")
+                raise self._connection_error("it closed the connection")
             self._received.feed(data)
 
     def _parsed(self, parse: Callable[[T], R], data: T) -> R:
@@ -168,7 +168,7 @@ class Connection:
         except DamagedData as error:
             raise self._foreign(str(error)) from error
 
-    def _lost(self, reason: str) -> UnavailableError:
+    def _connection_error(self, reason: str) -> UnavailableError:
         return UnavailableError(Code.UNAVAILABLE, f"{self.address}: {reason}")
 
     def _foreign(self, reason: str) -> RefusedError:

@@ -325,7 +325,9 @@ class Datanode:
         while done < len(questions):
             batch = questions[done : done + REQUESTS_MAX]
             answers: list[Any] = []
-            for answer in call_with_retry(partial(self._begun, batch), timeout_s=self._answer_s):
+            for answer in call_with_retry(
+                partial(self._wait_for_first, batch), timeout_s=self._answer_s
+            ):
                 answers.append(answer)
                 yield answer
             if len(answers) != len(batch):
@@ -336,7 +338,7 @@ class Datanode:
                 )
             done += len(batch)
 
-    def _begun(self, questions: Sequence[_Question]) -> Iterator[Any]:
+    def _wait_for_first(self, questions: Sequence[_Question]) -> Iterator[Any]:
         """Wait for the first answer, so that a failed connection is retried."""
         answers = self._conversation(questions)
         first = next(answers, None)
@@ -374,7 +376,7 @@ class Datanode:
                 ask()
                 yield self._answer(question, data)
         except grpc.RpcError as error:
-            raise self._lost(error) from error
+            raise self._stream_error(error) from error
         except ValueError as error:  # how grpc reports a closed channel
             raise UnavailableError(Code.UNAVAILABLE, "the connection was closed") from error
         finally:
@@ -382,7 +384,7 @@ class Datanode:
             if stream is not None:
                 stream.cancel()
 
-    def _lost(self, error: grpc.RpcError) -> SutureError:
+    def _stream_error(self, error: grpc.RpcError) -> SutureError:
         """Return the error for a broken stream."""
         found = error_from(error, f"the datanode at {self.address}")
         message = f"datanode {self.address}: {found}"

@@ -104,7 +104,7 @@ class FrameBuffer:
         self._at = 0
         self._received += data
 
-    def take(self) -> bytes | None:
+    def pop_frame(self) -> bytes | None:
         """Return the next frame without its length; None if it is not complete. Raise DamagedData
         if its length is invalid.
         """

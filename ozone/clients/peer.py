@@ -138,7 +138,7 @@ class OzonePeer:
             page = self._datanode.blocks(container_id, ids[start : start + PAGE_BLOCKS])
             for _, found in list(page):
                 if isinstance(found, BlockData):
-                    yield self._kept(found)  # its chunks are likely to be read soon
+                    yield self._cached_block(found)  # its chunks are likely to be read soon
                 elif found.code is not Code.NO_SUCH_BLOCK:  # deleted after the listing
                     raise found
 
@@ -148,9 +148,9 @@ class OzonePeer:
         """Return the metadata of one committed block."""
         del meter
         row = self._rows.get(block_id)
-        return row or self._kept(self._datanode.block(container_id, block_id))
+        return row or self._cached_block(self._datanode.block(container_id, block_id))
 
-    def _kept(self, block: BlockData) -> BlockData:
+    def _cached_block(self, block: BlockData) -> BlockData:
         row = _recorded(block) if self._index else block
         if len(self._rows) >= ROWS_KEPT_MAX:
             self._rows = {}  # another thread that still fills the old one requests it again

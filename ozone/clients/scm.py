@@ -89,9 +89,9 @@ class OzoneScmClient:
             self._connection.close()
             self._connection = None
 
-    def ask(self, kind: ScmRequestType, **fields: Any) -> Any:
+    def call(self, kind: ScmRequestType, **fields: Any) -> Any:
         """Return the answer to one request. Raise RefusedError or UnavailableError."""
-        ((_, answer),) = self.ask_each([0], lambda _: request(kind, **fields))
+        ((_, answer),) = self.call_each([0], lambda _: request(kind, **fields))
         if isinstance(answer, Failure):
             raise RefusedError(
                 Code.CONTAINER_INTERNAL_ERROR,
@@ -104,7 +104,7 @@ class OzoneScmClient:
         """The SCM that was called last."""
         return self.addresses[self._place]
 
-    def ask_each(
+    def call_each(
         self, items: Iterable[int], request_of: Callable[[int], Any]
     ) -> Iterator[tuple[int, Any]]:
         """Yield each item with its answer or its Failure, in the order of arrival.
@@ -125,7 +125,7 @@ class OzoneScmClient:
                 answer = connection.receive()
                 if answer.call_id not in asked:
                     continue  # to a call of an unfinished iteration
-                told = self._told(answer)
+                told = self._decode_response(answer)
             except (_RetryElsewhere, UnavailableError) as error:
                 again += asked.values()
                 asked.clear()
@@ -156,7 +156,7 @@ class OzoneScmClient:
                     answer = connection.receive()
                     while answer.call_id != self._call_id:
                         answer = connection.receive()
-                    yield item, self._told(answer)
+                    yield item, self._decode_response(answer)
                     break
                 except _RetryElsewhere as error:
                     self._next(str(error), deadline_s)
@@ -190,7 +190,7 @@ class OzoneScmClient:
             self.counts.requests += len(frames)
             connection.send(b"".join(frames))
 
-    def _told(self, answer: Answer) -> Any:
+    def _decode_response(self, answer: Answer) -> Any:
         """Return the response or the Failure. Raise _Again or RefusedError."""
         failure = answer.failure
         if failure is None:

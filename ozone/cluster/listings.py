@@ -41,21 +41,21 @@ class OzoneClusterView:
 
     def cluster_id(self) -> str:
         """Return the id of the cluster."""
-        return str(self.client.ask(ScmRequestType.GET_SCM).get_scm.cluster_id)
+        return str(self.client.call(ScmRequestType.GET_SCM).get_scm.cluster_id)
 
     def is_in_safe_mode(self) -> bool:
         """Return True if the SCM still waits for datanodes' reports."""
-        return bool(self.client.ask(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on)
+        return bool(self.client.call(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on)
 
     def list_nodes(self) -> None:
         """Read the current nodes, and keep the nodes of earlier calls."""
-        answer = self.client.ask(ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER)
+        answer = self.client.call(ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER)
         for node in answer.query_nodes.nodes:
             self.nodes[datanode_id(node.datanode)] = node
 
     def list_pipelines(self) -> None:
         """Read the ids of open pipelines."""
-        answer = self.client.ask(ScmRequestType.LIST_PIPELINES)
+        answer = self.client.call(ScmRequestType.LIST_PIPELINES)
         self.open_pipelines = frozenset(
             pipeline_id(pipeline.id)
             for pipeline in answer.list_pipelines.pipelines
@@ -66,7 +66,7 @@ class OzoneClusterView:
         """Return the usage of the nodes that report it."""
         found = {}
         names = list(self.nodes)
-        asked = self.client.ask_each(
+        asked = self.client.call_each(
             range(len(names)), lambda place: request(ScmRequestType.GET_USAGE, uuid=names[place])
         )
         for place, answer in asked:
@@ -78,7 +78,7 @@ class OzoneClusterView:
         """Yield all containers with their replicas, ascending by id."""
         start, total = 1, 0
         while True:
-            listed = self.client.ask(
+            listed = self.client.call(
                 ScmRequestType.LIST_CONTAINERS, count=self.page_containers, start=start
             ).list_containers
             containers = {one.container_id: one for one in listed.containers}
@@ -101,7 +101,7 @@ class OzoneClusterView:
 
     def _replicas(self, containers: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
         found = {}
-        asked = self.client.ask_each(
+        asked = self.client.call_each(
             containers, lambda key: request(ScmRequestType.GET_REPLICAS, container_id=key)
         )
         for container_id, answer in asked:

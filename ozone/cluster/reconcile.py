@@ -154,7 +154,7 @@ def reconcile(wish: ReconcileOptions, orders: ReconcileReport, told: Callable[[]
     """
     for row in wish.plan.rows:
         orders.outcomes[row.container_id] = (RowOutcome.NOT_SENT, "")
-    cluster_id = str(wish.client.ask(ScmRequestType.GET_SCM).get_scm.cluster_id)
+    cluster_id = str(wish.client.call(ScmRequestType.GET_SCM).get_scm.cluster_id)
     if cluster_id != wish.plan.cluster_id:
         raise RefusedError(
             Code.WRONG_CLUSTER,

@@ -88,7 +88,7 @@ class WriteCommands:
             self._store.writer(asked.container_id).write_chunk(
                 block_id, chunk, wish.data, commit=commit
             )
-        self._recoveries.wrote(asked.container_id)
+        self._recoveries.record_write(asked.container_id)
         if commit is None:
             return {"write_chunk": {}}
         return {"write_chunk": _committed(wish.block_id, commit.length_bytes)}
@@ -100,7 +100,7 @@ class WriteCommands:
         with self._hold(asked):
             self._begin(asked, message.block_id.replica_index)
             length_bytes = self._store.writer(asked.container_id).put_block(block)
-        self._recoveries.wrote(asked.container_id)
+        self._recoveries.record_write(asked.container_id)
         return {"put_block": _committed(message.block_id, length_bytes)}
 
     def _commit(self, asked: CommandRequest, message: Any, where: str) -> BlockData:

@@ -136,7 +136,7 @@ class XceiverService(grpc.GenericRpcHandler):
                     yield _answer(request, failed.result, {"message": failed.message})
 
     def _answers(self, request: Any, caller: str, context: grpc.ServicerContext) -> Iterator[Body]:
-        if self._allowances is not None and not self._allowances.take(caller):
+        if self._allowances is not None and not self._allowances.try_acquire(caller):
             raise StreamAborted(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "the caller asks more often than this server allows",

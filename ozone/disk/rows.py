@@ -97,7 +97,7 @@ class ContainerRows:
             yield RowBatch(waiting, [None] * len(waiting), [tails[number] for number in waiting])
         self._block_count = block_count
 
-    def lost(self, *, has_files: bool) -> str:
+    def lost_rows_text(self, *, has_files: bool) -> str:
         """Return a message if rows seem to be lost, after all rows were read; "" otherwise.
 
         Ozone writes the count of a container's blocks together with the row, but a power failure
@@ -125,7 +125,7 @@ class ContainerRows:
         number: int = NUMBER.unpack(value)[0]
         return number
 
-    def condemned(self) -> frozenset[BlockId]:
+    def pending_delete_blocks(self) -> frozenset[BlockId]:
         """Return the blocks with a pending delete, which Ozone may be deleting."""
         if self._condemned is None:
             rows = (row for _, row in self._view.items(DELETES, self._prefix))

@@ -138,13 +138,13 @@ def repair_command(
         story = RepairReport(container, dry_run, quarantine=str(repair.quarantine))
         story.unfinished_count = repair.unfinished_count
         story.recovery = tuple(repair.recovery_remarks)
-        result = _told(repair, story, yes=yes, mark_closed=mark_closed, as_json=as_json)
+        result = _print_outcomes(repair, story, yes=yes, mark_closed=mark_closed, as_json=as_json)
         if as_json:
             print_json(document(story))
     return result
 
 
-def _told(
+def _print_outcomes(
     repair: OzoneRepair, story: RepairReport, *, yes: bool, mark_closed: bool, as_json: bool
 ) -> int:
     story.before = _read(repair, "read", quiet=as_json)
@@ -162,7 +162,7 @@ def _told(
         wanted = len(story.proposal.targets)
         if not (yes or typer.confirm(f"write up to {pluralize(wanted, 'chunk')}?", err=True)):
             return ExitCode.FAILED
-        _carry_out(repair, story, story.proposal, quiet=as_json)
+        _execute_repair(repair, story, story.proposal, quiet=as_json)
         story.after = _read(repair, "read again", quiet=as_json)
     if mark_closed and repair.descriptor.state is ReplicaState.UNHEALTHY:
         repair.mark_closed(story.after or story.before)
@@ -178,7 +178,7 @@ def _read(repair: OzoneRepair, label: str, *, quiet: bool) -> InspectedReplica:
         return repair.read(lambda count: progress.advance(progress.task_ids[0], count))
 
 
-def _carry_out(
+def _execute_repair(
     repair: OzoneRepair, story: RepairReport, proposal: Proposal, *, quiet: bool
 ) -> None:
     total_bytes = sum(target.chunk.length_bytes for target in proposal.targets)
@@ -188,7 +188,7 @@ def _carry_out(
             progress.advance(progress.task_ids[0], count)
 
         try:
-            story.outcomes.extend(repair.carry_out(proposal, done))
+            story.outcomes.extend(repair.execute(proposal, done))
         except SutureError:
             if not quiet:
                 print_outcomes(story)  # the writes up to the error

@@ -64,7 +64,7 @@ class Gatherer:
             answer = self._sources.fetch(target.block_id, target.wanted)
             if answer.chunk is not None:
                 return GatheredChunk(answer.data, (answer.peer_id,))
-            message = _told(answer)
+            message = _failure_text(answer)
         return self._assembled(target, message)
 
     def _agreed(self, target: RepairTarget) -> GatheredChunk:
@@ -108,7 +108,7 @@ class Gatherer:
             taken_bytes = 0
             try:
                 for start, data in pieces:
-                    taken_bytes += assembly.offer(start, data)
+                    taken_bytes += assembly.add_windows(start, data)
             except SutureError as error:
                 failures.append(f"{name}: {error}")
                 unread.add(name)
@@ -163,5 +163,5 @@ def _not_read(names: Collection[PeerId]) -> str:
     return f"; not read: {', '.join(sorted(names))}" if names else ""
 
 
-def _told(answer: FetchResult) -> str:
+def _failure_text(answer: FetchResult) -> str:
     return "; ".join(f"{failure.peer_id}: {failure.error}" for failure in answer.failures)

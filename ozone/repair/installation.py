@@ -94,7 +94,7 @@ class Installer:
         for entry in entries:
             self._check()
             try:
-                self._settle(entry)
+                self._finish_entry(entry)
             except UnavailableError as error:
                 if container_id in {None, entry.container_id}:
                     raise
@@ -124,7 +124,7 @@ class Installer:
         path = paths.chunks / f"{block_id}.block"
         make_home(paths)
         with block_errors(path):
-            if chunk.checksum_type is not ChecksumType.NONE and _holds(path, chunk):
+            if chunk.checksum_type is not ChecksumType.NONE and _medium_matches(path, chunk):
                 return False
             size_bytes = _regular_size(path)
             blockfile.check_reached(path, max(size_bytes, 0), chunk.offset)
@@ -178,7 +178,7 @@ class Installer:
         with disk_errors(path):
             staged = stage(path, data)
             try:
-                take_after(staged.temporary, path.lstat())
+                copy_owner_and_mode(staged.temporary, path.lstat())
                 staged.publish()
             finally:
                 staged.discard()
@@ -199,7 +199,7 @@ class Installer:
                     hint="free space, or choose another directory with --state-dir",
                 )
 
-    def _settle(self, entry: RepairJournalEntry) -> None:
+    def _finish_entry(self, entry: RepairJournalEntry) -> None:
         _remove_new(entry.path.parent)
         try:
             has_arrived = arrived(entry.path, entry)
@@ -212,7 +212,7 @@ class Installer:
         else:
             self._roll_back(entry)
 
-    def _kept(self, entry: RepairJournalEntry) -> bytes:
+    def _quarantined_bytes(self, entry: RepairJournalEntry) -> bytes:
         """Return the old bytes from the quarantine; empty if they were not readable, or were
         removed."""
         if not entry.quarantine:
@@ -229,7 +229,7 @@ class Installer:
         """Restore the file's old bytes, if known, and remove the journal entry. `forgets`: also
         remove the bytes from the quarantine.
         """
-        path, old = entry.path, self._kept(entry)
+        path, old = entry.path, self._quarantined_bytes(entry)
         with block_errors(path):
             size_bytes = blockfile.size_bytes(path)
             if entry.old_length_bytes == blockfile.ABSENT:
@@ -246,7 +246,7 @@ class Installer:
             quarantine.forget(self._layout, entry.quarantine)
 
 
-def _holds(path: Path, chunk: ChunkInfo) -> bool:
+def _medium_matches(path: Path, chunk: ChunkInfo) -> bool:
     """Return True if the chunk on the medium matches its row."""
     try:
         return fits_twice(chunk, blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes))
@@ -304,7 +304,7 @@ def making(path: Path, like: os.stat_result) -> Iterator[Path]:
     temporary = path.with_name(f"{NEW_PREFIX}{path.name}")
     try:
         yield temporary
-        take_after(temporary, like)
+        copy_owner_and_mode(temporary, like)
         move(temporary, path)
     finally:
         with suppress(OSError):
@@ -314,7 +314,7 @@ def making(path: Path, like: os.stat_result) -> Iterator[Path]:
                 temporary.unlink(missing_ok=True)
 
 
-def take_after(path: Path, like: os.stat_result) -> None:
+def copy_owner_and_mode(path: Path, like: os.stat_result) -> None:
     """Copy owner and mode of another file. Raise OSError."""
     facts = path.lstat()
     if (facts.st_uid, facts.st_gid) != (like.st_uid, like.st_gid):

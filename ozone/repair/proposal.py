@@ -13,7 +13,7 @@ from agent.plan.actions import PeerId, RepairBlock, Skip, WantedChunk
 from agent.plan.block_plan import silence
 from agent.plan.reconcile_outcome import PeerState
 from agent.plan.reconcile_plan import plan
-from agent.reconcile.survey import ALL_BLOCKS, PeerTree, failed, query_peers
+from agent.reconcile.survey import ALL_BLOCKS, PeerTree, failed_peer, query_peers
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from ozone.repair.peer import DamagedBlocksPeer
@@ -60,11 +60,6 @@ class Proposal:
         """True if no peer answered."""
         return len(self.silent_peers) == len(self.peers)
 
-    @property
-    def wanted_bytes(self) -> int:
-        """Number of bytes to fetch for chunks that a peer has completely."""
-        return sum(one.chunk.length_bytes for one in self.targets if one.wanted is not None)
-
 
 def propose(
     container_id: ContainerId,
@@ -85,9 +80,9 @@ def propose(
             seen.append(tree)
         except DamagedData as damage:
             error = RefusedError(Code.MALFORMED_REQUEST, f"response: {damage}")
-            seen.append(failed(tree.peer_id, tree.peer, error, tree.meter))
+            seen.append(failed_peer(tree.peer_id, tree.peer, error, tree.meter))
         except SutureError as error:
-            seen.append(failed(tree.peer_id, tree.peer, error, tree.meter))
+            seen.append(failed_peer(tree.peer_id, tree.peer, error, tree.meter))
     rows = {block_id: stored.block.chunks for block_id, stored in replica.blocks.items()}
     planned = plan(mine, views, replica.findings, rows)
     wanted = {

@@ -195,7 +195,7 @@ class OzoneRepair:
         }
         return propose(container_id, replica, self._peers, self._executor)
 
-    def carry_out(
+    def execute(
         self, proposal: Proposal, progress: Callable[[int], None]
     ) -> Iterator[ChunkRepairOutcome]:
         """Write the available chunks one by one; yield the outcome of each.

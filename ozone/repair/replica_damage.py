@@ -97,7 +97,10 @@ def read_replica(
         findings=tuple(one for one in outcome.findings if one.is_damage and one.block_id in blocks),
         others=tuple(one for one in others if not _is_mended_with(one, blocks)),
         bytes_read=outcome.bytes_read,
-        unjudged=(*reader.skipped.values(), *filter(None, [rows.lost(has_files=reader.has_files)])),
+        unjudged=(
+            *reader.skipped.values(),
+            *filter(None, [rows.lost_rows_text(has_files=reader.has_files)]),
+        ),
     )
 
 

@@ -36,7 +36,7 @@ class Assembly:
             chunk.length_bytes, chunk.bytes_per_checksum
         )
 
-    def offer(self, start: int, data: bytes | memoryview) -> int:
+    def add_windows(self, start: int, data: bytes | memoryview) -> int:
         """Use the windows that match the row, of bytes that begin at the start of a window. Return
         the number of bytes used.
         """

@@ -126,13 +126,13 @@ class OzoneHeartbeat:
         if wait_s > 0:
             return RetryAfter(wait_s)
         self._before()
-        if self.outbox.take_wish_to_register():
+        if self.outbox.pop_reregister_request():
             self._is_registered = False
         try:
             if not self._is_registered:
                 self._register()
             self._sent_at_s = self._led.clock.monotonic_s()
-            more = self._beat()
+            more = self._send_heartbeat()
         except (RefusedError, UnavailableError) as error:
             self._is_registered &= isinstance(error, UnavailableError)
             return RetryAfter(self._retry_delay_s(error))
@@ -158,7 +158,7 @@ class OzoneHeartbeat:
     def _register(self) -> None:
         theirs = cluster_of(self._calls.get_version())
         check_cluster(theirs, self._led.who.cluster_id, address=self._address)
-        self.outbox.take_wish_for_all()  # this registration includes a full report
+        self.outbox.pop_full_report_request()  # this registration includes a full report
         message = messages.REGISTER(
             extended_details=reports.extended_details(self._me, self._details()),
             node=self._node(),
@@ -190,13 +190,13 @@ class OzoneHeartbeat:
             f"{OZONE_VERSIONS.get(ours, 'unknown')}): {numbers} are {versions}"
         )
 
-    def _beat(self) -> bool:
+    def _send_heartbeat(self) -> bool:
         """Send one heartbeat; return True if more reports are waiting."""
         # Queues first: if a command leaves them meanwhile, its answer is among the statuses.
         queues = reports.queue_report(self._led.reporter.queues())
         statuses = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
-        is_full_due = self.outbox.take_wish_for_all() or self._is_full_due()
-        changed = self.outbox.take_changed(REPLICAS_PER_HEARTBEAT_MAX)
+        is_full_due = self.outbox.pop_full_report_request() or self._is_full_due()
+        changed = self.outbox.pop_changed(REPLICAS_PER_HEARTBEAT_MAX)
         try:
             message = messages.HEARTBEAT(
                 details=self._details(),

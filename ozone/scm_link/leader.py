@@ -115,12 +115,12 @@ def self_of(led: AgentServices) -> DatanodeInfo:
             f"cannot join Ozone: the datanode id {led.who.datanode_id} is not a UUID",
             hint="an agent with empty volumes gets a new id",
         ) from error
-    host, _, port = led.door_addresses[0].rpartition(":")
+    host, _, port = led.protocol_addresses[0].rpartition(":")
     return DatanodeInfo(
         datanode_id=datanode_id,
         host=_host(led.config, host),
         port=int(port),
-        replication_port=int(led.door_addresses[-1].rpartition(":")[2]),
+        replication_port=int(led.protocol_addresses[-1].rpartition(":")[2]),
         rack=led.config.node.rack,
         version=led.who.version,
         started_at_ms=led.clock.now_ms(),

@@ -99,7 +99,7 @@ class DatanodeProtocol:
         request.kind = kind
         try:
             self.connect()
-            answer = self._answered(request)
+            answer = self._decode_answer(request)
         except (RefusedError, UnavailableError):
             self.close()  # a later answer on it may belong to this call
             raise
@@ -109,7 +109,7 @@ class DatanodeProtocol:
             raise self._malformed(f"no answer to {kind.name}")
         return getattr(answer, field)
 
-    def _answered(self, request: Any) -> Any:
+    def _decode_answer(self, request: Any) -> Any:
         assert self._connection is not None
         self._call_id = (self._call_id + 1) % CALL_ID_END
         self._connection.send(self._method.frame(self._call_id, request))
@@ -117,7 +117,7 @@ class DatanodeProtocol:
         if answer.call_id != self._call_id:
             raise self._malformed(f"the answer to call {answer.call_id}")
         if answer.failure is not None:
-            raise self._failed(answer.failure)
+            raise self._error_from(answer.failure)
         try:
             response = RESPONSE.FromString(answer.body)
         except DecodeError as error:
@@ -129,7 +129,7 @@ class DatanodeProtocol:
             )
         return response
 
-    def _failed(self, failure: Failure) -> RefusedError | UnavailableError:
+    def _error_from(self, failure: Failure) -> RefusedError | UnavailableError:
         said = f"{failure.name}: {printable(failure.text[:SAID_CHARS_MAX])}"
         if failure.name in WRONG_PORT:
             return RefusedError(

@@ -18,7 +18,7 @@ from merkle.checksum import Algorithm
 from merkle.checksum_columns import U64s, container_checksum
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree import Tree
-from merkle.tree_columns import joined
+from merkle.tree_columns import concatenate
 from ozone.disk.blockrow import Folds, StoredBlock, folds_of
 from ozone.disk.treefile import OzoneTree
 
@@ -97,8 +97,8 @@ class TreeComparisonBuilder:
 
     def _differing(self, tree: OzoneTree) -> list[tuple[BlockId, int | None, int | None]]:
         """Return the blocks that differ: id, checksum in Ozone's tree, checksum from the rows."""
-        ids: U64s = joined(self._ids, np.uint64)
-        written: U64s = joined(self._written, np.uint64)
+        ids: U64s = concatenate(self._ids, np.uint64)
+        written: U64s = concatenate(self._written, np.uint64)
         live = np.fromiter(tree.live, np.uint64, len(tree.live))
         checksums = np.fromiter(tree.live.values(), np.uint64, len(tree.live))
         both, in_tree, in_rows = np.intersect1d(live, ids, True, True)
@@ -149,8 +149,8 @@ class TreeComparisonBuilder:
             agreement = Agreement.EXPLAINED
         settled_root = read_root = None
         if agreement is not Agreement.UNEXPLAINED and not self._left_out:
-            ids: U64s = joined(self._ids, np.uint64)
-            written: U64s = joined(self._written, np.uint64)
+            ids: U64s = concatenate(self._ids, np.uint64)
+            written: U64s = concatenate(self._written, np.uint64)
             read_root = _folded(ids, self._read(ids, written, scanned), tree)
             if agreement is not Agreement.DAMAGE:
                 settled_root = _folded(ids, written, tree)

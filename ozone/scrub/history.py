@@ -69,7 +69,7 @@ class History:
         """Open or create the history. Raise RefusedError if the file is no valid history or not
         accessible."""
         self._path = path
-        with self._told():
+        with self._explain_errors():
             self._base = sqlite3.connect(
                 path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
             )
@@ -87,7 +87,7 @@ class History:
                 self._base.execute(f"PRAGMA user_version={FORMAT}")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, DamagedData, KeyError, TypeError) as error:
@@ -95,7 +95,7 @@ class History:
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
-        with self._told():
+        with self._explain_errors():
             self._base.execute("BEGIN IMMEDIATE")
             try:
                 yield self._base
@@ -144,7 +144,7 @@ class History:
 
     def result(self, container_id: ContainerId) -> ContainerResult | None:
         """Return the result of a container, or None."""
-        with self._told():
+        with self._explain_errors():
             row = self._base.execute(
                 "SELECT facts FROM results WHERE container_id=?", (container_id,)
             ).fetchone()
@@ -158,7 +158,7 @@ class History:
 
     def results(self) -> Iterator[ContainerResult]:
         """Yield the results of all containers, by ascending id."""
-        with self._told():
+        with self._explain_errors():
             rows = self._base.execute("SELECT container_id FROM results ORDER BY container_id")
             container_ids = [ContainerId(number) for (number,) in rows]
         for container_id in container_ids:
@@ -168,7 +168,7 @@ class History:
 
     def marks(self) -> dict[ContainerId, int]:
         """Return, for each container, a number that changes with its result."""
-        with self._told():
+        with self._explain_errors():
             rows: dict[int, list[bytes]] = {}
             for number, row in self._base.execute("SELECT container_id, row FROM findings"):
                 rows.setdefault(number, []).append(row)
@@ -179,7 +179,7 @@ class History:
 
     def read_at_ms(self) -> dict[ContainerId, int]:
         """Return the time of each container's last whole read."""
-        with self._told():
+        with self._explain_errors():
             rows = self._base.execute("SELECT container_id, read_at_ms FROM results")
             return {ContainerId(number): at_ms for number, at_ms in rows}
 
@@ -194,7 +194,7 @@ class History:
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
         """Return the cursor of an unfinished read; None if there is none, or a damaged one."""
-        with self._told():
+        with self._explain_errors():
             row = self._base.execute(
                 "SELECT row FROM cursors WHERE container_id=?", (container_id,)
             ).fetchone()
@@ -209,9 +209,9 @@ class History:
             row = (container_id, encode_cursor(cursor))
             base.execute("INSERT OR REPLACE INTO cursors VALUES(?,?)", row)
 
-    def doubt(self, container_id: ContainerId) -> UnreadableRecord | None:
+    def unreadable_record(self, container_id: ContainerId) -> UnreadableRecord | None:
         """Return the unreadable record of a container."""
-        with self._told():
+        with self._explain_errors():
             row = self._base.execute(
                 "SELECT row FROM doubts WHERE container_id=?", (container_id,)
             ).fetchone()

@@ -153,7 +153,7 @@ class OzoneReader:
             return os.open(self._paths.chunks, DIRECTORY_FLAGS)
         except (FileNotFoundError, NotADirectoryError):
             if not self.is_current():
-                raise self._gone() from None
+                raise self._missing_error() from None
         except OSError as error:
             if error.errno == errno.ELOOP:
                 return ABSENT_FD
@@ -162,7 +162,7 @@ class OzoneReader:
                 raise
         return ABSENT_FD
 
-    def _gone(self) -> RefusedError:
+    def _missing_error(self) -> RefusedError:
         return RefusedError(
             Code.CONTAINER_NOT_FOUND,
             f"container {self._paths.container_id} is no longer in {self._paths.root}",
@@ -260,7 +260,7 @@ class OzoneReader:
             return None
         rows = self._rows_since(self._looked_at_s - self._rows_age_s)
         row, tail = rows.pair(block_id)
-        if (row is None and tail is None) or block_id in rows.condemned():
+        if (row is None and tail is None) or block_id in rows.pending_delete_blocks():
             return None
         if block_id in self._tombstones_now():
             return None
@@ -414,7 +414,7 @@ class OzoneReader:
             read_descriptor(self._paths)
         except FileNotFoundError:
             if not self.is_current():
-                raise self._gone() from None
+                raise self._missing_error() from None
             return StructureFault(DamageFault.DESCRIPTOR_MISSING, f"{path.name} does not exist")
         except DamagedData as damage:
             return StructureFault(DamageFault.DESCRIPTOR_DAMAGED, str(damage))
@@ -479,7 +479,11 @@ class OzoneReader:
         rows, buried = self._rows_since(self._looked_at_s), self._tombstones_now()
         for block_id in asked:
             pair = rows.pair(block_id)
-            if pair == (None, None) or block_id in buried or block_id in rows.condemned():
+            if (
+                pair == (None, None)
+                or block_id in buried
+                or block_id in rows.pending_delete_blocks()
+            ):
                 gone.add(block_id)
             elif pair != self.rows.pair(block_id):
                 return replace(outcome, stopped_because=CHANGED)

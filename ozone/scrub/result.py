@@ -66,7 +66,7 @@ class ContainerResult:
             return ScrubStatus.DAMAGED
         if self.why:
             return ScrubStatus.NOT_READ
-        if self.doubts():
+        if self.caveats():
             return ScrubStatus.DOUBTFUL
         return ScrubStatus.WHOLE
 
@@ -88,7 +88,7 @@ class ContainerResult:
             return self.comparison.settled_root
         return self.comparison.read_root if self.standing is ScrubStatus.DAMAGED else None
 
-    def doubts(self) -> tuple[str, ...]:
+    def caveats(self) -> tuple[str, ...]:
         """Return the facts that make an undamaged container doubtful."""
         said = []
         if not self.is_verified:
@@ -132,7 +132,7 @@ class ContainerResult:
             "block_count": self.block_count,
             "finding_count": self.finding_count,
             "findings": [finding_facts(item) for item in self.findings],
-            "doubts": list(self.doubts()),
+            "doubts": list(self.caveats()),
             "skipped": {str(key): value for key, value in self.skipped.items()},
             "tree": {
                 "agreement": comparison.agreement.value,

@@ -132,7 +132,7 @@ class _ScrubLoops:
         """
         pulse = ProgressMarker(self._clock)
         try:
-            worker = self._begun(volume, pulse)
+            worker = self._open_volume(volume, pulse)
         except (SutureError, OSError) as error:
             if isinstance(error, RefusedError) and error.code is Code.INVALID_CONFIG:
                 raise
@@ -146,20 +146,20 @@ class _ScrubLoops:
         """Report a directory without a readable volume, and check it again regularly."""
         pulse = ProgressMarker(self._clock)
         place = path if path.name == HDDS else path / HDDS
-        waiting = _VolumeWaiter(place, lambda: self._found(path, pulse))
+        waiting = _VolumeWaiter(place, lambda: self._find_volume(path, pulse))
         loop = WorkerLoop(waiting, clock=self._clock, pulse=pulse)
         waiting.begun = lambda one: self._watch(one, loop)
         self.awaited.append(PendingVolume(place, loop, lambda: waiting.is_over, error_text(error)))
         self.loops.add(loop)
         log.error("ozone_volume_missing", path=str(path), why=error_text(error))
 
-    def _found(self, path: Path, pulse: ProgressMarker) -> "_Begun":
+    def _find_volume(self, path: Path, pulse: ProgressMarker) -> "_Begun":
         volume = find_volume(path)
         others = [item.volume for item in self.watched]
         check_place(path, volume, others, self._wish.scrub.state_dir)
-        return self._begun(volume, pulse)
+        return self._open_volume(volume, pulse)
 
-    def _begun(self, volume: OzoneVolume, pulse: ProgressMarker) -> "_Begun":
+    def _open_volume(self, volume: OzoneVolume, pulse: ProgressMarker) -> "_Begun":
         """Open everything that is needed to read a volume. Raise SutureError or OSError if this
         fails."""
         scrub = self._wish.scrub

@@ -76,18 +76,18 @@ class _Doubts:
     container_id: ContainerId
     clock: Clock
 
-    def note(self, why: str) -> None:
+    def record_failure(self, why: str) -> None:
         """Count a scan that ended because of a read failure."""
-        had = self.history.doubt(self.container_id)
+        had = self.history.unreadable_record(self.container_id)
         self.history.put_doubt(self.container_id, incremented(had, self.clock.now_ms(), why))
 
     def are_over(self) -> bool:
         """Return True if the next scan must report a read failure as UNREADABLE."""
-        return is_over(self.history.doubt(self.container_id), self.clock.now_ms())
+        return is_over(self.history.unreadable_record(self.container_id), self.clock.now_ms())
 
     def are_noted(self) -> bool:
         """Return True if a scan since the last complete scan had a read failure."""
-        return self.history.doubt(self.container_id) is not None
+        return self.history.unreadable_record(self.container_id) is not None
 
 
 class OzoneStore:
@@ -372,7 +372,7 @@ class OzoneStore:
                     volume_id=self.volume.storage_id,
                     standing=result.standing.value,
                     finding_count=result.finding_count,
-                    doubts=list(result.doubts()),
+                    doubts=list(result.caveats()),
                 )
         return ScanCommit(
             committed=committed,
@@ -429,7 +429,7 @@ class OzoneStore:
             skipped=reader.skipped,
             skipped_count=reader.skipped_count,
             unknown_row_count=reader.rows.unknown_count,
-            lost_rows=reader.rows.lost(has_files=reader.has_files),
+            lost_rows=reader.rows.lost_rows_text(has_files=reader.has_files),
             is_verified=replica.descriptor.is_verified,
         )
 

@@ -65,7 +65,7 @@ class SecretKeys:
             now_ms = self._now_ms()
             if self._current is None or now_ms >= min(self._ask_at_ms, self._current.expires_ms):
                 try:
-                    self._current = self._kept(self._source.current_key())
+                    self._current = self._cached_key(self._source.current_key())
                     self._ask_at_ms = now_ms + CURRENT_MS
                 except UnavailableError:
                     if self._current is None or now_ms >= self._current.expires_ms:
@@ -86,9 +86,9 @@ class SecretKeys:
             if found is None:
                 self._unknown_until_ms = self._now_ms() + UNKNOWN_MS
                 return None
-            return self._kept(found)
+            return self._cached_key(found)
 
-    def _kept(self, key: SecretKey) -> SecretKey:
+    def _cached_key(self, key: SecretKey) -> SecretKey:
         if len(self._known) >= KEYS_MAX:
             self._known = {}
         self._known[key.key_id] = key

@@ -72,7 +72,7 @@ class TokenVerifier:
         try:
             facts = parse(token.identifier)
         except DamagedData as error:
-            raise _refused(f"Failed to decode token : {_shown(token)}") from error
+            raise _refused(f"Failed to decode token : {_printable(token)}") from error
         user = f"{facts.owner} (auth:SIMPLE)"
         self._check_signature(token, facts, user)
         if facts.expires_ms <= self._now_ms():
@@ -107,7 +107,7 @@ def _service_of(command: DatanodeCommand, request: Any, body: Any) -> str:
     return block_service(ContainerId(named.block_id.container_id), BlockId(named.block_id.local_id))
 
 
-def _shown(token: SignedToken) -> str:
+def _printable(token: SignedToken) -> str:
     return f"Kind: {token.kind}, Service: {token.service}, Ident: {token.identifier.hex(' ')}"
 
 

@@ -16,7 +16,7 @@ from ozone.transfer.messages import (
     Compression,
     parse_part,
 )
-from ozone.transfer.parts import gathered, joined
+from ozone.transfer.parts import gathered, join_parts
 from suture.errors import SutureError
 from suture.wire.clients.channel import open_channel, stream, upload
 from suture.wire.security.tls import Security
@@ -55,7 +55,7 @@ class ArchivePeer:
 
         def pieces() -> Iterator[bytes]:
             try:
-                yield from joined(container_id, map(parse_part, answers))
+                yield from join_parts(container_id, map(parse_part, answers))
             except SutureError as error:
                 raise self._named(error) from error
 

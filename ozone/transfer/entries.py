@@ -62,7 +62,7 @@ def entries(data: Iterator[bytes], compression: Compression) -> Iterator[Archive
         for member in archive:
             yield from _entry(archive, member, source)
     with _read():
-        for _ in source.rest():
+        for _ in source.remaining_bytes():
             raise malformed("something follows its end")
     if not source.has_ended:
         raise malformed("it has no end")
@@ -140,20 +140,20 @@ class _Source:
             self._kept = self._kept[size_bytes:]
             size_bytes -= len(pieces[-1])
         taken = b"".join(pieces)
-        self._note(taken)
+        self._record_hash(taken)
         return taken
 
-    def rest(self) -> Iterator[bytes]:
+    def remaining_bytes(self) -> Iterator[bytes]:
         """Yield the remaining bytes, except the zeros that end an archive."""
         zeros = 0
         for piece in chain([bytes(self._kept)], self._data):
             zeros += len(piece)
-            self._note(piece)
+            self._record_hash(piece)
             if piece.strip(b"\0") or zeros > HEADER_BYTES_MAX:
                 yield piece
         self._kept = memoryview(b"")
 
-    def _note(self, piece: bytes) -> None:
+    def _record_hash(self, piece: bytes) -> None:
         self._last = (self._last + piece[-len(END) :])[-len(END) :]
 
 

@@ -42,7 +42,7 @@ class ImportAdmission:
             self._free.put(None)
 
     @contextmanager
-    def turn(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
+    def admit(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
         """Wait for a turn, and hold it during the body. The caller must hold a worker slot.
 
         Raise UnavailableError: BUSY if the wait was too long, CANCELLED if `is_wanted` returns
@@ -51,11 +51,11 @@ class ImportAdmission:
         try:
             self._free.get_nowait()
         except Empty:
-            self._slots.give()
+            self._slots.release()
             try:
                 self._wait(is_wanted)
             finally:
-                self._slots.take()
+                self._slots.acquire()
         try:
             yield
         finally:

@@ -94,17 +94,17 @@ class ArchiveImporter:
         self, head: "_Head", files: Iterator[ArchiveEntry], scratch: Scratch
     ) -> ReplicaFacts:
         container_id = head.container_id
-        first_block = head.take(files, scratch)
+        first_block = head.read(files, scratch)
         with rows_of(scratch.path, container_id) as rows:
             announced = head.announced(rows, self.now_ms())
             arrival = self.store.begin_arrival(announced, self.submit)
             try:
                 reception = _Reception(arrival, rows, head)
-                reception.take_rows()
+                reception.store_rows()
                 if first_block is not None:
-                    reception.take_block(first_block)
+                    reception.store_block(first_block)
                 for entry in files:
-                    reception.take_block(entry)
+                    reception.store_block(entry)
                 received = reception.judged(self.store.algorithm)
                 with self.leases.hold(container_id):
                     return self.store.finish_arrival(arrival, received)
@@ -121,11 +121,11 @@ class _Head:
         self._descriptor: OzoneDescriptor | None = None
         self.tree: OzoneTree | None = None
 
-    def take(self, files: Iterator[ArchiveEntry], scratch: Scratch) -> ArchiveEntry | None:
+    def read(self, files: Iterator[ArchiveEntry], scratch: Scratch) -> ArchiveEntry | None:
         """Read descriptor, tree and tables; return the first block file, if there is one."""
         for entry in files:
             if self._descriptor is None:
-                self._take_descriptor(entry)
+                self._read_descriptor(entry)
             elif entry.name == f"{self.container_id}{TREE_SUFFIX}" and self.tree is None:
                 self.tree = self._decoded_tree(entry.data(TREE_BYTES_MAX))
             elif entry.name.startswith(f"{TABLES}/"):
@@ -159,7 +159,7 @@ class _Head:
             data_bytes=min(max(rows.number(BYTES_USED) or 0, 0), 2 * CONTAINER_BYTES_MAX),
         )
 
-    def _take_descriptor(self, entry: ArchiveEntry) -> None:
+    def _read_descriptor(self, entry: ArchiveEntry) -> None:
         if entry.name != DESCRIPTOR:
             raise malformed(f"it begins with {entry.name[:100]!r}, not with {DESCRIPTOR}")
         data = entry.data(DESCRIPTOR_BYTES_MAX)
@@ -204,9 +204,9 @@ class _Reception:
     _awaited: set[BlockId] = field(default_factory=set)
     _tombstones: dict[BlockId, int] = field(default_factory=dict)
 
-    def take_rows(self) -> None:
+    def store_rows(self) -> None:
         """Store the rows, and record which blocks have bytes to arrive."""
-        condemned = self.rows.condemned()
+        condemned = self.rows.pending_delete_blocks()
         if self.head.tree is not None:
             self._tombstones |= self.head.tree.tombstones
         for batch in map(self._blocks, self.rows.batches()):
@@ -214,10 +214,10 @@ class _Reception:
                 if block.block_id in condemned:
                     self._tombstones.setdefault(block.block_id, _checksum_of(block))
             live = [block for block in batch if block.block_id not in self._tombstones]
-            self._keep(live)
+            self._store_entry(live)
         self._check_lost()
 
-    def _keep(self, live: list[BlockData]) -> None:
+    def _store_entry(self, live: list[BlockData]) -> None:
         ids = [block.block_id for block in live]
         self.block_count += self.arrival.keep_rows(ids, list(map(encode_block, live)))
         self._awaited.update(block.block_id for block in live if block.chunks)
@@ -244,7 +244,7 @@ class _Reception:
             if self.rows.pair(block_id) == (None, None):
                 raise malformed(f"block {block_id} is in its tree, and has no row")
 
-    def take_block(self, entry: ArchiveEntry) -> None:
+    def store_block(self, entry: ArchiveEntry) -> None:
         """Store the file of a block; ignore the file of a deleted block or without a row."""
         folder, _, name = entry.name.rpartition("/")
         number = number_of(name.removesuffix(BLOCK_SUFFIX))

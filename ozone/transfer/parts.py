@@ -43,7 +43,7 @@ def gathered(data: Iterable[bytes]) -> Iterator[ArchivePart]:
     yield ArchivePart(position, pieces, size_bytes, is_last=True)
 
 
-def joined(container_id: ContainerId, parts: Iterable[Any]) -> Iterator[bytes]:
+def join_parts(container_id: ContainerId, parts: Iterable[Any]) -> Iterator[bytes]:
     """Yield the bytes of a container's parts. Raise RefusedError if a part is not the next one."""
     position = 0
     for part in parts:

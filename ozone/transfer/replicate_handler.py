@@ -39,8 +39,8 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerReplicator:
-    """Executes copy commands. `executor` has a thread for each fetch; `ask_scan` requests a scan of
-    a replica, with the reason.
+    """Executes copy commands. `executor` has a thread for each fetch; `request_scan` requests a
+    scan of a replica, with the reason.
     """
 
     store: ReplicaStore
@@ -50,7 +50,7 @@ class ContainerReplicator:
     security: Security
     compression: Compression
     monotonic_s: Callable[[], float]
-    ask_scan: Callable[[ContainerId, str], None]
+    request_scan: Callable[[ContainerId, str], None]
     stall_s: float = STALL_S
     finish_s: float = FINISH_S
 
@@ -111,7 +111,7 @@ class ContainerReplicator:
     def _tell(self, container_id: ContainerId, failure: SutureError | None) -> None:
         """Request a scan of a replica with a chunk that does not match its row."""
         if failure is not None and failure.code is Code.CHECKSUM_MISMATCH:
-            self.ask_scan(container_id, DAMAGED)
+            self.request_scan(container_id, DAMAGED)
 
     def _fetch(
         self,

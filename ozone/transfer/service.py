@@ -30,7 +30,7 @@ from ozone.transfer.messages import (
     parse_wish,
 )
 from ozone.transfer.outgoing import DAMAGED, ArchiveExport
-from ozone.transfer.parts import gathered, joined
+from ozone.transfer.parts import gathered, join_parts
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.ports import Leases
 from suture.wire.mapping import codec
@@ -52,20 +52,20 @@ class ReplicationService(grpc.GenericRpcHandler):
         store: ReplicaStore,
         leases: Leases,
         audit: Audit,
-        ask_scan: Callable[[ContainerId, str], None],
+        request_scan: Callable[[ContainerId, str], None],
         turns: ImportAdmission,
         *,
         lease_timeout_s: float,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ask_scan` requests a scan of a replica, with the reason; `turns` limits pushed
+        """`request_scan` requests a scan of a replica, with the reason; `turns` limits pushed
         containers.
         """
         self._importer = importer
         self._store = store
         self._leases = leases
         self._audit = audit
-        self._ask_scan = ask_scan
+        self._ask_scan = request_scan
         self._turns = turns
         self._timeout_s = lease_timeout_s
         self._monotonic_s = monotonic_s
@@ -100,7 +100,7 @@ class ReplicationService(grpc.GenericRpcHandler):
             parts = _Parts(requests)
             result = Code.CONTAINER_INTERNAL_ERROR.value
             try:
-                with self._turns.turn(context.is_active):
+                with self._turns.admit(context.is_active):
                     data = in_time(parts.data(), self._monotonic_s)
                     self._importer.receive(parts.container_id, data, parts.compression)
                 result = DONE
@@ -162,7 +162,7 @@ class _Parts:
 
     def data(self) -> Iterator[bytes]:
         """Return the bytes of the archive as they arrive."""
-        return joined(self.container_id, self._each())
+        return join_parts(self.container_id, self._each())
 
     def _each(self) -> Iterator[Any]:
         yield self._first

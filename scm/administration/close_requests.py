@@ -95,7 +95,7 @@ class ContainerCloser(ControlComponent):
         self._quiet = self._state.settled()
         self._held_up_since_s: dict[int, float] = {}
 
-    def turn(self, change: StateChange, ended_short: Collection[int] = ()) -> None:
+    def advance(self, change: StateChange, ended_short: Collection[int] = ()) -> None:
         """Close containers that only lost commits, never acknowledged, prevent from closing.
 
         `ended_short` are closed containers whose last commit is on no present datanode. After that
@@ -147,7 +147,7 @@ class ContainerCloser(ControlComponent):
         opened = [c for c in self._state.containers.open_all() if wanted.intersection(c.pipeline)]
         for container in opened:
             self._writers.end(change, container, reason)
-        self._observer.observe(change, [container.container_id for container in opened])
+        self._observer.update_containers(change, [container.container_id for container in opened])
 
     @state_change
     def end_all_writes(self, change: StateChange) -> None:
@@ -173,8 +173,8 @@ class ContainerCloser(ControlComponent):
         else:
             if way.container.state is ContainerState.OPEN:
                 self._writers.end(change, way.container, way.after.close_reason)
-            self._closes.ask_again(container_id)
-            self._observer.observe(change, [container_id])
+            self._closes.reset_attempts(container_id)
+            self._observer.update_containers(change, [container_id])
         pending = (
             self._state.commands.about(CommandKind.CLOSE, container_id, order.datanode_id)
             for order in self._due(way.after)
@@ -261,9 +261,9 @@ class ContainerCloser(ControlComponent):
         container = way.container
         self._held_up_since_s.pop(container.container_id, None)
         why = f"closed at commit {short.bcsid} of {short.last_bcsid}: {reason}"
-        change.note(
+        change.add_audit_note(
             audit_trail.closed_short(
-                container, short.bcsid, way.keys, reason=reason, kept=short.kept
+                container, short.bcsid, way.keys, reason=reason, kept=short.ahead_replicas_text
             )
         )
         change.on_commit(
@@ -275,9 +275,9 @@ class ContainerCloser(ControlComponent):
             key_count=len(way.keys),
             reason=reason,
         )
-        self._closes.ask_again(container.container_id)
+        self._closes.reset_attempts(container.container_id)
         self._observer.move(change, container, replace(way.after, close_reason=why))
-        self._observer.observe(change, [container.container_id])
+        self._observer.update_containers(change, [container.container_id])
 
     def _without_dead(self, change: StateChange, container_id: int) -> Container | None:
         """Return a container that no longer waits for dead datanodes; None while it is being
@@ -289,7 +289,7 @@ class ContainerCloser(ControlComponent):
             awaited = self._awaited(container)
             if awaited != container.pipeline:
                 change.put(self._state.containers, replace(container, pipeline=awaited))
-            self._observer.observe(change, [container_id])
+            self._observer.update_containers(change, [container_id])
         return self._state.containers.get(container_id)
 
     def _awaited(self, container: Container) -> tuple[str, ...]:
@@ -321,11 +321,11 @@ class ContainerCloser(ControlComponent):
         return short.is_complete or (now_s - since_s) * 1000 >= self._options.check_interval_ms
 
     def _may_have_any(self, container: Container) -> bool:
-        living = self._cases.living(container.container_id)
+        living = self._cases.live_replicas(container.container_id)
         return bool(self._awaited(container)) or any(not r.load_error for r in living)
 
     def _due(self, container: Container) -> list[lifecycle.CloseCommand]:
-        return lifecycle.closes_due(container, self._cases.living(container.container_id))
+        return lifecycle.closes_due(container, self._cases.live_replicas(container.container_id))
 
     def _words(self, way: _ClosePlan) -> str:
         """Return a text that describes what is ordered, or why nothing is ordered."""
@@ -338,7 +338,7 @@ class ContainerCloser(ControlComponent):
             later = f"; when it can be reached: {', '.join(silent)}" if silent else ""
             later += "; the control plane is in safe mode" if self._safe_mode.is_on else ""
             return f"container is {way.after.state}: {ordered}{later}"
-        living = self._cases.living(way.container.container_id)
+        living = self._cases.live_replicas(way.container.container_id)
         reasons = [text for replica in living if (text := standing(way.container, replica))]
         what = ", ".join(reasons) or "all its replicas are CLOSED"
         return f"container is {way.container.state}, nothing is ordered: {what}"
@@ -360,5 +360,5 @@ def _given(way: _ClosePlan) -> str:
             f"gives up {way.given_up_count} commits up to {short.last_bcsid}, {which}{keys}"
         )
     if short.beyond:
-        words.append(f"what has more is kept: {short.kept}")
+        words.append(f"what has more is kept: {short.ahead_replicas_text}")
     return ", ".join(words)

@@ -144,7 +144,7 @@ class DatanodeAdminMonitor(ControlComponent):
         note = "; ".join([*notes, *prospect.notes])
         return [NodeDecision(n, "OK", note) for n in request.datanode_ids]
 
-    def turn(self, change: StateChange) -> list[str]:
+    def advance(self, change: StateChange) -> list[str]:
         """Advance the nodes that are leaving; return those whose state changed."""
         self._look_again()
         changed = []

@@ -56,7 +56,7 @@ class DepartureRequests(ControlComponent):
         began to leave in the meantime.
         """
         for tries_left in reversed(range(TRIES)):
-            prospect = self._ask(request)
+            prospect = self._assess(request)
             with self.access.change() as change:
                 is_current = prospect.service == self._service()
                 if is_current or not tries_left:
@@ -83,13 +83,13 @@ class DepartureRequests(ControlComponent):
                 self._commands.node_leaves(change, datanode_id)
         return decisions
 
-    def _ask(self, request: OpStateRequest) -> DepartureAssessment:
+    def _assess(self, request: OpStateRequest) -> DepartureAssessment:
         """Return which replicas containers need if the nodes of a request leave or go into
         maintenance."""
         op_state = request.op_state
         with self.access.lock:
             service = self._service()
-            held = self._held(request)
+            held = self._blocking_reasons(request)
         needs: list[ReplicaNeed] = []
         strange: list[int] = []
         for page in self._pages.of(held):
@@ -112,7 +112,7 @@ class DepartureRequests(ControlComponent):
         """Return each node's operational state as ordered. The caller holds the lock."""
         return {n.datanode_id: SERVICE_OF[n.op_state] for n in self._state.nodes.values()}
 
-    def _held(self, request: OpStateRequest) -> Ints:
+    def _blocking_reasons(self, request: OpStateRequest) -> Ints:
         if request.op_state is OpState.IN_SERVICE:
             return np.zeros(0, np.int64)
         held = [self._state.replicas.ids_on(node) for node in request.datanode_ids]

@@ -154,7 +154,7 @@ def serving(found: Diagnosis) -> tuple[Bools, Bools]:
     is_settled = seen.of_container(containers.state == SharedState.CLOSED)
     has_all = is_settled | (replicas.bcsid >= seen.of_container(containers.acknowledged_id))
     certain = at_best & seen.is_reachable & ~seen.is_bad & seen.is_confirmed & ~seen.is_leaving
-    return at_best, certain & has_all & (found.doubts == SourceIssue.NONE)
+    return at_best, certain & has_all & (found.source_issues == SourceIssue.NONE)
 
 
 def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> ContainerBatch:

@@ -103,7 +103,9 @@ class MarkContainersLost(ControlComponent):
                 change.remove(self._state.forgotten, container_id)
                 change.put(self._state.containers, forgotten.container)
                 self._reports.note_known(change, container_id)
-                change.note(_note("container recalled", container_id, forgotten.key_count))
+                change.add_audit_note(
+                    _audit_entry("container recalled", container_id, forgotten.key_count)
+                )
                 change.on_commit(
                     _log.warning, "container_lost_mark_removed", container_id=container_id
                 )
@@ -124,7 +126,7 @@ class MarkContainersLost(ControlComponent):
         if why_not:
             return ForgetResult(container_id, Code.INELIGIBLE, why_not)
         names = self._names(container_id)
-        world = self._world(container, names)
+        world = self._fingerprint(container, names)
         if expected is not None and expected != world:
             message = "it is not as it was when this was shown"
             return ForgetResult(container_id, Code.STALE_PLAN, message, world)
@@ -141,7 +143,7 @@ class MarkContainersLost(ControlComponent):
         awaited = [n for n in container.pipeline if not self._nodes.is_gone(n)]
         if awaited and container.state is ContainerState.CLOSING:
             return f"{', '.join(awaited)} may still report a replica"
-        found = [r for r in self._living(container) if not r.load_error]
+        found = [r for r in self._live_replicas(container) if not r.load_error]
         is_needed = self._state.keys.blocks_in(container.container_id) > 0
         good = {r.replica_index for r in found if not is_bad(container, r)}
         if not is_needed and len(good) < container.data_count:
@@ -154,7 +156,7 @@ class MarkContainersLost(ControlComponent):
             return f"it is not missing: shards {sorted(indexes)} are there"
         return ""
 
-    def _living(self, container: Container) -> list[Replica]:
+    def _live_replicas(self, container: Container) -> list[Replica]:
         replicas = self._state.replicas.of(container.container_id)
         return [r for r in replicas if not self._nodes.is_gone(r.datanode_id)]
 
@@ -172,7 +174,7 @@ class MarkContainersLost(ControlComponent):
             return []
         return sorted({name for _block, name in self._state.keys.blocks_behind(container_id, -1)})
 
-    def _world(self, container: Container, names: Sequence[str]) -> int:
+    def _fingerprint(self, container: Container, names: Sequence[str]) -> int:
         replicas = self._state.replicas.of(container.container_id)
         facts = [(r.datanode_id, r.state, self._nodes.health(r.datanode_id)) for r in replicas]
         return zlib.crc32(repr((container.state, facts, names)).encode())
@@ -198,7 +200,7 @@ class MarkContainersLost(ControlComponent):
         )
         change.remove(self._state.containers, container_id)
         self._reports.mark_unknown(change, container_id)
-        change.note(_note("container forgotten", container_id, fate.key_count))
+        change.add_audit_note(_audit_entry("container forgotten", container_id, fate.key_count))
         change.on_commit(
             _log.warning,
             "container_marked_lost",
@@ -207,7 +209,7 @@ class MarkContainersLost(ControlComponent):
         )
 
 
-def _note(action: str, container_id: int, key_count: int) -> AuditEntry:
+def _audit_entry(action: str, container_id: int, key_count: int) -> AuditEntry:
     return AuditEntry(
         action, "OK", {"who": "scm", "container_id": container_id, "key_count": key_count}
     )

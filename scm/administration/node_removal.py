@@ -83,7 +83,7 @@ class NodeRemoval(ControlComponent):
         self._memories = (basis.nodes, *memories)
         self._needed = self._state.settled()  # checked: these records of a dead node are needed
 
-    def turn(self, change: StateChange) -> None:
+    def advance(self, change: StateChange) -> None:
         """Remove replica records of dead decommissioned nodes. The caller holds the lock."""
         struck: set[int] = set()
         for datanode_id in sorted(self._nodes.dead):
@@ -120,7 +120,7 @@ class NodeRemoval(ControlComponent):
         if refused:
             return refused
         losses = {node: self._loss_of(node) for node in there}
-        found = {node: _gone(node) for node in datanode_ids}
+        found = {node: _already_removed(node) for node in datanode_ids}
         found |= {d.datanode_id: d for d in judge(losses, is_forced=is_forced)}
         if not is_dry_run and all(d.code == "OK" for d in found.values()):
             with self.access.change() as change:
@@ -138,7 +138,7 @@ class NodeRemoval(ControlComponent):
                 for refused in self._refused([datanode_id]):
                     return refused
                 if self._is_gone(datanode_id):
-                    return _gone(datanode_id)
+                    return _already_removed(datanode_id)
                 if not is_begun:  # if it calls from now on, it registers and reports all it has
                     is_begun = True
                     for memory in self._memories:
@@ -192,7 +192,7 @@ class NodeRemoval(ControlComponent):
             "needed_container_ids": list(loss.needed[:NAMED_MAX]),
             "needed_count": len(loss.needed),
         }
-        change.note(AuditEntry("node removed", "OK", facts))
+        change.add_audit_note(AuditEntry("node removed", "OK", facts))
         change.on_commit(
             _log.warning, "node_removed", datanode_id=datanode_id, replica_count=loss.replica_count
         )
@@ -226,12 +226,12 @@ class NodeRemoval(ControlComponent):
         if is_needed:
             return False
         mine = self._state.replicas.get((container_id, datanode_id))
-        living = self._nodes.living(self._state.replicas.of(container_id))
+        living = self._nodes.live_replicas(self._state.replicas.of(container_id))
         newest = max((r.bcsid for r in living), default=0)
         return container.state is ContainerState.CLOSED or mine is None or mine.bcsid <= newest
 
 
-def _gone(datanode_id: str) -> NodeDecision:
+def _already_removed(datanode_id: str) -> NodeDecision:
     """Return the decision for a node that is already removed."""
     message = "is not in the books: it was removed before, or never registered"
     return NodeDecision(datanode_id, "OK", message)

@@ -56,7 +56,7 @@ class OlderStates(ControlComponent):
         newest = max(later, key=attrgetter("term", "state_number"))
         self.term_seen = max(self.term_seen, newest.term)
         if not self.trouble:
-            self.trouble = self._told(datanode_id, newest)
+            self.trouble = self._state_text(datanode_id, newest)
             change.on_commit(
                 _log.error,
                 "later_state_seen",
@@ -68,7 +68,7 @@ class OlderStates(ControlComponent):
         if self._state.restored is None:
             self._distrust(change, self._state.lineage.since(later), newest)
 
-    def settle(self, change: StateChange) -> None:
+    def finish_recovery(self, change: StateChange) -> None:
         """End the recovery: continue with a term above those of the other control planes that were
         seen."""
         change.move_counter("term", self.term_seen + 1)
@@ -76,7 +76,7 @@ class OlderStates(ControlComponent):
         change.on_undo(lambda: setattr(self, "trouble", before))
         self.trouble = ""
 
-    def _told(self, datanode_id: str, seen: ReportedStart) -> str:
+    def _state_text(self, datanode_id: str, seen: ReportedStart) -> str:
         known = any(start.start_id == seen.start_id for start in self._state.lineage.starts)
         what = (
             f"this state to number {seen.state_number} in term {seen.term}, which it lacks: an "
@@ -114,4 +114,6 @@ class OlderStates(ControlComponent):
         for container in state.containers.open_all():
             self._writers.end(change, container, _WHY)
         self._safe_mode.begin_again(change)
-        change.note(AuditEntry("restore begun", "OK", {"who": "scm", "why": self.trouble}))
+        change.add_audit_note(
+            AuditEntry("restore begun", "OK", {"who": "scm", "why": self.trouble})
+        )

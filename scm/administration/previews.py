@@ -39,7 +39,7 @@ class Previews(ControlComponent):
         decisions = []
         for i, container_id in enumerate(container_ids):
             container = self._state.containers.get(container_id)
-            if worlds and container is not None and worlds[i] != self._world(container):
+            if worlds and container is not None and worlds[i] != self._fingerprint(container):
                 message = "its replicas are not as they were when this was shown"
                 decisions.append(ContainerDecision(container_id, Code.STALE_PLAN, message))
             else:
@@ -74,7 +74,7 @@ class Previews(ControlComponent):
         changed = {
             row.container_id
             for row, world in zip(rows, worlds, strict=bool(worlds))
-            if world != self._world_now(row.container_id)
+            if world != self._current_fingerprint(row.container_id)
         }
         if not changed:
             return []
@@ -138,9 +138,9 @@ class Previews(ControlComponent):
             command, duration_ms=self._commands.copy_rate.estimate_ms(command.size_bytes)
         )
 
-    def _world_now(self, container_id: int) -> int:
+    def _current_fingerprint(self, container_id: int) -> int:
         container = self._state.containers.get(container_id)
-        return 0 if container is None else self._world(container)
+        return 0 if container is None else self._fingerprint(container)
 
     def decision(
         self,
@@ -153,9 +153,9 @@ class Previews(ControlComponent):
         copies = self._judge.copy_count(container.container_id)
         shown = ContainerDecision(container.container_id, "OK", message, (), commands, copies)
         after = max(copies, at_best_count)
-        return replace(shown, copies_after=after, world=self._world(container))
+        return replace(shown, copies_after=after, world=self._fingerprint(container))
 
-    def _world(self, container: Container) -> int:
+    def _fingerprint(self, container: Container) -> int:
         return container_fingerprint(self._cases.case(container))
 
     def _copies_after(self, container: Container, row: PlanRow, copies: int) -> int:

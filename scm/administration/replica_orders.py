@@ -231,11 +231,11 @@ class OperatorCommands(ControlComponent):
         if not dry_run:
             command_ids = tuple(
                 self._manager.order_copy(
-                    change, case, copy, why=why + row.doubts_about(copy.source_id)
+                    change, case, copy, why=why + row.objection_text(copy.source_id)
                 )
                 for copy in copies
             )
-        doubt = row.doubts_about(*sorted({copy.source_id for copy in copies})).removeprefix("; ")
+        doubt = row.objection_text(*sorted({copy.source_id for copy in copies})).removeprefix("; ")
         decision = self._decision(case, "OK", doubt, commands=commands, command_ids=command_ids)
         return replace(decision, copies_after=decision.copies_before + len(copies))
 

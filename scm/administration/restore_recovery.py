@@ -154,7 +154,7 @@ class RestoreRecovery(ControlComponent):
         if is_dry_run:
             raise _DryRun(made)
         needed = {block.container_id for key in call.keys for block in key.blocks}
-        self._observer.observe(change, sorted(needed.union(adopted)))
+        self._observer.update_containers(change, sorted(needed.union(adopted)))
         if call.is_end:
             self._finish(change, last_local_id=call.last_local_id, is_forced=call.is_forced)
         return made
@@ -250,7 +250,7 @@ class RestoreRecovery(ControlComponent):
         deleted = {container_id: self._deleted_in(container_id) for container_id in containers}
         brought = []
         for key in found:
-            code = self._why_not(key, named, deleted)
+            code = self._rejection_reason(key, named, deleted)
             one = RecoveredPut(key.name, code) if code else self._bring(change, key)
             if not code:
                 named.update((block.container_id, block.local_id) for block in key.blocks)
@@ -285,10 +285,12 @@ class RestoreRecovery(ControlComponent):
         }
         seen.update(state.containers.ids().tolist())
         change.move_counter("next_container_id", max(seen, default=0) + 1 + CONTAINER_GAP)
-        self._older_states.settle(change)
+        self._older_states.finish_recovery(change)
         change.end_restore()
         facts = {"who": "scm", "missing": list(missing), "forced": is_forced}
-        change.note(AuditEntry("restore finished", Code.SAFE_MODE if missing else "OK", facts))
+        change.add_audit_note(
+            AuditEntry("restore finished", Code.SAFE_MODE if missing else "OK", facts)
+        )
         change.on_commit(_log.warning, "restore_finished", count=len(missing))
 
     def _adopted(self, one: InspectedContainer) -> Container | None:
@@ -314,7 +316,7 @@ class RestoreRecovery(ControlComponent):
         )
         return end_writes(opened, _WHY, now_ms=self._clock.wall_ms())
 
-    def _why_not(
+    def _rejection_reason(
         self,
         key: Key,
         named: Collection[tuple[int, int]],

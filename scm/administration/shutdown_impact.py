@@ -73,7 +73,7 @@ class StopImpactAnalyzer(ControlComponent):
         self._pages = pages
         self._safe_mode = safe_mode
 
-    def ask(self, question: StopQuery) -> StopImpact:
+    def analyze(self, question: StopQuery) -> StopImpact:
         """Return the answer. Raise RefusedError(WRONG_DATANODE) for an unknown datanode or
         volume.
         """

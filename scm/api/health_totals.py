@@ -239,7 +239,7 @@ class HealthTotals:
         """Mark the containers of a node that died or came back."""
         self._due.update(container_ids.tolist())
 
-    def turn(self) -> bool:
+    def recompute_some(self) -> bool:
         """Recompute the flags of some changed containers; return True if no changed container is
         left."""
         for table in (self._state.containers, self._state.replicas, self._state.keys):
@@ -310,7 +310,7 @@ class HealthTotals:
         gone = frozenset(filter(self._nodes.is_gone, self._nodes.dead))
         flags = flags_of_all(self._state.replicas, container_ids, counts, gone, self._needs)
         for container_id in container_ids[flags < 0].tolist():
-            self._note(container_id, containers.get(container_id), gone)
+            self._record_flags(container_id, containers.get(container_id), gone)
         is_plain = flags == 0
         for container_id in self._flags.keys() & set(container_ids[is_plain].tolist()):
             self._set(container_id, _NO_FLAG)
@@ -320,7 +320,7 @@ class HealthTotals:
         ):
             self._set(container_id, Flag(flag))
 
-    def _note(self, container_id: int, container: Container | None, gone: Set[str]) -> None:
+    def _record_flags(self, container_id: int, container: Container | None, gone: Set[str]) -> None:
         replicas = self._state.replicas.of(container_id)
         is_there = container is not None or bool(replicas)
         present = [replica for replica in replicas if replica.datanode_id not in gone]

@@ -153,7 +153,7 @@ class ScmService:
     ) -> pb.ContainerDecisions:
         """Close containers now."""
         ids = wire.container_ids_from(request.container_ids)
-        worlds = wire.worlds_from(request.worlds, ids)
+        worlds = wire.fingerprints_from(request.worlds, ids)
         return responses.decisions_message(
             self._control.closures.close_containers(
                 ids, worlds=worlds, force=request.force, dry_run=request.dry_run
@@ -165,7 +165,7 @@ class ScmService:
     ) -> pb.ContainerDecisions:
         """Order a reconcile of each container."""
         ids = wire.container_ids_from(request.container_ids)
-        worlds = wire.worlds_from(request.worlds, ids)
+        worlds = wire.fingerprints_from(request.worlds, ids)
         return responses.decisions_message(
             self._control.admin.reconcile(ids, worlds=worlds, dry_run=request.dry_run)
         )
@@ -173,7 +173,7 @@ class ScmService:
     def ApplyPlan(self, request: pb.ApplyPlanRequest, _context: Context) -> pb.ContainerDecisions:
         """Order the actions of a plan's rows that still match the state."""
         rows = wire.plan_rows_from(request)
-        worlds = wire.worlds_from(request.worlds, rows)
+        worlds = wire.fingerprints_from(request.worlds, rows)
         return responses.decisions_message(
             self._control.plans.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
         )
@@ -219,7 +219,7 @@ class ScmService:
         return responses.deletions_message(
             self._control.deletions.delete_keys(
                 names,
-                wire.worlds_from(request.worlds, names),
+                wire.fingerprints_from(request.worlds, names),
                 dry_run=request.dry_run,
                 is_wanted=context.is_active,
             )
@@ -234,7 +234,7 @@ class ScmService:
         decisions = self._control.admin.replicate(
             ids,
             target_id=wire.parse_name(target, "target_datanode_id") if target else "",
-            worlds=wire.worlds_from(request.worlds, ids),
+            worlds=wire.fingerprints_from(request.worlds, ids),
             dry_run=request.dry_run,
         )
         return responses.decisions_message(decisions)
@@ -247,7 +247,7 @@ class ScmService:
         decisions = self._control.admin.delete(
             ids,
             datanode_id=wire.parse_name(request.datanode_id, "datanode_id"),
-            worlds=wire.worlds_from(request.worlds, ids),
+            worlds=wire.fingerprints_from(request.worlds, ids),
             dry_run=request.dry_run,
         )
         return responses.decisions_message(decisions)
@@ -305,7 +305,7 @@ class ScmService:
     ) -> pb.MarkContainersLostResponse:
         """Give up missing containers, or restore them."""
         ids = wire.container_ids_from(request.container_ids)
-        worlds = wire.worlds_from(request.worlds, ids)
+        worlds = wire.fingerprints_from(request.worlds, ids)
         forgetting = self._control.forgetting
         if request.undo:
             return responses.forgotten_message(forgetting.recall(ids, is_dry_run=request.dry_run))
@@ -316,7 +316,7 @@ class ScmService:
     def CheckStop(self, request: pb.CheckStopRequest, _context: Context) -> pb.CheckStopResponse:
         """Return the effect if datanodes or volumes are switched off."""
         return shutdown_impact_wire.IMPACT.message(
-            self._control.impacts.ask(shutdown_impact_wire.question_from(request))
+            self._control.impacts.analyze(shutdown_impact_wire.question_from(request))
         )
 
     def GetReport(self, _request: pb.GetReportRequest, _context: Context) -> pb.GetReportResponse:

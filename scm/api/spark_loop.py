@@ -78,7 +78,7 @@ class SparkLoop:
         waited_s = time.monotonic() - self._ran_at_s
         pause_s = backoff_s(self._failed_count + 1, first_s=PAUSE_S_MIN, longest_s=self._interval_s)
         if waited_s >= pause_s:
-            changed = self._control.take_changed_nodes()
+            changed = self._control.pop_changed_nodes()
             if changed or waited_s >= self._interval_s:
                 self._ran_at_s = time.monotonic()
                 self._failed_count += 1
@@ -139,7 +139,7 @@ class SparkLoop:
         end_s = time.monotonic() + self._deadline_s
         try:
             while True:
-                self._pulse.beat()
+                self._pulse.mark()
                 try:
                     out, _nothing = process.communicate(timeout=POLL_S)
                 except subprocess.TimeoutExpired:

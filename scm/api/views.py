@@ -152,7 +152,7 @@ class ViewBuilder(ControlComponent):
     @locked
     def container(self, container_id: int) -> ContainerView:
         """Return one container. Raise RefusedError(CONTAINER_NOT_FOUND) if it does not exist."""
-        view = self.known(container_id)
+        view = self.find_container(container_id)
         if view is None:
             raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
@@ -161,7 +161,7 @@ class ViewBuilder(ControlComponent):
             )
         return view
 
-    def known(self, container_id: int) -> ContainerView | None:
+    def find_container(self, container_id: int) -> ContainerView | None:
         """Return one container, or one that only a datanode reported; None if nothing is known of
         it."""
         container = self._state.containers.get(container_id)
@@ -196,7 +196,7 @@ class ViewBuilder(ControlComponent):
         page: list[ContainerView] = []
         made = range(first, self._state.counters["next_container_id"])
         for container_id in merge(filter(self._is_made, made), unknown):
-            view = self.known(container_id)
+            view = self.find_container(container_id)
             if view is None or (page and page[-1].container_id == container_id):
                 continue
             if len(page) == count:

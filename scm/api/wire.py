@@ -232,7 +232,7 @@ def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
     return parse_named(message.keys, "keys", parse_key, count_max=KEYS_MAX)
 
 
-def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
+def fingerprints_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
     """Check the fingerprints of a dry run: none, or one for each container or row that it
     showed."""
     if worlds and len(worlds) != len(shown):

@@ -73,7 +73,7 @@ def restore_backup(
     manifests.check_bytes(backup, manifest)
     _check_room(to, manifest.size_bytes + ROOM_BYTES - left_bytes)
     made_directory(to)
-    owner = StateDirectoryLock.take(to / "LOCK")
+    owner = StateDirectoryLock.acquire(to / "LOCK")
     try:
         was_cut_off = not (to / "state").exists() and remove_cut_off(to)
         _check_empty(to)

@@ -82,7 +82,7 @@ class ContainerContexts:
             filter(self.has_unacknowledged_deletes, self.state.transactions.container_ids())
         )
 
-    def living(self, container_id: int) -> list[Replica]:
+    def live_replicas(self, container_id: int) -> list[Replica]:
         """Return the replicas of a container except those on dead nodes.
 
         The control plane neither waits for a dead node nor trusts its last report. The report
@@ -95,7 +95,7 @@ class ContainerContexts:
         """Return True if a delete of blocks is pending on a node that is not dead."""
         if not self.state.transactions.has_any(container_id):
             return False
-        living = self.nodes.living(self.state.replicas.of(container_id))
+        living = self.nodes.live_replicas(self.state.replicas.of(container_id))
         holders = {replica.datanode_id for replica in living}
         transactions = self.state.transactions.of(container_id)
         return any(not holders.issubset(t.acknowledged_by) for t in transactions)
@@ -107,14 +107,14 @@ class ContainerContexts:
 
     @contextmanager
     def cached_candidates(self) -> Iterator[None]:
-        """During the body, evaluate the nodes at most once for many decisions; see `promise`."""
+        """Evaluate the nodes at most once during the body; see `reserve_space`."""
         self._is_one_turn = True
         try:
             yield
         finally:
             self._is_one_turn, self._turn = False, None
 
-    def promise(self, datanode_id: str, size_bytes: int) -> None:
+    def reserve_space(self, datanode_id: str, size_bytes: int) -> None:
         """Count space that this step promised to a copy on a node."""
         if self._turn is not None and datanode_id in self._turn:
             known = self._turn[datanode_id]

@@ -56,7 +56,7 @@ class LastReplicaTracker:
 
         Each call counts at most COUNTED_MAX changed containers.
         """
-        if due := self._uncounted.take(COUNTED_MAX):
+        if due := self._uncounted.pop(COUNTED_MAX):
             self._count(due)
         held = self._held.get(datanode_id, set())
         if len(held) <= LAST_COPIES_MAX:

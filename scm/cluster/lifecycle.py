@@ -110,7 +110,9 @@ def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> C
     return replace(closed, sequence_id=bcsid, is_sealed=True, close_reason=reason)
 
 
-def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -> Container:
+def with_observed_state(
+    container: Container, replicas: Sequence[Replica], *, now_ms: int
+) -> Container:
     """Return the container in the state that follows from its replicas."""
     if container.state in _OVER and is_written(container):
         return container  # `scm.containers.empty_container_rules` decides about it

@@ -21,19 +21,19 @@ _log = structlog.get_logger("suture.scm")
 
 
 class AnchorKeeper(ControlComponent):
-    """Stores anchors. Callers of `note` hold the control plane's lock."""
+    """Stores anchors. Callers of `record_heads` hold the control plane's lock."""
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
         self._told: set[tuple[str, str, int, str]] = set()  # heads that went back: logged once
 
-    def note(
+    def record_heads(
         self, change: StateChange, datanode_id: str, volumes: Iterable[ReportedVolume]
     ) -> None:
         """Keep the heads that a datanode reports, one per volume and day."""
         for volume in volumes:
             if volume.log_count and volume.volume_id:
-                self._note(change, datanode_id, volume)
+                self._record_anchor(change, datanode_id, volume)
 
     @locked
     def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[VolumeAnchors]:
@@ -46,7 +46,7 @@ class AnchorKeeper(ControlComponent):
         ]
         return sorted(chosen, key=lambda one: (one.datanode_id, one.volume_id))
 
-    def _note(self, change: StateChange, datanode_id: str, volume: ReportedVolume) -> None:
+    def _record_anchor(self, change: StateChange, datanode_id: str, volume: ReportedVolume) -> None:
         table, now_ms = self._state.anchors, self._clock.wall_ms()
         known = table.get((datanode_id, volume.volume_id))
         if known is None:

@@ -256,7 +256,7 @@ class NodeManager:
         self._failures.pop(datanode_id, None)
         self._rack_count = None
 
-    def living(self, replicas: Sequence[Replica]) -> Sequence[Replica]:
+    def live_replicas(self, replicas: Sequence[Replica]) -> Sequence[Replica]:
         """Return the replicas on nodes that are not DEAD. The last report of a dead node blocks
         nothing.
 
@@ -382,11 +382,11 @@ class NodeManager:
             self._rest = [node.datanode_id for node in reversed(self._state.nodes.values())]
         while self._rest and len(changed) < count_max:
             node = self._state.nodes.get(self._rest.pop())
-            if node is not None and self._note(change, node):
+            if node is not None and self._record_health(change, node):
                 changed.append(node.datanode_id)
         return changed
 
-    def _note(self, change: StateChange, node: Node) -> bool:
+    def _record_health(self, change: StateChange, node: Node) -> bool:
         """Log a change of a node's health; return True if it affects the node's replicas."""
         health = self.health(node.datanode_id)
         before = self._seen_health.get(node.datanode_id)

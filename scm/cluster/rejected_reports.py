@@ -26,7 +26,7 @@ class RejectedReportParts:
         self._last: dict[str, tuple[float, str]] = {}
         self._strangers: dict[str, tuple[float, str]] = {}
 
-    def note(self, datanode_id: str, refused: Sequence[str]) -> None:
+    def record(self, datanode_id: str, refused: Sequence[str]) -> None:
         """Record what was left out of a call. A fault that repeats is logged once."""
         if not refused:
             return

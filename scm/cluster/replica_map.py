@@ -111,7 +111,7 @@ class ReportProcessor:
 
     def note_known(self, change: StateChange, container_id: int) -> None:
         """Record that the state now contains this container."""
-        _take_out(change, self.unknown_container_ids, container_id)
+        _discard_undoably(change, self.unknown_container_ids, container_id)
 
     def mark_unknown(self, change: StateChange, container_id: int) -> None:
         """Record that the state does not contain this container."""
@@ -172,7 +172,7 @@ class ReportProcessor:
             change.on_undo(partial(self._restore, datanode_id, assembly, assembly.next_page))
         if report.page == 0 and not report.is_continued:
             assembly = _Assembly(report.report_id)
-            _take_out(change, self.cut_off, datanode_id)
+            _discard_undoably(change, self.cut_off, datanode_id)
         elif (
             assembly is None
             or assembly.report_id != report.report_id
@@ -209,7 +209,7 @@ class ReportProcessor:
         self._assemblies[datanode_id] = assembly
 
     def _record(self, change: StateChange, told: ReportedReplicas, there: Rows, gone: Rows) -> Ids:
-        changed = change.take(self._state.replicas, there, told)
+        changed = change.apply_report(self._state.replicas, there, told)
         self._note_unknown(change, told.datanode_id, changed.tolist())
         if not len(gone):
             return changed
@@ -253,7 +253,7 @@ def _put_in(change: StateChange, noted: set[T], one: T) -> None:
         change.on_undo(partial(noted.discard, one))
 
 
-def _take_out(change: StateChange, noted: set[T], one: T) -> None:
+def _discard_undoably(change: StateChange, noted: set[T], one: T) -> None:
     """Remove an item from a set; undo it if the change fails."""
     if one in noted:
         noted.discard(one)

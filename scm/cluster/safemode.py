@@ -213,13 +213,13 @@ class SafeMode(ControlComponent):
     def enter(self, change: StateChange) -> SafeModeStatus:
         """Enter safe mode on an operator's request. It lasts, also over a restart, until an
         operator ends it."""
-        self._keep(change)
+        self._restore_on_rollback(change)
         all_work, now_ms = WorkKind.ALL, self._clock.wall_ms()
         setting = WorkControl(ControlKind.SAFE_MODE, all_work, "", "", now_ms, 0)
         change.put(self._state.settings, setting)
         return self.reevaluate()
 
-    def _keep(self, change: StateChange) -> None:
+    def _restore_on_rollback(self, change: StateChange) -> None:
         """Restore the present gate if the change fails."""
         before = self._gate
         change.on_undo(lambda: setattr(self, "_gate", before))
@@ -235,7 +235,7 @@ class SafeMode(ControlComponent):
                 f"cannot leave safe mode: {_to_recover(restored)}",
                 hint="suture scm recover",
             )
-        self._keep(change)
+        self._restore_on_rollback(change)
         if self._state.settings.get(ENTERED) is not None:
             change.remove(self._state.settings, ENTERED)
         if not self._gate.is_open:

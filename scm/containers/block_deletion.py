@@ -243,7 +243,7 @@ class BlockDeletion(ControlComponent):
                 lambda: _log.info("deletes_resent", container_id=container_id, count=len(found))
             )
 
-    def offer(self, change: StateChange, datanode_id: str) -> None:
+    def queue_for_datanode(self, change: StateChange, datanode_id: str) -> None:
         """Queue the deletes pending on a datanode, unless it already has a command of that kind."""
         if any(
             c.kind is CommandKind.DELETE_BLOCKS for c in self._state.commands.of_node(datanode_id)
@@ -285,7 +285,7 @@ class BlockDeletion(ControlComponent):
         if not transactions and not is_gone:
             return
         replicas = self._state.replicas.of(container_id)
-        living = {replica.datanode_id for replica in self._nodes.living(replicas)}
+        living = {replica.datanode_id for replica in self._nodes.live_replicas(replicas)}
         dead = {replica.datanode_id for replica in replicas} - living
         is_copied = any(
             c.kind is CommandKind.REPLICATE for c in self._state.commands.of_container(container_id)
@@ -316,12 +316,14 @@ class BlockDeletion(ControlComponent):
             local_id for transaction in transactions for local_id in transaction.local_ids
         )
 
-    def tidy(self, change: StateChange, container_ids: Iterable[int]) -> list[int]:
+    def delete_empty_containers(
+        self, change: StateChange, container_ids: Iterable[int]
+    ) -> list[int]:
         """Delete containers that are empty, and restore deleted ones of which data appears; return
         those that changed."""
         changed = []
         asked = list(container_ids)
-        is_held = self._state.replicas.holding(np.array(asked, np.int64), self._nodes.dead)
+        is_held = self._state.replicas.has_data(np.array(asked, np.int64), self._nodes.dead)
         get = self._state.containers.get
         for container_id, holds in zip(asked, is_held.tolist(), strict=True):
             container = get(container_id)
@@ -343,7 +345,7 @@ class BlockDeletion(ControlComponent):
 
     def _tidy_one(self, change: StateChange, container: Container) -> bool:
         container_id = container.container_id
-        replicas = self._nodes.living(self._state.replicas.of(container_id))
+        replicas = self._nodes.live_replicas(self._state.replicas.of(container_id))
         nodes = map(self._state.nodes.get, (r.datanode_id for r in replicas))
         leaving = {n.datanode_id for n in nodes if n is not None and n.op_state in LEAVING}
         is_unused = self._is_unused(container)
@@ -444,7 +446,7 @@ class BlockDeletion(ControlComponent):
         Every heartbeat calls this method. Containers with nothing pending on the datanode are not
         checked again until they change or the datanode registers.
         """
-        self._tell_holders(self._stirred.take(self._state.transactions.by_container.keys()))
+        self._tell_holders(self._stirred.pop(self._state.transactions.by_container.keys()))
         to_tell = self._to_tell[datanode_id]
         owed: list[DeleteTransaction] = []
         told = []

@@ -46,7 +46,7 @@ class CloseCommands(ControlComponent):
             if container is not None and container_id not in self._closed:
                 self.close(change, container)
 
-    def ask_again(self, container_id: int) -> None:
+    def reset_attempts(self, container_id: int) -> None:
         """Reset a container's close attempts, so that the next one is not delayed."""
         self._attempts.pop(container_id, None)
 
@@ -62,7 +62,7 @@ class CloseCommands(ControlComponent):
         if container.pipeline or container_id in self._state.replicas.unsettled:
             is_sure = self._state.has_all_commits_of(container_id)
             last_bcsid = self._state.keys.last_bcsid_in(container_id) if is_sure else None
-            living = self._cases.living(container_id)
+            living = self._cases.live_replicas(container_id)
             due = lifecycle.closes_due(container, living, acknowledged_bcsid=last_bcsid)
         if not due:
             self._attempts.pop(container_id, None)

@@ -54,7 +54,7 @@ class Closure:
         return self.origin_count >= self.required_count
 
     @property
-    def kept(self) -> str:
+    def ahead_replicas_text(self) -> str:
         """A text naming the replicas that have more commits; empty if there are none."""
         return ", ".join(
             f"{p.datanode_id} is {p.replica.state} at commit {p.replica.bcsid}" for p in self.beyond

@@ -18,10 +18,10 @@ class OutcomeProcessor(ControlComponent):
         super().__init__(basis)
         self._reconciles = reconciles
 
-    def take_in(self, change: StateChange, outcome: CommandOutcome) -> Container | None:
+    def apply(self, change: StateChange, outcome: CommandOutcome) -> Container | None:
         """Apply a command's outcome; return the container if the outcome affects it, otherwise
         None."""
-        command = self._commands.settle(change, outcome)
+        command = self._commands.record_outcome(change, outcome)
         if command is None:
             return None
         if command.kind is CommandKind.RECONCILE:

@@ -57,9 +57,9 @@ def next_step(
         case ContainerState.QUASI_CLOSED:
             return _empty(container, replicas)
         case ContainerState.DELETING:
-            return _gone(container, replicas, is_unused=is_unused)
+            return _deleted_step(container, replicas, is_unused=is_unused)
         case ContainerState.DELETED if is_written(container):  # else any replica restores it
-            return _gone(container, replicas, is_unused=is_unused)
+            return _deleted_step(container, replicas, is_unused=is_unused)
         case _:
             return EmptyingStep()
 
@@ -89,7 +89,9 @@ def _empty(container: Container, replicas: Sequence[Replica]) -> EmptyingStep:
     return EmptyingStep(ContainerEvent.EMPTIED if is_proven else None, deletes)
 
 
-def _gone(container: Container, replicas: Sequence[Replica], *, is_unused: bool) -> EmptyingStep:
+def _deleted_step(
+    container: Container, replicas: Sequence[Replica], *, is_unused: bool
+) -> EmptyingStep:
     if not replicas:
         is_deleting = container.state is ContainerState.DELETING
         return EmptyingStep(ContainerEvent.CLEANED_UP if is_deleting else None)

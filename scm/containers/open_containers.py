@@ -106,7 +106,7 @@ class WriterSessions(ControlComponent):
                     hint="split the data into several blocks",
                     block_bytes_max=bytes_max,
                 )
-        return [self._promise(change, client_id, size_bytes, scheme) for size_bytes in sizes]
+        return [self._allocate_block(change, client_id, size_bytes, scheme) for size_bytes in sizes]
 
     def commit(
         self,
@@ -185,7 +185,7 @@ class WriterSessions(ControlComponent):
                 ended.append(container.container_id)
         return ended
 
-    def _promise(
+    def _allocate_block(
         self, change: StateChange, client_id: str, size_bytes: int, scheme: str
     ) -> AllocatedBlock:
         taken_bytes = replica_bytes(scheme, size_bytes)
@@ -347,7 +347,7 @@ class WriterSessions(ControlComponent):
                     f"{block.length_bytes} bytes, allocated were bcsid {allocation.bcsid} and "
                     f"{allocation.size_bytes} bytes",
                 )
-            self._settle(change, allocation, block.length_bytes)
+            self._finish_commit(change, allocation, block.length_bytes)
         if known is not None:
             self._deletions.retire(change, [known])
         change.put(self._state.keys, key)
@@ -381,7 +381,9 @@ class WriterSessions(ControlComponent):
             container_id=container_id,
         )
 
-    def _settle(self, change: StateChange, allocation: Allocation, length_bytes: int) -> None:
+    def _finish_commit(
+        self, change: StateChange, allocation: Allocation, length_bytes: int
+    ) -> None:
         container = self._state.containers.get(allocation.container_id)
         assert container is not None, "an allocation never outlives its container"
         stored_bytes = replica_bytes(container.scheme, length_bytes)

@@ -36,9 +36,10 @@ class ContainerStateUpdater(ControlComponent):
         self._closes = closes
         self._last_copies = last_copies
 
-    def observe_all(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Update many containers as `observe` does. Most of them are closed and need nothing; these
-        are skipped."""
+    def update_many(self, change: StateChange, container_ids: Collection[int]) -> None:
+        """Update many containers as `update_containers` does, but skip those that need nothing.
+
+        Most containers are closed and need nothing."""
         state = self._state
         resting = set(state.containers.at_rest(container_ids)).difference(
             state.replicas.unsettled,
@@ -46,9 +47,11 @@ class ContainerStateUpdater(ControlComponent):
             state.transactions.by_container,
             self._closes.under_way,
         )
-        self.observe(change, [number for number in container_ids if number not in resting])
+        self.update_containers(
+            change, [number for number in container_ids if number not in resting]
+        )
 
-    def observe(self, change: StateChange, container_ids: Iterable[int]) -> None:
+    def update_containers(self, change: StateChange, container_ids: Iterable[int]) -> None:
         """Update containers to the state that their replicas show, and queue the close commands
         that are due."""
         now_ms = self._clock.wall_ms()
@@ -63,7 +66,7 @@ class ContainerStateUpdater(ControlComponent):
     def observe_struck(self, change: StateChange, container_ids: Collection[int]) -> None:
         """Update containers again after some of their replica records were removed."""
         self._last_copies.recount(change, container_ids)
-        self.observe(change, container_ids)
+        self.update_containers(change, container_ids)
 
     def _seen(self, container: Container, now_ms: int) -> Container:
         """Return a container in the state that its datanodes show, without dead ones.
@@ -72,13 +75,13 @@ class ContainerStateUpdater(ControlComponent):
         it concludes nothing, because they may come back.
         """
         container_id = container.container_id
-        living = self._cases.living(container_id)
+        living = self._cases.live_replicas(container_id)
         if self._state.replicas.of(container_id) and not living:
             return container
         if container.state is not ContainerState.OPEN and container.pipeline:
             awaited = tuple(n for n in container.pipeline if not self._nodes.is_gone(n))
             container = replace(container, pipeline=awaited)
-        return lifecycle.observe(container, living, now_ms=now_ms)
+        return lifecycle.with_observed_state(container, living, now_ms=now_ms)
 
     def move(self, change: StateChange, before: Container, after: Container) -> None:
         """Record a container's new state, and queue the close commands that are due."""

@@ -173,7 +173,7 @@ class ReplicationManager(ControlComponent):
         self._round_stop = min(end, self._round_stop + ceil(end / self._turns_per_round()))
 
     def choose(self) -> None:
-        """Choose the containers for which this step orders commands; see `serve`."""
+        """Choose the containers for which this step orders commands; see `order_next`."""
         self._wake_if_more_are_able()
         with self._commands.loads.cached_candidates():
             self._waiting = self._queue.choose(ATTEMPTS_PER_TURN)
@@ -181,7 +181,7 @@ class ReplicationManager(ControlComponent):
         self._is_repeated = len(self._waiting) < ATTEMPTS_PER_TURN
         self._unfinished = []
 
-    def serve(self, change: StateChange) -> bool:
+    def order_next(self, change: StateChange) -> bool:
         """Order commands for the next few containers of this step. Return False if no container is
         left.
 
@@ -194,15 +194,15 @@ class ReplicationManager(ControlComponent):
         del self._waiting[:ASKED_AT_ONCE]
         with self._cases.cached_candidates(), self._commands.loads.cached_candidates():
             if not portion:
-                return self._removals.serve(change)
+                return self._removals.order_next(change)
             self._serve_under(change, portion)
             return True
 
     def check_next(self) -> list[int]:
         """Check some due containers, then this step's part of the round; return the checked
         containers. Nothing is ordered."""
-        self._due.add_all(self._stirred.take_all())
-        chosen = self._due.take(LOOKS_PER_TURN)
+        self._due.add_all(self._stirred.pop_all())
+        chosen = self._due.pop(LOOKS_PER_TURN)
         if len(chosen) < LOOKS_PER_TURN:
             chosen += self._of_round(LOOKS_PER_TURN - len(chosen))
         if chosen:
@@ -266,7 +266,7 @@ class ReplicationManager(ControlComponent):
     ) -> int:
         """Queue a replicate command; return its id. `why` goes to the audit log."""
         size_bytes = needed_bytes(case)
-        self._cases.promise(copy.target_id, size_bytes)
+        self._cases.reserve_space(copy.target_id, size_bytes)
         return self._commands.queue(
             change,
             CommandKind.REPLICATE,
@@ -299,22 +299,24 @@ class ReplicationManager(ControlComponent):
     def _look_at(self, container_ids: Sequence[int]) -> None:
         """Judge containers, and put each into the queues to which it belongs."""
         found, lacks = self._judge.summarize_health(container_ids)
-        self._healing.note(found)
+        self._healing.record_candidates(found)
         ids = found.view.batch.containers.container_id
         states = found.verdicts.state
         again = self._states.keys() & set(ids[states == 0].tolist())
         now_ms = self._clock.wall_ms()
-        self._states.note(((number, HealthState.HEALTHY) for number in again), now_ms)
+        self._states.record_states(((number, HealthState.HEALTHY) for number in again), now_ms)
         unhealthy = states.nonzero()[0]
         pairs = zip(ids[unhealthy].tolist(), states[unhealthy].tolist(), strict=True)
-        self._states.note(((number, HealthState(state)) for number, state in pairs), now_ms)
+        self._states.record_states(
+            ((number, HealthState(state)) for number, state in pairs), now_ms
+        )
         looked_at = set(ids.tolist())
         under = {n: weight for n, weight in lacks.under.items() if self._may_be_copied(n)}
         over = lacks.over - self.moving
         self._queue.discard((self.under.keys() & looked_at) - under.keys())
         for container_id, weight in under.items():
             self._queue.put(container_id, weight)
-        self._removals.note(looked_at, over)
+        self._removals.record_candidates(looked_at, over)
         self.uneven = (self.uneven - looked_at) | lacks.uneven
         self.short = (self.short - looked_at) | lacks.short
         is_made_here = ids < self._state.counters["next_container_id"]
@@ -403,14 +405,14 @@ class ReplicationManager(ControlComponent):
             # If each datanode has a shard, only a duplicate shard prevents a copy of another one.
             self._removals.make_room(change, case)
         if not ordered and not is_put_off and self._is_without_place(case, lost, copied):
-            self._queue.rest(container.container_id)
+            self._queue.park(container.container_id)
         return is_rebuilt and ordered == sum(row.copies for row in copied)
 
     def _copy(self, change: StateChange, case: ContainerContext, row: HealthRow) -> bool:
         """Order one copy, if it has a source and a target."""
         copies = self.pairs(row.sources, self._useful_targets(case, row))
         for copy in copies:
-            why = row.reason + row.doubts_about(copy.source_id)
+            why = row.reason + row.objection_text(copy.source_id)
             command_id = self.order_copy(change, case, copy, why=why)
             change.on_commit(
                 _log.info,
@@ -427,7 +429,7 @@ class ReplicationManager(ControlComponent):
         them has room."""
         if not from_ids or any(map(self._has_room, from_ids)):
             return False
-        self._queue.sleep(case.container.container_id, from_ids)
+        self._queue.park_until_room(case.container.container_id, from_ids)
         return True
 
     def _is_without_place(

@@ -43,15 +43,15 @@ def sent(command: PendingCommand) -> AuditEntry:
         facts["transaction_ids"] = ids[:LISTED_COUNT_MAX]
         facts["transaction_count"] = len(ids)
         facts["block_count"] = sum(len(t.local_ids) for t in command.transactions)
-    return _note(command, SENT, facts)
+    return _entry_from_row(command, SENT, facts)
 
 
 def ended(command: PendingCommand, outcome: CommandOutcome) -> AuditEntry:
     """Return the entry for a command's outcome."""
     if outcome.state is OutcomeState.EXECUTED:
-        return _note(command, outcome.code or DONE, {})
+        return _entry_from_row(command, outcome.code or DONE, {})
     facts = {"state": outcome.state.value, "message": outcome.message, "why": command.why}
-    return _note(command, outcome.code or outcome.state.value, facts)
+    return _entry_from_row(command, outcome.code or outcome.state.value, facts)
 
 
 def closed_short(
@@ -80,7 +80,9 @@ def write(audit: Audit, notes: Iterable[AuditEntry]) -> None:
         audit.record(note.action, note.result, **note.facts)
 
 
-def _note(command: PendingCommand, result: str, facts: Mapping[str, object]) -> AuditEntry:
+def _entry_from_row(
+    command: PendingCommand, result: str, facts: Mapping[str, object]
+) -> AuditEntry:
     named: dict[str, object] = {
         "who": WHO,
         "command_id": command.command_id,

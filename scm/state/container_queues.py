@@ -99,7 +99,7 @@ class DirtyContainers:
         """Record that several containers changed."""
         self._many.append(container_ids)
 
-    def take(self, among: AbstractSet[int]) -> set[int]:
+    def pop(self, among: AbstractSet[int]) -> set[int]:
         """Return the recorded ids that are in `among`. Clear the whole record."""
         taken, many = self._ids & among, self._many
         self._ids, self._many = set(), []
@@ -108,7 +108,7 @@ class DirtyContainers:
             taken.update(asked[np.isin(asked, np.concatenate(many))].tolist())
         return taken
 
-    def take_all(self) -> NDArray[np.int64]:
+    def pop_all(self) -> NDArray[np.int64]:
         """Return all recorded ids, some perhaps twice. Clear the record."""
         taken = np.concatenate((np.fromiter(self._ids, np.int64, len(self._ids)), *self._many))
         self._ids, self._many = set(), []
@@ -142,10 +142,10 @@ class PriorityContainerQueue:
         else:
             self._others.join(container_ids[~self._urgent.which(container_ids)])
 
-    def take(self, count_max: int) -> list[int]:
+    def pop(self, count_max: int) -> list[int]:
         """Remove and return the first containers, at most `count_max`."""
-        taken = self._urgent.take(count_max)
-        return taken + self._others.take(count_max - len(taken))
+        taken = self._urgent.pop(count_max)
+        return taken + self._others.pop(count_max - len(taken))
 
 
 class ContainerQueue:
@@ -180,7 +180,7 @@ class ContainerQueue:
         self._marked.discard_all(found)
         self._count -= len(found)
 
-    def take(self, count_max: int) -> list[int]:
+    def pop(self, count_max: int) -> list[int]:
         """Remove and return the first containers, at most `count_max`."""
         taken: list[int] = []
         while self._parts and len(taken) < count_max:

@@ -96,7 +96,7 @@ class StateChange:
         key = self._apply(table, table.key_of(value), value)
         self.rows[(table.name, table.key_bytes(key))] = table.row(value)
 
-    def touch(self, table: Table[K, V], value: V) -> None:
+    def set_volatile(self, table: Table[K, V], value: V) -> None:
         """Set a value in memory only. Use it if the difference need not survive a restart."""
         self._apply(table, table.key_of(value), value)
 
@@ -105,10 +105,10 @@ class StateChange:
         self._apply(table, key, None)
         self.rows[(table.name, table.key_bytes(key))] = None
 
-    def take(self, table: ReplicaTable, there: Rows, told: ReportedReplicas) -> Ids:
-        """Apply a datanode's report (`ReplicaTable.take`). Return the containers with new facts;
-        these facts go to disk at the commit."""
-        new, undo = table.take(there, told)
+    def apply_report(self, table: ReplicaTable, there: Rows, told: ReportedReplicas) -> Ids:
+        """Apply a datanode's report (`ReplicaTable.apply_report`). Return the containers with
+        new facts, which go to disk at the commit."""
+        new, undo = table.apply_report(there, told)
         self._undo.append(undo)
         for key, row in table.disk_rows(told.datanode_id, new) if len(new) else ():
             self.rows[(table.name, key)] = row
@@ -165,7 +165,7 @@ class StateChange:
         self._undo.append(partial(state.note_restore, state.restored, state.recovered))
         state.note_restore(restored, recovered)
 
-    def note(self, note: AuditEntry) -> None:
+    def add_audit_note(self, note: AuditEntry) -> None:
         """Write a note to the audit log if this change is committed."""
         self.notes.append(note)
 
@@ -260,7 +260,7 @@ class StateDatabase:
         check_directory(directory / "state")
         left = names_left(directory)
         with ExitStack() as undo:
-            owner = StateDirectoryLock.take(directory / "LOCK", is_first=not left)
+            owner = StateDirectoryLock.acquire(directory / "LOCK", is_first=not left)
             undo.callback(owner.release)
             try:
                 settle_cut_off(directory)
@@ -433,7 +433,7 @@ class StateDatabase:
             raise RefusedError(Code.MALFORMED_REQUEST, why) from error
         except (lmdb.Error, OSError) as error:
             refusal = refusal_of(error)
-            self.writability.failed(str(refusal))
+            self.writability.record_failure(str(refusal))
             raise refusal from error
         self.writability.succeeded()
 
@@ -492,7 +492,7 @@ class StateDatabase:
             self.counters["term"] += 1
             for counter in COUNTERS:
                 put(counter.encode(), records.pack([self.counters[counter]]))
-            self.lineage = self.lineage.begun(
+            self.lineage = self.lineage.with_new_start(
                 term=self.term,
                 number=self._number_at_start,
                 now_ms=ScmClock().wall_ms(),

@@ -61,7 +61,9 @@ class Lineage:
         """The id of the current start."""
         return self.starts[-1].start_id
 
-    def begun(self, *, term: int, number: int, now_ms: int, first_container_id: int) -> Self:
+    def with_new_start(
+        self, *, term: int, number: int, now_ms: int, first_container_id: int
+    ) -> Self:
         """Return the lineage with a new start. The previous start ended at state number
         `number`."""
         ended = [replace(start, end_number=number) for start in self.starts[-1:]]

@@ -41,7 +41,7 @@ class StateDirectoryLock:
         """The text that the previous owner left in the lock file."""
 
     @classmethod
-    def take(cls, path: Path, *, is_first: bool = False) -> Self:
+    def acquire(cls, path: Path, *, is_first: bool = False) -> Self:
         """Take the lock. `is_first` means that no control plane has used the directory before.
 
         Raise RefusedError(VOLUME_IN_USE) if another process has the lock; the error names that

@@ -179,7 +179,7 @@ def snapshot_of(
         copy_lock = None
         with suppress(FileNotFoundError):  # absent if the state was never opened since its restore
             copy_lock = opened.enter_context(_held(path / COPY_LOCK))
-            _take(copy_lock, fcntl.LOCK_SH)
+            _acquire_lock(copy_lock, fcntl.LOCK_SH)
         with _locked(directory):
             environment = lmdb.open(
                 str(path),
@@ -234,14 +234,14 @@ def _held(path: Path) -> Iterator[int]:
 
 @contextmanager
 def _locked(descriptor: int) -> Iterator[None]:
-    _take(descriptor, fcntl.LOCK_EX)
+    _acquire_lock(descriptor, fcntl.LOCK_EX)
     try:
         yield
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def _take(descriptor: int, kind: int) -> None:
+def _acquire_lock(descriptor: int, kind: int) -> None:
     """Take a lock. Raise UnavailableError if another process does not release it in time."""
     until_s = time.monotonic() + LOCK_WAIT_S
     while True:

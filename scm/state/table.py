@@ -99,15 +99,15 @@ class Table(Generic[K, V]):
         """Load a portion of rows; `first` is the position of its first row. Raise DamagedRow if a
         row is damaged."""
         try:
-            self._take_in_rows(rows)
+            self._load_rows(rows)
         except (ValueError, TypeError):
             self._find_damage(rows, first, key_at)
             raise
 
-    def _take_in_rows(self, rows: Sequence[bytes]) -> None:
-        self._take_in(self._values_of(rows))
+    def _load_rows(self, rows: Sequence[bytes]) -> None:
+        self._load_values(self._values_of(rows))
 
-    def _take_in(self, values: Sequence[V]) -> None:
+    def _load_values(self, values: Sequence[V]) -> None:
         """Store values from disk, without notifications."""
         for value in values:
             self.apply(self.key_of(value), value)
@@ -141,7 +141,7 @@ class Table(Generic[K, V]):
         before = self.apply(key, value)
         return lambda: self.apply(key, before)
 
-    def _stir(self, container_id: int) -> None:
+    def _mark_dirty(self, container_id: int) -> None:
         """Record that a container changed."""
         for settled in self.settled:
             settled.discard(container_id)
@@ -165,7 +165,7 @@ class PairTable(Table[tuple[int, int], V]):
     def apply(self, key: tuple[int, int], value: V | None) -> V | None:
         """Set or remove a row, and update the index."""
         before = super().apply(key, value)
-        self._stir(key[0])
+        self._mark_dirty(key[0])
         if value is not None:
             self.by_container.setdefault(key[0], set()).add(key[1])
         else:

@@ -29,7 +29,7 @@ class Writability:
         self.trouble = ""
         """The reason why changes are refused; "" if they are accepted."""
 
-    def failed(self, error: str) -> None:
+    def record_failure(self, error: str) -> None:
         """Record that a change was not written."""
         if not self.trouble:
             _log.error("state_write_failed", error=error)

@@ -75,14 +75,14 @@ def open_reports(
     replication of all containers, because a report has only the replica index.
     """
     newest = _newest(directory, read_below(spark, directory, WHAT, REPORT)[1])
-    check_files(spark, WHAT, {_shown(file): file for file in newest.values()}, REPORT)
+    check_files(spark, WHAT, {_format_value(file): file for file in newest.values()}, REPORT)
     datanodes = _datanodes(spark, newest, now_ms)
     times = {}
     for name, row in datanodes.items():
         age_ms = now_ms - row["reported_at_ms"]
         if age_ms <= 1000 * (max_age_s or INTERVALS * row["interval_s"]):
             times[name] = row["reported_at_ms"]
-    silent = {name: _shown(file) for name, file in newest.items() if name not in times}
+    silent = {name: _format_value(file) for name, file in newest.items() if name not in times}
     if not times:
         raise SnapshotRefused(
             f"cannot use the reports in {directory}: all are too old, first {min(silent.values())}",
@@ -132,7 +132,7 @@ def open_reports(
     )
 
 
-def _shown(file: str) -> str:
+def _format_value(file: str) -> str:
     return "/".join(file.split("/")[-2:])
 
 
@@ -189,10 +189,12 @@ def _datanodes(
     for name, file in newest.items():
         fault = _fault(rows.get(name), time_in(file.rpartition("/")[2]), now_ms)
         if fault:
-            raise SnapshotRefused(f"{WHAT}, {_shown(file)}: {fault}", hint=WRITE_AGAIN)
+            raise SnapshotRefused(f"{WHAT}, {_format_value(file)}: {fault}", hint=WRITE_AGAIN)
     clusters = {row["own"]["cluster_id"]: name for name, row in rows.items()}
     if len(clusters) > 1:
-        shown = ", ".join(f"{cluster} in {_shown(newest[n])}" for cluster, n in clusters.items())
+        shown = ", ".join(
+            f"{cluster} in {_format_value(newest[n])}" for cluster, n in clusters.items()
+        )
         raise SnapshotRefused(f"{WHAT}: cluster_id is {shown}", hint="name reports of one cluster")
     return {
         name: row["own"] | {"datanode_id": name, "reported_at_ms": row["times"][0]}

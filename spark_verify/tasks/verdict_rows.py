@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from health.judge import HealthJudgement, roles
 from health.plan.plan_rows import RaggedArray
 from health.reconcile_eligibility import REASONS, REDUNDANCY_UNKNOWN
-from health.root_comparison import why_not_compared
+from health.root_comparison import incomparable_reasons
 from health.segmented_rows import Bools, Ints
 from health.source_issues import DOUBTS
 from health.words import (
@@ -55,7 +55,7 @@ def _health(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Array]:
         "queue": _words(verdicts.queue, QUEUES),
         "is_qc_stuck": pa.array(verdicts.is_stuck),
         "checksum_class": _words(judgement.compared.checksum_class, CLASSES),
-        "why_not_compared": _words(why_not_compared(view, judgement.compared), INCOMPARABLE),
+        "why_not_compared": _words(incomparable_reasons(view, judgement.compared), INCOMPARABLE),
         "eligibility": _words(reconciles.eligibility, ELIGIBILITY),
         "remaining_redundancy": _redundancy(reconciles.redundancy),
         "replica_count": pa.array(view.rows.sizes()),
@@ -163,7 +163,7 @@ def source_doubts(judgement: HealthJudgement) -> list[list[str]]:
     actions, batch = judgement.actions, judgement.view.batch
     told: list[list[str]] = [[] for _ in range(len(actions.container))]
     place = np.repeat(np.arange(len(told)), actions.sources.sizes())
-    codes = judgement.doubts[actions.sources.values]
+    codes = judgement.source_issues[actions.sources.values]
     for i in np.flatnonzero(codes).tolist():
         name = batch.nodes.names[batch.replicas.node[actions.sources.values[i]]]
         told[place[i]].append(f"{name}: {DOUBTS[codes[i]]}")

@@ -109,10 +109,10 @@ class ReplicaBlockReader:
                     error, UnavailableError
                 )  # damage counts even if it is reported late
                 if is_silent and patience_s is not None and waited_s >= patience_s:
-                    self.conduct.hedged(holder.datanode_id, waited_s)
+                    self.conduct.record_hedge(holder.datanode_id, waited_s)
                     holder.is_late = True
                     continue
-                self._note(holder, error)
+                self._record_fault(holder, error)
                 said[holder.datanode_id] = str(error)
 
     def _patience_s(self, said: dict[str, str], at: int) -> float | None:
@@ -164,7 +164,7 @@ class ReplicaBlockReader:
         is_begun = begun is not None and begun[0] is holder and at == 0
         for start, data in begun[1] if begun and is_begun else self._asked(holder, at, patience_s):
             if begun_s is not None:
-                self.conduct.answered(holder.datanode_id, perf_counter() - begun_s)
+                self.conduct.record_latency(holder.datanode_id, perf_counter() - begun_s)
                 begun_s = None
             holder.silent_count = 0
             stop = start + len(data)
@@ -189,7 +189,7 @@ class ReplicaBlockReader:
             self.container_id, self.block_id, at, self.length_bytes, patience_s=patience_s
         )
 
-    def _note(self, holder: ReplicaSource, error: SutureError) -> None:
+    def _record_fault(self, holder: ReplicaSource, error: SutureError) -> None:
         """Record a replica's fault, so that replicas without faults are asked first."""
         holder.fault_count += 1
         self.faults[holder.datanode_id] = str(error)

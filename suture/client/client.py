@@ -151,7 +151,7 @@ class Client:
         """
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"invalid range of bytes: {start} to {stop}")
-        return self._pieces(self._found(key), start, stop)
+        return self._pieces(self._look_up(key), start, stop)
 
     def download(
         self, key: str, path: str | os.PathLike[str], *, progress: Progress = lambda _: None
@@ -183,7 +183,7 @@ class Client:
 
     def info(self, key: str) -> KeyInfo:
         """Return size, time and state of a key. Raise KeyNotFound if there is no such key."""
-        return _info(self._found(key).key)
+        return _info(self._look_up(key).key)
 
     def delete(self, key: str) -> None:
         """Delete a key; datanodes delete its blocks in the background. Raise KeyNotFound if there
@@ -214,7 +214,7 @@ class Client:
             facts = error.facts if isinstance(error, UnavailableError) else {}
             raise closed(**facts) from error
 
-    def _found(self, key: str) -> scm_pb2.LookupKeyResponse:
+    def _look_up(self, key: str) -> scm_pb2.LookupKeyResponse:
         with self._asked():
             return self._cluster.find(_checked(key))
 

@@ -114,7 +114,7 @@ class ClusterClient:
                 raise
             return [one], containers_of([one])
         shares = balance_shares(sources, max(1, min(lanes, len(sources))))
-        sessions = [self._pool.lend(scheme, progress, waits) for _ in shares]
+        sessions = [self._pool.acquire(scheme, progress, waits) for _ in shares]
         stored: list[StoredFile] = []
         try:
             self._run_sessions(sessions, shares, stored, replace=replace)
@@ -129,7 +129,7 @@ class ClusterClient:
                 if close:
                     session.finish(close=True, is_patient=True)
                 else:
-                    self._pool.keep(session)
+                    self._pool.release(session)
         except SutureError as error:
             error.facts["stored_files"] = str(len(stored))
             raise
@@ -253,13 +253,13 @@ class ClusterClient:
                 for part in reader.read(span.start, span.stop):
                     left_bytes -= len(part)
                     if left_bytes <= AHEAD_BYTES and ahead is None and following is not None:
-                        ahead = self._begun(key, following.location, located, datanode_id)
+                        ahead = self._start_block(key, following.location, located, datanode_id)
                     yield part
             finally:
                 for datanode in reader.faults:
-                    self._conduct.failed(datanode)
+                    self._conduct.record_failure(datanode)
 
-    def _begun(
+    def _start_block(
         self,
         key: str,
         location: scm_pb2.BlockLocation,

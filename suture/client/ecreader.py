@@ -46,7 +46,7 @@ class GroupReader:
     @property
     def absent(self) -> tuple[int, ...]:
         """Indexes of the shards that no datanode provides."""
-        return tuple(sorted(set(self._scheme.indexes) - set(self._sources.living)))
+        return tuple(sorted(set(self._scheme.indexes) - set(self._sources.live_sources)))
 
     def read(
         self, block_id: BlockId, length_bytes: int, start: int = 0, stop: int | None = None

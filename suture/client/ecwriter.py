@@ -99,7 +99,7 @@ class EcWriterSession(WriterSession):
         before_bytes = self._told_bytes
 
         def call(indexes: Collection[int]) -> dict[int, SutureError]:
-            self._take_back(before_bytes)
+            self._abandon_blocks(before_bytes)
             with _Streams({index: opens[index] for index in indexes}, stripe_count) as streams:
                 self._write_group(piece, allocation, streams)
                 return streams.failures()

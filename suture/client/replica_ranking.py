@@ -38,7 +38,7 @@ class DatanodeStats:
         self._hedges_left = HEDGES_MAX
         self._faults: dict[str, tuple[int, float]] = {}  # number of blocks, and time of the last
 
-    def answered(self, datanode_id: str, duration_s: float) -> None:
+    def record_latency(self, datanode_id: str, duration_s: float) -> None:
         """Record the time until the first data of a block arrived from a datanode."""
         now_s = self._monotonic_s()
         mean_s, noted_s = self._means.get(datanode_id, (duration_s, now_s))
@@ -53,11 +53,11 @@ class DatanodeStats:
             answers = sorted(self._recent)
             self._usual_s = answers[int(PATIENT_WITH * len(answers))]
 
-    def hedged(self, datanode_id: str, waited_s: float) -> None:
+    def record_hedge(self, datanode_id: str, waited_s: float) -> None:
         """Record that another datanode is asked because this one took `waited_s` without an
         answer."""
         self._hedges_left -= 1
-        self.answered(datanode_id, waited_s)
+        self.record_latency(datanode_id, waited_s)
 
     def patience_s(self) -> float | None:
         """Return how long to wait before another datanode is asked, in seconds. Return None for no
@@ -66,7 +66,7 @@ class DatanodeStats:
             return None
         return max(self._usual_s, PATIENCE_S_MIN)
 
-    def failed(self, datanode_id: str) -> None:
+    def record_failure(self, datanode_id: str) -> None:
         """Record that a block could not be read completely from a datanode."""
         self._faults[datanode_id] = (self.fault_count(datanode_id) + 1, self._monotonic_s())
 

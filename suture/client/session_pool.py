@@ -50,7 +50,7 @@ class SessionPool:
         self._is_closed = False
         self._lock = Lock()  # protects the fields above
 
-    def lend(
+    def acquire(
         self, scheme: Scheme | None, progress: Callable[[int], None], waits: Waits
     ) -> WriterSession:
         """Return a session for one put: a kept one of the same scheme, if there is one."""
@@ -63,7 +63,7 @@ class SessionPool:
             self.scm, self.dial, self.stream, progress, waits, scheme=scheme, state=state
         )
 
-    def keep(self, session: WriterSession) -> None:
+    def release(self, session: WriterSession) -> None:
         """Take back a session after a put that succeeded. End the session if enough are kept."""
         with self._lock:
             if len(self._kept) < SESSIONS_KEPT_MAX and not self._is_closed:

@@ -99,9 +99,9 @@ class SmallPuts:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix="small-puts")
             done = self._thread.submit(self._put_in_session, batch)
-        done.add_done_callback(self._settle)
+        done.add_done_callback(self._publish_results)
 
-    def _settle(self, done: "Future[list[StoredFile]]") -> None:
+    def _publish_results(self, done: "Future[list[StoredFile]]") -> None:
         """Publish the result of each put. If the batch failed, store its puts one by one."""
         error = done.exception()
         with self._lock:
@@ -152,7 +152,7 @@ class SmallPuts:
 
     def _put_in_session(self, batch: Sequence[_Put]) -> list[StoredFile]:
         is_alone = len(batch) == 1
-        session = self._pool.lend(
+        session = self._pool.acquire(
             None, batch[0].progress if is_alone else _ignore, lambda error: _report(batch, error)
         )
         with self._lock:
@@ -164,7 +164,7 @@ class SmallPuts:
         except BaseException:
             end_session(session, close=False)
             raise
-        self._pool.keep(session)
+        self._pool.release(session)
         return stored
 
 

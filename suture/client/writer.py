@@ -158,7 +158,9 @@ class WriterSession:
         if not (self._was_heard or self.state.has_blocks or is_patient):
             return
         request = scm_pb2.EndWriteSessionRequest(client_id=self.state.client_id, close=close)
-        self._ask(lambda: self._scm.end_write_session(request), must_end=lambda: not is_patient)
+        self._call_scm(
+            lambda: self._scm.end_write_session(request), must_end=lambda: not is_patient
+        )
 
     def _place(
         self, sources: Sequence[SourceFile], put_id: str, at_ms: int, new_keys: Sequence[str]
@@ -207,7 +209,7 @@ class WriterSession:
         return blocks
 
     def _allocated(self, request: scm_pb2.AllocateBlocksRequest) -> list[scm_pb2.BlockAllocation]:
-        answer = self._ask(lambda: self._scm.allocate_blocks(request))
+        answer = self._call_scm(lambda: self._scm.allocate_blocks(request))
         self.state.renew_s = answer.renew_ms / 1000
         self.state.has_blocks = True
         return list(answer.blocks)
@@ -233,9 +235,9 @@ class WriterSession:
         request = scm_pb2.CommitKeyRequest(
             client_id=self.state.client_id, keys=keys, replace=replace, failed=failed
         )
-        self._ask(lambda: self._scm.commit_key(request))
+        self._call_scm(lambda: self._scm.commit_key(request))
 
-    def _ask(self, work: Callable[[], T], *, must_end: Callable[[], bool] | None = None) -> T:
+    def _call_scm(self, work: Callable[[], T], *, must_end: Callable[[], bool] | None = None) -> T:
         """Call the control plane. Wait while it starts or is busy. If it has answered before, also
         wait while it does not answer. `work` may run twice."""
         codes = {Code.SAFE_MODE, Code.BUSY} | ({Code.UNAVAILABLE} if self._was_heard else set())
@@ -278,11 +280,11 @@ class WriterSession:
         """Write blocks of one container in one stream to each remaining replica. Return how many
         replicas have stored them durably."""
         allocation = run[0][1]
-        stubs = self._living(allocation)
+        stubs = self._live_stubs(allocation)
         before_bytes = self._told_bytes
 
         def call(datanode_ids: Collection[str]) -> dict[str, SutureError]:
-            self._take_back(before_bytes)
+            self._abandon_blocks(before_bytes)
             return self._spread(run, datanode_ids)
 
         failed = call_until_accepted(call, list(stubs), self._check_stopped)
@@ -339,10 +341,10 @@ class WriterSession:
         try:
             yield
         except TooFewWritableReplicas:
-            self._take_back(before_bytes)
+            self._abandon_blocks(before_bytes)
             raise
 
-    def _take_back(self, before_bytes: int) -> None:
+    def _abandon_blocks(self, before_bytes: int) -> None:
         if self._told_bytes != before_bytes:
             self._tell(before_bytes - self._told_bytes)
 
@@ -358,7 +360,7 @@ class WriterSession:
         """Report failed datanodes to the SCM at once, so that it allocates on other datanodes."""
         self._commit([], replace=False)
 
-    def _living(self, allocation: scm_pb2.BlockAllocation) -> dict[str, Stub]:
+    def _live_stubs(self, allocation: scm_pb2.BlockAllocation) -> dict[str, Stub]:
         """Return the stubs of the replicas that have not failed; create the container on them if
         needed."""
         container_id = allocation.block_id.container_id

@@ -78,7 +78,7 @@ class _StderrSink:
         """Write a line, or count the failure."""
         try:
             if self._lost_count:
-                _put(self._told())
+                _put(self._format_line())
                 self._lost_count = 0
             _put(line)
         except (OSError, ValueError) as error:  # ValueError: it was closed
@@ -89,7 +89,7 @@ class _StderrSink:
     def flush(self) -> None:
         """Do nothing, because each line was flushed when it was written."""
 
-    def _told(self) -> str:
+    def _format_line(self) -> str:
         told = {
             "event": "log_lines_lost",
             "level": "warning",
@@ -123,7 +123,7 @@ def configure(level: str = "info") -> None:
     )
 
 
-def take_over() -> None:
+def redirect_stderr() -> None:
     """Redirect everything else that would write to stderr to the log; for daemons."""
     sys.excepthook = _died
     threading.excepthook = lambda facts: _died(

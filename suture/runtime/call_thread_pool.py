@@ -156,7 +156,7 @@ class CallThreadPool(Executor):
             ending.come()
             del work, ending, call, arguments  # an idle thread keeps no reference to its last call
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Wait for a slot."""
         try:
             self._free.get_nowait()
@@ -169,7 +169,7 @@ class CallThreadPool(Executor):
         self._free.get()
         del self._waiting[ticket]
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Give a slot back."""
         self._free.put(None)
 

@@ -115,13 +115,13 @@ class WorkerStatus:
 
 
 class ProgressMarker:
-    """Progress signal of a long step, which calls `beat()` after every read."""
+    """Progress signal of a long step, which calls `mark()` after every read."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._beat_at_s = self._clock.monotonic_s()
 
-    def beat(self) -> None:
+    def mark(self) -> None:
         """Record progress."""
         self._beat_at_s = self._clock.monotonic_s()
 
@@ -138,7 +138,7 @@ class WakeEvent:
         self._condition = threading.Condition()
         self._is_rung = False
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """End the current wait. If the worker is not waiting, its next wait ends at once."""
         if self._is_rung:
             return  # the waiting thread will see it; a burst rings thousands of times
@@ -147,7 +147,7 @@ class WakeEvent:
             self._condition.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until `ring` is called; return whether it was called. Reset the event."""
+        """Wait until `set` is called; return whether it was called. Reset the event."""
         with self._condition:
             rung = self._condition.wait_for(lambda: self._is_rung, timeout=timeout_s)
             self._is_rung = False
@@ -186,12 +186,12 @@ class WorkerLoop:
 
     def wake(self) -> None:
         """Wake the worker, because there is work."""
-        self._bell.ring()
+        self._bell.set()
 
     def request_stop(self) -> None:
         """Ask the loop to end after the current step; return at once."""
         self._stopping.set()
-        self._bell.ring()
+        self._bell.set()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread; return whether it ended in time."""
@@ -222,14 +222,14 @@ class WorkerLoop:
         """
         self._state = WorkerState.WORKING
         self._is_resting = False  # a failed worker may be woken again
-        self._pulse.beat()
+        self._pulse.mark()
         try:
             wish = self._worker.step()
         except Exception as error:  # noqa: BLE001 - the one place; counted, kept, logged, backed off
-            return self._failed(error)
+            return self._handle_exception(error)
         self._step_count += 1
         self._errors_in_a_row = 0
-        self._pulse.beat()
+        self._pulse.mark()
         self._is_resting = isinstance(wish, Backoff)
         match wish:
             case Busy():
@@ -244,7 +244,7 @@ class WorkerLoop:
                 self._state = WorkerState.DONE
                 return None
 
-    def _failed(self, error: Exception) -> float:
+    def _handle_exception(self, error: Exception) -> float:
         self._error_count += 1
         self._errors_in_a_row += 1
         self._last_error = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
@@ -273,7 +273,7 @@ class WorkerLoop:
         """Wait in pieces, so that the watchdog sees progress during a long wait."""
         deadline_s = self._clock.monotonic_s() + delay_s
         while True:
-            self._pulse.beat()
+            self._pulse.mark()
             left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return

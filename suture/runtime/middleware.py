@@ -56,9 +56,9 @@ class MiddlewareStack(grpc.GenericRpcHandler):
             if refusing is not None:
                 return refusing
         method: Any = handler_call_details.method
-        return self._methods.get(method) or self._found(method, handler_call_details)
+        return self._methods.get(method) or self._build_handler(method, handler_call_details)
 
-    def _found(self, method: str, handler_call_details: grpc.HandlerCallDetails) -> Any:
+    def _build_handler(self, method: str, handler_call_details: grpc.HandlerCallDetails) -> Any:
         for other in self._others:
             handler = other.service(handler_call_details)
             if handler is not None:

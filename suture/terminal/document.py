@@ -37,11 +37,11 @@ def facts(message: Message) -> dict[str, object]:
     document: dict[str, object] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    _mend(document, message.DESCRIPTOR)
+    _tidy_keys(document, message.DESCRIPTOR)
     return document
 
 
-def _mend(document: dict[str, Any], descriptor: Any) -> None:  # of either implementation
+def _tidy_keys(document: dict[str, Any], descriptor: Any) -> None:  # of either implementation
     for field in descriptor.fields:
         if field.name not in document:
             continue
@@ -50,16 +50,16 @@ def _mend(document: dict[str, Any], descriptor: Any) -> None:  # of either imple
             value = kind.fields_by_name["value"]
             items = document[field.name]
             for key in items:
-                items[key] = _mended(items[key], value)
+                items[key] = _tidied(items[key], value)
         else:
-            document[field.name] = _mended(document[field.name], field)
+            document[field.name] = _tidied(document[field.name], field)
 
 
-def _mended(value: Any, field: FieldDescriptor) -> Any:
+def _tidied(value: Any, field: FieldDescriptor) -> Any:
     if isinstance(value, list):
-        return [_mended(item, field) for item in value]
+        return [_tidied(item, field) for item in value]
     if field.cpp_type in LONG:
         return int(value)
     if field.message_type is not None and isinstance(value, dict):
-        _mend(value, field.message_type)
+        _tidy_keys(value, field.message_type)
     return value

@@ -115,7 +115,7 @@ def asked(world: World, off: frozenset[str]) -> tuple[StopImpact, frozenset[tupl
             for command in made.state.commands.values()
             if command.kind is CommandKind.DELETE
         }
-        return made.control.impacts.ask(StopQuery(tuple(sorted(off)))), frozenset(deleted)
+        return made.control.impacts.analyze(StopQuery(tuple(sorted(off)))), frozenset(deleted)
 
 
 @settings(max_examples=150, deadline=None)

@@ -201,7 +201,7 @@ def test_a_damaged_answer_is_no_order(scm: StandInScm, host: AgentProcess) -> No
     accepted: list[scm_pb2.Command] = []
     outbox = Outbox()
     (leader,) = make_scm_links([f"ozone://{scm.address}"])
-    worker = leader.worker(led(host, accepted), outbox, TermTracker().leads)
+    worker = leader.worker(led(host, accepted), outbox, TermTracker().observe_term)
     wait_s = worker.step()
     assert isinstance(wait_s, RetryAfter)
     scm.spoil = lambda answer: spoilt(answer, rng)
@@ -223,7 +223,7 @@ def test_the_answer_to_another_call_is_none(scm: StandInScm, host: AgentProcess)
     accepted: list[scm_pb2.Command] = []
     outbox = Outbox()
     (leader,) = make_scm_links([f"ozone://{scm.address}"])
-    worker = leader.worker(led(host, accepted), outbox, TermTracker().leads)
+    worker = leader.worker(led(host, accepted), outbox, TermTracker().observe_term)
     assert isinstance(worker.step(), RetryAfter)
     scm.commands.append(command("deleteContainer", {"containerID": 7, "cmdId": 9, "force": False}))
     scm.spoil = lambda answer: (
@@ -242,7 +242,7 @@ def test_news_that_did_not_arrive_are_told_again(scm: StandInScm, host: AgentPro
     """Reports that the manager may not have received stay pending."""
     outbox = Outbox()
     (leader,) = make_scm_links([f"ozone://{scm.address}"])
-    worker = leader.worker(led(host, []), outbox, TermTracker().leads)
+    worker = leader.worker(led(host, []), outbox, TermTracker().observe_term)
     assert isinstance(worker.step(), RetryAfter)
     outbox.notify(ContainerId(5))
     scm.spoil = lambda _: b""
@@ -251,14 +251,14 @@ def test_news_that_did_not_arrive_are_told_again(scm: StandInScm, host: AgentPro
     worker.step()
 
     leader.close()
-    assert [5] == outbox.take_changed(10)
+    assert [5] == outbox.pop_changed(10)
 
 
 def anew(worker: Any) -> None:
     """Let the next step be a heartbeat at once, whatever the last answer was; its term, too, may
     have been a wrong one."""
     worker._sent_at_s, worker._is_registered = float("-inf"), True
-    worker._leads = TermTracker().leads
+    worker._leads = TermTracker().observe_term
 
 
 def spoilt(answer: bytes, rng: random.Random) -> bytes:
@@ -276,10 +276,10 @@ def led(host: AgentProcess, accepted: list[scm_pb2.Command]) -> AgentServices:
         store=store_of(host),
         reporter=host._parts.observer,
         clock=SystemClock(),
-        door_addresses=host.door_addresses,
+        protocol_addresses=host.protocol_addresses,
         leases=host._parts.leases,
         submit=host._parts.disk_writers.submit,
-        ask_scan=host._parts.ask_scan,
+        request_scan=host._parts.request_scan,
         accept=lambda commands, _term: accepted.extend(commands),
         answer=lambda _: None,
     )

@@ -83,7 +83,7 @@ class World:
 
     def take(self) -> Task | None:
         """Take one task; check who was passed over."""
-        taken = self.queue.take(self.now_ms)
+        taken = self.queue.pop(self.now_ms)
         for item in taken.dropped:
             self.waiting.remove(item.task)
             self.ended += 1
@@ -165,4 +165,4 @@ def test_stopping_accounts_for_all(wanted: list[Task]) -> None:
 
     assert sorted(map(str, waiting)) == sorted(str(item.task) for item in dropped)
     assert {TaskRejection.STOPPING} >= {item.why for item in dropped}
-    assert queue.take(0).task is None
+    assert queue.pop(0).task is None

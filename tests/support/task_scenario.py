@@ -57,7 +57,7 @@ class _World:
 
     def _take(self) -> None:
         while True:
-            taken = self.queue.take(self.now_ms)
+            taken = self.queue.pop(self.now_ms)
             for item in taken.dropped:
                 self.said.append(f"dropped {name(item.task)}: {item.why}")
             if taken.task is None:

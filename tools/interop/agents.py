@@ -130,7 +130,7 @@ class Scm:
 
     def node(self, uuid: str) -> str:
         """Return health and state of a datanode; "" if the SCM does not know it."""
-        for node in self._client.ask(
+        for node in self._client.call(
             ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER
         ).query_nodes.nodes:
             if datanode_id(node.datanode) == uuid:
@@ -140,7 +140,7 @@ class Scm:
 
     def told_of(self, container_id: int) -> dict[str, Replica]:
         """Return the replicas as the SCM knows them, by datanode."""
-        answer = self._client.ask(ScmRequestType.GET_REPLICAS, container_id=container_id)
+        answer = self._client.call(ScmRequestType.GET_REPLICAS, container_id=container_id)
         return {
             datanode_id(one.datanode): Replica(one.state, one.checksum, one.index)
             for one in answer.get_replicas.replicas
@@ -148,7 +148,7 @@ class Scm:
 
     def pipelines_with(self, uuid: str) -> list[str]:
         """Return the pipelines that a datanode is in."""
-        found = self._client.ask(ScmRequestType.LIST_PIPELINES).list_pipelines.pipelines
+        found = self._client.call(ScmRequestType.LIST_PIPELINES).list_pipelines.pipelines
         return [
             pipeline_id(one.id)
             for one in found
@@ -157,7 +157,7 @@ class Scm:
 
     def replicas(self, container_id: int) -> dict[str, tuple[str, int]]:
         """Return state and root by datanode."""
-        answer = self._client.ask(ScmRequestType.GET_REPLICAS, container_id=container_id)
+        answer = self._client.call(ScmRequestType.GET_REPLICAS, container_id=container_id)
         return {
             datanode_id(one.datanode): (one.state, one.checksum)
             for one in answer.get_replicas.replicas
@@ -172,7 +172,7 @@ class Scm:
 
     def shards(self, container_id: int) -> dict[str, tuple[str, int]]:
         """Return state and index of the shard at each datanode."""
-        answer = self._client.ask(ScmRequestType.GET_REPLICAS, container_id=container_id)
+        answer = self._client.call(ScmRequestType.GET_REPLICAS, container_id=container_id)
         return {
             datanode_id(one.datanode): (one.state, one.index)
             for one in answer.get_replicas.replicas

@@ -21,7 +21,7 @@ import structlog
 from agent.config.loading import load
 from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from ozone.wiring import doors
+from ozone.wiring import server_factories
 from suture.runtime.sd_notify import SystemdNotifier
 from suture.wire.clients.scm import ScmClient
 from tools.interop.cluster import PrerequisiteMissing, Stacks, build, stacks
@@ -54,12 +54,12 @@ def agent(place: Path, number: int) -> Iterator[str]:
         DatanodeIdentity(datanode_id, CLUSTER, version="interop", boot_id=1),
         [ScmClient(NOWHERE)],
         SystemdNotifier(),
-        doors=doors(options.ozone),
+        doors=server_factories(options.ozone),
     )
     host.start()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
-        yield f"{host.door_addresses[0]}:{datanode_id}"
+        yield f"{host.protocol_addresses[0]}:{datanode_id}"
     finally:
         host.stop()
 

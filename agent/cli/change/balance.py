@@ -53,7 +53,9 @@ def balance(
     with connect(scm) as client:
         order = Order(client.scm.balance, request, "begin?", partial(show_balance, permille))
         is_move = not (status or stop)
-        return order.carry_out(dry_run=dry_run and is_move, yes=yes or not is_move, as_json=as_json)
+        return order.confirm_and_submit(
+            dry_run=dry_run and is_move, yes=yes or not is_move, as_json=as_json
+        )
 
 
 def threshold_permille(text: str) -> int:

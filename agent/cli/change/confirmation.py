@@ -41,7 +41,7 @@ class Order(Generic[Answer]):
     preview: Callable[..., int] | None = None
     worlds: Callable[[Answer], list[int]] | None = None
 
-    def carry_out(self, *, dry_run: bool, yes: bool, as_json: bool) -> int:
+    def confirm_and_submit(self, *, dry_run: bool, yes: bool, as_json: bool) -> int:
         """Show the effect, ask for confirmation, and submit the request if nothing has changed
         since.
 

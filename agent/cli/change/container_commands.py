@@ -87,7 +87,7 @@ def replicate(
             worlds=read_fingerprints(expect, ids),
         )
         order = order_of(client, client.scm.replicate_containers, request, "copy", wait_s)
-        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command("delete")
@@ -118,7 +118,7 @@ def delete(
             worlds=read_fingerprints(expect, ids),
         )
         order = order_of(client, client.scm.delete_replicas, request, "delete", wait_s)
-        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command("close")
@@ -149,7 +149,7 @@ def close(
         waits = "" if force else safe_mode_line(client)
         if waits:
             print_note(waits)
-        code = order.carry_out(dry_run=dry_run, yes=yes or not force, as_json=as_json)
+        code = order.confirm_and_submit(dry_run=dry_run, yes=yes or not force, as_json=as_json)
     return ExitCode.TO_DO if waits and code == ExitCode.OK else code
 
 
@@ -188,7 +188,7 @@ def reconcile(
             return trust(client, ids[0], chosen, dry_run=dry_run, yes=yes, as_json=as_json)
         request = scm_pb2.ReconcileContainersRequest(container_ids=ids, worlds=worlds)
         order = order_of(client, client.scm.reconcile_containers, request, "reconcile", wait_s)
-        return order.carry_out(dry_run=dry_run, yes=True, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=True, as_json=as_json)
 
 
 def order_of(

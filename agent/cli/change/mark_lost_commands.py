@@ -53,7 +53,7 @@ def mark_lost(
             show_fates,
             worlds=lambda trial: [one.world for one in trial.containers],
         )
-        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def show_fates(answer: scm_pb2.MarkContainersLostResponse, *, as_json: bool) -> int:
@@ -93,4 +93,4 @@ def remove_node(
         request = scm_pb2.RemoveNodesRequest(datanode_ids=named, force=force)
         remove = client.scm.remove_nodes
         order = Order(remove, request, "remove as shown?", show_node_decisions)
-        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=yes, as_json=as_json)

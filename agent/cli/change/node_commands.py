@@ -115,7 +115,7 @@ def set_states(
         request.datanode_ids[:] = datanode_ids(client, ids)
         submit = client.scm.set_operational_states
         order = Order(submit, request, f"{request.op_state} as shown?", show_node_decisions)
-        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command("decommission-status")

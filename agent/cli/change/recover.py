@@ -64,7 +64,7 @@ class RecoverySummary:
         if found.scheme:
             self.schemes[found.container_id] = found.scheme
 
-    def take(self, answer: scm_pb2.RecoverFromRestoreResponse) -> None:
+    def add(self, answer: scm_pb2.RecoverFromRestoreResponse) -> None:
         """Add the result of one call."""
         self.adopted.update(answer.adopted_container_ids)
         self.deleted.update(answer.deleted_keys)
@@ -133,7 +133,7 @@ def recover(
         seen = _looked_into(client, state.container_ids, result, quiet=as_json)
         for request in chain(_containers(seen, result, parts), _keys(parts, result)):
             request.dry_run = dry_run
-            result.take(client.scm.recover_from_restore(request))
+            result.add(client.scm.recover_from_restore(request))
         is_end = state.restored and not dry_run and (force or not result.silent)
         if is_end:
             end = scm_pb2.RecoverFromRestoreRequest(

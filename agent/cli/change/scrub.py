@@ -53,7 +53,7 @@ def status(
     Example:
         suture scrub status
     """
-    answers = ask(scm, datanode, lambda peer: peer.scrub_status(with_last_pass=True))
+    answers = query_scrubs(scm, datanode, lambda peer: peer.scrub_status(with_last_pass=True))
     return print_answers(answers, as_json=as_json)
 
 
@@ -82,7 +82,7 @@ def pause(
         wish = pb.ControlScrubRequest(volume_id=volume, resume=True)
     else:
         wish = pb.ControlScrubRequest(volume_id=volume, pause_ms=max(1, int(duration_s * 1000)))
-    return print_answers(steered(scm, datanode, wish), as_json=as_json)
+    return print_answers(control_scrubs(scm, datanode, wish), as_json=as_json)
 
 
 @app.command("scan")
@@ -117,7 +117,7 @@ def scan(
         )
     if cancel:
         wish = pb.ControlScrubRequest(skip_container_id=container_id)
-        return print_answers(steered(scm, datanode, wish), as_json=as_json)
+        return print_answers(control_scrubs(scm, datanode, wish), as_json=as_json)
     return scan_replicas(
         scm,
         datanode,
@@ -129,7 +129,7 @@ app.command("parity")(verify_parity_command)
 app.command("sample")(sample)
 
 
-def ask(
+def query_scrubs(
     scm: str, datanode: str | None, question: Callable[[Peer], pb.ScrubStatusResponse]
 ) -> Answers:
     """Query one datanode, or all concurrently. Raise SutureError if none answers."""
@@ -141,12 +141,12 @@ def ask(
     return answers
 
 
-def steered(scm: str, datanode: str | None, wish: pb.ControlScrubRequest) -> Answers:
+def control_scrubs(scm: str, datanode: str | None, wish: pb.ControlScrubRequest) -> Answers:
     """Change the scans of one datanode, or of all. Raise SutureError if no datanode does it.
 
     A change for a single volume succeeds only on its datanode; the others do not have the volume.
     """
-    answers = ask(scm, datanode, lambda peer: peer.control_scrub(wish))
+    answers = query_scrubs(scm, datanode, lambda peer: peer.control_scrub(wish))
     return [answer for answer in answers if answer.value is not None or not wish.volume_id]
 
 

@@ -93,7 +93,7 @@ def evidence_of(
     if leaf is None:
         return RecordedChunk(0, b"", b"", "the tree has no leaf: the file ended before it")
     if leaf.checksum == _fold(algorithm, chunk, leaf.length_bytes, UNREADABLE_LEAF):
-        return _failed(found)
+        return _device_error(found)
     own = chunk.window_checksums
     if leaf == Leaf(
         chunk.offset, chunk.length_bytes, _fold(algorithm, chunk, chunk.length_bytes, own)
@@ -118,7 +118,7 @@ def _fold(algorithm: Algorithm, chunk: ChunkInfo, length_bytes: int, sums: bytes
     return leaf_checksum(algorithm, chunk.offset, length_bytes, sums)
 
 
-def _failed(found: BundledFinding | None) -> RecordedChunk:
+def _device_error(found: BundledFinding | None) -> RecordedChunk:
     """Return the evidence of a device error."""
     name = FAILED_READ.search(found.evidence if found else "")
     number = getattr(errno, name[1], errno.EIO) if name else errno.EIO

@@ -92,7 +92,7 @@ class _Replay:
             yield from self._chunks(self._tree)
         for found in self._findings:
             if found not in self._judged:
-                yield self._found(found)
+                yield self._judge_finding(found)
         if self._replica.report is not None:
             yield self._state(self._replica.report)
 
@@ -216,13 +216,13 @@ class _Replay:
 
     # Other findings.
 
-    def _found(self, found: BundledFinding) -> ReplayedVerdict:
+    def _judge_finding(self, found: BundledFinding) -> ReplayedVerdict:
         """Judge a finding that does not concern a chunk, as far as the evidence allows."""
         place = f"block {found.block_id}" if found.block_id > 0 else "files"
-        outcome, why = self._known(found)
+        outcome, why = self._check_inputs(found)
         return self._item(place, _words(found), outcome, why)
 
-    def _known(self, found: BundledFinding) -> tuple[ReplayOutcome, str]:
+    def _check_inputs(self, found: BundledFinding) -> tuple[ReplayOutcome, str]:
         chunks = self._rows.blocks.get(BlockId(found.block_id))
         if found.fault == DamageFault.BLOCK_FILE_MISSING and chunks and self._tree is not None:
             if found.block_id in self._tree.blocks:

@@ -13,7 +13,7 @@ from suture.errors import Code, UnavailableError
 CHECKOUT: Final = Path(__file__).resolve().parents[3]
 
 
-def found(checkout: Path) -> Callable[..., int]:
+def find_demo_command(checkout: Path) -> Callable[..., int]:
     """Return the demo command of a checkout, or a command that reports that there is no
     checkout."""
     if (checkout / "tools" / "demo" / "command.py").is_file():
@@ -38,4 +38,4 @@ def _without_checkout(
     )
 
 
-demo: Final = found(CHECKOUT)
+demo: Final = find_demo_command(CHECKOUT)

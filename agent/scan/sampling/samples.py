@@ -57,7 +57,7 @@ class _Paces:
 class ChunkSampler:
     """Draws samples for waiting callers, one at a time.
 
-    `pace` returns the pace for a volume id. `ask_scan` requests a scan of a replica.
+    `pace` returns the pace for a volume id. `request_scan` requests a scan of a replica.
     """
 
     store: ReplicaStore
@@ -65,7 +65,7 @@ class ChunkSampler:
     clock: Clock
     _: KW_ONLY
     pace: Callable[[str], ScanPace]
-    ask_scan: Callable[[ContainerId], bool]
+    request_scan: Callable[[ContainerId], bool]
     is_stopping: Callable[[], bool]
 
     def __post_init__(self) -> None:
@@ -214,7 +214,9 @@ class ChunkSampler:
         judgement = spot.judgement
         assert judgement is not None
         result.bad_count += 1
-        self.ask_scan(container_id)  # if the queue is full, the background scan finds the damage
+        self.request_scan(
+            container_id
+        )  # if the queue is full, the background scan finds the damage
         if len(result.bad) < BAD_KEPT_MAX:
             result.bad.append(
                 ScanFinding(

@@ -229,7 +229,7 @@ def append(path: Path, data: bytes, offset: int) -> None:
             if offset == 0:  # the name may be unsynced, even if an earlier process created it
                 sync_directory(path.parent)
         except BaseException:
-            _take_back(fd, path, offset, created=created)
+            _truncate_append(fd, path, offset, created=created)
             raise
         finally:
             os.close(fd)
@@ -263,7 +263,7 @@ def forget_tail(path: Path, offset: int) -> None:
             truncate(path, offset)
 
 
-def _take_back(fd: int, path: Path, offset: int, *, created: bool) -> None:
+def _truncate_append(fd: int, path: Path, offset: int, *, created: bool) -> None:
     with suppress(OSError):
         if created:
             path.unlink()

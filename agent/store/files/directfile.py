@@ -27,14 +27,14 @@ class Buffers:
     def __init__(self) -> None:
         self._free: deque[memoryview] = deque(maxlen=KEPT_COUNT)
 
-    def take(self) -> memoryview:
+    def acquire(self) -> memoryview:
         """Return a buffer, aligned for O_DIRECT."""
         try:
             return self._free.pop()
         except IndexError:
             return memoryview(huge_pages(BUFFER_BYTES))
 
-    def give(self, buffer: memoryview) -> None:
+    def release(self, buffer: memoryview) -> None:
         """Return a buffer to the pool. A full pool frees its oldest buffer."""
         self._free.append(buffer)
 
@@ -49,7 +49,7 @@ class DirectFile:
         self._pool = buffers
         self._fd = open_new(path, os.O_DIRECT, refused=REFUSED)
         self._behind = WriteBehind(submit)
-        self._buffers = [buffers.take(), buffers.take()]
+        self._buffers = [buffers.acquire(), buffers.acquire()]
         self._filled = 0
         self._handed_bytes = 0  # handed to the executor
 
@@ -70,7 +70,7 @@ class DirectFile:
         if padded:
             self._buffers[0][self._filled : padded] = bytes(padded - self._filled)
             self._flush(padded)
-        self._behind.settle()
+        self._behind.wait_all()
         if padded:
             os.ftruncate(self._fd, self.size_bytes)
         os.fdatasync(self._fd)
@@ -96,4 +96,4 @@ class DirectFile:
             os.close(self._fd)
             self._fd = -1
             for buffer in self._buffers:
-                self._pool.give(buffer)
+                self._pool.release(buffer)

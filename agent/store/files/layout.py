@@ -138,7 +138,7 @@ class VolumeLayout:
         return self.cluster / VERIFICATION
 
     @property
-    def known(self) -> Path:
+    def datanode_volumes_file(self) -> Path:
         """The file that lists the datanode's volumes."""
         return self.cluster / "VOLUMES"
 
@@ -158,7 +158,7 @@ class VolumeLayout:
     def remade_files(self) -> tuple[Path, ...]:
         """Return the files without served data, which a start recreates; the volume's lock is not
         included."""
-        return (self.database / "lock.mdb", self.new, self.known)
+        return (self.database / "lock.mdb", self.new, self.datanode_volumes_file)
 
     def directories(self) -> tuple[Path, ...]:
         """Return the directories that every volume must have."""

@@ -74,7 +74,7 @@ class WriteBehind:
         """Return the jobs that may not have ended."""
         return list(self._pending)
 
-    def settle(self) -> None:
+    def wait_all(self) -> None:
         """Wait for all running jobs. Raise the first error."""
         self.make_room(0)
 
@@ -219,11 +219,11 @@ class FileWriter:
 
         self._syncs.run(sync, others_max=SYNCS_MAX - 1)
 
-    def settle(self) -> None:
+    def wait_written(self) -> None:
         """Wait until all data is written. Raise OSError. `unsynced_count` files are not durable
         yet."""
-        self._behind.settle()
-        self._syncs.settle()
+        self._behind.wait_all()
+        self._syncs.wait_all()
 
     def abandon(self) -> None:
         """Stop writing. No job is running when this returns."""

@@ -244,7 +244,7 @@ class IndexView:
             return None if row is None else decode_cursor(container_id, row)
         return None
 
-    def doubt_row(self, container_id: ContainerId) -> bytes | None:
+    def unreadable_row(self, container_id: ContainerId) -> bytes | None:
         """Return the raw row that counts a replica's failed reads
         (agent.store.index.unreadable_rows); None if there is none."""
         return self._txn.get(_U64.pack(container_id), db=self._dbs.doubts)
@@ -373,7 +373,7 @@ class IndexChange(IndexView):
         """Delete the progress of a scan."""
         self._txn.delete(_U64.pack(container_id), db=self._dbs.cursors)
 
-    def put_doubt_row(self, container_id: ContainerId, row: bytes | None) -> None:
+    def put_unreadable_row(self, container_id: ContainerId, row: bytes | None) -> None:
         """Set the row that counts failed reads; None removes it."""
         self._txn.delete(_U64.pack(container_id), db=self._dbs.doubts)
         if row is not None:

@@ -21,26 +21,26 @@ class UnreadableRow:
     index: Index
     container_id: ContainerId
 
-    def note(self, why: str) -> None:
+    def record_failure(self, why: str) -> None:
         """Count a scan that failed to read a range. The count is durable when this returns."""
         now_ms = self.index.now_ms()
 
         def change(rows: IndexChange) -> None:
-            had = decode_doubt(rows.doubt_row(self.container_id))
-            rows.put_doubt_row(self.container_id, encode_doubt(incremented(had, now_ms, why)))
+            had = decode_doubt(rows.unreadable_row(self.container_id))
+            rows.put_unreadable_row(self.container_id, encode_doubt(incremented(had, now_ms, why)))
 
         self.index.write(change)
 
     def are_over(self) -> bool:
         """Return whether a failed read has from now on the verdict UNREADABLE."""
         with self.index.read() as rows:
-            doubt = decode_doubt(rows.doubt_row(self.container_id))
+            doubt = decode_doubt(rows.unreadable_row(self.container_id))
         return is_over(doubt, self.index.now_ms())
 
     def are_noted(self) -> bool:
         """Return whether a scan failed to read a range since the last complete scan."""
         with self.index.read() as rows:
-            return rows.doubt_row(self.container_id) is not None
+            return rows.unreadable_row(self.container_id) is not None
 
 
 def encode_doubt(doubt: UnreadableRecord) -> bytes:

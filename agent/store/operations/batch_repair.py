@@ -164,7 +164,7 @@ def _taken(
 ) -> Iterator[_AcceptedChunk]:
     """Yield the offers that the batch may write, and update `blocks` accordingly."""
     seen: set[tuple[BlockId, int]] = set()
-    held = _held(blocks, offers)
+    held = _read_medium(blocks, offers)
     for index, offer in enumerate(offers):
         block, chunk = blocks.get(offer.block_id), offer.chunk
         if block is None or (offer.block_id, chunk.offset) in seen:
@@ -179,7 +179,9 @@ def _taken(
         block.size_bytes = max(block.size_bytes, chunk.end)
 
 
-def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]) -> dict[int, bytes]:
+def _read_medium(
+    blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]
+) -> dict[int, bytes]:
     """Return the medium's bytes at each offer's offset, by position in `offers`. An offer is
     missing if its range is unreadable or beyond the end of the file."""
     indexes: dict[BlockId, list[int]] = defaultdict(list)

@@ -91,7 +91,7 @@ class NewBlocks(ReplicaHandle):
         return self._growing is not None
 
     @reports_failures
-    def take(self, piece: BlockData, data: memoryview, *, is_whole: bool) -> None:
+    def add_chunks(self, piece: BlockData, data: memoryview, *, is_whole: bool) -> None:
         """Take the next chunks of a block with their data, which must not change until `commit`.
         The block's metadata is taken from the last piece (`is_whole`).
 

@@ -222,7 +222,7 @@ def quarantine_uncommitted(replica: ReplicaHandle, tree: Tree) -> None:
     for block_id in tails:
         if block_id in ends or block_id not in known:
             end = ends.get(block_id, 0)
-            take_tail(
+            quarantine_tail(
                 replica,
                 block_id,
                 end,
@@ -267,7 +267,7 @@ def data_sizes(paths: ReplicaPaths, packed: PackedBlocks) -> dict[BlockId, int]:
     return sizes_bytes
 
 
-def take_tail(
+def quarantine_tail(
     replica: ReplicaHandle, block_id: BlockId, end: int, *, why: str, reserve_bytes: int
 ) -> int:
     """Move a block file's bytes from `end` on to quarantine; return how many bytes were moved.

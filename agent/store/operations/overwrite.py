@@ -111,7 +111,7 @@ def overwrite_chunks(
         _write(replica, entries, data)
         finish(replica, entries, record)
     except BaseException:
-        _take_back(replica, entries)
+        _roll_back(replica, entries)
         raise
 
 
@@ -150,7 +150,7 @@ def finish(replica: ReplicaHandle, entries: Sequence[InstallEntry], record: Reco
                 quarantine.forget(replica.volume.layout, entry.quarantine)
 
 
-def _take_back(replica: ReplicaHandle, entries: Sequence[InstallEntry]) -> None:
+def _roll_back(replica: ReplicaHandle, entries: Sequence[InstallEntry]) -> None:
     """Restore the old bytes of all entries that are still in the journal."""
     for entry in entries:
         if is_open(replica, entry):

@@ -120,7 +120,7 @@ class LocalReplicaView(ReplicaHandle):
             block_id, place, end = block.block.block_id, block.place, block.block.length_bytes
         else:
             block_id = block
-            place, end = self._found(block_id)
+            place, end = self._locate_block(block_id)
         if offset < 0 or not 0 < length_bytes <= READ_BYTES_MAX or offset + length_bytes > end:
             raise RefusedError(
                 Code.UNABLE_TO_FIND_CHUNK,
@@ -148,7 +148,7 @@ class LocalReplicaView(ReplicaHandle):
             )
         return data
 
-    def _found(self, block_id: BlockId) -> tuple[BlockBytes, int]:
+    def _locate_block(self, block_id: BlockId) -> tuple[BlockBytes, int]:
         """Return the location of a block's bytes, and the block's end, including uncommitted
         chunks."""
         with self.volume.index.read() as rows:

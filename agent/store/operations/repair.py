@@ -14,7 +14,7 @@ from agent.store.files import blockfile
 from agent.store.index.rows import moved_on
 from agent.store.index.transactions import IndexChange
 from agent.store.operations.block_records import put_blocks, readable_block, record_chunk
-from agent.store.operations.closing import follow_state, take_tail
+from agent.store.operations.closing import follow_state, quarantine_tail
 from agent.store.operations.deleting import record_tombstones, replace_by_tombstones, unlink_blocks
 from agent.store.operations.overwrite import overwrite_chunk
 from agent.store.operations.write_rules import (
@@ -77,7 +77,7 @@ class ReplicaRepair(ReplicaHandle):
         check_offered(block_id, chunk, data)
         block = self._fitting_block(block_id, chunk)
         recorded = chunk_at(block, chunk.offset)
-        held = self.held(block_id, recorded or chunk)
+        held = self.read_medium(block_id, recorded or chunk)
         check_replaceable(block_id, chunk, None if is_ordered else recorded, held=held, proof=proof)
         self._tell("install", block_id, chunk, proof)
         overwrite_chunk(
@@ -103,7 +103,7 @@ class ReplicaRepair(ReplicaHandle):
         block = self._fitting_block(block_id, chunk)
         if not is_ordered and chunk_at(block, chunk.offset) not in {None, chunk}:
             return False
-        if not self.holds(block_id, chunk):
+        if not self.medium_has(block_id, chunk):
             return False
         if chunk_at(block, chunk.offset) != chunk:
             self._tell("salvage", block_id, chunk)
@@ -112,12 +112,12 @@ class ReplicaRepair(ReplicaHandle):
             )
         return True
 
-    def holds(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
+    def medium_has(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
         """Return whether the medium has the chunk's bytes at its offset. No lease is needed,
         because each step that records or overwrites bytes checks again."""
         if chunk.checksum_type is ChecksumType.NONE:
             return False
-        return verifies(chunk, self.held(block_id, chunk))
+        return verifies(chunk, self.read_medium(block_id, chunk))
 
     def trim(self, block_id: BlockId, *, proof: str = "") -> int:
         """Move the bytes after the last recorded chunk to quarantine; return how many bytes were
@@ -148,7 +148,7 @@ class ReplicaRepair(ReplicaHandle):
             row = tree_replica(rows, self.container_id)
         self._tell("adopt_tombstone", block_id)
         if row.tree is None:
-            self._bury_without_tree(block_id, checksum)
+            self._add_tombstone_without_tree(block_id, checksum)
             return
         tree = load_tree(self)
         left = replace_by_tombstones(self, row, tree, {block_id: checksum}, kept_ids={block_id})
@@ -242,7 +242,7 @@ class ReplicaRepair(ReplicaHandle):
         check_fits(block_id, end_bytes, chunk_at(block, chunk.offset), chunk)
         return block
 
-    def held(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
+    def read_medium(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
         """Return the medium's bytes in the chunk's range; b"" if they are unreadable."""
         return self.read_medium_many(block_id, [chunk])[0]
 
@@ -267,7 +267,7 @@ class ReplicaRepair(ReplicaHandle):
         log = self.volume.verification
         log_repair(log, action, self.container_id, row, block_id, chunk, proof)
 
-    def _bury_without_tree(self, block_id: BlockId, checksum: int) -> None:
+    def _add_tombstone_without_tree(self, block_id: BlockId, checksum: int) -> None:
         def change(rows: IndexChange) -> None:
             row = rows.replica(self.container_id)
             after = record_tombstones(
@@ -386,7 +386,7 @@ def trim_block(replica: ReplicaHandle, block_id: BlockId, end: int) -> int:
     replica.volume.index.write(
         lambda rows: rows.put_replica(container_id, moved_on(rows.replica(container_id)))
     )
-    return take_tail(
+    return quarantine_tail(
         replica,
         block_id,
         end,

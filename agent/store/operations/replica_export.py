@@ -85,7 +85,7 @@ class ExportFiles:
 
     def borrow(self, size_bytes: int) -> memoryview:
         """Return an aligned buffer of at least `size_bytes`. The caller returns it with
-        `give_back`."""
+        `release`."""
         try:
             buffer = self._buffers.pop()
         except IndexError:
@@ -93,7 +93,7 @@ class ExportFiles:
         assert len(buffer) >= size_bytes, "one size for all"
         return buffer
 
-    def give_back(self, buffer: memoryview) -> None:
+    def release(self, buffer: memoryview) -> None:
         """Return a buffer for reuse."""
         self._buffers.append(buffer)
 
@@ -168,9 +168,9 @@ class WholeFiles:
                 self._queue.results()
             self._files.give_back_queue(self._queue)
             self._queue = None
-        self._files.give_back(self._buffer)
+        self._files.release(self._buffer)
 
-    def found(self) -> "list[memoryview | OSError]":
+    def read_results(self) -> "list[memoryview | OSError]":
         """Return the data of each file, at most its expected size, or the error of its read."""
         found: list[memoryview | OSError] = []
         buffer = self._buffer
@@ -183,7 +183,7 @@ class WholeFiles:
                 if count >= size_bytes:
                     found.append(buffer[at : at + size_bytes])
                 else:
-                    found.append(self._found(block_id, buffer[at : at + size_bytes], count))
+                    found.append(self._read_result(block_id, buffer[at : at + size_bytes], count))
         return found
 
     def _begin(self, first: int) -> None:
@@ -221,7 +221,9 @@ class WholeFiles:
             counts.insert(index, code)
         return counts
 
-    def _found(self, block_id: BlockId, target: memoryview, count: int) -> "memoryview | OSError":
+    def _read_result(
+        self, block_id: BlockId, target: memoryview, count: int
+    ) -> "memoryview | OSError":
         """Return the data, or the error. If the file could not be read in the batch, read it alone
         now."""
         if -count in REFUSED:

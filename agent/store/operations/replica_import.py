@@ -312,7 +312,7 @@ class ReplicaImport:
         with disk_errors(place.root):
             set_aside_existing(self.volume, container_id)
             packed = PackedBlocks.none() if self._pack is None else self._pack.end()
-            self._files.settle()
+            self._files.wait_written()
             self._paths.descriptor.write_bytes(encode_descriptor(descriptor_of(container_id, row)))
             self._paths.tree.write_bytes(encode_tree(tree, container_id))
             make_directories(place.root.parent, below=self.volume.layout.current)
@@ -324,7 +324,7 @@ class ReplicaImport:
                 move(self._paths.root, place.root)
             self.volume.index.write(lambda rows: rows.end_work(container_id, MovingEntry()))
         except SutureError:
-            self._take_back()
+            self._remove_import()
             raise
         return row
 
@@ -375,7 +375,7 @@ class ReplicaImport:
         rows.put_replica(container_id, row)
         rows.begin_work(container_id, MovingEntry())
 
-    def _take_back(self) -> None:
+    def _remove_import(self) -> None:
         """Remove a replica that could not be moved into place, and its rows. If the directory
         remains, it is complete; the next start serves it. If only rows remain, the next start
         deletes them."""

@@ -82,7 +82,7 @@ def commit_scan(
         )
         replace_scanned(rows, container_id, findings)
         rows.delete_cursor(container_id)
-        rows.put_doubt_row(container_id, None)
+        rows.put_unreadable_row(container_id, None)
         if after.state is not row.state:
             rows.begin_work(container_id, DescriptorEntry())
         return after

@@ -53,7 +53,7 @@ class ReplicaWriter(ReplicaHandle):
                 block_id,
                 known,
                 recorded,
-                lambda: self._holds(block_id, chunk.offset, data),
+                lambda: self._medium_has(block_id, chunk.offset, data),
             )
             block = self._commit_with(rows, block_id, known, recorded, commit)
         match place:
@@ -81,7 +81,7 @@ class ReplicaWriter(ReplicaHandle):
             self._commit(resolved)
         return resolved.length_bytes
 
-    def _holds(self, block_id: BlockId, offset: int, data: bytes) -> bool:
+    def _medium_has(self, block_id: BlockId, offset: int, data: bytes) -> bool:
         path = self.paths.block_file(block_id)
         with disk_errors(path):
             return blockfile.read(path, offset, len(data)) == data

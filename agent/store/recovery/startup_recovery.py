@@ -59,7 +59,7 @@ class StartupResult:
     unloadable: list[Unloadable] = field(default_factory=list)
     failed: list[tuple[Volume, SutureError]] = field(default_factory=list)
 
-    def note(self, volume: Volume, container_id: ContainerId, what: str) -> None:
+    def add_step(self, volume: Volume, container_id: ContainerId, what: str) -> None:
         """Record a recovery step for the report."""
         self.steps.append(RecoveryStep(volume.volume_id, container_id, what))
 
@@ -116,7 +116,9 @@ def empty_temporary(volume: Volume, shelf: StartupResult) -> None:
             try:
                 remove(path)
             except OSError as error:
-                shelf.note(volume, ContainerId(0), f"{path} cannot be removed: {error.strerror}")
+                shelf.add_step(
+                    volume, ContainerId(0), f"{path} cannot be removed: {error.strerror}"
+                )
     remove_cut_off(volume.layout)
 
 
@@ -127,7 +129,7 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) ->
         entries = list(rows.journal())
     for container_id, entry in entries:
         if isinstance(entry, DamagedData):
-            shelf.note(volume, container_id, f"journal entry left alone: {entry}")
+            shelf.add_step(volume, container_id, f"journal entry left alone: {entry}")
             continue
         replica = ReplicaHandle(volume, options, container_id, options.on_trouble)
         try:
@@ -139,7 +141,7 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) ->
             if isinstance(error, SutureError) and error.code is Code.BUSY:
                 raise
             what = f"{type(entry).__name__} left alone: {error}"
-        shelf.note(volume, container_id, what)
+        shelf.add_step(volume, container_id, what)
 
 
 def replay_entry(replica: ReplicaHandle, entry: JournalEntry) -> str:
@@ -291,7 +293,9 @@ def replica_directories(volume: Volume, shelf: StartupResult) -> set[ContainerId
                 if is_link and container_id is not None:
                     raise linked(group / name)
                 if container_id is None:
-                    shelf.note(volume, ContainerId(0), f"{group / name} is no replica; left alone")
+                    shelf.add_step(
+                        volume, ContainerId(0), f"{group / name} is no replica; left alone"
+                    )
                 elif name_of_group != group_name(container_id):
                     shelf.leave(volume, container_id, f"{group / name} is not where it belongs")
                 else:
@@ -318,21 +322,21 @@ def load_unusual(
     match row.state:
         case ReplicaState.DELETED:
             left = finish_delete(volume, container_id)
-            shelf.note(volume, container_id, left or "delete finished")
+            shelf.add_step(volume, container_id, left or "delete finished")
             return
         case ReplicaState.RECOVERING if row.replica_index == 0:
             # An unfinished copy of a replica that other datanodes have.
             set_state(volume, container_id, ReplicaEvent.DELETE_BEGAN)
             left = finish_delete(volume, container_id)
-            shelf.note(volume, container_id, left or "unfinished copy deleted")
+            shelf.add_step(volume, container_id, left or "unfinished copy deleted")
             return
         case ReplicaState.RECOVERING:
             set_state(volume, container_id, ReplicaEvent.EXPIRED)
             follow_state(volume, container_id)
-            shelf.note(volume, container_id, "unfinished reconstruction is UNHEALTHY")
+            shelf.add_step(volume, container_id, "unfinished reconstruction is UNHEALTHY")
         case _:
             lost_directory(volume, options, container_id)
-            shelf.note(volume, container_id, "directory is missing: UNHEALTHY")
+            shelf.add_step(volume, container_id, "directory is missing: UNHEALTHY")
     place(volume, container_id, shelf)
 
 
@@ -346,7 +350,7 @@ def load_directory(
         raise_shortage(error, volume.paths(container_id).root)
         shelf.leave(volume, container_id, f"no row in the index, and no descriptor: {error}")
         return
-    shelf.note(volume, container_id, what)
+    shelf.add_step(volume, container_id, what)
     place(volume, container_id, shelf)
 
 
@@ -372,7 +376,7 @@ def place(volume: Volume, container_id: ContainerId, shelf: StartupResult) -> No
     better, worse = sorted((other, volume), key=lambda one: rank(one, container_id), reverse=True)
     shelf.places[container_id] = better
     if read_service(worse.layout).mode is VolumeMode.RETIRING:
-        shelf.note(worse, container_id, f"its copy on {better.layout.volume} is served")
+        shelf.add_step(worse, container_id, f"its copy on {better.layout.volume} is served")
         return
     shelf.leave(
         worse,

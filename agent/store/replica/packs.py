@@ -176,7 +176,7 @@ class PackWriter:
         pages = int(blocks.pages[-1]) + -(-self._lengths[-1] // PAGE_BYTES)
         self._files.append(memoryview(encode_table(blocks, pages * PAGE_BYTES)))
         self._files.end()
-        self._files.settle()
+        self._files.wait_written()
         return blocks
 
     def abandon(self) -> None:

@@ -63,7 +63,7 @@ def account(
     assert checked.gap is None, "who asks has refused a log with a gap"
     kept = _Account()
     for entry in entries:
-        _take(kept, entry, from_ms, to_ms)
+        _add_entry(kept, entry, from_ms, to_ms)
     return {
         **kept.owner,
         "versions": kept.versions,
@@ -88,7 +88,7 @@ def account(
     }
 
 
-def _take(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> None:
+def _add_entry(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> None:
     """Add one entry. Facts about the log are always added, other facts only if they are in the
     period."""
     facts, kind = entry.facts, entry.facts.get("kind")
@@ -110,14 +110,14 @@ def _take(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> None:
     kept.torn += kind == EntryKind.TORN
     match kind:
         case EntryKind.VERDICT:
-            _take_verdict(kept, entry)
+            _add_verdict(kept, entry)
         case EntryKind.REPAIR:
-            kept.repairs.append(_told(entry, REPAIR))
+            kept.repairs.append(_entry_facts(entry, REPAIR))
         case EntryKind.DELETE:
-            kept.deletes.append(_told(entry, DELETE))
+            kept.deletes.append(_entry_facts(entry, DELETE))
 
 
-def _take_verdict(kept: _Account, entry: LogEntry) -> None:
+def _add_verdict(kept: _Account, entry: LogEntry) -> None:
     facts = entry.facts
     verdict = str(facts["verdict"])
     kept.verdicts[verdict] += 1
@@ -129,10 +129,10 @@ def _take_verdict(kept: _Account, entry: LogEntry) -> None:
     if facts["whole"]:
         read.whole_at_ms = max(read.whole_at_ms, int(facts["at_ms"]))
     if verdict != HEALTHY:
-        kept.failures.append(_told(entry, FAILURE))
+        kept.failures.append(_entry_facts(entry, FAILURE))
 
 
-def _told(entry: LogEntry, names: Sequence[str]) -> dict[str, object]:
+def _entry_facts(entry: LogEntry, names: Sequence[str]) -> dict[str, object]:
     """Return the named facts of an entry, with its number, which locates it in the log."""
     named = {name: entry.facts[name] for name in (*names, *WHO) if name in entry.facts}
     return {"entry": entry.number, "at_ms": entry.facts["at_ms"], **named}

@@ -215,7 +215,7 @@ class VerificationLog:
                 write_all(fd, line, self._size_bytes)
                 os.fsync(fd)
             except OSError:
-                self._take_back(fd)
+                self._truncate_partial_line(fd)
                 raise
         finally:
             os.close(fd)
@@ -223,7 +223,7 @@ class VerificationLog:
         self._head = head
         return None
 
-    def _take_back(self, fd: int) -> None:
+    def _truncate_partial_line(self, fd: int) -> None:
         """Truncate a partial line. If this fails, the next entry tries to find the end of the log
         again."""
         try:

@@ -60,7 +60,7 @@ def remember(
     for layout in layouts:
         try:
             if _read(layout) != known:
-                replace_file(layout.known, _encode(known))
+                replace_file(layout.datanode_volumes_file, _encode(known))
         except SutureError:  # the volume check reports it; the other volumes have the list, too
             continue
 
@@ -216,7 +216,7 @@ def _encode(known: VolumeRegistry) -> bytes:
 
 
 def _read(layout: VolumeLayout) -> VolumeRegistry | None:
-    fields = read_sealed(layout.known, FILE_BYTES_MAX)
+    fields = read_sealed(layout.datanode_volumes_file, FILE_BYTES_MAX)
     if fields is None:
         return None
     return VolumeRegistry(fields["version"], fields["volumes"], tuple(fields.get("added", ())))

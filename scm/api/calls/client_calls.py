@@ -43,7 +43,9 @@ class ClientCalls:
             c.container_id for c in self._parts.state.containers.open_of(client_id)
         }
         promises = self._parts.writers.allocate(change, client_id, sizes, names, scheme=scheme)
-        self._parts.observer.observe(change, containers_before)  # a full one may be closing now
+        self._parts.observer.update_containers(
+            change, containers_before
+        )  # a full one may be closing now
         return [
             AllocatedBlockInfo(
                 promise.allocation.container_id,
@@ -75,13 +77,13 @@ class ClientCalls:
         closing = self._parts.writers.commit(
             change, client_id, stamped, may_replace=may_replace, failed=failed
         )
-        self._parts.observer.observe(change, closing)
+        self._parts.observer.update_containers(change, closing)
 
     @state_change
     def finish(self, change: StateChange, client_id: str, *, close: bool) -> list[int]:
         """End a writer's session; return the ids of its open containers."""
         container_ids = self._parts.writers.finish(change, client_id, close=close)
-        self._parts.observer.observe(change, container_ids)
+        self._parts.observer.update_containers(change, container_ids)
         return container_ids
 
     @locked

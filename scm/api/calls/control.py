@@ -87,15 +87,17 @@ class ControlPlane(ControlPlaneComponents):
             return
         look_on()
         self._portion(pause, self._choose)
-        for serve in (self.manager.serve, self.healing.serve):
+        for serve in (self.manager.order_next, self.healing.order_next):
             while self._portion(pause, serve):
                 pass
         with self.access.change() as change:
             self.deletions.resend_deletes(change, self.manager.uneven)
             empty = dict.fromkeys([*looked_at, *self.deletions.unfinished()])
-            self.observer.observe(change, self.deletions.tidy(change, empty))
-            self.parting.turn(change)
-            self.balancer.turn(change)
+            self.observer.update_containers(
+                change, self.deletions.delete_empty_containers(change, empty)
+            )
+            self.parting.advance(change)
+            self.balancer.advance(change)
 
     def note_history(self, pause: Callable[[float], object] = _no_pause) -> None:
         """Recompute outdated counts, and record a sample of the history if one is due. Called
@@ -107,7 +109,7 @@ class ControlPlane(ControlPlaneComponents):
         for _ in range(COUNTS_PER_TICK):
             began_s = self.clock.monotonic_s()
             with self.access.lock:
-                is_counted = self.totals.turn()
+                is_counted = self.totals.recompute_some()
             if is_counted:
                 break
             pause(self.clock.monotonic_s() - began_s)
@@ -117,7 +119,7 @@ class ControlPlane(ControlPlaneComponents):
             return
         look, judgement = self.queries.judgement()
         with self.access.change() as change:
-            self.chronicle.note(
+            self.chronicle.record_sample(
                 change,
                 look,
                 judgement,
@@ -144,7 +146,7 @@ class ControlPlane(ControlPlaneComponents):
             self._node_changed(datanode_id)
             is_dead = self.nodes.health(datanode_id) is NodeHealthState.DEAD
             self.manager.enqueue_node(datanode_id, is_urgent=is_dead)
-            self.observer.observe(change, self._unsettled_on(datanode_id))
+            self.observer.update_containers(change, self._unsettled_on(datanode_id))
             if is_dead:
                 self.commands.node_died(change, datanode_id)
         return bool(changed)
@@ -153,16 +155,16 @@ class ControlPlane(ControlPlaneComponents):
         """Do the work that orders no copies; return the checked containers, or None in safe
         mode."""
         self.commands.expire(change)
-        self.totals.turn()
+        self.totals.recompute_some()
         self.reconciles.forget_old()
-        self.observer.observe(change, self.writers.end_idle(change))
+        self.observer.update_containers(change, self.writers.end_idle(change))
         self.closes.close_due(change)
         if not self.safe_mode.reevaluate().is_open:
             return None
-        for datanode_id in self.departures.turn(change):
+        for datanode_id in self.departures.advance(change):
             self._node_changed(datanode_id)
             self.manager.enqueue_node(datanode_id)
-        self.closures.turn(change, self.manager.short)
+        self.closures.advance(change, self.manager.short)
         self.manager.begin_turn()
         return self.manager.check_next()
 
@@ -182,11 +184,13 @@ class ControlPlane(ControlPlaneComponents):
         if not self.manager.is_behind or not self.safe_mode.reevaluate().is_open:
             return False
         looked_at = dict.fromkeys(self.manager.check_next())
-        self.observer.observe(change, self.deletions.tidy(change, looked_at))
+        self.observer.update_containers(
+            change, self.deletions.delete_empty_containers(change, looked_at)
+        )
         return self.manager.is_behind
 
     @locked
-    def take_changed_nodes(self) -> list[str]:
+    def pop_changed_nodes(self) -> list[str]:
         """Return the nodes that joined, left or changed since the last call.
 
         Return an empty list while containers wait for commands, because their needs are already

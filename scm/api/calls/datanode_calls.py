@@ -44,7 +44,7 @@ class DatanodeCalls:
         is_new_process = self._parts.nodes.register(change, registration)
         self._parts.reports.forget(registration.datanode_id)
         self._parts.refused_parts.admit(registration.datanode_id)
-        self._parts.refused_parts.note(registration.datanode_id, registration.refused)
+        self._parts.refused_parts.record(registration.datanode_id, registration.refused)
         self._parts.state.mark_dirty(
             self._parts.state.replicas.ids_on(registration.datanode_id)
         )  # the rack may have changed
@@ -72,19 +72,19 @@ class DatanodeCalls:
             with self.access.change() as change:
                 if not self._is_heard(call, is_awaited):
                     return HeartbeatAnswer(is_known=False)
-                self._take_in(change, call, outcomes, [parts.pop(0)], refused)
+                self._apply_report_part(change, call, outcomes, [parts.pop(0)], refused)
             outcomes = ()
         with self.access.change() as change:
             if not self._is_heard(call, is_awaited):
                 return HeartbeatAnswer(is_known=False)
             self._parts.older_states.compare(change, call.datanode_id, call.seen_starts)
-            is_open = self._take_in(change, call, outcomes, parts, refused)
-            self._parts.refused_parts.note(call.datanode_id, refused)
+            is_open = self._apply_report_part(change, call, outcomes, parts, refused)
+            self._parts.refused_parts.record(call.datanode_id, refused)
             if is_open:
-                self._parts.deletions.offer(change, call.datanode_id)
+                self._parts.deletions.queue_for_datanode(change, call.datanode_id)
             if call.datanode_id in self._parts.reports.cut_off:
                 self._parts.commands.request_full_report(change, call.datanode_id)
-            self._parts.anchoring.note(change, call.datanode_id, call.volumes)
+            self._parts.anchoring.record_heads(change, call.datanode_id, call.volumes)
             self._parts.departures.sync_op_state(
                 change, call.datanode_id, call.op_state, call.op_expiry_ms
             )
@@ -112,7 +112,7 @@ class DatanodeCalls:
         self._parts.nodes.record_heartbeat(call.datanode_id, call.volumes, call.queues)
         return True
 
-    def _take_in(
+    def _apply_report_part(
         self,
         change: StateChange,
         call: Heartbeat,
@@ -126,8 +126,8 @@ class DatanodeCalls:
         for outcome in outcomes:
             self._parts.deletions.acknowledge(change, outcome)
             if is_news(self._parts.state.commands.get(outcome.command_id), outcome):
-                self._parts.progress.note(outcome, self._parts.clock.monotonic_s())
-            container = self._parts.outcomes.take_in(change, outcome)
+                self._parts.progress.record_outcome(outcome, self._parts.clock.monotonic_s())
+            container = self._parts.outcomes.apply(change, outcome)
             if container is not None:
                 changed.add(container.container_id)
         capacity_bytes = sum(one.capacity_bytes for one in call.volumes if not one.failed)
@@ -137,11 +137,13 @@ class DatanodeCalls:
             if within is not report:
                 refused.append(within.refused)
             changed |= self._parts.reports.apply(change, call.datanode_id, within)
-        self._parts.observer.observe_all(change, changed)
+        self._parts.observer.update_many(change, changed)
         self._parts.last_copies.recount(change, changed)
         is_open = self._parts.safe_mode.reevaluate().is_open
         if is_open and changed:
-            self._parts.observer.observe(change, self._parts.deletions.tidy(change, changed))
+            self._parts.observer.update_containers(
+                change, self._parts.deletions.delete_empty_containers(change, changed)
+            )
         return is_open
 
     def confirm_deletes(
@@ -172,5 +174,5 @@ class DatanodeCalls:
         sources."""
         addressed = self._parts.reconciles.addressed(self._parts.coding.addressed(command))
         if addressed.sources:
-            change.touch(self._parts.state.commands, addressed)
+            change.set_volatile(self._parts.state.commands, addressed)
         return addressed

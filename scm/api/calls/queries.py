@@ -73,7 +73,7 @@ class Queries:
         """Return the container counts. Before that, recompute all outdated flags in portions."""
         while True:
             with self.access.lock:
-                if self._parts.totals.turn():
+                if self._parts.totals.recompute_some():
                     return self._parts.totals.counts()
 
     def judgement(self) -> tuple[Look, Judgement]:
@@ -178,7 +178,7 @@ class Queries:
         nodes = self.nodes()
         for _ in range(COUNTS_PER_LOOK):
             with self.access.lock:
-                if parts.totals.turn():
+                if parts.totals.recompute_some():
                     break
         with self.access.lock:
             is_behind = parts.manager.is_behind or not parts.manager.round_at_ms
@@ -209,7 +209,7 @@ class Queries:
             with self.access.lock:
                 ids = parts.totals.named(flag, CONTAINERS_NAMED_MAX)
                 count = parts.totals.count_of(flag)
-                views = [view for n in sorted(ids) if (view := parts.views.known(n))]
+                views = [view for n in sorted(ids) if (view := parts.views.find_container(n))]
             named.append(FlaggedContainers(flag, count, views))
         with self.access.lock:
             now_s = parts.clock.monotonic_s()

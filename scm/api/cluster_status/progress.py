@@ -61,7 +61,7 @@ class CommandProgress:
         self.moved_bytes: Counter[str] = Counter()
         """Bytes moved since the start, by kind."""
 
-    def note(self, outcome: CommandOutcome, now_s: float) -> None:
+    def record_outcome(self, outcome: CommandOutcome, now_s: float) -> None:
         """Count one command that a datanode answered."""
         portion = self._portion(now_s)
         self.done[outcome.kind, outcome.state] += 1

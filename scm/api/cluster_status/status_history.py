@@ -57,7 +57,7 @@ class StatusHistory:
         """Return True if another sample is due."""
         return self._noted_at_s is None or now_s - self._noted_at_s >= EVERY_S
 
-    def note(
+    def record_sample(
         self,
         change: StateChange,
         look: Look,
@@ -72,10 +72,10 @@ class StatusHistory:
         if self._is_first:
             self._is_first = False
             change.on_undo(lambda: setattr(self, "_is_first", True))
-            self._turn(change, self._started_at_ms, DataVerdict.UNKNOWN, self._begin())
+            self._start_interval(change, self._started_at_ms, DataVerdict.UNKNOWN, self._begin())
         turns = self._state.turns.by_time()
         if not turns or turns[-1].verdict is not judgement.verdict:
-            self._turn(change, look.now_ms, judgement.verdict, judgement.text)
+            self._start_interval(change, look.now_ms, judgement.verdict, judgement.text)
         before, self._done = self._done, done
         change.on_undo(lambda: setattr(self, "_done", before))
         ended, failed, moved_bytes = (now - then for now, then in zip(done, before, strict=True))
@@ -117,7 +117,9 @@ class StatusHistory:
         at = datetime.fromtimestamp(known[-1].at_ms / 1000, UTC)
         return f"The control plane started; nobody watched since {at:%Y-%m-%d %H:%M} UTC"
 
-    def _turn(self, change: StateChange, at_ms: int, verdict: DataVerdict, text: str) -> None:
+    def _start_interval(
+        self, change: StateChange, at_ms: int, verdict: DataVerdict, text: str
+    ) -> None:
         turns = self._state.turns.by_time()
         at_ms = max(at_ms, turns[-1].at_ms + 1 if turns else 0)  # even if the clock went back
         change.put(self._state.turns, VerdictChange(at_ms, verdict, text[:TEXT_CHARS_MAX]))

@@ -18,7 +18,7 @@ class CopyRate:
         """Return how long a copy of `size_bytes` takes at the recent rate."""
         return int(size_bytes * 1000 / self._bytes_per_s)
 
-    def note(self, outcome: CommandOutcome) -> None:
+    def record_copy(self, outcome: CommandOutcome) -> None:
         """Update the rate with a finished copy."""
         if outcome.moved_bytes and outcome.duration_ms:
             rate = outcome.moved_bytes * 1000 / outcome.duration_ms

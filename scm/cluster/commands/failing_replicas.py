@@ -41,7 +41,9 @@ class FailingReplicas:
         self._failed_in_a_row: dict[tuple[int, str], int] = {}
         self._last_target: dict[tuple[int, str], str] = {}
 
-    def note(self, change: StateChange, command: PendingCommand, outcome: CommandOutcome) -> None:
+    def record_outcome(
+        self, change: StateChange, command: PendingCommand, outcome: CommandOutcome
+    ) -> None:
         """Exclude a replica whose commands fail repeatedly. Of consecutive failed copies to one
         target, only the first counts. The target may be the cause, and the source may be the last
         whole replica."""

@@ -24,7 +24,7 @@ class FailingTargets:
         self._clock = clock
         self._failed_at_s: dict[int, dict[str, float]] = {}
 
-    def note(self, command: PendingCommand, outcome: CommandOutcome) -> None:
+    def record_outcome(self, command: PendingCommand, outcome: CommandOutcome) -> None:
         """Record a failure; a success removes it."""
         targets = {command.target_id, *(datanode_id for _, datanode_id in command.shards)} - {""}
         if outcome.state is OutcomeState.FAILED and targets:

@@ -103,7 +103,7 @@ class PendingOps:
             why=why[:WHY_CHARACTERS_MAX],
             **details,
         )
-        (change.put if is_kept else change.touch)(self._state.commands, command)
+        (change.put if is_kept else change.set_volatile)(self._state.commands, command)
         self.loads.changed(datanode_id)
         return command.command_id
 
@@ -173,8 +173,8 @@ class PendingOps:
                 lifetime_ms=lifetime_ms,
                 deadline_ms=now_ms + lifetime_ms,
             )
-            change.touch(self._state.commands, sent)
-            change.note(audit_trail.sent(sent))
+            change.set_volatile(self._state.commands, sent)
+            change.add_audit_note(audit_trail.sent(sent))
             sending.append(sent)
         return sending
 
@@ -235,7 +235,7 @@ class PendingOps:
             for other in self._state.commands.of_container(command.container_id)
         )
 
-    def settle(self, change: StateChange, outcome: CommandOutcome) -> PendingCommand | None:
+    def record_outcome(self, change: StateChange, outcome: CommandOutcome) -> PendingCommand | None:
         """Record a datanode's outcome of a command. Return the command if the outcome is new,
         otherwise None."""
         pending = self._state.commands.get(outcome.command_id)
@@ -254,14 +254,14 @@ class PendingOps:
             self._not_ended(change, pending, outcome.code)
             return None
         outcome = replace(outcome, kind=pending.kind, container_id=pending.container_id)
-        self._pauses.note(pending, outcome)
-        self.copy_rate.note(outcome)
-        self._failing.note(change, pending, outcome)
-        self.failing_targets.note(pending, outcome)
+        self._pauses.record_outcome(pending, outcome)
+        self.copy_rate.record_copy(outcome)
+        self._failing.record_outcome(change, pending, outcome)
+        self.failing_targets.record_outcome(pending, outcome)
         if outcome.state is OutcomeState.EXECUTED and not self._is_shown(pending):
             change.put(self._state.outcomes, outcome)
-            change.note(audit_trail.ended(pending, outcome))
-            change.touch(self._state.commands, replace(pending, is_answered=True))
+            change.add_audit_note(audit_trail.ended(pending, outcome))
+            change.set_volatile(self._state.commands, replace(pending, is_answered=True))
         else:
             self._finish(change, pending, outcome)
         return pending
@@ -313,10 +313,10 @@ class PendingOps:
         )
         for command in late:
             if command.sent_at_s is None and self.pause_of(command) is not None:
-                change.touch(self._state.commands, replace(command, queued_at_s=now_s))
+                change.set_volatile(self._state.commands, replace(command, queued_at_s=now_s))
             elif _is_sent_delete(command) and not self._is_shown(command):
                 again = replace(command, sent_at_s=None, deadline_ms=0, is_answered=False)
-                change.touch(self._state.commands, replace(again, queued_at_s=now_s))
+                change.set_volatile(self._state.commands, replace(again, queued_at_s=now_s))
             else:
                 self.drop(change, command, OutcomeState.FAILED, Code.DEADLINE_PASSED, "no answer")
         self._pauses.forget_old()
@@ -327,7 +327,9 @@ class PendingOps:
         """Queue the unanswered commands of a datanode again, because its restart lost them."""
         for command in self._state.commands.of_node(datanode_id):
             if command.sent_at_s is not None and not command.is_answered:
-                change.touch(self._state.commands, replace(command, sent_at_s=None, deadline_ms=0))
+                change.set_volatile(
+                    self._state.commands, replace(command, sent_at_s=None, deadline_ms=0)
+                )
 
     def node_died(self, change: StateChange, datanode_id: str) -> None:
         """Give up the commands of a dead node, and those of other nodes for which it is a source or
@@ -416,14 +418,14 @@ class PendingOps:
                 command_id=command.command_id,
                 datanode_id=datanode_id,
             )
-            change.touch(self._state.commands, command)
+            change.set_volatile(self._state.commands, command)
 
     def _finish(
         self, change: StateChange, command: PendingCommand, outcome: CommandOutcome
     ) -> None:
         change.remove(self._state.commands, command.command_id)
         change.put(self._state.outcomes, outcome)
-        change.note(audit_trail.ended(command, outcome))
+        change.add_audit_note(audit_trail.ended(command, outcome))
         surplus = len(self._state.outcomes) - OUTCOMES_MAX
         if surplus > OUTCOMES_SLACK:
             for command_id in self._state.outcomes.oldest(surplus):
@@ -436,7 +438,9 @@ class PendingOps:
         STALE_TERM means that it was sent before this SCM's start. It is sent again in the new term.
         """
         if code == STALE_TERM and pending.sent_at_s is not None:
-            change.touch(self._state.commands, replace(pending, sent_at_s=None, deadline_ms=0))
+            change.set_volatile(
+                self._state.commands, replace(pending, sent_at_s=None, deadline_ms=0)
+            )
 
     def _correct(self, change: StateChange, outcome: CommandOutcome) -> None:
         """Replace the stored outcome by a late answer, if the stored outcome is "skipped", or if

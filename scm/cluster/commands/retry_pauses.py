@@ -32,7 +32,7 @@ class RetryPauses:
             return max(self._first_s, RECONSTRUCT_FIRST_S)
         return self._first_s
 
-    def note(self, command: PendingCommand, outcome: CommandOutcome) -> None:
+    def record_outcome(self, command: PendingCommand, outcome: CommandOutcome) -> None:
         """Count a failure; a success resets the count. A failure of a command about a container
         counts for the container, and any other failure for the datanode.
 

@@ -62,7 +62,7 @@ class BalanceStatus:
 
 
 class Balancer(ControlComponent):
-    """Balancer with at most one run at a time. Callers of `turn` hold the control plane's lock."""
+    """Balancer with at most one run at a time. Callers of `advance` hold the state lock."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Balancer(ControlComponent):
             self._end("stopped by an operator")
         return self._status()
 
-    def turn(self, change: StateChange) -> None:
+    def advance(self, change: StateChange) -> None:
         """Advance the moves, and start the next iteration when all moves of this one are over.
 
         If the change fails, none of its commands exists, so the earlier progress is restored.

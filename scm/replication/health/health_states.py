@@ -52,7 +52,7 @@ class UnhealthyContainers(dict[int, HealthState]):
         self.since_ms: dict[int, int] = {}
         """By container: time of the first check since it was HEALTHY that found another state."""
 
-    def note(self, found: Iterable[tuple[int, HealthState]], now_ms: int) -> None:
+    def record_states(self, found: Iterable[tuple[int, HealthState]], now_ms: int) -> None:
         """Record the states of containers; a HEALTHY container is removed."""
         for container_id, health in found:
             before = self.pop(container_id, None)

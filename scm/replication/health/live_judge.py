@@ -45,7 +45,7 @@ class HealthRow:
     is_forced: bool
     doubts: Mapping[str, str] = field(default_factory=dict)  # objections to sources
 
-    def doubts_about(self, *source_ids: str) -> str:
+    def objection_text(self, *source_ids: str) -> str:
         """Return a text with the objections to these sources; empty if there are none."""
         found = [f"{node}: {self.doubts[node]}" for node in source_ids if node in self.doubts]
         return f"; no better source than {'; '.join(found)}" if found else ""
@@ -170,7 +170,7 @@ class LiveHealthJudge:
         batch = found.view.batch
         is_well = (found.verdicts.state == HealthState.HEALTHY)[found.view.rows.owner]
         is_well &= whole(found.view) & ~batch.replicas.is_barred
-        sound = (is_well & (found.doubts == SourceIssue.NONE)).nonzero()[0].tolist()
+        sound = (is_well & (found.source_issues == SourceIssue.NONE)).nonzero()[0].tolist()
         ids = batch.containers.container_id.tolist()
         well: dict[int, set[str]] = {}
         for row, name in zip(sound, _names(found, sound), strict=True):
@@ -235,7 +235,7 @@ def _copy(found: Diagnosis, rows: Sequence[int]) -> HealthRow:
         indexes=(),
         copies=1,
         is_forced=False,
-        doubts=_doubts(found, rows),
+        doubts=_issue_texts(found, rows),
     )
 
 
@@ -317,7 +317,7 @@ def _rows(actions: PlanRows, found: Diagnosis) -> list[tuple[int, HealthRow]]:
                 indexes=tuple(indexes),
                 copies=copies,
                 is_forced=is_forced,
-                doubts=_doubts(found, sources),
+                doubts=_issue_texts(found, sources),
             ),
         )
         for place, action, priority, reason, sources, targets, indexes, copies, is_forced in columns
@@ -334,6 +334,6 @@ def _names(found: Diagnosis, rows: Sequence[int]) -> tuple[str, ...]:
     return tuple(batch.nodes.names[int(batch.replicas.node[row])] for row in rows)
 
 
-def _doubts(found: Diagnosis, rows: Sequence[int]) -> dict[str, str]:
-    told = zip(_names(found, rows), (int(found.doubts[row]) for row in rows), strict=True)
+def _issue_texts(found: Diagnosis, rows: Sequence[int]) -> dict[str, str]:
+    told = zip(_names(found, rows), (int(found.source_issues[row]) for row in rows), strict=True)
     return {name: DOUBTS[code] for name, code in told if code}

@@ -137,12 +137,12 @@ class Reconstructor(ControlComponent):
             CommandKind.RECONSTRUCT,
             container.container_id,
             min(targets, key=self._commands.loads.replication_load),
-            why=lost.reason + lost.doubts_about(*lost.sources),
+            why=lost.reason + lost.objection_text(*lost.sources),
             shards=shards,
             size_bytes=size_bytes,
         )
         for node in targets:
-            self._cases.promise(node, size_bytes)
+            self._cases.reserve_space(node, size_bytes)
         self._ordered_at_s[container.container_id] = self._clock.monotonic_s()
         change.on_commit(
             _log.info,

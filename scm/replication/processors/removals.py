@@ -50,7 +50,7 @@ class OverReplicatedProcessor(ControlComponent):
         """Return the datanode from which a container's replica cannot be deleted now."""
         return self._queue.sleeps_for(container_id)
 
-    def note(self, looked_at: Set[int], over: Set[int]) -> None:
+    def record_candidates(self, looked_at: Set[int], over: Set[int]) -> None:
         """Record which of the checked containers have too many replicas."""
         self._queue.discard((self.over.keys() & looked_at) - over)
         for container_id in over:
@@ -96,7 +96,7 @@ class OverReplicatedProcessor(ControlComponent):
         self._due = self._queue.choose(ATTEMPTS_PER_TURN)
         self._next = []
 
-    def serve(self, change: StateChange) -> bool:
+    def order_next(self, change: StateChange) -> bool:
         """Order removals for a few containers, one replica each per round; return False if no
         container is left."""
         if not self._due:
@@ -129,7 +129,7 @@ class OverReplicatedProcessor(ControlComponent):
             container_id, weight=weight, tries=tries + 1
         )  # other containers come first; this one has more to delete
         if not is_ordered:
-            self._queue.sleep(container_id, row.targets)
+            self._queue.park_until_room(container_id, row.targets)
         return is_ordered
 
     def _has_room(self, datanode_id: str) -> bool:

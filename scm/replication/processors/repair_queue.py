@@ -81,7 +81,7 @@ class ReplicationQueue:
         self._chosen = list(chosen)
         return list(chosen)
 
-    def sleep(self, container_id: int, datanode_ids: Collection[str]) -> None:
+    def park_until_room(self, container_id: int, datanode_ids: Collection[str]) -> None:
         """Do not choose a container until one of these datanodes has room."""
         self._forget_datanodes(container_id)
         self._datanodes[container_id] = tuple(datanode_ids)
@@ -89,7 +89,7 @@ class ReplicationQueue:
         for datanode_id in datanode_ids:
             self._asleep_for.setdefault(datanode_id, set()).add(container_id)
 
-    def rest(self, container_id: int) -> None:
+    def park(self, container_id: int) -> None:
         """Do not choose a container until `wake_resting` is called or the container is checked
         again."""
         self._forget_datanodes(container_id)
@@ -132,7 +132,7 @@ class ReplicationQueue:
         datanode_ids = self._datanodes.get(container_id, ())
         if not datanode_ids or any(map(self._has_room, datanode_ids)):
             return False
-        self.sleep(container_id, datanode_ids)
+        self.park_until_room(container_id, datanode_ids)
         return True
 
     def _wake(self) -> None:

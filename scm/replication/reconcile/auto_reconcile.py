@@ -42,7 +42,7 @@ class AutoReconcile(ControlComponent):
         self._reasons: dict[int, int] = {}
         self._chosen: list[int] = []  # containers of this step that were not tried yet
 
-    def note(self, found: Diagnosis) -> None:
+    def record_candidates(self, found: Diagnosis) -> None:
         """Record which of these containers the judge would reconcile, and why."""
         if not self._is_on:
             return
@@ -70,7 +70,7 @@ class AutoReconcile(ControlComponent):
         due = (number for number, due_s in self._due_s.items() if due_s <= now_s)
         self._chosen = list(islice(due, ORDERS_PER_TURN))
 
-    def serve(self, change: StateChange) -> bool:
+    def order_next(self, change: StateChange) -> bool:
         """Order reconciles of the next few containers. Those that cannot be ordered now are
         retried. Return False if no container is left."""
         portion = self._chosen[:ORDERS_AT_ONCE]

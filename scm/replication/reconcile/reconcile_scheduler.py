@@ -126,7 +126,7 @@ class ReconcileScheduler(ControlComponent):
             return command
         asked = {command.datanode_id, *self.peers_of(command)}
         replicas = self._state.replicas.of(command.container_id)
-        living = self._nodes.living(replicas)
+        living = self._nodes.live_replicas(replicas)
         holders = (Holder(r, is_dead=r not in living) for r in replicas)
         return replace(
             command, holders=tuple(h for h in holders if h.replica.datanode_id not in asked)
@@ -139,7 +139,7 @@ class ReconcileScheduler(ControlComponent):
         """
         found = judge(
             self._state.containers.get(container_id),
-            self._nodes.living(self._state.replicas.of(container_id)),
+            self._nodes.live_replicas(self._state.replicas.of(container_id)),
             self._nodes.is_reachable,
         )
         targets = tuple(node for node in found.targets if self._nodes.takes_commands(node))

@@ -50,7 +50,7 @@ class ReplicaArena:
         self._free: list[int] = []
         self._top = 1
 
-    def take(self, count: int) -> Slots:
+    def allocate(self, count: int) -> Slots:
         """Return free slots; if many are requested, most are adjacent."""
         again = [self._free.pop() for _ in range(min(count, len(self._free)))]
         fresh = np.arange(self._top, self._top + count - len(again), dtype=np.int64)
@@ -61,7 +61,7 @@ class ReplicaArena:
             self._shared.append(False)
         return np.concatenate((np.array(again, np.int64), fresh))
 
-    def give_back(self, slots: Slots) -> None:
+    def free(self, slots: Slots) -> None:
         """Free these slots."""
         self.write(slots, np.zeros(len(slots), ROW))
         self._free += slots.tolist()

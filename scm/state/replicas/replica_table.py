@@ -57,7 +57,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
 
     There are millions of replicas. Each is a row of numbers (`scm.state.replicas.arena`), some of
     which are indexes of words. A `Replica` object is made on request. A datanode's report is
-    compared and applied as one array (`take`).
+    compared and applied as one array (`apply_report`).
 
     On disk the replicas of one datanode are adjacent, because they are reported together. A report
     of 10,000 replicas then changes hundreds of pages instead of thousands.
@@ -93,7 +93,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def __len__(self) -> int:
         return self._count
 
-    def _take_in_rows(self, rows: Sequence[bytes]) -> None:
+    def _load_rows(self, rows: Sequence[bytes]) -> None:
         """Check rows, in ascending order of keys, and store them. They are not decoded, because
         there are millions and the start waits for them."""
         heads, names, which = replica_rows.replica_heads(rows)
@@ -124,7 +124,9 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         else:
             self.remove_all(datanode_id, np.array([container_id], np.int64))
 
-    def take(self, there: Rows, told: ReportedReplicas) -> tuple[Rows, Callable[[], object]]:
+    def apply_report(
+        self, there: Rows, told: ReportedReplicas
+    ) -> tuple[Rows, Callable[[], object]]:
         """Apply a datanode's report; return the rows with new facts, and an undo function.
 
         `there` are rows of `told`, one per container, ascending. Of an unchanged replica, only the
@@ -156,14 +158,14 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         for container_id, slot in zip(known.tolist(), slots.tolist(), strict=True):
             self._chains.unlink(container_id, slot)
         held.drop(known)
-        self._arena.give_back(slots)
+        self._arena.free(slots)
         self._count -= len(known)
         self.recovering_count -= _recovering_count(before)
         self._changed(known)
         return known, partial(self._put, datanode_id, before)
 
     def disk_rows(self, datanode_id: str, rows: Rows) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the disk keys and rows of the new facts that `take` returned."""
+        """Yield the disk keys and rows of the new facts that `apply_report` returned."""
         ids = rows["container_id"].astype(">u8").tobytes()
         prefix = datanode_id.encode() + _END
         heads = np.concatenate(
@@ -188,7 +190,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         """Return the datanode id in a key."""
         return key[: -len(_END + id_key(0))]
 
-    def holding(self, container_ids: Ids, without: Collection[str] = ()) -> NDArray[np.bool_]:
+    def has_data(self, container_ids: Ids, without: Collection[str] = ()) -> NDArray[np.bool_]:
         """Return for which of these containers some replica reports that it has data. Datanodes in
         `without` are ignored."""
         owner, slots = self._chains.of_all(container_ids)
@@ -260,7 +262,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def _append(self, datanode_id: str, rows: Rows) -> None:
         """Append replicas that are not present, in ascending order of containers, without
         notifications."""
-        slots = self._arena.take(len(rows))
+        slots = self._arena.allocate(len(rows))
         self._arena.write(slots, rows)
         self._chains.link(rows["container_id"], slots)
         self._held_by(datanode_id).add(rows["container_id"], slots)
@@ -282,7 +284,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self._changed(ids)
 
     def _undo(self, datanode_id: str, made: Ids, before: Rows) -> None:
-        """Undo `take`: remove the rows that it added, and restore those that it changed."""
+        """Undo `apply_report`: remove the rows that it added, and restore those that it changed."""
         self.remove_all(datanode_id, made)
         if len(before):
             self._put(datanode_id, before)

@@ -37,7 +37,7 @@ class ContainerTable(Table[int, Container]):
         set."""
         self.wanted = WantedCounts()
 
-    def _take_in_rows(self, rows: Sequence[bytes]) -> None:
+    def _load_rows(self, rows: Sequence[bytes]) -> None:
         found = records.at_rest(rows)
         is_other = np.ones(len(rows), np.bool_)
         is_other[found.places] = False
@@ -51,7 +51,7 @@ class ContainerTable(Table[int, Container]):
             ids[place], stored[place] = value.container_id, value
             self.states[value.state] += 1
             self._index(value)
-            self.wanted.note(value.container_id, value)
+            self.wanted.update(value.container_id, value)
         self.states[ContainerState.CLOSED] += len(found.ids)
         self._stored.update(zip(ids.tolist(), stored, strict=True))
 
@@ -83,7 +83,7 @@ class ContainerTable(Table[int, Container]):
         self.touched.add(key)
         before = self.get(key)
         super().apply(key, value)
-        self._stir(key)
+        self._mark_dirty(key)
         if before is not None:
             self.states[before.state] -= 1
         if value is not None:
@@ -93,7 +93,7 @@ class ContainerTable(Table[int, Container]):
         self.closing.discard(key)
         if value is not None:
             self._index(value)
-        self.wanted.note(key, value)
+        self.wanted.update(key, value)
         return before
 
     def _index(self, value: Container) -> None:

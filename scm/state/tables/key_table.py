@@ -30,7 +30,7 @@ class KeyTable(Table[str, Key]):
         """Containers in which keys need other blocks since `scm.api.health_totals` last cleared
         this set."""
 
-    def _take_in(self, values: Sequence[Key]) -> None:
+    def _load_values(self, values: Sequence[Key]) -> None:
         """Load values from disk in any order; they are sorted at the end."""
         for value in values:
             self._rows[value.name] = value
@@ -48,11 +48,11 @@ class KeyTable(Table[str, Key]):
             self._count_blocks(value)
             for block in value.blocks:
                 self.touched.add(block.container_id)
-                self._stir(block.container_id)
+                self._mark_dirty(block.container_id)
         for block in () if before is None else before.blocks:
             self._blocks_in[block.container_id] -= 1
             self.touched.add(block.container_id)
-            self._stir(block.container_id)
+            self._mark_dirty(block.container_id)
             if block.bcsid == self._last_bcsids[block.container_id]:
                 self._loose.add(block.container_id)
             if not self._blocks_in[block.container_id]:

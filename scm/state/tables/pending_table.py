@@ -34,7 +34,7 @@ class PendingTable(Table[int, PendingCommand]):
         pending = value or before
         if pending is None:
             return None
-        self._stir(pending.container_id)
+        self._mark_dirty(pending.container_id)
         self.kinds[pending.kind] += (value is not None) - (before is not None)
         target = (pending.kind, pending.container_id, pending.subject_id)
         if value is not None:

@@ -63,7 +63,7 @@ class HoldTable(Table[tuple[int, str], Hold]):
     def apply(self, key: tuple[int, str], value: Hold | None) -> Hold | None:
         """Set or remove a hold, and update the index."""
         container_id, datanode_id = key
-        self._stir(container_id)
+        self._mark_dirty(container_id)
         if value is not None:
             self._by_container.setdefault(container_id, {})[datanode_id] = value
         elif (held := self._by_container.get(container_id)) is not None:

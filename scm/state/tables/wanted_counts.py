@@ -29,7 +29,7 @@ class WantedCounts:
         found[is_near] = known.astype(np.int64) + NO_COUNT
         return found
 
-    def note(self, container_id: int, container: Container | None) -> None:
+    def update(self, container_id: int, container: Container | None) -> None:
         """Update the count of a container; None means that the container no longer exists."""
         self.set_all(np.array([container_id]), np.array([_count_of(container)]))
 

@@ -142,7 +142,7 @@ class RebuildSources:
         self.bcsid = max(self.bcsid, report.bcsid)
 
     @property
-    def living(self) -> dict[int, RebuildSource]:
+    def live_sources(self) -> dict[int, RebuildSource]:
         """The best available source of each index."""
         return {
             index: next(one for one in sources if one.dropped is None)
@@ -157,16 +157,16 @@ class RebuildSources:
 
     def require(self) -> None:
         """Raise UnavailableError if fewer shards than `data_count` have an available source."""
-        if len(self.living) < self.scheme.data_count:
+        if len(self.live_sources) < self.scheme.data_count:
             raise self._shortage(
-                f": {len(self.living)} of the {self.scheme.data_count} sources that {self.scheme} "
-                "needs are left"
+                f": {len(self.live_sources)} of the {self.scheme.data_count} sources "
+                f"that {self.scheme} needs are left"
             )
 
     def require_answers(self, orphans: Mapping[int, str]) -> None:
         """Raise UnavailableError if a shard does not answer. That shard may have the blocks in
         `orphans`, of which the other shards have too little."""
-        silent = sorted((self._unreached | self._sources.keys()) - self.living.keys())
+        silent = sorted((self._unreached | self._sources.keys()) - self.live_sources.keys())
         if silent:
             block_id, why = next(iter(orphans.items()))
             named = ", ".join(map(str, silent))
@@ -199,7 +199,7 @@ class RebuildSources:
             for _, index, block in items:
                 found.setdefault(index, block)
             self.require()
-            yield block_id, {index: found.get(index) for index in self.living}
+            yield block_id, {index: found.get(index) for index in self.live_sources}
 
     def _blocks_of(self, source: RebuildSource) -> Iterator[tuple[BlockId, int, BlockData]]:
         try:
@@ -211,7 +211,7 @@ class RebuildSources:
     def block(self, block_id: BlockId) -> dict[int, BlockData | None]:
         """Return the versions of one block, by shard index, each from the best source that has it;
         None for an index of which no source has the block."""
-        known: dict[int, BlockData | None] = dict.fromkeys(self.living)
+        known: dict[int, BlockData | None] = dict.fromkeys(self.live_sources)
         for source, answer in self._answers(block_id):
             index = source.shard.index
             if isinstance(answer, SutureError):
@@ -235,7 +235,7 @@ class RebuildSources:
             except SutureError as error:
                 yield source, error
 
-    def why_gone(self, block_id: BlockId) -> str:
+    def deletion_text(self, block_id: BlockId) -> str:
         """Return a text that names the sources that no longer have a block, if the block can
         therefore not be computed. Sources that do not answer count as having the block. Return ""
         if the block may be read later."""
@@ -253,7 +253,7 @@ class RebuildSources:
             return ""
         return f"{', '.join(sorted(lacking))} have it no longer"
 
-    def doubt_who_lacks(self, block_id: BlockId) -> None:
+    def challenge_missing(self, block_id: BlockId) -> None:
         """Ask the sources that do not list a block for a proof of it. A source whose tree contains
         the block then scans its replica (`agent.services.proof_handlers`)."""
         for index, block in self.block(block_id).items():
@@ -269,10 +269,10 @@ class RebuildSources:
         self, agreed: RebuildableGroup, wanted: Iterable[int]
     ) -> Iterator[tuple[int, dict[int, bytes]]]:
         """Yield the wanted stripes of a block, each with enough cells to compute all others."""
-        for reading in self.ahead((agreed, stripe) for stripe in wanted):
+        for reading in self.prefetch((agreed, stripe) for stripe in wanted):
             yield reading.stripe, self.finish(reading)
 
-    def ahead(
+    def prefetch(
         self, wanted: Iterable[tuple[RebuildableGroup, int]], *, count: int = 0
     ) -> Iterator[PendingStripe]:
         """Yield the given stripes, of any blocks, in order. The caller finishes them one after the
@@ -324,7 +324,7 @@ class RebuildSources:
             source = wishes[0][0]
             wanted = [reading for _, reading in wishes]
             for some in [wanted] if source.gives_several else [[one] for one in wanted]:
-                self._ask(source, some)
+                self._request_cells(source, some)
         return begun
 
     def finish(self, reading: PendingStripe) -> dict[int, bytes]:
@@ -334,7 +334,7 @@ class RebuildSources:
         """
         may_ask = True
         while len(reading.cells) < reading.wanted_count:
-            if not reading.pending and not self._ask_another(reading):
+            if not reading.pending and not self._request_from_next(reading):
                 raise self._shortage(
                     f", block {reading.agreed.block_id}, stripe {reading.stripe}: "
                     f"{len(reading.cells)} of {reading.wanted_count} cells can be read"
@@ -344,7 +344,7 @@ class RebuildSources:
             if not done:
                 may_ask = self._note_slow(reading)
             for future in done:
-                self._take(reading, future)
+                self._receive_cells(reading, future)
         for future in reading.pending.keys() - self._shared:
             future.cancel()
         return reading.cells
@@ -356,10 +356,10 @@ class RebuildSources:
         while reading.pending:
             done, _ = wait(reading.pending, return_when=FIRST_COMPLETED)
             for future in done:
-                self._take(reading, future)
+                self._receive_cells(reading, future)
         return self.finish(reading)
 
-    def _take(self, reading: PendingStripe, future: "Future[CellAnswers]") -> None:
+    def _receive_cells(self, reading: PendingStripe, future: "Future[CellAnswers]") -> None:
         source, agreed = reading.pending.pop(future), reading.agreed
         index = source.shard.index
         reading.coming.discard(index)
@@ -376,14 +376,14 @@ class RebuildSources:
             reading.asked.discard(source.shard.datanode_id)
         else:
             self._judge(source, error)
-        self._ask_another(reading)
+        self._request_from_next(reading)
 
-    def _ask_another(self, reading: PendingStripe) -> bool:
+    def _request_from_next(self, reading: PendingStripe) -> bool:
         """Ask the best remaining source for this stripe; return whether there is one."""
         source = self._chosen(reading)
         if source is None:
             return False
-        self._ask(source, [reading])
+        self._request_cells(source, [reading])
         return True
 
     def _chosen(self, reading: PendingStripe) -> RebuildSource | None:
@@ -405,7 +405,7 @@ class RebuildSources:
         reading.coming.add(source.shard.index)
         return source
 
-    def _ask(self, source: RebuildSource, wanted: Sequence[PendingStripe]) -> None:
+    def _request_cells(self, source: RebuildSource, wanted: Sequence[PendingStripe]) -> None:
         """Ask a source for its cells of these stripes; in one call if they are several."""
         chunks = [
             (one.agreed.block_id, one.agreed.chunk(source.shard.index, one.stripe))
@@ -422,7 +422,7 @@ class RebuildSources:
         whether there was another source."""
         asked_count = 0
         for future, source in list(reading.pending.items()):
-            if not self._ask_another(reading):
+            if not self._request_from_next(reading):
                 break
             asked_count += 1
             if future not in self._late:

@@ -143,7 +143,7 @@ class BlockPeer:
     ) -> Iterator[BlockData | SutureError]:
         """Yield each requested block, or its error."""
         asked = [_key(container_id, block_id) for block_id in block_ids]
-        answer: pb.GetBlocksResponse = self._ask(
+        answer: pb.GetBlocksResponse = self._call(
             self.stub.GetBlocks, pb.GetBlocksRequest(block_ids=asked)
         )
         if meter is not None:
@@ -163,7 +163,7 @@ class BlockPeer:
         start = count = last = 0
         while True:
             request = pb.ListBlocksRequest(container_id=container_id, start_local_id=start)
-            answer: pb.ListBlocksResponse = self._ask(self.stub.ListBlocks, request)
+            answer: pb.ListBlocksResponse = self._call(self.stub.ListBlocks, request)
             for item in answer.blocks:
                 _, block = codec.parse_block(item, "answer.blocks")
                 if block.block_id <= last:
@@ -208,7 +208,7 @@ class BlockPeer:
             chunks=[pb.ChunkKey(local_id=block_id, offset=offset) for block_id, offset in keys],
         )
         timeout_s = self._timeouts.chunk_s
-        return parse_chunks(self._ask(self.stub.ReadChunks, request, timeout_s=timeout_s), keys)
+        return parse_chunks(self._call(self.stub.ReadChunks, request, timeout_s=timeout_s), keys)
 
     def parts_from(
         self,
@@ -237,7 +237,7 @@ class BlockPeer:
     def _small_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float
     ) -> Iterator[tuple[int, Data]]:
-        yield from parts_of(self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end)
+        yield from parts_of(self._call(self.stub.GetSmallFile, request, timeout_s=timeout_s), end)
 
     def _streamed_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float
@@ -266,7 +266,7 @@ class BlockPeer:
         """
         return start_call(self.stub.WriteBlocks, messages, timeout_s=timeout_s)
 
-    def _ask(
+    def _call(
         self, method: Method, request: object, *, timeout_s: float | None = None
     ) -> Any:  # the method's answer
         timeout_s = timeout_s or self._timeouts.call_s

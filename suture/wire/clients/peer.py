@@ -126,7 +126,7 @@ class Peer(BlockPeer, ShardWriter):
             ],
         )
         timeout_s = self._timeouts.chunk_s
-        answer: pb.ProveChunksResponse = self._ask(
+        answer: pb.ProveChunksResponse = self._call(
             self.stub.ProveChunks, request, timeout_s=timeout_s
         )
         check_count(answer.proofs, asked)
@@ -164,13 +164,13 @@ class Peer(BlockPeer, ShardWriter):
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
         """Return the datanode's report of its replica."""
         request = pb.GetContainerRequest(container_id=container_id)
-        answer: pb.GetContainerResponse = self._ask(self.stub.GetContainer, request)
+        answer: pb.GetContainerResponse = self._call(self.stub.GetContainer, request)
         return answer.replica
 
     def replicas(self, start: int = 0) -> pb.ListContainersResponse:
         """Return one page of the datanode's replicas."""
         request = pb.ListContainersRequest(start_container_id=start)
-        answer: pb.ListContainersResponse = self._ask(self.stub.ListContainers, request)
+        answer: pb.ListContainersResponse = self._call(self.stub.ListContainers, request)
         return answer
 
     def findings(self, container_id: ContainerId) -> list[pb.Finding]:
@@ -178,7 +178,7 @@ class Peer(BlockPeer, ShardWriter):
         found: list[pb.Finding] = []
         request = pb.ListFindingsRequest(container_id=container_id)
         while True:
-            answer: pb.ListFindingsResponse = self._ask(self.stub.ListFindings, request)
+            answer: pb.ListFindingsResponse = self._call(self.stub.ListFindings, request)
             found += answer.findings
             if answer.next_container_id == 0:
                 return found
@@ -189,13 +189,13 @@ class Peer(BlockPeer, ShardWriter):
     def history(self, container_id: ContainerId) -> list[pb.HistoryEntry]:
         """Return the replica's history, oldest entry first."""
         request = pb.ListHistoryRequest(container_id=container_id)
-        answer: pb.ListHistoryResponse = self._ask(self.stub.ListHistory, request)
+        answer: pb.ListHistoryResponse = self._call(self.stub.ListHistory, request)
         return list(answer.entries)
 
     def changes(self, since_ms: int) -> pb.ListChangesResponse:
         """Return the newest changes on the datanode since an instant."""
         request = pb.ListChangesRequest(since_ms=since_ms)
-        answer: pb.ListChangesResponse = self._ask(self.stub.ListChanges, request)
+        answer: pb.ListChangesResponse = self._call(self.stub.ListChanges, request)
         return answer
 
     def scan(
@@ -252,26 +252,26 @@ class Peer(BlockPeer, ShardWriter):
 
     def status(self) -> pb.StatusResponse:
         """Return the datanode's status."""
-        answer: pb.StatusResponse = self._ask(self.stub.Status, pb.StatusRequest())
+        answer: pb.StatusResponse = self._call(self.stub.Status, pb.StatusRequest())
         return answer
 
     def scrub_status(self, *, with_last_pass: bool = False) -> pb.ScrubStatusResponse:
         """Return the progress of the background scans, and the last full passes if requested."""
         request = pb.ScrubStatusRequest(with_last_pass=with_last_pass)
-        answer: pb.ScrubStatusResponse = self._ask(self.stub.ScrubStatus, request)
+        answer: pb.ScrubStatusResponse = self._call(self.stub.ScrubStatus, request)
         return answer
 
     def control_scrub(self, request: pb.ControlScrubRequest) -> pb.ScrubStatusResponse:
         """Pause, resume or cancel background scans; return their progress."""
-        answer: pb.ScrubStatusResponse = self._ask(self.stub.ControlScrub, request)
+        answer: pb.ScrubStatusResponse = self._call(self.stub.ControlScrub, request)
         return answer
 
     def control_volume(self, request: pb.ControlVolumeRequest) -> pb.ControlVolumeResponse:
         """Set the mode of a volume, or add a volume; return all volumes."""
-        answer: pb.ControlVolumeResponse = self._ask(self.stub.ControlVolume, request)
+        answer: pb.ControlVolumeResponse = self._call(self.stub.ControlVolume, request)
         return answer
 
     def list_disks(self) -> pb.ListDisksResponse:
         """Return the reports of a datanode's disks and its kernel."""
-        answer: pb.ListDisksResponse = self._ask(self.stub.ListDisks, pb.ListDisksRequest())
+        answer: pb.ListDisksResponse = self._call(self.stub.ListDisks, pb.ListDisksRequest())
         return answer

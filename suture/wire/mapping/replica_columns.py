@@ -48,7 +48,7 @@ class ReplicaColumn:
     low: int = 0
 
 
-def _told(name: str) -> ReplicaColumn:
+def _column_from(name: str) -> ReplicaColumn:
     number = NUMBERS[name]
     return ReplicaColumn(name, number.reported, name, number.high)
 
@@ -56,10 +56,10 @@ def _told(name: str) -> ReplicaColumn:
 ID: Final = ReplicaColumn("container_id", "<u8", "container_id", ID_MAX, 1)
 COLUMNS: Final = (
     ReplicaColumn("state", "|u1", "state"),
-    _told("replica_index"),
+    _column_from("replica_index"),
     ReplicaColumn("flags", "|u1", "", FLAGS),
     ReplicaColumn("algorithm", "|u1", "tree.algorithm"),
-    *map(_told, ("finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms")),
+    *map(_column_from, ("finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms")),
     ReplicaColumn("root", "<u8", "tree.root"),
     ReplicaColumn("generation", "<u8", "tree.generation", ID_MAX),
     ReplicaColumn("tree_block_count", "<u8", "tree.block_count", ID_MAX),

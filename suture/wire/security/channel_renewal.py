@@ -124,7 +124,7 @@ class _Method:
         self._path = path
         self._options = options
 
-    def _begun(self, call: object) -> tuple[ActiveChannel, Any]:
+    def _start_call(self, call: object) -> tuple[ActiveChannel, Any]:
         line = self._channel.begin(call)
         return line, line.method(self._kind, self._path, self._options)
 
@@ -132,7 +132,7 @@ class _Method:
         """Start a call that continues after this method returns. Its line remains in use until the
         call ends."""
         token = object()
-        line, method = self._begun(token)
+        line, method = self._start_call(token)
         try:
             call = start(method)
         except BaseException:
@@ -153,7 +153,7 @@ class _Unary(_Method):
     @contextmanager
     def _under_way(self) -> Iterator[Any]:
         token = object()
-        line, method = self._begun(token)
+        line, method = self._start_call(token)
         try:
             yield method
         finally:

@@ -154,10 +154,10 @@ def describe_certificates(path: Path) -> list[CertificateInfo]:
     except ValueError as error:
         kind = "a private key, not" if b"PRIVATE KEY" in content else "not"
         raise RefusedError(Code.INVALID_CONFIG, f"{path} is {kind} a certificate in PEM") from error
-    return [_shown(certificate) for certificate in found]
+    return [_certificate_info(certificate) for certificate in found]
 
 
-def _shown(certificate: x509.Certificate) -> CertificateInfo:
+def _certificate_info(certificate: x509.Certificate) -> CertificateInfo:
     identity = identity_of(certificate.public_bytes(serialization.Encoding.PEM))
     hosts: list[str] = []
     is_ca = False

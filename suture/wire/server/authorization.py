@@ -324,7 +324,7 @@ class AuthorizationMiddleware:
         `request` is None for a stream."""
         caller = caller_of(context)
         try:
-            if self._allowances is not None and not self._allowances.take(caller.account):
+            if self._allowances is not None and not self._allowances.try_acquire(caller.account):
                 raise UnavailableError(
                     Code.BUSY, f"{caller.name} exceeds the rate limit of this server"
                 )
@@ -362,7 +362,7 @@ class AuthorizationMiddleware:
         self, method: str, rule: AccessRule, behavior: Callable[..., Any]
     ) -> Callable[..., Any]:
         assert self._allowances is not None, "else the gate is open"
-        take = self._allowances.take
+        take = self._allowances.try_acquire
 
         def counted(request: Any, context: grpc.ServicerContext) -> Any:
             if not take(account_of(context.peer())):

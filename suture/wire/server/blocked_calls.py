@@ -50,11 +50,11 @@ def share(call_count_max: int) -> int:
 class WorkerSlots(Protocol):
     """Slots for working calls. There are fewer slots than calls."""
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Wait for a slot."""
         ...
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Return a slot. Any thread may return a slot that another thread took."""
         ...
 
@@ -62,10 +62,10 @@ class WorkerSlots(Protocol):
 class UnlimitedSlots:
     """Slots without a limit, for a server whose pool is its only limit."""
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Return at once."""
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Do nothing."""
 
 
@@ -220,7 +220,7 @@ class BlockedCallMiddleware:
             ticket = begin(context.peer())
             try:
                 data = self._only(requests, context)
-                slots.take()
+                slots.acquire()
                 try:
                     try:
                         request = parse(data)
@@ -228,7 +228,7 @@ class BlockedCallMiddleware:
                         _abort_malformed(context)
                     return behavior(request, context)
                 finally:
-                    slots.give()
+                    slots.release()
             finally:
                 end(ticket)
 
@@ -241,7 +241,7 @@ class BlockedCallMiddleware:
             with self._connected(context):
                 data = self._only(requests, context)
                 caller = account_of(context.peer())
-                self._slots.take()
+                self._slots.acquire()
                 try:
                     try:
                         request = parse(data)
@@ -251,7 +251,7 @@ class BlockedCallMiddleware:
                         with self._waiting(caller, context):
                             yield answer  # blocks until there is room to send it
                 finally:
-                    self._slots.give()
+                    self._slots.release()
 
         return attended
 
@@ -259,11 +259,11 @@ class BlockedCallMiddleware:
         def attended(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
             with self._connected(context):
                 caller = self._entered(context)
-                self._slots.take()
+                self._slots.acquire()
                 try:
                     return handler.stream_unary(self._arriving(requests, caller, context), context)
                 finally:
-                    self._slots.give()
+                    self._slots.release()
 
         return attended
 
@@ -271,14 +271,14 @@ class BlockedCallMiddleware:
         def attended(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             with self._connected(context):
                 caller = self._entered(context)
-                self._slots.take()
+                self._slots.acquire()
                 try:
                     arriving = self._arriving(requests, caller, context)
                     for answer in handler.stream_stream(arriving, context):
                         with self._waiting(caller, context):
                             yield answer  # blocks until there is room to send it
                 finally:
-                    self._slots.give()
+                    self._slots.release()
 
         return attended
 
@@ -327,12 +327,12 @@ class BlockedCallMiddleware:
     def _waiting(self, caller: str, context: grpc.ServicerContext) -> Iterator[None]:
         """Record a wait for the caller during the body, and hold no slot."""
         ticket = self._waits.begin(caller, context.cancel)
-        self._slots.give()
+        self._slots.release()
         try:
             yield
         finally:
             self._waits.end(ticket)
-            self._slots.take()
+            self._slots.acquire()
 
 
 def _parser(handler: Any) -> Callable[[bytes], Any]:

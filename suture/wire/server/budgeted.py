@@ -68,20 +68,20 @@ class MemoryBudgetMiddleware:
 
     def _unary(self, behavior: Any, cost_bytes: int) -> Callable[..., Any]:
         def budgeted(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            with self._held(cost_bytes, context):
+            with self._reserve(cost_bytes, context):
                 return behavior(requests, context)
 
         return budgeted
 
     def _stream(self, behavior: Any, cost_bytes: int) -> Callable[..., Iterator[Any]]:
         def budgeted(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._held(cost_bytes, context):
+            with self._reserve(cost_bytes, context):
                 yield from behavior(requests, context)
 
         return budgeted
 
     @contextmanager
-    def _held(self, cost_bytes: int, context: grpc.ServicerContext) -> Iterator[None]:
+    def _reserve(self, cost_bytes: int, context: grpc.ServicerContext) -> Iterator[None]:
         caller = account_of(context.peer())
         if self._memory.waiting_count(caller) >= self._waits.share:
             abort_crowded(context)

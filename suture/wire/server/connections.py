@@ -145,7 +145,7 @@ class Connections(Collector):
         ended_count = self._ended_count(by_host, share, excess, begun_s)
         took_s = self._monotonic_s() - begun_s
         if len(found) > share:
-            self._learn(begun_s)
+            self._refresh_datanode_addresses(begun_s)
         return RetryAfter(max(CROWDED_LOOK_S, REST * took_s) if ended_count else LOOK_S)
 
     def _ended_count(
@@ -183,7 +183,7 @@ class Connections(Collector):
         host = one.name.rpartition(":")[0]
         return one.host in OWN_HOSTS or one.host in self._known_hosts or host in self._trusted
 
-    def _learn(self, now_s: float) -> None:
+    def _refresh_datanode_addresses(self, now_s: float) -> None:
         """Query the addresses of datanodes; keep the last answer if the query fails."""
         if now_s - self._known_at_s < KNOWN_S:
             return
@@ -213,12 +213,12 @@ class Connections(Collector):
                 known = before.get(inode)
                 if known is None or known.fd != fd:
                     with socket.socket(fileno=os.dup(fd)) as one:
-                        known = self._known(one, fd, inode)
+                        known = self._find_connection(one, fd, inode)
                 if known is not None:
                     self._sockets[inode] = known
                     yield known
 
-    def _known(self, one: socket.socket, fd: int, inode: str) -> _Connection | None:
+    def _find_connection(self, one: socket.socket, fd: int, inode: str) -> _Connection | None:
         """Return the connection of a socket; None if it is not a connection to one of the ports."""
         if one.family not in {socket.AF_INET, socket.AF_INET6}:
             return None
@@ -233,7 +233,7 @@ class Connections(Collector):
         """Shut a connection down if the descriptor still belongs to it. gRPC then closes the
         connection."""
         with suppress(OSError), socket.socket(fileno=os.dup(chosen.fd)) as one:
-            if self._known(one, chosen.fd, chosen.inode) == chosen:
+            if self._find_connection(one, chosen.fd, chosen.inode) == chosen:
                 one.shutdown(socket.SHUT_RDWR)
                 return True
         return False

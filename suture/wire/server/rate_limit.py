@@ -22,7 +22,7 @@ class CallerRateLimiter:
         self._monotonic_s = monotonic_s
         self._left: dict[str, tuple[float, float]] = {}  # account -> tokens left, and when
 
-    def take(self, account: str) -> bool:
+    def try_acquire(self, account: str) -> bool:
         """Take one call from the caller's allowance; return False if none is left."""
         now_s = self._monotonic_s()
         left, at_s = self._left.get(account, (self._burst, now_s))

@@ -128,7 +128,7 @@ def test_cut_off_put_leaves_no_blocks_and_no_containers(
 
     def store() -> None:
         if is_silent:
-            client._pool.lend(scheme, cut, lambda _: None).put([source], replace=False)
+            client._pool.acquire(scheme, cut, lambda _: None).put([source], replace=False)
         else:
             client.put([source], scheme=scheme, progress=cut)
 

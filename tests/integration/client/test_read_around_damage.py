@@ -128,7 +128,7 @@ def test_a_datanode_that_hangs_costs_a_moment_and_not_a_deadline(three: list[Dat
         answer = found_at(three)
         answer.containers[0].replicas[0].address = f"{HOST}:{silent.getsockname()[1]}"
         for _ in range(ANSWERS_MIN):
-            client._conduct.answered("dn2", 0.001)
+            client._conduct.record_latency("dn2", 0.001)
 
         read = b"".join(client.read(answer))
 
@@ -281,7 +281,7 @@ class TestShards:
                 for block in range(1, 9):
                     sources.block(BlockId(block))
 
-                assert 1 in sources.living
+                assert 1 in sources.live_sources
                 assert unsteady.silences > 2 * SILENT_COUNT_MAX
 
     def test_a_cell_that_is_not_the_listed_one_is_not_taken(self, tmp_path: Path) -> None:

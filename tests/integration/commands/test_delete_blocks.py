@@ -248,7 +248,7 @@ def test_a_replica_whose_last_damage_was_deleted_is_read_soon(replica: StoredRep
             replica.leases,
             [transaction(1, *local_ids, container_id=container_id)],
             stop=lambda: False,
-            ask_scan=lambda container_id, _: asked.append(container_id),
+            request_scan=lambda container_id, _: asked.append(container_id),
         )
 
     order(1, 2)

@@ -53,7 +53,7 @@ def handling(
         leases=replica.leases,
         clock=clock,
         scan_now=lambda container_id: scan_container(replica.tools, container_id),
-        ask_scan=lambda *_: None,
+        request_scan=lambda *_: None,
         wait=lambda _: False,
         report_soon=lambda: None,
         reregister=lambda: None,

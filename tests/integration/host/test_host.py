@@ -101,5 +101,5 @@ def test_created_replica_shows_in_status_and_waits_in_the_outbox(tmp_path: Path)
     host._parts.store.create_container(ContainerId(7))
 
     assert {"OPEN": 1} == dict(host._parts.observer.status().containers_by_state)
-    assert [7] == host._parts.outboxes.boxes[0].take_changed(10)
+    assert [7] == host._parts.outboxes.boxes[0].pop_changed(10)
     assert [] == host.stop()

@@ -76,7 +76,7 @@ def give_up_block(store: ReplicaStore) -> None:
     data = bytes(100_000)
     piece = BlockData(BlockId(1), Bcsid(0), (chunk_of(data),))
     begun = store.begin_blocks(TWO)
-    begun.take(piece, memoryview(data), is_whole=False)
+    begun.add_chunks(piece, memoryview(data), is_whole=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "unlink", failing)
         begun.discard()

@@ -73,7 +73,7 @@ class TestLooks:
         """The worker runs every five seconds, and nothing changes for days while it waits for a
         disk.
         """
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
         looks.clear()
         began_s = host.clock.monotonic_s()
@@ -90,7 +90,7 @@ class TestLooks:
         self, host: Host, looks: Counter[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The volume retires without another request."""
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
         monkeypatch.undo()
 
@@ -108,13 +108,13 @@ class TestLooks:
         """An operator's request is processed at once, whether the volume retires again or was
         returned to service in between.
         """
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
         looks.clear()
 
         if is_given_back:
-            host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+            host.moves.set_mode(host.id_of("a"), VolumeMode.IN_SERVICE)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         host.moves.step()
 
         assert looks
@@ -127,7 +127,7 @@ def test_single_look_serves_many_moves(host: Host, looks: Counter[str]) -> None:
     count = len(host.on("a"))
     assert count > 2
 
-    host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+    host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
     looks.clear()
     for _ in range(count):
         host.moves.step()
@@ -139,7 +139,7 @@ def test_single_look_serves_many_moves(host: Host, looks: Counter[str]) -> None:
 def test_replica_deleted_after_the_look_is_not_reported_as_stuck(host: Host) -> None:
     """The replica was deleted between the look and its turn."""
     gone = ContainerId(host.on("a")[-1])
-    host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+    host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
     host.moves.step()
     host.store.delete_container(gone, force=True)
 
@@ -160,7 +160,7 @@ class TestStuck:
         """
         monkeypatch.setattr(volume_admin, "STUCK_SHOWN_MAX", 1)
         count = len(host.on("a"))
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         host.moves.step()
         assert not does_rest(status_of(host, "a"))
 
@@ -177,7 +177,7 @@ class TestStuck:
         A hundred thousand lines every half minute bury what else is in the log.
         """
         count = len(host.on("a"))
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
 
         with logged() as logs:
             for _ in range(4):

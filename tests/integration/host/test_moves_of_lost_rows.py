@@ -50,7 +50,7 @@ class TestRetire:
         lost = host.on("a")
         host.lose_index("a")
 
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
 
         assert VolumeMode.RETIRED is host.store.services.of(host.id_of("a")).mode
@@ -65,7 +65,7 @@ class TestRetire:
         lose_rows(host, ONE, BlockId(2))
         host.restart()
 
-        host.moves.steer(host.id_of(name), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of(name), VolumeMode.RETIRING)
         host.work()
 
         assert VolumeMode.RETIRED is host.store.services.of(host.id_of(name)).mode

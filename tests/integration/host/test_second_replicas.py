@@ -29,7 +29,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 def cut_off(host: Host, monkeypatch: pytest.MonkeyPatch) -> ContainerId:
     """Retire a, be killed when the first copy is on b and the old one on a, and start again."""
-    host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+    host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
 
     def killed(*_: object) -> None:
         raise Killed
@@ -70,7 +70,7 @@ class TestCancelled:
         delete is BUSY until the worker has ended the move, which no retirement does any more.
         """
         number = cut_off(host, monkeypatch)
-        host.moves.steer(host.id_of("a"), mode)
+        host.moves.set_mode(host.id_of("a"), mode)
         if is_restarted:
             host.restart()
 
@@ -93,7 +93,7 @@ class TestCancelled:
         report it.
         """
         number = cut_off(host, monkeypatch)
-        host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.IN_SERVICE)
         if is_restarted:
             host.restart()
         assert [number] == [one.container_id for one in host.store.unloadable()]
@@ -114,7 +114,7 @@ class TestCancelled:
         """
         number = cut_off(host, monkeypatch)
         remove_blocks(host.store, number, [ONE])
-        host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.IN_SERVICE)
 
         host.restart()
         host.work()
@@ -137,7 +137,7 @@ class TestCancelled:
         file = host.store.paths(number).block_file(BlockId(2))
         file.write_bytes(bytes(file.stat().st_size))
         host.moves._verify(number)
-        host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.IN_SERVICE)
         host.restart()
         assert number in host.on("a")
 
@@ -171,12 +171,12 @@ class TestCancelledMeanwhile:
             if not is_read:
                 file = host.store.paths(number).block_file(BlockId(2))
                 file.write_bytes(bytes(file.stat().st_size))
-            host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
+            host.moves.set_mode(host.id_of("a"), VolumeMode.IN_SERVICE)
             assert [number] == [one.container_id for one in host.store.unloadable()]
             return facts
 
         monkeypatch.setattr(host.store.services, "finish_move", cancelled)
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
 
         assert ["b" if is_read else "a"] == directories(host, number)
@@ -197,7 +197,7 @@ class TestCancelledMeanwhile:
             return found
 
         monkeypatch.setattr(host.store.services, "left_on", ended)
-        host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.IN_SERVICE)
 
         assert () == host.store.unloadable()
 
@@ -209,7 +209,7 @@ class TestTakenBack:
         """The copy is whole, and on a volume that stays. A start would serve it after the delete
         of the other one. The copy is removed when possible, and the container moves then.
         """
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         [number, *_] = map(ContainerId, host.on("a"))
 
         def failing(*_: object, **__: object) -> str:
@@ -277,9 +277,9 @@ class TestReturnedDisk:
         differs. Its removal lets later deletes proceed.
         """
         number = ContainerId(COUNT + 1)
-        host.moves.steer(host.id_of("b"), VolumeMode.READ_ONLY)
+        host.moves.set_mode(host.id_of("b"), VolumeMode.READ_ONLY)
         host.write(number, closed=False)
-        host.moves.steer(host.id_of("b"), VolumeMode.IN_SERVICE)
+        host.moves.set_mode(host.id_of("b"), VolumeMode.IN_SERVICE)
         host.store.close_container(number, bcsid=Bcsid(ID_MAX))
         assert ReplicaState.QUASI_CLOSED is host.store.replica(number).state
         returned_disk(host, number, count=BLOCKS + 1)
@@ -321,7 +321,7 @@ class TestReturnedDisk:
         with served.index.read() as rows:
             row = rows.replica(number)
         served.index.write(lambda rows: rows.put_replica(number, replace(row, replica_index=3)))
-        host.moves.steer(host.id_of("b"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("b"), VolumeMode.RETIRING)
 
         host.work()
 

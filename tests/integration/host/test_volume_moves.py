@@ -43,7 +43,7 @@ class TestRetire:
         assert before["a"]
         roots = {n: host.store.view(ContainerId(n)).tree().root for n in range(1, 5)}
 
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
 
         assert [] == host.store.services.left_on(host.id_of("a"))
@@ -70,7 +70,7 @@ class TestRetire:
         host.write(1, closed=False)
         name = "a" if host.on("a") else "b"
 
-        host.moves.steer(host.id_of(name), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of(name), VolumeMode.RETIRING)
         host.work()
 
         assert ReplicaState.QUASI_CLOSED is host.store.replica(ContainerId(1)).state
@@ -91,7 +91,7 @@ class TestRetire:
                 host.write(number)
             assert [] == host.on("a")
 
-        host.moves.steer(volume_id, VolumeMode.IN_SERVICE)
+        host.moves.set_mode(volume_id, VolumeMode.IN_SERVICE)
         host.write(50)
         host.write(51)
 
@@ -101,10 +101,10 @@ class TestRetire:
         """Moved replicas stay at their new place, and the rest stays, too."""
         count = len(host.fill(6)["a"])
         assert count > 1
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         host.moves.step()
 
-        host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.IN_SERVICE)
         host.work()
 
         assert count - 1 == len(host.on("a"))
@@ -114,10 +114,10 @@ class TestRetire:
         """
         Its data would have nowhere to go: that is a decommission.
         """
-        host.moves.steer(host.id_of("a"), VolumeMode.READ_ONLY)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.READ_ONLY)
 
         with pytest.raises(RefusedError, match="only volume") as caught:
-            host.moves.steer(host.id_of("b"), VolumeMode.RETIRING)
+            host.moves.set_mode(host.id_of("b"), VolumeMode.RETIRING)
 
         assert "decommission" in caught.value.hint
 
@@ -125,7 +125,7 @@ class TestRetire:
         """The replica goes to the named volume although a third has more room."""
         before = host.fill()
         host.restart("a", "b", "c")
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING, host.id_of("c"))
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING, host.id_of("c"))
 
         host.work()
 
@@ -138,7 +138,7 @@ class TestRetire:
         """
         host.fill()
         old = host.id_of("a")
-        host.moves.steer(old, VolumeMode.RETIRING)
+        host.moves.set_mode(old, VolumeMode.RETIRING)
         host.work()
         host.restart()
         host.at("a").rename(host.path / "pulled")
@@ -172,7 +172,7 @@ class TestDamage:
             return facts
 
         monkeypatch.setattr(host.store.services, "finish_move", rotten)
-        host.moves.steer(volume_id, VolumeMode.RETIRING)
+        host.moves.set_mode(volume_id, VolumeMode.RETIRING)
         host.work()
 
         progress = host.moves.progress(volume_id)
@@ -198,7 +198,7 @@ class TestDamage:
         data[30_000] ^= 1
         file.write_bytes(data)
 
-        host.moves.steer(host.id_of(name), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of(name), VolumeMode.RETIRING)
         host.work()
 
         facts = host.store.replica(ContainerId(1))
@@ -213,7 +213,7 @@ class TestDamage:
         used, *others = host.on("a")
         assert others
         with host.leases.share(ContainerId(used)), quick(host.leases):
-            host.moves.steer(volume_id, VolumeMode.RETIRING)
+            host.moves.set_mode(volume_id, VolumeMode.RETIRING)
             host.work()
             assert [used] == host.on("a")
 
@@ -227,7 +227,7 @@ class TestDamage:
         before = host.fill()
         monkeypatch.setattr("agent.store.operations.replica_import.RESERVED_BYTES_MIN", 1 << 60)
 
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
 
         progress = host.moves.progress(host.id_of("a"))
@@ -305,7 +305,7 @@ class TestDeath:
                 os.close(made._directory_fd)
             raise Killed
 
-        host.moves.steer(volume_id, VolumeMode.RETIRING)
+        host.moves.set_mode(volume_id, VolumeMode.RETIRING)
         monkeypatch.setattr(host.store.services, step, deadly)
         with pytest.raises(Killed):
             host.work()
@@ -331,7 +331,7 @@ class TestDeath:
         """
         host.fill()
         volume_id = host.id_of("a")
-        host.moves.steer(volume_id, VolumeMode.RETIRING)
+        host.moves.set_mode(volume_id, VolumeMode.RETIRING)
         monkeypatch.setattr(
             "agent.store.operations.deleting.finish_delete",
             lambda *_: (_ for _ in ()).throw(Killed),
@@ -363,7 +363,7 @@ class TestAdd:
 
         assert added.volume_id == host.id_of("c")
         host.assert_whole(6)
-        host.moves.steer(added.volume_id, VolumeMode.RETIRING)
+        host.moves.set_mode(added.volume_id, VolumeMode.RETIRING)
         host.work()
         host.restart()
         assert {host.at("a"), host.at("b")} == {v.path for v in host.store.volumes()}

@@ -54,11 +54,11 @@ class TestTakeBack:
         volume.
         """
         added = host.store.services.add_volume(host.at("c")).volume_id
-        host.moves.steer(added, VolumeMode.RETIRING)
+        host.moves.set_mode(added, VolumeMode.RETIRING)
         host.work()
         assert VolumeMode.RETIRED is host.store.services.of(added).mode
 
-        host.moves.steer(added, VolumeMode.IN_SERVICE)
+        host.moves.set_mode(added, VolumeMode.IN_SERVICE)
         for number in range(1, 7):
             host.write(number)
         assert host.on("c")
@@ -72,9 +72,9 @@ class TestTakeBack:
         config no longer names it does not open it.
         """
         volume_id = host.id_of("a")
-        host.moves.steer(volume_id, VolumeMode.RETIRING)
+        host.moves.set_mode(volume_id, VolumeMode.RETIRING)
         host.work()
-        host.moves.steer(volume_id, VolumeMode.READ_ONLY)
+        host.moves.set_mode(volume_id, VolumeMode.READ_ONLY)
         host.store.close()
         host.at("a").rename(host.path / "away")
 
@@ -99,7 +99,7 @@ class TestArrivals:
             for part in parts[:-1]:
                 yield read_part(part)
             names.extend(n for n in ("a", "b") if list(host.at(n).glob("hdds/*/tmp/importing/*")))
-            host.moves.steer(host.id_of(names[0]), VolumeMode.RETIRING)
+            host.moves.set_mode(host.id_of(names[0]), VolumeMode.RETIRING)
             host.work()
             assert VolumeMode.RETIRING is host.store.services.of(host.id_of(names[0])).mode
             yield read_part(parts[-1])
@@ -115,7 +115,7 @@ class TestArrivals:
     def test_arrival_does_not_begin_on_a_retiring_volume(self, host: Host) -> None:
         """The candidate volumes were chosen before. The reserved room is released."""
         targets = [host.store.volume_set.by_id(host.id_of("a"))]
-        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
+        host.moves.set_mode(host.id_of("a"), VolumeMode.RETIRING)
 
         with pytest.raises(UnavailableError, match="no longer accepts new replicas"):
             host.store.services.begin_arrival(ANNOUNCED, targets)
@@ -131,7 +131,7 @@ class TestArrivals:
         chosen = host.store.volume_set.by_id(host.id_of("a"))
 
         def slow(*_: object) -> Volume:
-            host.moves.steer(chosen.volume_id, VolumeMode.RETIRING)
+            host.moves.set_mode(chosen.volume_id, VolumeMode.RETIRING)
             host.work()
             return chosen
 
@@ -149,7 +149,7 @@ class TestArrivals:
         The volume retires again.
         """
         chosen = host.store.volume_set.by_id(host.id_of("a"))
-        keep = host.store.services._keep
+        keep = host.store.services._store_mode
 
         def slow(volume: Volume, service: VolumeUse) -> VolumeUse:
             if service.mode is VolumeMode.RETIRED and 1 not in host.store.replica_ids():
@@ -158,8 +158,8 @@ class TestArrivals:
                     host.write(1)
             return keep(volume, service)
 
-        monkeypatch.setattr(host.store.services, "_keep", slow)
-        host.moves.steer(chosen.volume_id, VolumeMode.RETIRING)
+        monkeypatch.setattr(host.store.services, "_store_mode", slow)
+        host.moves.set_mode(chosen.volume_id, VolumeMode.RETIRING)
         host.moves.step()
 
         assert VolumeMode.RETIRING is host.store.services.of(chosen.volume_id).mode
@@ -178,7 +178,7 @@ class TestWhatIsLeft:
         volume_id = host.id_of("a")
         damage_row(host.store.volume_set.by_id(volume_id), number)
 
-        host.moves.steer(volume_id, VolumeMode.RETIRING)
+        host.moves.set_mode(volume_id, VolumeMode.RETIRING)
         host.work()
 
         assert VolumeMode.RETIRING is host.store.services.of(volume_id).mode
@@ -202,7 +202,7 @@ class TestWhatIsLeft:
         for directory in (lost, stray):
             directory.mkdir(parents=True)
 
-        host.moves.steer(volume_id, VolumeMode.RETIRING)
+        host.moves.set_mode(volume_id, VolumeMode.RETIRING)
         host.work()
 
         progress = host.moves.progress(volume_id)
@@ -233,8 +233,8 @@ class TestWhatIsLeft:
             raise full
 
         monkeypatch.setattr(host.store, "close_container", fails)
-        host.moves.steer(read_only, VolumeMode.READ_ONLY)
-        host.moves.steer(retiring, VolumeMode.RETIRING)
+        host.moves.set_mode(read_only, VolumeMode.READ_ONLY)
+        host.moves.set_mode(retiring, VolumeMode.RETIRING)
         host.work()
 
         assert VolumeMode.RETIRED is host.store.services.of(retiring).mode
@@ -262,8 +262,8 @@ class TestWhatIsLeft:
                 raise VolumeFailed(Code.IO_EXCEPTION, "its index cannot be read")
             return left_on(volume_id)
 
-        host.moves.steer(bad, VolumeMode.READ_ONLY)
-        host.moves.steer(host.id_of("b"), VolumeMode.RETIRING)
+        host.moves.set_mode(bad, VolumeMode.READ_ONLY)
+        host.moves.set_mode(host.id_of("b"), VolumeMode.RETIRING)
         monkeypatch.setattr(host.store.services, "left_on", fails)
         with pytest.raises(VolumeFailed, match="index"):
             host.work()

@@ -71,7 +71,7 @@ def test_a_directory_that_gives_an_error_costs_its_own_container(
     ]
     assert f"{chunks}: {errno.errorcode[number]}" in results[BAD].why
     with closing(History(wish.state_dir / "DS-made.sqlite")) as history:
-        doubt = history.doubt(BAD)
+        doubt = history.unreadable_record(BAD)
         assert doubt is not None
         assert 1 == doubt.count
 

@@ -107,7 +107,7 @@ def test_a_descriptor_whose_checksum_was_lost_is_looked_at(
 
     assert [ScrubStatus.DAMAGED, ScrubStatus.DOUBTFUL] == [results[n].standing for n in (1, 2)]
     assert [DamageFault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[1].findings]
-    assert ("the descriptor has no checksum, which Ozone always writes",) == results[2].doubts()
+    assert ("the descriptor has no checksum, which Ozone always writes",) == results[2].caveats()
     with closing(History(wish.state_dir / "DS-made.sqlite")) as history:
         assert results[2] == history.result(ContainerId(2))
 

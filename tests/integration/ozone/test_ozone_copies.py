@@ -369,7 +369,7 @@ def copies(target: OzoneAgent) -> Iterator[ContainerReplicator]:
             security=LOOPBACK_ONLY,
             compression=Compression.NO_COMPRESSION,
             monotonic_s=time.monotonic,
-            ask_scan=inside.ask_scan,
+            request_scan=inside.request_scan,
             stall_s=PATIENCE_S,
             finish_s=PATIENCE_S,
         )

@@ -10,7 +10,7 @@ import pytest
 from agent.config.loading import load
 from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from ozone.wiring import doors
+from ozone.wiring import server_factories
 from suture.errors import Code, RefusedError
 from suture.runtime.sd_notify import SystemdNotifier
 from suture.wire.clients.scm import ScmClient
@@ -46,7 +46,7 @@ def built(folder: Path) -> AgentProcess:
     """Return an agent that serves Ozone's peers, whose control plane is away."""
     config = load(configured(folder))
     return AgentProcess(
-        config, WHO, [ScmClient(NOWHERE)], SystemdNotifier(), doors=doors(config.ozone)
+        config, WHO, [ScmClient(NOWHERE)], SystemdNotifier(), doors=server_factories(config.ozone)
     )
 
 
@@ -68,7 +68,7 @@ def asked(address: str, *requests: bytes) -> list[bytes]:
 
 def test_ozone_server_answers_an_echo_while_the_agent_runs(host: AgentProcess) -> None:
     """The request is an echo of three bytes, as Ozone's clients send it, written out by hand."""
-    (address,) = host.door_addresses
+    (address,) = host.protocol_addresses
 
     (answer,) = asked(address, ECHO)
 
@@ -80,7 +80,7 @@ def test_ozone_server_frees_its_port_when_the_agent_stops(tmp_path: Path) -> Non
     assert [] == built(tmp_path).stop()
     host = built(tmp_path)
     host.start()
-    (address,) = host.door_addresses
+    (address,) = host.protocol_addresses
     assert asked(address, ECHO)
 
     assert [] == host.stop()
@@ -93,20 +93,24 @@ def test_ozone_server_frees_its_port_when_the_agent_stops(tmp_path: Path) -> Non
         WHO,
         [ScmClient(NOWHERE)],
         SystemdNotifier(),
-        doors=doors(load(configured(tmp_path, address)).ozone),
+        doors=server_factories(load(configured(tmp_path, address)).ozone),
     )
-    assert [address] == again.door_addresses
+    assert [address] == again.protocol_addresses
     assert [] == again.stop()
 
 
 def test_an_address_in_use_starts_nothing(tmp_path: Path, host: AgentProcess) -> None:
     """The error has the address, and the volumes are released."""
-    (address,) = host.door_addresses
+    (address,) = host.protocol_addresses
     config = load(configured(tmp_path / "second", address))
 
     with pytest.raises(RefusedError) as caught:
         AgentProcess(
-            config, WHO, [ScmClient(NOWHERE)], SystemdNotifier(), doors=doors(config.ozone)
+            config,
+            WHO,
+            [ScmClient(NOWHERE)],
+            SystemdNotifier(),
+            doors=server_factories(config.ozone),
         )
 
     assert Code.INVALID_CONFIG is caught.value.code
@@ -159,7 +163,7 @@ def test_other_services_share_the_address(tmp_path: Path) -> None:
     config = load(configured(tmp_path))
     host = AgentProcess(config, WHO, [ScmClient(NOWHERE)], SystemdNotifier(), doors=[made])
     host.start()
-    (address,) = host.door_addresses
+    (address,) = host.protocol_addresses
     with grpc.insecure_channel(address) as channel:
         double: Any = channel.stream_unary("/other.Service/Double")
         answer = double(iter([b"a", b"b"]), timeout=20)

@@ -74,7 +74,7 @@ def asked(address: str, identity: KerberosIdentity) -> dict[int, int]:
     client = OzoneScmClient(parse_addresses(address), identity, QUICK)
     with closing(client):
         containers = [1, 2, 3, 4] * 100
-        answers = client.ask_each(
+        answers = client.call_each(
             containers, lambda key: request(ScmRequestType.GET_REPLICAS, container_id=key)
         )
         return {key: len(answer.get_replicas.replicas) for key, answer in answers}

@@ -57,7 +57,7 @@ def test_led_agent_registers_with_its_id_addresses_and_layout(
     assert HALVES == (details.uuid128.mostSigBits % 2**64, details.uuid128.leastSigBits % 2**64)
     assert details.uuid128 == details.id.uuid
     assert "127.0.0.1" == details.ipAddress
-    (address,) = agent.door_addresses
+    (address,) = agent.protocol_addresses
     port = int(address.rpartition(":")[2])
     assert {"STANDALONE": port, "REPLICATION": port} == {p.name: p.value for p in details.ports}
     layout = register.dataNodeLayoutVersion

@@ -74,7 +74,7 @@ def test_rows_that_went_with_the_log_leave_no_container_that_is_whole(tmp_path: 
         ).values()
 
     assert (ScrubStatus.DOUBTFUL, 2) == (result.standing, result.block_count)
-    assert ("the database counts 3 blocks and has the rows of 2",) == result.doubts()
+    assert ("the database counts 3 blocks and has the rows of 2",) == result.caveats()
 
 
 def test_a_database_that_lost_all_it_had_leaves_no_container_that_is_whole(
@@ -91,7 +91,9 @@ def test_a_database_that_lost_all_it_had_leaves_no_container_that_is_whole(
         ).values()
 
     assert (ScrubStatus.DOUBTFUL, 0) == (result.standing, result.block_count)
-    assert ("the database has no count of its blocks, which Ozone always keeps",) == result.doubts()
+    assert (
+        "the database has no count of its blocks, which Ozone always keeps",
+    ) == result.caveats()
 
 
 def test_volume_that_lost_rows_is_remembered_as_doubtful(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_contents_of_each_place_have_the_expected_verdict(
     assert (standing, faults) == (result.standing, found)
     assert WHOLE is results[1].standing
     if kind is FileKind.OTHER:
-        said = [result.why, *(item.evidence for item in result.findings), *result.doubts()]
+        said = [result.why, *(item.evidence for item in result.findings), *result.caveats()]
         assert [] != [text for text in said if other in text or path_of(made, place).name in text]
 
 
@@ -314,7 +314,7 @@ def test_bad_bytes_behind_a_link_are_damage(made: MadeVolume, tmp_path: Path) ->
         item.fault for item in result.findings
     }
     assert f"1 block files are symbolic links: a symbolic link to {tmp_path / 'aside'}" in (
-        result.doubts()
+        result.caveats()
     )
 
 

@@ -87,7 +87,7 @@ def uuid_of(index: int) -> str:
 
 def here(host: AgentProcess) -> dict[str, Any]:
     """Return how the manager names the agent itself."""
-    name, _, port = host.door_addresses[0].rpartition(":")
+    name, _, port = host.protocol_addresses[0].rpartition(":")
     ports = [{"name": "STANDALONE", "value": int(port)}]
     return {"uuid": DATANODE_ID, "ipAddress": name, "hostName": "agent", "ports": ports}
 
@@ -129,7 +129,7 @@ def assert_rebuilt_here(
     """The shard is Ozone's, row by row as it is served to Ozone, and byte by byte."""
     facts = store_of(host).replica(container_id)
     assert (ReplicaState.CLOSED, index) == (facts.state, facts.replica_index)
-    with OzoneClient(host.door_addresses[0], DATANODE_ID) as client:
+    with OzoneClient(host.protocol_addresses[0], DATANODE_ID) as client:
         for one, row in real.rows.items():
             key = block_id(one, container_id, replicaIndex=index)
             served = client.ask("getBlock", container_id, blockID=key).getBlock.blockData

@@ -34,7 +34,7 @@ def client_of(*servers: RecordedScm, manners: ScmClientOptions = QUICK) -> Ozone
 
 def replica_counts(client: OzoneScmClient) -> dict[int, int]:
     """Ask for the replicas of all containers at once."""
-    asked = client.ask_each(
+    asked = client.call_each(
         CONTAINERS, lambda key: request(ScmRequestType.GET_REPLICAS, container_id=key)
     )
     return {key: len(answer.get_replicas.replicas) for key, answer in asked}
@@ -50,8 +50,8 @@ def test_recorded_requests_are_sent_and_their_answers_read(scm: RecordedScm) -> 
     """The server accepts only the bytes that a real SCM understood."""
     with closing(client_of(scm)) as client:
         assert {1: 3, 2: 3, 3: 5, 4: 5} == replica_counts(client)
-        assert len(client.ask(ScmRequestType.QUERY_NODES, scope=1).query_nodes.nodes) == 5
-        assert not client.ask(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on
+        assert len(client.call(ScmRequestType.QUERY_NODES, scope=1).query_nodes.nodes) == 5
+        assert not client.call(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on
     assert ["suture"] == scm.users
 
 
@@ -76,7 +76,7 @@ def test_no_more_calls_are_under_way_than_the_window_has(scm: RecordedScm) -> No
 
     with closing(client_of(scm, manners=ScmClientOptions(window=8, timeout_s=10))) as client:
         done = 0
-        for _ in client.ask_each(
+        for _ in client.call_each(
             items(), lambda k: request(ScmRequestType.GET_REPLICAS, container_id=k)
         ):
             assert len(begun) - done <= 8
@@ -89,7 +89,7 @@ def test_a_failure_stands_for_its_own_call(scm: RecordedScm) -> None:
     The other calls are answered.
     """
     with closing(client_of(scm)) as client:
-        asked = client.ask_each(
+        asked = client.call_each(
             [1, 999], lambda k: request(ScmRequestType.GET_REPLICAS, container_id=k)
         )
         found = dict(asked)
@@ -113,7 +113,7 @@ def test_the_leader_is_found() -> None:
 def test_unanswered_requests_are_repeated_after_a_hang_up() -> None:
     """A connection that ends midway loses no answer and repeats none."""
     with recorded_scm(hang_up_after=3) as scm, closing(client_of(scm)) as client:
-        asked = client.ask_each(
+        asked = client.call_each(
             CONTAINERS * 3, lambda key: request(ScmRequestType.GET_REPLICAS, container_id=key)
         )
         assert sorted(CONTAINERS * 3) == sorted(key for key, _ in asked)
@@ -156,7 +156,7 @@ def test_missing_leader_is_reported_with_address_and_reason() -> None:
             parse_addresses(f"{nobody},{follower.address}"), HadoopIdentity("suture"), IMPATIENT
         )
         with closing(client), pytest.raises(UnavailableError) as caught:
-            client.ask(ScmRequestType.GET_SCM)
+            client.call(ScmRequestType.GET_SCM)
 
     assert f"{nobody}: Connection refused" in str(caught.value)
     assert f"{follower.address}: does not lead: SCM Server:4ef70016" in str(caught.value)
@@ -169,7 +169,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
         closing(client_of(scm, manners=IMPATIENT)) as client,
         pytest.raises(UnavailableError, match=r"no answer within 0\.2 s"),
     ):
-        client.ask(ScmRequestType.GET_SCM)
+        client.call(ScmRequestType.GET_SCM)
 
 
 def test_a_cluster_with_kerberos_is_refused_in_plain_words() -> None:
@@ -181,7 +181,7 @@ def test_a_cluster_with_kerberos_is_refused_in_plain_words() -> None:
         closing(client_of(scm)) as client,
         pytest.raises(RefusedError, match="SIMPLE authentication is not enabled") as caught,
     ):
-        client.ask(ScmRequestType.GET_SCM)
+        client.call(ScmRequestType.GET_SCM)
 
     assert Code.UNAUTHENTICATED is caught.value.code
     assert "--ozone-conf" in caught.value.hint
@@ -203,7 +203,7 @@ def test_another_port_of_the_scm_is_told(server: str, said: str) -> None:
         closing(client_of(scm)) as client,
         pytest.raises(RefusedError, match=said) as caught,
     ):
-        client.ask(ScmRequestType.GET_SCM)
+        client.call(ScmRequestType.GET_SCM)
 
     assert scm.address in str(caught.value)
     assert "9860" in caught.value.hint
@@ -216,4 +216,4 @@ def test_an_answer_that_is_too_large_is_not_waited_for() -> None:
         closing(client_of(scm)) as client,
         pytest.raises(RefusedError, match="2147483647 bytes in one answer"),
     ):
-        client.ask(ScmRequestType.GET_SCM)
+        client.call(ScmRequestType.GET_SCM)

@@ -29,10 +29,10 @@ class Slots:
     def __init__(self) -> None:
         self.free = threading.Semaphore(0)
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         self.free.acquire()
 
-    def give(self) -> None:
+    def release(self) -> None:
         self.free.release()
 
 
@@ -121,7 +121,7 @@ def test_archive_beyond_the_limit_waits_for_its_turn() -> None:
     with pushed(ImportAdmission(slots), importer, ARRIVALS_MAX + 1) as answers:
         begun = importer.await_begun(ARRIVALS_MAX)
         assert slots.free.acquire(timeout=WAIT_S)  # the slot of the one that waits
-        slots.give()
+        slots.release()
 
         importer.let_go(*begun)
         (last,) = set(range(1, ARRIVALS_MAX + 2)) - begun
@@ -153,11 +153,11 @@ def test_cancelled_upload_stops_waiting_for_its_turn() -> None:
     """The turn is not consumed, and the thread is free."""
     slots = Slots()
     turns = ImportAdmission(slots)
-    held = [turns.turn(lambda: True) for _ in range(ARRIVALS_MAX)]
+    held = [turns.admit(lambda: True) for _ in range(ARRIVALS_MAX)]
     for one in held:
         one.__enter__()
 
-    with pytest.raises(UnavailableError) as caught, turns.turn(lambda: False):
+    with pytest.raises(UnavailableError) as caught, turns.admit(lambda: False):
         raise AssertionError("nobody's turn")
 
     assert Code.CANCELLED is caught.value.code

@@ -64,7 +64,7 @@ class Two:
             interval_s,
             info=info or self.info,
             dial=lambda _: peer,
-            ask_scan=lambda _, why: self.scans.append(why),
+            request_scan=lambda _, why: self.scans.append(why),
             count=lambda result: self.results.update([result]),
             clock=self.clock,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.reconcile.fetch import PeerSources
-from agent.reconcile.witnesses import ProofAnswer, ask_for_chunks
+from agent.reconcile.witnesses import ProofAnswer, request_chunk_proofs
 from merkle.checksum import Algorithm
 from merkle.possession_proof import NONCE_BYTES
 from merkle.replica import BlockId, ContainerId
@@ -46,7 +46,7 @@ def good(datanode: Datanode) -> bytes:
 
 def ask_for_chunk(peer: Peer, block_id: BlockId, data: bytes) -> ProofAnswer:
     """Have a peer prove the first chunk of one block."""
-    [word] = ask_for_chunks("dn1", peer, CONTAINER, [(block_id, 0, data)])
+    [word] = request_chunk_proofs("dn1", peer, CONTAINER, [(block_id, 0, data)])
     return word
 
 
@@ -66,7 +66,7 @@ def test_several_are_proven_each_with_its_own_nonce(datanode: Datanode, peer: Pe
     """
     data = good(datanode)
 
-    words = ask_for_chunks("dn1", peer, CONTAINER, [(BLOCK, 0, data), (BlockId(1), 0, data)])
+    words = request_chunk_proofs("dn1", peer, CONTAINER, [(BLOCK, 0, data), (BlockId(1), 0, data)])
     again = [ask_for_chunk(peer, BLOCK, data) for _ in range(2)]
     nonces = {word.proof.split()[1] for word in (words[0], *again)}
 
@@ -80,7 +80,9 @@ def test_several_are_proven_each_with_its_own_nonce(datanode: Datanode, peer: Pe
             nonces.update(nonce.hex() for _, _, nonce in asked)
             return [b""] * len(asked)
 
-    ask_for_chunks("dn2", Answering(), CONTAINER, [(BLOCK, 0, data), (BLOCK, CHUNK_BYTES, data)])
+    request_chunk_proofs(
+        "dn2", Answering(), CONTAINER, [(BLOCK, 0, data), (BLOCK, CHUNK_BYTES, data)]
+    )
     assert 5 == len(nonces)
 
 

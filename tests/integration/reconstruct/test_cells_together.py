@@ -201,7 +201,7 @@ def opened(
 def read_all(cluster: EcCluster, sources: RebuildSources) -> int:
     """Read one stripe of every block, and compare it; return how many there were."""
     count = 0
-    for reading in sources.ahead(wanted(sources)):
+    for reading in sources.prefetch(wanted(sources)):
         cells = sources.finish(reading)
         written = cluster.groups[reading.agreed.block_id].stripes[0]
         assert cells.items() <= written.items()
@@ -311,7 +311,7 @@ def test_silence_of_a_batch_counts_once(cluster: EcCluster) -> None:
             read_all(cluster, sources)
 
         assert "nobody answers" in str(lost.value)  # of the one cell that it was asked for
-        assert 1 in sources.living
+        assert 1 in sources.live_sources
         assert "dn-1" in account.replaced
 
 
@@ -325,7 +325,7 @@ def test_cells_missing_from_a_silent_batch_are_asked_for_again(cluster: EcCluste
         assert BLOCK_COUNT == read_all(cluster, sources)
 
         assert ["dn-1"] == list(account.replaced)
-        assert 1 in sources.living
+        assert 1 in sources.live_sources
 
 
 def test_a_stalled_call_is_waited_for_once(
@@ -352,7 +352,7 @@ def test_a_stalled_call_is_waited_for_once(
             stalled.release.set()
 
         assert len(in_vain) <= GROUP_COUNT  # the calls that were under way by then
-        assert sources.living[1].slow_count <= GROUP_COUNT
+        assert sources.live_sources[1].slow_count <= GROUP_COUNT
         assert "slow" in account.replaced["dn-1"]
 
 
@@ -401,7 +401,7 @@ def test_no_more_is_asked_for_ahead_than_there_is_memory_for(
         held = Held(cluster.executor, dialled["dn1"].address, [])
         sources, _ = opened(cluster, dialled, (1, 2, 3, 4), executor=held)
 
-        next(sources.ahead(wanted(sources)))
+        next(sources.prefetch(wanted(sources)))
 
         assert 2 == len(held.held) < GROUP_COUNT  # the second one does not fit
 
@@ -416,7 +416,7 @@ def test_source_without_batches_has_a_bounded_number_of_calls_ahead(
         sources = RebuildSources(CONTAINER, SCHEME, held, RebuildStats())
         sources.open([cluster.shard(n, n) for n in (1, 2, 3)], lambda shard: plain[shard.address])
 
-        next(sources.ahead(wanted(sources)))
+        next(sources.prefetch(wanted(sources)))
 
         assert sources_module.AHEAD_CALLS_MAX + 1 == len(held.held) < BLOCK_COUNT
 

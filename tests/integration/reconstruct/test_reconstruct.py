@@ -70,7 +70,7 @@ class TestLostShards:
         lengths = [5_000, 0, 13_000] * 120
         with ec_cluster(tmp_path, RS_3_2, lengths, spare=2) as cluster:
             for node in (6, 7):
-                monkeypatch.setattr(cluster.nodes[node].recoveries, "wrote", writes.append)
+                monkeypatch.setattr(cluster.nodes[node].recoveries, "record_write", writes.append)
             cluster.serve()
 
             result = cluster.reconstruct(cluster.order([2, 5]))

@@ -57,7 +57,7 @@ def test_a_second_run_is_refused_while_the_first_writes(desk: Desk) -> None:
     """A run that has just written is alive. The other gets BUSY, and the replica stays as it is."""
     desk.recoveries.create(MADE, 2)
     desk.clock.advance_s(TIMEOUT_S - 1)
-    desk.recoveries.wrote(MADE)
+    desk.recoveries.record_write(MADE)
     desk.clock.advance_s(TIMEOUT_S - 1)
 
     with pytest.raises(UnavailableError) as caught:

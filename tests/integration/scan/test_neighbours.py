@@ -255,7 +255,7 @@ class Rig:
             1,
             "test",
         )
-        self.worker.found("volume", [finding])
+        self.worker.queue_search("volume", [finding])
 
     def run(self) -> int:
         steps = 0

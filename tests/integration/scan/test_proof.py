@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.plan.reconcile_outcome import ReadBack, ReconcileVerdict
-from agent.scan.repair_verification import prove
+from agent.scan.repair_verification import verify_repair
 from merkle.replica import BlockId, ReplicaState
 from scanner.resume import Doubt
 from tests.support.storage.datanodes import Datanode
@@ -41,7 +41,7 @@ def repair(made: StoredReplica) -> None:
 
 def proven(made: StoredReplica, age_max_s: float = DAY_S) -> ReadBack:
     """Close the repair."""
-    return prove(made.tools, CONTAINER, {REPAIRED}, age_max_s=age_max_s, stop=lambda: False)
+    return verify_repair(made.tools, CONTAINER, {REPAIRED}, age_max_s=age_max_s, stop=lambda: False)
 
 
 def hidden(made: StoredReplica) -> None:
@@ -142,7 +142,7 @@ class TestWhole:
     def test_a_read_that_failed_since_does(self, replica: StoredReplica) -> None:
         """A read error is unresolved, and its place is unknown."""
         hidden(replica)
-        replica.store.begin_scan(CONTAINER).doubts.note("EACCES")
+        replica.store.begin_scan(CONTAINER).doubts.record_failure("EACCES")
 
         assert ReadBack.WHOLE is proven(replica)
         assert is_found(replica)
@@ -208,7 +208,9 @@ class TestReconcile:
         def proving(container_id, changed) -> ReadBack:  # type: ignore[no-untyped-def]
             seen.append({place[0] for place in changed})
             tools = mine.replica.tools
-            return prove(tools, container_id, changed, age_max_s=age_max_s, stop=lambda: False)
+            return verify_repair(
+                tools, container_id, changed, age_max_s=age_max_s, stop=lambda: False
+            )
 
         result = mine.reconcile([other], prove=proving)
 

@@ -54,7 +54,7 @@ class Sampler:
             self.leases,
             SystemClock(),
             pace=self._pace,
-            ask_scan=self._ask,
+            request_scan=self._ask,
             is_stopping=lambda: self.stops,
         )
 

@@ -70,7 +70,7 @@ class Cut:
         """Return the length."""
         return self.length_bytes
 
-    def rest(self, length_bytes: int) -> None:
+    def throttle_part(self, length_bytes: int) -> None:
         """Note the piece."""
         self.rests.append(length_bytes)
 

@@ -240,7 +240,7 @@ class TestRounds:
 
         for _ in range(2):
             clock.advance_s(GAP_S + 1)
-            worker.doubt()
+            worker.rescan_all()
             while worker.step() == Busy():
                 pass
 
@@ -250,7 +250,7 @@ class TestRounds:
         """A clock that was ahead for a moment does not have a volume read in circles for years."""
         worker = Rig(replica, clock).worker
         clock.set_wall_s(5 * HOUR_S)
-        worker.doubt()
+        worker.rescan_all()
         clock.set_wall_s(-5 * HOUR_S)
         for _ in range(2):
             clock.advance_s(GAP_S + 1)

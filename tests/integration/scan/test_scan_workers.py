@@ -178,7 +178,7 @@ class TestBreaker:
         replica.flip(1, 5)
         outcome_volume = iter(["volume-a", "volume-b"])
         for container_id in (OTHER, THIRD):
-            guard.observe(next(outcome_volume), container_id, damaged_outcome())
+            guard.record_scan(next(outcome_volume), container_id, damaged_outcome())
 
         report = scan_container(held, CONTAINER)
 
@@ -194,7 +194,7 @@ class TestBreaker:
         clock = FakeClock()
         guard = VerdictBreaker(Breaker(BreakerLimits(damaged_max=2)), clock)
         for number, container_id in enumerate((OTHER, THIRD)):
-            guard.observe(f"volume-{number}", container_id, damaged_outcome())
+            guard.record_scan(f"volume-{number}", container_id, damaged_outcome())
 
         assert scan_container(tools(replica, clock, guard), CONTAINER).committed
 
@@ -348,7 +348,7 @@ class TestOnDemandScans:
         clock = FakeClock()
         guard = VerdictBreaker(Breaker(BreakerLimits(window_s=600.0, damaged_max=2)), clock)
         for number, container_id in enumerate((OTHER, THIRD)):
-            guard.observe(f"volume-{number}", container_id, damaged_outcome())
+            guard.record_scan(f"volume-{number}", container_id, damaged_outcome())
         replica.flip(1, 5)
         read: list[int] = []
         scans = OnDemandScans(
@@ -365,7 +365,7 @@ class TestOnDemandScans:
         assert before == sum(read)
         if not is_over:
             for number, container_id in enumerate((OTHER, THIRD)):
-                guard.observe(f"volume-{number}", container_id, damaged_outcome())
+                guard.record_scan(f"volume-{number}", container_id, damaged_outcome())
 
         steps_of(scans, clock)
 

@@ -53,7 +53,7 @@ def write_two(writer: FileWriter, data: bytes, *, is_announced: bool) -> None:
     """Write two files and wait for them."""
     write(writer, "1.block", data, is_announced=is_announced)
     write(writer, "2.block", data, is_announced=is_announced)
-    writer.settle()
+    writer.wait_written()
 
 
 def calls_to_sync(writer: FileWriter, name: str, data: bytes) -> list[str]:
@@ -68,7 +68,7 @@ def calls_to_sync(writer: FileWriter, name: str, data: bytes) -> list[str]:
     sys.setprofile(watch)
     try:
         write(writer, name, data)
-        writer.settle()
+        writer.wait_written()
     finally:
         sys.setprofile(None)
     return seen
@@ -90,7 +90,7 @@ def test_files_written_by_many_threads_hold_what_was_appended(tmp_path: Path) ->
         for name, data in contents.items():
             write(writer, name, data)
         writer.write_whole([("small.block", memoryview(b"small"))])
-        writer.settle()
+        writer.wait_written()
     contents["small.block"] = b"small"
     assert contents == {file.name: file.read_bytes() for file in tmp_path.iterdir()}
 
@@ -110,7 +110,7 @@ def test_files_that_were_not_synced_are_counted(tmp_path: Path) -> None:
         writer = FileWriter(fd, None)
         assert "fsync" not in calls_to_sync(writer, "1.block", bytes(LARGE_BYTES_MIN - 1))
         writer.write_whole([("2.block", memoryview(b"2")), ("3.block", memoryview(b"3"))])
-        writer.settle()
+        writer.wait_written()
         assert writer.unsynced_count == 3
 
 
@@ -125,7 +125,7 @@ def test_small_files_leave_the_page_cache_some_at_a_time(tmp_path: Path) -> None
         writer = FileWriter(fd, executor.submit)
         for start in range(0, len(names), 16):
             writer.write_whole([(name, memoryview(data)) for name in names[start:][:16]])
-        writer.settle()
+        writer.wait_written()
         left = sum(cached_pages(tmp_path / name) for name in early)
         sync_file_system(fd)
         writer.drop_cached()
@@ -167,12 +167,12 @@ def test_a_sync_beside_that_fails_is_told(tmp_path: Path) -> None:
     with directory(tmp_path) as fd, ThreadPoolExecutor(4) as executor:
         writer = FileWriter(fd, executor.submit)
         writer.write_whole([("0.block", memoryview(b"0"))])
-        writer.settle()
+        writer.wait_written()
         (tmp_path / "0.block").unlink()
         files = [(f"{number}.block", memoryview(b"x")) for number in range(1, CACHED_COUNT_MAX)]
         writer.write_whole(files)
         with pytest.raises(FileNotFoundError):
-            writer.settle()
+            writer.wait_written()
         writer.abandon()
 
 
@@ -218,7 +218,7 @@ def test_whole_files_are_created_by_one_thread_at_a_time(tmp_path: Path) -> None
             for start in range(0, 2_000, 100):
                 names = [f"{number}.block" for number in range(start, start + 100)]
                 writer.write_whole([(name, memoryview(b"x")) for name in names])
-            writer.settle()
+            writer.wait_written()
     finally:
         threading.setprofile(None)  # type: ignore[arg-type]
     assert 2_000 == len(most)

@@ -47,7 +47,7 @@ def read_whole(files: ExportFiles, wanted: list[tuple[int, int]]) -> list[bytes 
     with closing(WholeFiles(files, keys, room_bytes)) as reading:
         return [
             (found.errno or 0) if isinstance(found, OSError) else bytes(found)
-            for found in reading.found()
+            for found in reading.read_results()
         ]
 
 

@@ -177,15 +177,15 @@ def test_health_says_that_calls_find_no_thread() -> None:
     serving = datanode_pb2.StatusResponse(volumes=[datanode_pb2.VolumeStatus(path="/v")])
     scrub = datanode_pb2.ScrubStatusResponse()
     with CallThreadPool(1, 4, monotonic_s=clock.monotonic_s) as threads:
-        threads.take()
+        threads.acquire()
         found = Event()
-        threads.submit(threads.take).add_done_callback(lambda _: found.set())
+        threads.submit(threads.acquire).add_done_callback(lambda _: found.set())
         wait_until(lambda: threads.waiting_count == 1)
         clock.advance_s(LATE_S - 0.1)
         early = health(serving, scrub, threads.trouble)[0]
         clock.advance_s(0.1)
         late, document = health(serving, scrub, threads.trouble)
-        threads.give()
+        threads.release()
         assert found.wait(ANSWER_S)
 
         assert HTTPStatus.OK == early

@@ -202,7 +202,7 @@ def doubts(case: JudgedContainer) -> dict[str, str]:
     """Return the objections to copying each replica, by datanode."""
     found = asked(case)
     names, node = found.view.batch.nodes.names, found.view.batch.replicas.node
-    return {names[node[row]]: DOUBTS[code] for row, code in enumerate(found.doubts) if code}
+    return {names[node[row]]: DOUBTS[code] for row, code in enumerate(found.source_issues) if code}
 
 
 def health(case: JudgedContainer) -> HealthState:

@@ -154,7 +154,7 @@ def batch(store: ReplicaStore, acknowledge: Acknowledge) -> None:
             for block_id in block_ids:
                 chunks, data = described(block_id)
                 block = BlockData(block_id, Bcsid(block_id), chunks)
-                new.take(block, memoryview(data), is_whole=True)
+                new.add_chunks(block, memoryview(data), is_whole=True)
             new.commit()
         finally:
             new.discard()

@@ -11,7 +11,7 @@ from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId, ReplicaState
-from ozone.wiring import doors, make_scm_links
+from ozone.wiring import make_scm_links, server_factories
 from suture.runtime.sd_notify import SystemdNotifier
 from tests.support.ozone.standin_scm import CLUSTER_ID
 
@@ -52,7 +52,7 @@ def built(config: AgentConfig, who: DatanodeIdentity = WHO) -> AgentProcess:
         who,
         [],
         SystemdNotifier(),
-        doors=doors(config.ozone),
+        doors=server_factories(config.ozone),
         leaders=make_scm_links(config.node.scm),
     )
 

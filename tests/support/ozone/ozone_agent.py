@@ -94,7 +94,7 @@ class OzoneAgent:
             executor=self._executor,
             submit=self._executor.submit,
             on_read=lambda _: None,
-            ask_scan=lambda container_id, _: self.scans.append(container_id),
+            request_scan=lambda container_id, _: self.scans.append(container_id),
         )
 
     def close(self) -> None:

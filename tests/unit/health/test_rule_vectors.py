@@ -16,7 +16,7 @@ from scm.api.views import checksums_hint
 from scm.cluster.allocate import TargetCandidate
 from scm.cluster.commands.command_limits import select_sendable
 from scm.cluster.commands.loads import DELETE_LIMIT, load
-from scm.cluster.lifecycle import CloseCommand, closes_due, observe
+from scm.cluster.lifecycle import CloseCommand, closes_due, with_observed_state
 from scm.replication.reconcile.eligibility import Eligibility, judge
 from scm.state.entities import CommandKind, Container, ContainerState, OpState, Replica
 from tests.support.control.judged_case import copied as to_copy
@@ -97,7 +97,7 @@ class TestClosing:
         """The container does not wait for data that no replica has, and no time is guessed."""
         before = container(CLOSING, pipeline=pipeline, committed_count=committed)
 
-        assert expected is observe(before, replicas(letters), now_ms=9).state, row
+        assert expected is with_observed_state(before, replicas(letters), now_ms=9).state, row
 
 
 class TestOver:
@@ -301,6 +301,6 @@ class TestReports:
         before = container()
 
         for reported in (none, different):
-            assert observe(before, reported, now_ms=9).state is before.state
+            assert with_observed_state(before, reported, now_ms=9).state is before.state
         assert [None] * 3 == [one.tree for one in none]
         assert ("unknown", "differ") == (checksums_hint(none), checksums_hint(different))

@@ -55,7 +55,7 @@ def test_the_vote_says_which_replicas_are_in_doubt() -> None:
     """
     batch = cut(gather(container(i, *line[:2]) for i, line in enumerate(VOTES))).batch
 
-    found = judge(batch, Rules()).doubts
+    found = judge(batch, Rules()).source_issues
 
     words: dict[int, dict[int, str]] = {i: {} for i in range(len(VOTES))}
     for row, code in enumerate(found.tolist()):
@@ -70,5 +70,5 @@ def test_doubts_without_known_roots_are_none() -> None:
     silent = cut(container(1, "R CLOSED", "C C U")).batch
     bare = cut(container(1, "R CLOSED")).batch
 
-    assert [DOUBTS[code] for code in judge(silent, Rules()).doubts] == [GOOD, GOOD, BAD]
-    assert judge(bare, Rules()).doubts.tolist() == []
+    assert [DOUBTS[code] for code in judge(silent, Rules()).source_issues] == [GOOD, GOOD, BAD]
+    assert judge(bare, Rules()).source_issues.tolist() == []

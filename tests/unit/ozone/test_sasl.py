@@ -156,7 +156,7 @@ def test_data_is_wrapped_in_parts_that_the_server_takes() -> None:
     sent = FrameBuffer()
     sent.feed(exchange.protection.wrap(data))
     tokens = []
-    while (frame := sent.take()) is not None:
+    while (frame := sent.pop_frame()) is not None:
         tokens.append(SASL.FromString(_undelimited(frame[1 + frame[0] :])).token)
 
     assert 4 == len(tokens)

@@ -52,12 +52,12 @@ def test_a_chunk_that_is_damaged_everywhere_is_whole_together() -> None:
     """
     assembly = Assembly(CHUNK)
 
-    assembly.offer(0, damaged(0, 1500))
+    assembly.add_windows(0, damaged(0, 1500))
     assert assembly.data() is None
     assert [(0, 2000)] == list(assembly.missing())
-    assembly.offer(0, damaged(1999)[:2000])
+    assembly.add_windows(0, damaged(1999)[:2000])
     assert [(1000, 2000)] == list(assembly.missing())
-    assembly.offer(1000, DATA[1000:2000])
+    assembly.add_windows(1000, DATA[1000:2000])
 
     assert DATA == assembly.data()
 
@@ -68,8 +68,8 @@ def test_a_window_that_is_wrong_everywhere_stays_missing() -> None:
     """
     assembly = Assembly(CHUNK)
 
-    assert 4000 == assembly.offer(0, damaged(4351))
-    assert 0 == assembly.offer(0, damaged(4351))
+    assert 4000 == assembly.add_windows(0, damaged(4351))
+    assert 0 == assembly.add_windows(0, damaged(4351))
 
     assert [(4000, 4352)] == list(assembly.missing())
     assert assembly.data() is None
@@ -82,13 +82,15 @@ def test_bytes_that_end_inside_a_window_give_only_those_before(length_bytes: int
     """
     assembly = Assembly(CHUNK)
 
-    assert length_bytes // WINDOW_BYTES * WINDOW_BYTES == assembly.offer(0, DATA[:length_bytes])
+    assert length_bytes // WINDOW_BYTES * WINDOW_BYTES == assembly.add_windows(
+        0, DATA[:length_bytes]
+    )
 
 
 def test_more_than_the_chunk_has_is_not_taken() -> None:
     """Bytes behind the chunk in a file belong to another chunk."""
     assembly = Assembly(CHUNK)
 
-    assembly.offer(0, DATA + b"and more")
+    assembly.add_windows(0, DATA + b"and more")
 
     assert [(4000, 4352)] == list(assembly.missing())

@@ -48,7 +48,7 @@ def observed(
     answer = ""
     for number in range(count):
         container_id = ContainerId(first_id + number)
-        answer = breaker.observe(at_s, volume_of(number), container_id, result)
+        answer = breaker.record_scan(at_s, volume_of(number), container_id, result)
     return answer
 
 
@@ -86,7 +86,7 @@ class TestMassDamage:
         breaker = Breaker(LIMITS)
 
         answers = {
-            breaker.observe(float(at), f"volume-{at % 2}", ContainerId(1), DAMAGED)
+            breaker.record_scan(float(at), f"volume-{at % 2}", ContainerId(1), DAMAGED)
             for at in range(20)
         }
 

@@ -10,7 +10,7 @@ from scanner.forensics import (
     UnexplainedChunk,
     explain,
     find_places,
-    sought,
+    unexplained_chunk,
     wrong_windows,
 )
 from tests.support.storage.replica_reader import chunk_of, noise
@@ -333,8 +333,8 @@ class TestPlaces:
         chunk = ChunkInfo(0, 2_000, ChecksumType.CRC32, 100, bytes(80))
         sums = bytes(range(80))
 
-        found = sought(2, BlockId(1), chunk, sums, range(1, 20))
+        found = unexplained_chunk(2, BlockId(1), chunk, sums, range(1, 20))
 
         windows = tuple((index, sums[4 * index : 4 * index + 4]) for index in range(1, 17))
         assert UnexplainedChunk(2, BlockId(1), chunk, windows) == found
-        assert sought(2, BlockId(1), chunk, sums, ()) is None
+        assert unexplained_chunk(2, BlockId(1), chunk, sums, ()) is None

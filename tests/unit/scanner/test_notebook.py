@@ -56,8 +56,8 @@ def test_a_finding_says_what_was_noted() -> None:
     """The finding is about a block, a chunk, or neither."""
     notes = Notes()
 
-    notes.book.note(Verdict.CORRUPT, DamageFault.TREE_STALE, "old")
-    notes.book.note(
+    notes.book.add(Verdict.CORRUPT, DamageFault.TREE_STALE, "old")
+    notes.book.add(
         Verdict.SUSPECT_HOST, DamageFault.CHUNK_SHORT, "why", BlockId(4), 5, 6, Forensic.STALE
     )
 
@@ -90,9 +90,9 @@ def test_damage_comes_first() -> None:
     """Damage comes first, whatever was found before it."""
     book = Notes().book
 
-    book.note(Verdict.SUSPECT_HOST, DamageFault.CHUNK_CHECKSUM, "host")
-    book.note(Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, "disk")
-    book.note(Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, "data")
+    book.add(Verdict.SUSPECT_HOST, DamageFault.CHUNK_CHECKSUM, "host")
+    book.add(Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, "disk")
+    book.add(Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, "data")
 
     assert ["disk", "data", "host"] == [finding.evidence for finding in book.findings()]
 
@@ -105,7 +105,7 @@ def test_findings_are_kept_up_to_the_limit_and_all_counted(verdict: Verdict, kep
     notes = Notes()
 
     for number in range(kept + 1):
-        notes.book.note(verdict, DamageFault.CHUNK_CHECKSUM, str(number))
+        notes.book.add(verdict, DamageFault.CHUNK_CHECKSUM, str(number))
 
     assert (1_000, 100) == (FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX)
     assert [str(number) for number in range(kept)] == [
@@ -120,7 +120,7 @@ class TestTrace:
         The class and the words change, nothing else; of other damage not even those.
         """
         book = Notes().book
-        book.note(Verdict.CORRUPT, DamageFault.CHUNK_SHORT, "short", BlockId(2), 1, 2)
+        book.add(Verdict.CORRUPT, DamageFault.CHUNK_SHORT, "short", BlockId(2), 1, 2)
         book.chunk(BlockId(4), CHUNK, corrupt(Forensic.UNKNOWN, swapped_sums(), 1, 2))
         before = book.findings()
 
@@ -172,7 +172,7 @@ class TestTrace:
         """There is no finding that could have the result."""
         book = Notes().book
         for number in range(FINDINGS_PER_REPLICA_MAX):
-            book.note(Verdict.CORRUPT, DamageFault.BLOCK_FILE_MISSING, "lost", BlockId(number))
+            book.add(Verdict.CORRUPT, DamageFault.BLOCK_FILE_MISSING, "lost", BlockId(number))
         book.chunk(BlockId(4), CHUNK, corrupt(Forensic.UNKNOWN, swapped_sums(), 1, 2))
 
         book.trace(lambda: rows_of([BLOCK]))

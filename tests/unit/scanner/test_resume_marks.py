@@ -108,7 +108,7 @@ class TestMarker:
         marker = ScanMarkRecorder(marks.append, None)
         doubts = [(BlockId(number), 2, 3) for number in range(count)]
         for doubt in doubts:
-            marker.doubt(*doubt)
+            marker.mark_for_reread(*doubt)
 
         marker.passed(BlockId(5_000), 1, MIB)
 

@@ -73,11 +73,11 @@ def check_index(directory: Path, *, key_bytes: Mapping[str, int], whole: bool = 
         fd = open_file(file)
     except FileNotFoundError as error:
         if os.path.lexists(file):
-            raise _failed(file, error.strerror or "is no file") from error
+            raise _index_failure(file, error.strerror or "is no file") from error
         return 0
     except OSError as error:
         raise_shortage(error, file)
-        raise _failed(file, _words(error)) from error
+        raise _index_failure(file, _words(error)) from error
     try:
         size_bytes = os.fstat(fd).st_size
         if not size_bytes:
@@ -85,16 +85,16 @@ def check_index(directory: Path, *, key_bytes: Mapping[str, int], whole: bool = 
         check = _Check(fd, size_bytes)
         check.run(key_bytes, whole=whole)
     except PageFault as fault:
-        raise _failed(file, str(fault)) from fault
+        raise _index_failure(file, str(fault)) from fault
     except OSError as error:
         raise_shortage(error, file)
-        raise _failed(file, _words(error)) from error
+        raise _index_failure(file, _words(error)) from error
     finally:
         os.close(fd)
     return check.read_bytes
 
 
-def _failed(file: Path, why: str) -> VolumeFailed:
+def _index_failure(file: Path, why: str) -> VolumeFailed:
     return VolumeFailed(Code.UNABLE_TO_READ_METADATA_DB, f"{file}: {why}", hint=HINT)
 
 
@@ -212,11 +212,11 @@ class _Check:
                 within = places[nodes.at // self._page_bytes]
                 if is_leaf:
                     if keys is not None:
-                        keys.take_leaves(pages, nodes, within, level)
+                        keys.add_leaves(pages, nodes, within, level)
                     yield pages, nodes
                     continue
                 if keys is not None:
-                    keys.take_branches(pages, nodes, within)
+                    keys.add_branches(pages, nodes, within)
                 below.append((within, children(pages, nodes)))
             if is_leaf and keys is not None:
                 keys.end_leaves(level)

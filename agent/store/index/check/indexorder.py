@@ -32,11 +32,11 @@ class KeyOrder:
         self._firsts, self._lasts = self._made(len(self._lows)), self._made(len(self._lows))
         self._branches: list[tuple[Numbers, Keys, npt.NDArray[np.bool_]]] = []
 
-    def take_branches(self, pages: Bytes, nodes: PageNodes, places: Numbers) -> None:
+    def add_branches(self, pages: Bytes, nodes: PageNodes, places: Numbers) -> None:
         """Add branch nodes. `places` has the position of each node's page in the level."""
         self._branches.append((places, self._keys(pages, nodes), nodes.is_first))
 
-    def take_leaves(self, pages: Bytes, nodes: PageNodes, places: Numbers, level: Numbers) -> None:
+    def add_leaves(self, pages: Bytes, nodes: PageNodes, places: Numbers, level: Numbers) -> None:
         """Add leaf nodes of a level with these pages. Raise `PageFault` if their keys are not
         ascending."""
         keys, is_first = self._keys(pages, nodes), nodes.is_first

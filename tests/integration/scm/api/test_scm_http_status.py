@@ -167,9 +167,9 @@ def test_calls_that_find_no_thread_are_said(world: ScmWorld) -> None:
     clock = FakeClock()
     with CallThreadPool(1, 4, monotonic_s=clock.monotonic_s) as calls:
         watched = HttpStatus(world.control, calls, WorkerLoops(), lambda: True)
-        calls.take()
+        calls.acquire()
         found = Event()
-        calls.submit(calls.take).add_done_callback(lambda _: found.set())
+        calls.submit(calls.acquire).add_done_callback(lambda _: found.set())
         deadline_s = time.monotonic() + 30
         while not calls.waiting_count:
             assert time.monotonic() < deadline_s, "it found a slot"
@@ -177,7 +177,7 @@ def test_calls_that_find_no_thread_are_said(world: ScmWorld) -> None:
         early = watched.healthz()
         clock.advance_s(LATE_S)
         late, sample = watched.healthz(), values(watched.metrics().body.decode())
-        calls.give()
+        calls.release()
         assert found.wait(10)
 
         assert (200, b"well\n") == (early.status, early.body)

@@ -123,10 +123,10 @@ class Beats(ProgressMarker):
 
     count = 0
 
-    def beat(self) -> None:
+    def mark(self) -> None:
         """Count."""
         self.count += 1
-        super().beat()
+        super().mark()
 
 
 def loop(
@@ -335,7 +335,7 @@ def test_changed_nodes_are_verified_after_a_failed_round(
     assert not early
     nodes = [f"--changed-node=dn{number}" for number in range(1, 5)]
     assert ["--json", "--keep-runs", str(RUNS_KEPT), *nodes] == json.loads(told.read_text())
-    assert [] == world.control.take_changed_nodes()
+    assert [] == world.control.pop_changed_nodes()
 
 
 def test_a_defect_is_noted_and_does_not_end_the_rounds(world: ScmWorld, tmp_path: Path) -> None:
@@ -355,27 +355,27 @@ def test_w62_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
     world: ScmWorld,
 ) -> None:
     """With something in the queues the notice is ignored."""
-    assert ["dn1", "dn2", "dn3", "dn4"] == world.control.take_changed_nodes()
-    assert [] == world.control.take_changed_nodes()
+    assert ["dn1", "dn2", "dn3", "dn4"] == world.control.pop_changed_nodes()
+    assert [] == world.control.pop_changed_nodes()
     for node in ("dn2", "dn3", "dn4"):  # two copies lack, and there is no node for them
         world.beat(node, full=True)
         world.control.nodes._live.pop(node)
     world.control.tick()
 
-    assert [] == world.control.take_changed_nodes()
+    assert [] == world.control.pop_changed_nodes()
 
 
 def test_a_node_that_changed_is_not_waited_with_for_what_cannot_be_had(world: ScmWorld) -> None:
     """Copies for which there is no node wait for ever; after a round through all containers the
     verification looks at what the node's silence did to the others."""
-    world.control.take_changed_nodes()
+    world.control.pop_changed_nodes()
     for node in ("dn2", "dn3", "dn4"):
         world.beat(node, full=True)
         world.control.nodes._live.pop(node)
     told = []
     for _ in range(3):
         world.control.tick()
-        told.append(world.control.take_changed_nodes())
+        told.append(world.control.pop_changed_nodes())
         world.clock.advance_s(world.options.check_interval_ms / 1000 / 2)
     waiting = set(world.control.manager.under)
 

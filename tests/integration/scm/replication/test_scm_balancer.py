@@ -198,7 +198,7 @@ def test_a_run_whose_end_could_not_be_noted_ends_once(world: ScmWorld) -> None:
     world.control.balancer.start(10.0, 1, dry_run=False)
     with logged() as said:
         with suppress(RuntimeError), world.state.change() as change:
-            world.control.balancer.turn(change)
+            world.control.balancer.advance(change)
             raise RuntimeError("nothing of it is kept")
         in_vain = world.control.balancer.status()
         world.control.tick()

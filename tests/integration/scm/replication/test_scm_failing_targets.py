@@ -116,11 +116,11 @@ def test_a_datanode_that_failed_is_forgiven() -> None:
         pending(1, CommandKind.RECONSTRUCT, container_id=7), shards=((1, "a"), (2, "b"))
     )
     copy = replace(pending(2, CommandKind.REPLICATE, container_id=7), target_id="a")
-    failing.note(rebuild, outcome(rebuild, OutcomeState.FAILED))
+    failing.record_outcome(rebuild, outcome(rebuild, OutcomeState.FAILED))
 
     assert {"a", "b"} == failing.of(7).keys()
     assert not failing.of(8)
-    failing.note(copy, outcome(copy))
+    failing.record_outcome(copy, outcome(copy))
     assert {"b"} == failing.of(7).keys()
     clock.advance_s(REST_S - 1)
     failing.forget_old()

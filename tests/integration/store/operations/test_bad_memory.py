@@ -154,7 +154,7 @@ def test_a_copy_that_reads_otherwise_each_time_restores_nothing(
 
     with monkeypatch.context() as patched:
         patched.setattr(blockfile, "overwrite_pieces", killed)
-        patched.setattr(overwrite, "_take_back", lambda *_: None)
+        patched.setattr(overwrite, "_roll_back", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             store.install_chunks(ONE, OFFERS[:1])
     with monkeypatch.context() as bad:

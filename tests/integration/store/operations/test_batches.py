@@ -389,7 +389,7 @@ class TestInterrupted:
 
         with monkeypatch.context() as patched:
             patched.setattr(blockfile, "overwrite_pieces", killed)
-            patched.setattr(overwrite, "_take_back", lambda *_: None)
+            patched.setattr(overwrite, "_roll_back", lambda *_: None)
             with pytest.raises(KeyboardInterrupt):
                 store.install_chunks(ONE, WANTED)
 
@@ -438,7 +438,7 @@ class TestInterrupted:
 
         with monkeypatch.context() as patched:
             patched.setattr(blockfile, "overwrite_pieces", killed)
-            patched.setattr(overwrite, "_take_back", lambda *_: None)
+            patched.setattr(overwrite, "_roll_back", lambda *_: None)
             with pytest.raises(KeyboardInterrupt):
                 store.install_chunks(ONE, [replace(offer(1, n), proof="dn2") for n in (0, 1)])
         assert {"dn2"} == {getattr(entry, "proof", "") for entry in journal(store)}

@@ -42,7 +42,7 @@ def write(
     new = store.begin_blocks(ONE, submit)
     try:
         for block, data in blocks:
-            new.take(block, memoryview(data), is_whole=True)
+            new.add_chunks(block, memoryview(data), is_whole=True)
         return new.commit()
     finally:
         new.discard()
@@ -101,7 +101,7 @@ class TestTogether:
             for number, (chunk, part) in enumerate(zip(block.chunks, datas, strict=True)):
                 piece = replace(block, chunks=(chunk,))
                 is_whole = number == len(datas) - 1
-                new.take(piece, memoryview(part), is_whole=is_whole)
+                new.add_chunks(piece, memoryview(part), is_whole=is_whole)
                 assert (not is_whole) == new.is_cut_off
             assert 1 == new.commit()
             new.discard()
@@ -265,11 +265,11 @@ class TestRefusals:
         """The bytes sent are removed when the call ends."""
         block, data = block_of(1, content(1))
         new = opened.begin_blocks(ONE)
-        new.take(block, memoryview(data), is_whole=False)
+        new.add_chunks(block, memoryview(data), is_whole=False)
         assert 1 == len(left_beside(opened))
 
         with pytest.raises(RefusedError, match="before block 1 is complete"):
-            new.take(block_of(2)[0], memoryview(b""), is_whole=True)
+            new.add_chunks(block_of(2)[0], memoryview(b""), is_whole=True)
         new.discard()
 
         assert [] == left_beside(opened)
@@ -286,7 +286,7 @@ class TestRefusals:
         else:
             new = opened.begin_blocks(ONE)
             for block, data in (block_of(1, content(1)), block_of(2, content(2, LARGE))):
-                new.take(block, memoryview(data), is_whole=True)
+                new.add_chunks(block, memoryview(data), is_whole=True)
             close()
             with pytest.raises(RefusedError) as refusal:
                 new.commit()

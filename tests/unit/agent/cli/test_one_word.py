@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from agent.cli.inspect.status_tables import containers_line
-from health.cluster_verdict import ContainerProblems, doubts_about
+from health.cluster_verdict import ContainerProblems, problem_texts
 from health.words import CLASSES, FLAGS, HealthState
 from suture.wire.v1 import scm_pb2
 
@@ -53,7 +53,7 @@ def test_the_headline_says_the_same_words() -> None:
     That of `suture status`, of `scm report` and of the pages.
     """
     said = "; ".join(
-        doubts_about(
+        problem_texts(
             ContainerProblems(
                 lost=1, lacking=1, contradict=1, damaged=1, differ=1, few=1, unknown=1
             )

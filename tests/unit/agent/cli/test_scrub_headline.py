@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from agent.cli.change.scrub import ask, headline, print_passes, total_pass
+from agent.cli.change.scrub import headline, print_passes, query_scrubs, total_pass
 from suture.wire.v1 import datanode_pb2 as pb
 
 GOOD, LATE = pb.VolumeScrub(state="scanning"), pb.VolumeScrub(state="scanning", lag_ms=1)
@@ -32,7 +32,7 @@ def test_scrubs_of_a_cluster_without_datanodes_are_empty(monkeypatch: pytest.Mon
     """The control plane may know no datanode yet."""
     monkeypatch.setattr("agent.cli.change.scrub.nodes_of", lambda *_: [])
 
-    assert [] == ask("127.0.0.1:1", None, lambda peer: peer.scrub_status())
+    assert [] == query_scrubs("127.0.0.1:1", None, lambda peer: peer.scrub_status())
 
 
 def with_pass(path: str, began_at_ms: int, ended_at_ms: int, *numbers: int) -> pb.VolumeScrub:

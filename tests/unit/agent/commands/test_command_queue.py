@@ -41,7 +41,7 @@ def submitted(tasks: TaskQueue, *wanted: Task) -> TaskQueue:
 def taken(tasks: TaskQueue, now_ms: int = NOW_MS) -> list[Task]:
     """Take until nothing may run."""
     result = []
-    while (task := tasks.take(now_ms).task) is not None:
+    while (task := tasks.pop(now_ms).task) is not None:
         result.append(task)
     return result
 
@@ -177,7 +177,7 @@ class TestDropping:
         late = reconcile(1, deadline_at_ms=NOW_MS + 10)
         tasks = submitted(queue(), late, reconcile(2))
 
-        result = tasks.take(NOW_MS + 10)
+        result = tasks.pop(NOW_MS + 10)
 
         assert reconcile(2) == result.task
         assert (DroppedTask(late, TaskRejection.DEADLINE_PASSED),) == result.dropped
@@ -191,7 +191,7 @@ class TestDropping:
 
         tasks.set_term(7)
 
-        assert (DroppedTask(old, TaskRejection.STALE_TERM),) == tasks.take(NOW_MS).dropped
+        assert (DroppedTask(old, TaskRejection.STALE_TERM),) == tasks.pop(NOW_MS).dropped
         assert 1 == tasks.counts()["reconcile"].stale
 
     def test_the_first_millisecond_is_a_deadline_too(self) -> None:

@@ -64,7 +64,7 @@ def test_lanes_say_what_a_plain_list_says(seed: int) -> None:
             lanes.remove(known)
             line.tasks.remove(known)
         if chance.random() < 0.1:
-            assert line.take_late(now_ms) == lanes.take_late(now_ms)
+            assert line.take_late(now_ms) == lanes.pop_expired(now_ms)
 
         assert len(line.tasks) == len(lanes)
         for priority in PRIORITIES:
@@ -105,8 +105,8 @@ def test_late_tasks_are_found_however_many_tasks_passed_through() -> None:
 
     assert 2 * 21 + 64 == most
     for at_ms, task in sorted(waiting.items()):
-        assert [] == lanes.take_late(at_ms - 1)
-        assert [task] == lanes.take_late(at_ms)
+        assert [] == lanes.pop_expired(at_ms - 1)
+        assert [task] == lanes.pop_expired(at_ms)
 
 
 def test_cleared_lanes_hold_nothing() -> None:
@@ -120,5 +120,5 @@ def test_cleared_lanes_hold_nothing() -> None:
         len(lanes),
         list(lanes),
         lanes.count(TaskPriority.NORMAL, "only"),
-        lanes.take_late(10),
+        lanes.pop_expired(10),
     )

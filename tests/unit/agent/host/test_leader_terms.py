@@ -25,14 +25,14 @@ def test_first_of_two_scms_of_one_term_leads() -> None:
     """
     terms = TermTracker()
 
-    assert terms.leads(4, "first", 1)
-    assert not terms.leads(4, "second", 9)
-    assert terms.leads(4, "first", 2)
+    assert terms.observe_term(4, "first", 1)
+    assert not terms.observe_term(4, "second", 9)
+    assert terms.observe_term(4, "first", 2)
     again = TermTracker(terms.seen())
-    assert not again.leads(4, "second", 10)
-    assert again.leads(4, "first", 2)
-    assert again.leads(5, "second", 11)
-    assert not again.leads(4, "first", 3)
+    assert not again.observe_term(4, "second", 10)
+    assert again.observe_term(4, "first", 2)
+    assert again.observe_term(5, "second", 11)
+    assert not again.observe_term(4, "first", 3)
 
 
 def test_new_start_is_kept_everywhere_and_a_number_on_one_volume_now_and_then() -> None:
@@ -40,11 +40,11 @@ def test_new_start_is_kept_everywhere_and_a_number_on_one_volume_now_and_then() 
     clock, volumes = FakeClock(), Volumes()
     terms = TermTracker((), volumes.keep, clock)
 
-    terms.leads(4, "first", 1)
-    terms.leads(4, "first", 2)
+    terms.observe_term(4, "first", 1)
+    terms.observe_term(4, "first", 2)
     clock.advance_s(KEEP_SPACING_S)
-    terms.leads(4, "first", 3)
-    terms.leads(5, "first", 3)
+    terms.observe_term(4, "first", 3)
+    terms.observe_term(5, "first", 3)
 
     assert [
         ((SeenStart("first", 4, 1),), True),
@@ -58,8 +58,8 @@ def test_highest_number_and_the_highest_terms_are_remembered() -> None:
     terms = TermTracker()
 
     for term in range(1, STARTS_KEPT_MAX + 3):
-        terms.leads(term, f"start{term}", 7)
-    terms.leads(STARTS_KEPT_MAX + 2, f"start{STARTS_KEPT_MAX + 2}", 6)
+        terms.observe_term(term, f"start{term}", 7)
+    terms.observe_term(STARTS_KEPT_MAX + 2, f"start{STARTS_KEPT_MAX + 2}", 6)
 
     found = terms.seen()
     assert list(range(3, STARTS_KEPT_MAX + 3)) == [start.term for start in found]
@@ -74,5 +74,5 @@ def test_volumes_that_fail_do_not_keep_an_scm_from_being_heard() -> None:
 
     terms = TermTracker((), fail)
 
-    assert terms.leads(4, "first", 1)
+    assert terms.observe_term(4, "first", 1)
     assert (SeenStart("first", 4, 1),) == terms.seen()

@@ -64,7 +64,7 @@ class TestLaws:
         planned, _ = read(["mine 1: 0+4M=aaaa", "peer dn2 1: deleted=7", "ordered 1"])
 
         assert 1 == len(planned.actions)
-        assert 0 == planned.wanted_bytes
+        assert 0 == planned.fetch_bytes_max
 
     def test_a_doubt_about_this_host_is_no_damage(self) -> None:
         """The medium is right, so nothing is to repair and nothing is missing."""
@@ -91,7 +91,7 @@ class TestLaws:
             ]
         )
 
-        assert 4 * 1024**2 == planned.wanted_bytes
+        assert 4 * 1024**2 == planned.fetch_bytes_max
 
     def test_many_chunks_are_planned_in_order_and_time(self) -> None:
         """A block of very many chunks is planned without quadratic work."""

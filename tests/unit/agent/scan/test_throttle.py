@@ -37,7 +37,7 @@ def test_pieces_of_a_read_are_accounted_for_once() -> None:
 
     for _ in range(2):
         for _ in range(7):
-            cut.pace.rest(MIB // 2)
+            cut.pace.throttle_part(MIB // 2)
         cut.pace(4 * MIB)
         whole.pace(4 * MIB)
 
@@ -49,7 +49,7 @@ def test_pieces_of_a_read_that_failed_are_forgotten() -> None:
     """The next scan pays for what it reads."""
     waits = Waits()
     for _ in range(4):
-        waits.pace.rest(MIB)
+        waits.pace.throttle_part(MIB)
     waits.pace.begin(lambda: False)
     before_s = waits.total_s
 

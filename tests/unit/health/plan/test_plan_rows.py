@@ -8,7 +8,7 @@ from health.plan.plan_rows import (
     OUT_OF_SERVICE_PRIORITY,
     SCAN_PRIORITY,
     RaggedArray,
-    joined,
+    concatenate_rows,
     rows_of,
 )
 from health.words import Action
@@ -60,7 +60,7 @@ def test_rows_are_joined_with_their_lists() -> None:
         bytes_estimated=10,
     )
 
-    rows = joined([first, second])
+    rows = concatenate_rows([first, second])
 
     assert [1, 2, 9] == rows.container.tolist()
     assert [0, 1, 7] == rows.priority.tolist()

@@ -44,12 +44,12 @@ def keep(world: ScmWorld, row: Container) -> None:
 
 def may_stop(world: ScmWorld, *nodes: str, keep_count: int = 1) -> StopImpact:
     """Ask whether these datanodes may be off together."""
-    return world.control.impacts.ask(StopQuery(nodes, keep_count=keep_count))
+    return world.control.impacts.analyze(StopQuery(nodes, keep_count=keep_count))
 
 
 def if_lost(world: ScmWorld, *nodes: str) -> StopImpact:
     """Ask what would be if these datanodes never came back."""
-    return world.control.impacts.ask(StopQuery(nodes, is_for_good=True))
+    return world.control.impacts.analyze(StopQuery(nodes, is_for_good=True))
 
 
 class TestMayStop:
@@ -291,8 +291,8 @@ class TestVolumes:
         world.beat("dn1", other)
         world.beat("dn2", replica("dn2", container_id=2))
 
-        first = world.control.impacts.ask(StopQuery((), (("dn1", "volume-1"),)))
-        second = world.control.impacts.ask(StopQuery((), (("dn1", "volume-2"),)))
+        first = world.control.impacts.analyze(StopQuery((), (("dn1", "volume-1"),)))
+        second = world.control.impacts.analyze(StopQuery((), (("dn1", "volume-2"),)))
 
         assert [1] == first.outlook.unreadable_ids
         assert StopAnswer.YES is second.answer
@@ -306,7 +306,7 @@ class TestVolumes:
         hold(world, 1, "dn2", "dn3")
         world.beat("dn1", replace(replica("dn1"), volume_id=""))
 
-        found = world.control.impacts.ask(StopQuery((), (("dn1", "volume-1"),)))
+        found = world.control.impacts.analyze(StopQuery((), (("dn1", "volume-1"),)))
 
         assert StopAnswer.UNKNOWN is found.answer
 
@@ -315,7 +315,7 @@ class TestVolumes:
         By its id.
         """
         with pytest.raises(RefusedError, match="volume-9"):
-            world.control.impacts.ask(StopQuery((), (("dn1", "volume-9"),)))
+            world.control.impacts.analyze(StopQuery((), (("dn1", "volume-9"),)))
 
 
 class TestWhatIf:

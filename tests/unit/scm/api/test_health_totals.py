@@ -171,20 +171,20 @@ def test_counts_follow_every_change(world: ScmWorld) -> None:
 def test_rolled_back_change_leaves_the_counts_unchanged(world: ScmWorld) -> None:
     """This holds also if the counts were updated in between."""
     counted = totals(world)
-    counted.turn()
+    counted.recompute_some()
     before = counted.counts()
 
     def fail() -> None:
         with world.state.change() as change:
             change.remove(world.state.replicas, (1, "a"))
-            assert counted.turn()
+            assert counted.recompute_some()
             assert before != counted.counts()
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
         fail()
 
-    assert counted.turn()
+    assert counted.recompute_some()
     assert before == counted.counts()
     world.state.close()
 
@@ -215,7 +215,7 @@ def test_after_a_restart_all_is_counted_a_part_at_a_time(
     world.start()
     parts: Callable[[], bool] = health_totals.HealthTotals(
         world.state, NodeManager(world.state, ScmClock(), world.options)
-    ).turn
+    ).recompute_some
 
     assert [False, False, True] == [parts() for _ in range(3)]
     world.state.close()

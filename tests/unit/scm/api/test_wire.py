@@ -124,7 +124,7 @@ class TestRefusals:
             (plan(targets=[""]), "rows[0].targets[0]"),
             (plan(sources=["a"] * 16_384), "rows[0].sources: 16384"),
             (lambda: wire.doomed_keys_from(scm_pb2.DeleteKeysRequest()), "keys: is empty"),
-            (lambda: wire.worlds_from([1], [1, 2]), "worlds: 1 for 2"),
+            (lambda: wire.fingerprints_from([1], [1, 2]), "worlds: 1 for 2"),
             (
                 lambda: wire.node_order_from(scm_pb2.CommandNodesRequest(type="dance")),
                 "type: 'dance'",

@@ -18,7 +18,7 @@ from scm.cluster.lifecycle import (
     end_writes,
     is_complete,
     is_written,
-    observe,
+    with_observed_state,
     without_replica,
 )
 from scm.state.entities import Container, ContainerState, Replica
@@ -56,7 +56,7 @@ def replicas(text: str) -> tuple[Replica, ...]:
 
 def seen(before: Container, text: str) -> Container:
     """Observe replicas at a later time."""
-    return observe(before, replicas(text), now_ms=99)
+    return with_observed_state(before, replicas(text), now_ms=99)
 
 
 class TestObserve:

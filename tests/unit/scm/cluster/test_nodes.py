@@ -351,7 +351,7 @@ class TestStandings:
         cluster.join("well")
         replicas = [replica(node) for node in ("well", "dead", "stale", "unknown")]
 
-        assert (replicas[0], replicas[2]) == cluster.nodes.living(replicas)
+        assert (replicas[0], replicas[2]) == cluster.nodes.live_replicas(replicas)
 
     def test_heartbeat_replaces_the_previous_liveness(self, cluster: Cluster) -> None:
         """Volumes and queues are those of the last call."""

@@ -18,7 +18,7 @@ def tried(kind: CommandKind, *, pause_s: float, count: int) -> list[float]:
     command = pending(1, kind, container_id=CONTAINER)
     waited = []
     for _ in range(count):
-        pauses.note(command, outcome(command, OutcomeState.FAILED))
+        pauses.record_outcome(command, outcome(command, OutcomeState.FAILED))
         began_s = clock.monotonic_s()
         while pauses.is_cooling(kind, CONTAINER, ""):
             clock.advance_s(1)
@@ -54,10 +54,10 @@ def test_a_success_ends_the_row() -> None:
     pauses = RetryPauses(ScmClock(clock.now_ms, clock.monotonic_s), first_s=1.0)
     command = pending(1, CommandKind.REPLICATE, container_id=CONTAINER)
     for state in (OutcomeState.FAILED, OutcomeState.FAILED, OutcomeState.EXECUTED):
-        pauses.note(command, outcome(command, state))
+        pauses.record_outcome(command, outcome(command, state))
 
     is_cooling = pauses.is_cooling(CommandKind.REPLICATE, CONTAINER, "")
-    pauses.note(command, outcome(command, OutcomeState.FAILED))
+    pauses.record_outcome(command, outcome(command, OutcomeState.FAILED))
     clock.advance_s(1)
 
     assert not is_cooling

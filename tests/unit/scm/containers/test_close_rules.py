@@ -276,9 +276,9 @@ def test_single_whole_shard_is_no_whole_container() -> None:
 
 def test_kept_replicas_are_named_with_state_and_commit() -> None:
     """The message is for the operator who decides."""
-    assert "" == decided(box(), placed("Q@4 Q@4")).kept
+    assert "" == decided(box(), placed("Q@4 Q@4")).ahead_replicas_text
     assert "dn1 is UNHEALTHY at commit 9, dn3 is OPEN at commit 5" == (
-        decided(box(), placed("U@9 Q@4 O@5")).kept
+        decided(box(), placed("U@9 Q@4 O@5")).ahead_replicas_text
     )
 
 

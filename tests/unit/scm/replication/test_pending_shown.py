@@ -113,7 +113,9 @@ def test_the_delete_of_what_died_with_its_node_holds_no_other_back(
     pending(world, CommandKind.DELETE, first, force=True)  # type: ignore[arg-type]
     [command] = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
     with world.state.change() as change:
-        change.touch(world.state.commands, replace(command, sent_at_s=world.clock.monotonic_s()))
+        change.set_volatile(
+            world.state.commands, replace(command, sent_at_s=world.clock.monotonic_s())
+        )
     cases = world.control.cases
     before = cases.case(made).deletes
 

@@ -66,7 +66,7 @@ def test_a_look_changes_the_weight_and_not_the_tries(queue: ReplicationQueue) ->
 
 def test_discarded_repair_is_not_chosen(queue: ReplicationQueue) -> None:
     """The discarded repair may wait or sleep. No other one is removed."""
-    queue.sleep(3, ["dn1"])
+    queue.park_until_room(3, ["dn1"])
     queue.discard([2, 3, 99])
 
     assert [1] == queue.choose(9)
@@ -78,8 +78,8 @@ def test_sleeping_repair_is_chosen_when_a_datanode_has_room(
     queue: ReplicationQueue, datanodes: Datanodes
 ) -> None:
     """The repair keeps its place."""
-    queue.sleep(2, ["dn1", "dn2"])
-    queue.sleep(3, ["dn1"])
+    queue.park_until_room(2, ["dn1", "dn2"])
+    queue.park_until_room(3, ["dn1"])
     asleep = queue.choose(9)
     datanodes.free = {"dn2"}
 
@@ -91,7 +91,7 @@ def test_repair_that_slept_for_several_datanodes_is_chosen_once(
     queue: ReplicationQueue, datanodes: Datanodes
 ) -> None:
     """The repair sleeps again until one has room if all are busy."""
-    queue.sleep(2, ["dn1", "dn2"])
+    queue.park_until_room(2, ["dn1", "dn2"])
     datanodes.free = {"dn1", "dn2"}
     woken = queue.choose(9)
     datanodes.free = set()
@@ -104,9 +104,9 @@ def test_repair_that_slept_for_several_datanodes_is_chosen_once(
 
 def test_resting_repairs_are_chosen_when_woken(queue: ReplicationQueue) -> None:
     """The repairs keep their places. A repair that sleeps for a datanode keeps sleeping."""
-    queue.rest(2)
-    queue.rest(3)
-    queue.sleep(3, ["dn1"])
+    queue.park(2)
+    queue.park(3)
+    queue.park_until_room(3, ["dn1"])
     resting, is_anyone = queue.choose(9), queue.has_resting
     queue.wake_resting()
 
@@ -117,8 +117,8 @@ def test_resting_repairs_are_chosen_when_woken(queue: ReplicationQueue) -> None:
 
 def test_resting_repair_is_chosen_after_a_new_look(queue: ReplicationQueue) -> None:
     """The container may have other replicas now. A discarded repair does not rest."""
-    queue.rest(2)
-    queue.rest(3)
+    queue.park(2)
+    queue.park(3)
     queue.put(2, 0)
     queue.discard([3])
 
@@ -130,7 +130,7 @@ def test_repair_that_never_slept_or_has_room_is_tried(
     queue: ReplicationQueue, datanodes: Datanodes
 ) -> None:
     """Only a repair whose datanodes are all busy sleeps again."""
-    queue.sleep(2, ["dn1"])
+    queue.park_until_room(2, ["dn1"])
     datanodes.free = {"dn1"}
 
     assert not queue.sleeps_again(2)
@@ -139,7 +139,7 @@ def test_repair_that_never_slept_or_has_room_is_tried(
 
 def test_a_look_wakes_a_sleeper(queue: ReplicationQueue, datanodes: Datanodes) -> None:
     """Its replicas may be on other datanodes now."""
-    queue.sleep(2, ["dn1"])
+    queue.park_until_room(2, ["dn1"])
     queue.put(2, 0)
 
     assert [2, 3, 1] == queue.choose(9)
@@ -152,7 +152,7 @@ def test_a_turn_asks_for_datanodes_and_not_for_containers(datanodes: Datanodes) 
     queue = ReplicationQueue(datanodes.has_room)
     for container_id in range(1_000):
         queue.put(container_id, 0)
-        queue.sleep(container_id, [f"dn{container_id % 3}", f"dn{container_id % 3 + 1}"])
+        queue.park_until_room(container_id, [f"dn{container_id % 3}", f"dn{container_id % 3 + 1}"])
 
     assert [] == queue.choose(9)
     assert 4 == datanodes.asked

@@ -71,11 +71,11 @@ def test_due_containers_are_taken_once_in_order(
             model.update(dict.fromkeys(sorted(step)))
         else:
             first = list(model)[:step]
-            assert first == due.take(step)
+            assert first == due.pop(step)
             for number in first:
                 del model[number]
         assert (len(model), bool(model)) == (len(due), bool(due))
-    assert list(model) == due.take(99)
+    assert list(model) == due.pop(99)
 
 
 @given(
@@ -96,7 +96,7 @@ def test_urgent_containers_are_taken_first(steps: list[tuple[bool, list[int]] | 
                 due.add(ids)
                 others |= set(ids) - urgent.keys()
             case int(count):
-                taken = due.take(count)
+                taken = due.pop(count)
                 first, rest = taken[: len(urgent)], taken[len(urgent) :]
                 assert list(urgent)[:count] == first
                 assert min(count, len(urgent) + len(others)) == len(taken)
@@ -113,10 +113,10 @@ def test_an_id_of_any_size_waits() -> None:
     due.add([2**62, 3, MARKED_MAX])
     due.add([3])
 
-    assert [3, MARKED_MAX, 2**62] == due.take(9)
+    assert [3, MARKED_MAX, 2**62] == due.pop(9)
     due.add_all(np.array([2**62]), is_urgent=True)
     due.add([4])
-    assert [2**62, 4] == due.take(9)
+    assert [2**62, 4] == due.pop(9)
     assert not due
 
 
@@ -139,11 +139,11 @@ def test_changed_containers_are_returned_once(
 
     assert bool(changes) == bool(stirred)
     if among:
-        assert expected & among == stirred.take(among)
+        assert expected & among == stirred.pop(among)
     else:
-        assert expected == set(stirred.take_all().tolist())
+        assert expected == set(stirred.pop_all().tolist())
     assert not stirred
-    assert set() == stirred.take(among)
+    assert set() == stirred.pop(among)
 
 
 ROWS = (

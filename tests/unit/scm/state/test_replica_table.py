@@ -47,7 +47,7 @@ def take(table: ReplicaTable, model: Model, node: str, replicas: list[Replica]) 
     """Tell a table and a dict the same; return what undoes it in the table."""
     report = ReportedReplicas.of(node, replicas)
     there, gone = report.settled()
-    changed, undo = table.take(there, report)
+    changed, undo = table.apply_report(there, report)
     removed, restore = table.remove_all(node, gone["container_id"])
     before = dict(model)
     for one in replicas:
@@ -164,7 +164,7 @@ class TestTake:
         for node, facts in reports:
             report = ReportedReplicas.of(node, told(node, facts))
             there, gone = report.settled()
-            changed, _ = table.take(there, report)
+            changed, _ = table.apply_report(there, report)
             disk |= dict(table.disk_rows(node, changed) if len(changed) else ())
             table.remove_all(node, gone["container_id"])
             for number in gone["container_id"].tolist():
@@ -193,8 +193,8 @@ class TestHolding:
         table.apply((3, "dn1"), replace(full, container_id=3, is_empty=True))
         asked = np.array([1, 2, 3, 4], np.int64)
 
-        assert [True, True, False, False] == table.holding(asked).tolist()
-        assert [True, False, False, False] == table.holding(asked, {"dn1"}).tolist()
+        assert [True, True, False, False] == table.has_data(asked).tolist()
+        assert [True, False, False, False] == table.has_data(asked, {"dn1"}).tolist()
 
 
 @given(

@@ -9,7 +9,7 @@ def lineage(count: int = 3) -> Lineage:
     """Return a history of starts with terms from 1: each ended at ten times its term."""
     made = Lineage()
     for term in range(1, count + 1):
-        made = made.begun(
+        made = made.with_new_start(
             term=term, number=10 * (term - 1), now_ms=1_000 * term, first_container_id=term
         )
     return made

@@ -126,7 +126,7 @@ class TestDurability:
         with state.change() as change:
             change.put(state.commands, pending(1))
         with state.change() as change:
-            change.touch(state.commands, pending(1, sent_at_s=5.0))
+            change.set_volatile(state.commands, pending(1, sent_at_s=5.0))
         assert [pending(1, sent_at_s=5.0)] == state.commands.of_node("dn1")
         state.close()
 

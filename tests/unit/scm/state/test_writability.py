@@ -13,7 +13,7 @@ def test_a_disk_that_takes_some_changes_is_not_called_well() -> None:
     found = Writability(clock.monotonic_s)
     with logged() as said:
         for _ in range(100):
-            found.failed("no space")
+            found.record_failure("no space")
             found.succeeded()
             clock.advance_s(1)
     assert "no space" == found.trouble
@@ -32,7 +32,7 @@ def test_time_alone_ends_no_trouble() -> None:
     """Without a write it is unknown whether the disk accepts one."""
     clock = FakeClock()
     found = Writability(clock.monotonic_s)
-    found.failed("no space")
+    found.record_failure("no space")
 
     clock.advance_s(10 * QUIET_S)
 

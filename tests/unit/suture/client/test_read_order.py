@@ -26,9 +26,9 @@ def made(*, slow_s: float, usual_s: float, count: int = 20) -> tuple[DatanodeSta
     clock = Clock()
     conduct = DatanodeStats(monotonic_s=clock)
     for _ in range(count):
-        conduct.answered("dn1", usual_s)
-        conduct.answered("dn2", usual_s)
-        conduct.answered("dn3", slow_s)
+        conduct.record_latency("dn1", usual_s)
+        conduct.record_latency("dn2", usual_s)
+        conduct.record_latency("dn3", slow_s)
     return conduct, clock
 
 
@@ -55,7 +55,7 @@ def test_unremarkable_datanodes_have_one_rank() -> None:
         assert len(ranks) == 1 or not conduct.is_unremarkable()
     conduct, _ = made(slow_s=0.01, usual_s=0.01)
     assert conduct.is_unremarkable()
-    conduct.failed("dn2")
+    conduct.record_failure("dn2")
     assert not conduct.is_unremarkable()
 
 
@@ -63,7 +63,7 @@ def test_late_answer_makes_no_datanode_slow() -> None:
     """A single pause of a healthy host is over when it is noticed."""
     conduct, _ = made(slow_s=0.01, usual_s=0.01)
 
-    conduct.answered("dn3", 0.5)
+    conduct.record_latency("dn3", 0.5)
 
     assert [] == slow_ones(conduct)
 
@@ -75,7 +75,7 @@ def test_slowness_is_forgotten_after_a_while() -> None:
     clock.now_s += SLOW_FOR_S + 1
     forgotten = slow_ones(conduct)
     for name in ("dn1", "dn2", "dn3"):
-        conduct.answered(name, 0.01)
+        conduct.record_latency(name, 0.01)
 
     assert [] == forgotten == slow_ones(conduct)
 
@@ -83,7 +83,7 @@ def test_slowness_is_forgotten_after_a_while() -> None:
 def test_single_datanode_is_never_slow() -> None:
     """There is no other datanode to ask."""
     conduct = DatanodeStats()
-    conduct.answered("dn1", 5.0)
+    conduct.record_latency("dn1", 5.0)
 
     assert [] == slow_ones(conduct)
 
@@ -94,7 +94,7 @@ def test_failed_datanode_is_asked_last_until_that_is_forgotten() -> None:
     """
     conduct, clock = made(slow_s=0.5, usual_s=0.01)
     for name in ("dn1", "dn1", "dn2"):
-        conduct.failed(name)
+        conduct.record_failure(name)
     then = sorted(["dn1", "dn2", "dn3"], key=conduct.rank)
     clock.now_s += FAULTY_FOR_S + 1
 
@@ -108,12 +108,12 @@ def test_patience_is_what_nearly_all_answers_take() -> None:
     """
     conduct = DatanodeStats()
     for number in range(1, ANSWERS_MIN):
-        conduct.answered("dn1", number / 100)
+        conduct.record_latency("dn1", number / 100)
     before = conduct.patience_s()
-    conduct.answered("dn1", ANSWERS_MIN / 100)
+    conduct.record_latency("dn1", ANSWERS_MIN / 100)
     quick = DatanodeStats()
     for _ in range(ANSWERS_MIN):
-        quick.answered("dn1", 0.001)
+        quick.record_latency("dn1", 0.001)
 
     assert before is None
     assert 0.31 == conduct.patience_s()
@@ -126,14 +126,14 @@ def test_few_are_asked_twice() -> None:
     """
     conduct = DatanodeStats()
     for _ in range(ANSWERS_MIN):
-        conduct.answered("dn1", 0.001)
+        conduct.record_latency("dn1", 0.001)
     hedged_count = 0
     for _ in range(1_000):
         if conduct.patience_s() is not None:
             hedged_count += 1
-            conduct.hedged("dn1", 0.02)
+            conduct.record_hedge("dn1", 0.02)
         else:
-            conduct.answered("dn1", 0.02)
+            conduct.record_latency("dn1", 0.02)
 
     assert 50 <= hedged_count <= 70
 

@@ -44,7 +44,7 @@ def pool(scm: Scm) -> SessionPool:
 
 def lent(pool: SessionPool, scheme: Any = None) -> WriterSession:
     """Return a session that has been promised blocks."""
-    session = pool.lend(scheme, lambda _: None, lambda _: None)
+    session = pool.acquire(scheme, lambda _: None, lambda _: None)
     session.state.has_blocks = True
     return session
 
@@ -54,7 +54,7 @@ def test_kept_session_is_lent_to_one_put_of_its_scheme(pool: SessionPool, scm: S
     first, second, coded = lent(pool), lent(pool), lent(pool, SCHEME)
     first.stopped = True
     for session in (second, coded, first):
-        pool.keep(session)
+        pool.release(session)
 
     again = [lent(pool), lent(pool), lent(pool), lent(pool, SCHEME)]
 
@@ -70,7 +70,7 @@ def test_sessions_beyond_the_limit_are_ended(pool: SessionPool, scm: Scm) -> Non
     sessions = [lent(pool) for _ in range(SESSIONS_KEPT_MAX + 2)]
 
     for session in sessions:
-        pool.keep(session)
+        pool.release(session)
 
     assert [session.state.client_id for session in sessions[-2:]] == scm.ended
 
@@ -78,10 +78,10 @@ def test_sessions_beyond_the_limit_are_ended(pool: SessionPool, scm: Scm) -> Non
 def test_close_ends_kept_sessions_and_keeps_no_more(pool: SessionPool, scm: Scm) -> None:
     """The next session of another client goes on in their containers."""
     kept, under_way = lent(pool), lent(pool)
-    pool.keep(kept)
+    pool.release(kept)
 
     pool.close()
-    pool.keep(under_way)
+    pool.release(under_way)
 
     assert [kept.state.client_id, under_way.state.client_id] == scm.ended
 

@@ -158,7 +158,7 @@ class TestThread:
         assert began.wait(WAIT_S)
 
         for _ in range(1000):
-            bell.ring()
+            bell.set()
 
         assert ended.wait(WAIT_S)
         assert seen_s[1] - seen_s[0] >= 0.2
@@ -241,7 +241,7 @@ class TestWatching:
         assert entered.wait(WAIT_S)
 
         clock.advance_s(61)
-        pulse.beat()
+        pulse.mark()
 
         assert () == loops.stalled(60)
         go_on.set()

@@ -15,8 +15,8 @@ def test_pledged_replica_stays_until_its_last_pledge_ends() -> None:
     """The replica is not kept any longer."""
     clock = FakeClock()
     pledges = DeletePins(clock)
-    pledges.give(ONE, 10.0)
-    pledges.give(ONE, 5.0)
+    pledges.pin(ONE, 10.0)
+    pledges.pin(ONE, 5.0)
 
     clock.advance_s(9.0)
     with pytest.raises(UnavailableError) as caught, pledges.leaving(ONE):
@@ -36,10 +36,10 @@ def test_pledge_for_a_leaving_replica_is_refused() -> None:
     pledges = DeletePins(FakeClock())
 
     with pledges.leaving(ONE), pytest.raises(UnavailableError) as caught:
-        pledges.give(ONE, 1.0)
+        pledges.pin(ONE, 1.0)
 
     assert Code.BUSY is caught.value.code
-    pledges.give(ONE, 1.0)
+    pledges.pin(ONE, 1.0)
 
 
 def test_pledges_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,9 +47,9 @@ def test_pledges_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PLEDGES_MAX", 1)
     clock = FakeClock()
     pledges = DeletePins(clock)
-    pledges.give(ONE, 1.0)
+    pledges.pin(ONE, 1.0)
 
     with pytest.raises(UnavailableError):
-        pledges.give(TWO, 1.0)
+        pledges.pin(TWO, 1.0)
     clock.advance_s(2.0)
-    pledges.give(TWO, 1.0)
+    pledges.pin(TWO, 1.0)

@@ -224,12 +224,12 @@ class TestAllowance:
         clock = FakeClock()
         allowances = CallerRateLimiter(10, monotonic_s=clock.monotonic_s)
 
-        first = [allowances.take("a") for _ in range(25)]
+        first = [allowances.try_acquire("a") for _ in range(25)]
         clock.advance_s(0.5)
-        later = [allowances.take("a") for _ in range(10)]
+        later = [allowances.try_acquire("a") for _ in range(10)]
 
         assert (20, 5) == (sum(first), sum(later))
-        assert allowances.take("b")
+        assert allowances.try_acquire("b")
 
     def test_memory_is_bounded_whoever_connects(self) -> None:
         """
@@ -238,7 +238,7 @@ class TestAllowance:
         allowances = CallerRateLimiter(1)
 
         for number in range(ACCOUNT_COUNT_MAX * 2):
-            allowances.take(str(number))
+            allowances.try_acquire(str(number))
 
         assert len(allowances._left) <= ACCOUNT_COUNT_MAX
 

@@ -45,11 +45,11 @@ class Slots:
     def __init__(self) -> None:
         self.taken_count = 0
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Take one."""
         self.taken_count += 1
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Give it back."""
         self.taken_count -= 1
 
