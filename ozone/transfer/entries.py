@@ -140,7 +140,7 @@ class _Source:
             self._kept = self._kept[size_bytes:]
             size_bytes -= len(pieces[-1])
         taken = b"".join(pieces)
-        self._record_hash(taken)
+        self._record_checksum(taken)
         return taken
 
     def remaining_bytes(self) -> Iterator[bytes]:
@@ -148,12 +148,12 @@ class _Source:
         zeros = 0
         for piece in chain([bytes(self._kept)], self._data):
             zeros += len(piece)
-            self._record_hash(piece)
+            self._record_checksum(piece)
             if piece.strip(b"\0") or zeros > HEADER_BYTES_MAX:
                 yield piece
         self._kept = memoryview(b"")
 
-    def _record_hash(self, piece: bytes) -> None:
+    def _record_checksum(self, piece: bytes) -> None:
         self._last = (self._last + piece[-len(END) :])[-len(END) :]
 
 

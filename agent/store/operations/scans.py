@@ -15,7 +15,7 @@ from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import place_of, replace_scanned
 from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.states import healing_event, next_state
-from agent.store.replica.trees import Alter, commit_tree, sticky, tree_replica
+from agent.store.replica.trees import Alter, commit_tree, tree_replica, with_index_tombstones
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId, ReplicaState
 from merkle.tree_summary import TreeSummary
@@ -70,7 +70,9 @@ def commit_scan(
     findings, complete = outcome.findings, outcome.complete
     with volume.index.read() as rows:
         before = tree_replica(rows, container_id)
-        merged = sticky(rows, container_id, outcome.tree) if complete else outcome.tree
+        merged = (
+            with_index_tombstones(rows, container_id, outcome.tree) if complete else outcome.tree
+        )
         true = counted(rows, container_id, before) if complete else before
 
     def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:

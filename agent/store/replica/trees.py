@@ -169,7 +169,7 @@ def without_blocks(tree: Tree, tombstones: Mapping[BlockId, int]) -> Tree:
     return with_tombstones(tree, block_ids=ids, checksums=checksums)
 
 
-def sticky(rows: IndexView, container_id: ContainerId, tree: Tree) -> Tree:
+def with_index_tombstones(rows: IndexView, container_id: ContainerId, tree: Tree) -> Tree:
     """Return the tree with all tombstones of the index added."""
     known = rows.tombstones(container_id)
     dead = tree.tombstones()
