@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from google.protobuf.message import Message
 
@@ -116,7 +118,68 @@ RECOVERED: Final = (
 STOP: Final = s.CheckStopRequest(
     volumes=[s.CheckStopRequest.Volume(datanode_id=ME, volume_id=VOLUME)], keep_count=1
 )
+PLANNED: Final = {
+    "reconcile_plan": {
+        "container_id": 7,
+        "action": "reconcile",
+        "reason": "roots differ",
+        "replicas": [{"datanode_id": ME, "state": "CLOSED", "root": -1}],
+        "expires_at_ms": 71,
+        "priority": 0,
+    },
+    "plan": {
+        "container_id": 8,
+        "action": "delete",
+        "reason": "too many",
+        "sources": [PEER],
+        "targets": [ME],
+        "copies": 72,
+        "is_forced": True,
+        "expires_at_ms": 73,
+        "priority": 0,
+    },
+}
+PLAN: Final = {
+    "snapshot_id": "snapshot-5",
+    "run_id": "run-6",
+    "rows": [
+        s.PlanRow(
+            container_id=7,
+            action="reconcile",
+            reason="roots differ",
+            replicas=[s.PlanReplica(datanode_id=ME, state=c.CLOSED, root=2**64 - 1)],
+            expires_at_ms=71,
+        ),
+        s.PlanRow(
+            container_id=8,
+            action="delete",
+            reason="too many",
+            sources=[PEER],
+            targets=[ME],
+            copies=72,
+            forced=True,
+            expires_at_ms=73,
+        ),
+    ],
+}
 ROWS: Final = (
+    Row("scm apply-plan {plan} --dry-run", [s.ApplyPlanRequest(**PLAN, dry_run=True)]),
+    Row(
+        f"scm apply-plan {{plan}} {EXPECT}",
+        [s.ApplyPlanRequest(**PLAN, worlds=WORLDS.values())],
+        [s.ContainerDecisions()],
+    ),
+    Row(
+        f"reconcile 7 8 --wait-s 0.1 {EXPECT}",
+        [s.ReconcileContainersRequest(**IDS), s.ListOutcomesRequest(command_ids=[71], count=1)],
+        [
+            s.ContainerDecisions(
+                decisions=[s.ContainerDecision(container_id=7, code="OK", command_ids=[71])]
+            )
+        ],
+        exact=[s.ListOutcomesResponse(pending_command_ids=[9_172])],
+        shows=["9172"],
+    ),
     Row(
         f"scm close 7 8 --force {EXPECT}",
         [s.CloseContainersRequest(**IDS, force=True)],
@@ -456,7 +519,9 @@ def printed(
 ) -> str:
     """Prepare the answers, run the command, and return its output."""
     expected = folder / "expected.json"
-    shown = [{"container_id": number, "world": world} for number, world in WORLDS.items()]
+    shown = [
+        {"container_id": number, "world": world, "code": "OK"} for number, world in WORLDS.items()
+    ]
     expected.write_text(json.dumps({"schema": 1, "decisions": shown}))
     words = {**WORDS, "address": calls.address}
     volumes = [d.VolumeStatus(volume_id=name) for name in (VOLUME, OTHER_VOLUME)]
@@ -473,12 +538,25 @@ def printed(
             for replica in answer.container.replicas:
                 replica.datanode.datanode_id, replica.datanode.address = ME, calls.address
         calls.answers[CALLS.get(type(answer).__name__) or call_of(row, answer)] = [answer]
-    bundle = folder / "bundle"
-    command = [word.format(expected=expected, bundle=bundle) for word in row.words.split()]
+    bundle, plan = folder / "bundle", folder / "plan"
+    paths = {"expected": expected, "bundle": bundle, "plan": plan}
+    if "{plan}" in row.words:
+        write_plan(plan)
+    command = [word.format(**paths) for word in row.words.split()]
     capsys.readouterr()
     run([*command, *(["--json"] if row.as_json else []), "--scm", calls.address])
     out, err = capsys.readouterr()
     return "\n".join([out, err, *files_in(bundle)])
+
+
+def write_plan(run_directory: Path) -> None:
+    """Write a finished run of suture-verify with the planned rows."""
+    for name, row in PLANNED.items():
+        (run_directory / name).mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist([row]), run_directory / name / "part.parquet")
+    names = {"snapshot_id": PLAN["snapshot_id"], "run_id": PLAN["run_id"]}
+    (run_directory / "manifest.json").write_text(json.dumps(names))
+    (run_directory / "_SUCCESS").touch()
 
 
 def files_in(bundle: Path) -> Iterator[str]:

@@ -71,13 +71,19 @@ class ScriptedCalls(grpc.GenericRpcHandler):
                 self.requests[method.name].append(request)
             yield from self.answers.get(method.name, ())
 
-        kinds = (
-            grpc.unary_stream_rpc_method_handler
-            if method.server_streaming
-            else grpc.unary_unary_rpc_method_handler
-        )
+        def collected(requests: Iterator[Any], context: grpc.ServicerContext) -> Message:
+            *before, last = requests
+            with self._lock:
+                self.requests[method.name] += before
+            return unary(last, context)
+
+        kinds, act = {
+            (False, False): (grpc.unary_unary_rpc_method_handler, unary),
+            (False, True): (grpc.unary_stream_rpc_method_handler, stream),
+            (True, False): (grpc.stream_unary_rpc_method_handler, collected),
+        }[method.client_streaming, method.server_streaming]
         return kinds(
-            stream if method.server_streaming else unary,
+            act,
             GetMessageClass(method.input_type).FromString,
             answered.SerializeToString,
         )

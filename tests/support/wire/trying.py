@@ -5,7 +5,8 @@
 
 Fixtures of a module or the session are kept from one run to the next; otherwise hundreds of trials
 would take too long. If a test is red with all fields, before or after the trial, the trial proves
-nothing. If it does not end in time, the trial has no result.
+nothing. If it does not end in time, the trial has no result. Waits for a condition end early,
+because without its field a condition often never becomes true.
 """
 
 import os
@@ -19,11 +20,14 @@ from typing import Any, Final
 import pytest
 from _pytest.runner import runtestprotocol
 
+from tests.support import waiting
+from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.wire import lost_field
 from tests.support.wire.lost_field import ASKED, DONE, LOST
 
 DEADLINE_S: Final = 120.0
 AGAIN_S: Final = 1.0
+WAIT_S: Final = 8.0
 NOTHING: Final = "none"
 
 
@@ -82,4 +86,7 @@ class Trials:
 def pytest_configure(config: pytest.Config) -> None:
     """Take over how tests are run."""
     lost_field.install()
+    waiting.wait_until.__kwdefaults__["within_s"] = WAIT_S  # type: ignore[index]
+    for wait in (ScriptedScm.wait_until, ScriptedScm.wait_for):
+        wait.__defaults__ = (WAIT_S,)
     config.pluginmanager.register(Trials())
