@@ -19,12 +19,12 @@ from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2 as c
 from suture.wire.v1 import datanode_pb2 as d
 from suture.wire.v1 import scm_pb2 as s
-from tests.support.control.scripted_scm import WAIT_S, ScriptedScm
+from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.victim import Victim
 from tests.support.storage.ec_cluster import CONTAINER as CODED
 from tests.support.storage.ec_cluster import altered, ec_cluster, groups_of, write_shard
 from tests.support.storage.stored_replica import CHUNK_BYTES, CLUSTER, DATANODE, StoredReplica
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 WHOLE, ROTTEN, MIXED = map(ContainerId, (21, 22, 23))
 RS_3_2: Final = Scheme(CodecName.RS, 3, 2, 4096)

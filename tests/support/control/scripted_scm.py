@@ -14,10 +14,10 @@ import grpc
 
 from suture.wire.mapping.rpc_services import SCM
 from suture.wire.v1 import scm_pb2
+from tests.support import waiting
 from tests.support.wire.served import add_service
 
 CLUSTER_ID = "CID-11111111-2222-4333-8444-555555555555"
-WAIT_S = 60.0
 
 
 class ScriptedScm:
@@ -113,14 +113,16 @@ class ScriptedScm:
         with self.changed:
             self.commands.clear()
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = WAIT_S) -> bool:
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until a condition about the received messages is true; return whether it became
         true."""
         with self.changed:
-            return self.changed.wait_for(condition, timeout_s)
+            return self.changed.wait_for(condition, timeout_s or 2 * waiting.WAIT_S)
 
-    def wait_for(self, command_id: int, timeout_s: float = WAIT_S) -> scm_pb2.CommandStatus | None:
+    def wait_for(
+        self, command_id: int, timeout_s: float | None = None
+    ) -> scm_pb2.CommandStatus | None:
         """Wait for a command's outcome; return None if none arrived."""
         with self.changed:
-            self.changed.wait_for(lambda: command_id in self.statuses, timeout_s)
+            self.wait_until(lambda: command_id in self.statuses, timeout_s)
             return self.statuses.get(command_id)

@@ -21,7 +21,6 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.support import waiting
-from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.wire import lost_field
 from tests.support.wire.lost_field import ASKED, DONE, LOST
 
@@ -86,7 +85,5 @@ class Trials:
 def pytest_configure(config: pytest.Config) -> None:
     """Take over how tests are run."""
     lost_field.install()
-    waiting.wait_until.__kwdefaults__["within_s"] = WAIT_S  # type: ignore[index]
-    for wait in (ScriptedScm.wait_until, ScriptedScm.wait_for):
-        wait.__defaults__ = (WAIT_S,)
+    waiting.WAIT_S = WAIT_S
     config.pluginmanager.register(Trials())
