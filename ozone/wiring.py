@@ -12,19 +12,21 @@ from typing import Final
 from agent.commands.handlers import THREADS_DEFAULT_MAX
 from agent.config.options import AgentConfig, OzoneConfig
 from agent.host.external_control_plane import AgentServices, ExternalControlPlane
-from agent.host.protocol_servers import HostServices, MakeDoor, ProtocolServer
-from ozone.datanode_server.grpc_server import OzoneGrpcServer, built_service
+from agent.host.protocol_servers import HostServices, MakeDoor
+from ozone.clients.datanode_messages import XCEIVER
+from ozone.datanode_server.grpc_server import bound_server, built_service
 from ozone.datanode_server.xceiver_service import accept_any
 from ozone.scm_link.leader import OzoneScmLink
 from ozone.security.secure_datanode import SecureDatanode
 from ozone.transfer.import_admission import ImportAdmission
 from ozone.transfer.incoming import ArchiveImporter
-from ozone.transfer.messages import Compression
+from ozone.transfer.messages import SERVICE, Compression
 from ozone.transfer.replicate_handler import ContainerReplicator
 from ozone.transfer.scratch import clear_abandoned
 from ozone.transfer.service import ReplicationService
 from suture.runtime.clock import SystemClock
 from suture.wire.security.tls import Security
+from suture.wire.server.limited_server import BoundServer
 
 ARRIVED: Final = "it has just arrived"  # the reason for scanning a replica
 
@@ -40,23 +42,25 @@ def server_factories(
 ) -> Sequence[MakeDoor]:
     """Return the factories of an agent's servers for Ozone: one, or two in a secure cluster."""
 
-    def plain(inside: HostServices) -> ProtocolServer:
+    def plain(inside: HostServices) -> BoundServer:
         security = Security(allow_plaintext=inside.config.tls.allow_plaintext)
-        services = [built_service(inside, accept_any), archives(inside)]
-        return OzoneGrpcServer(inside, config.listen, services, security)
+        services = {XCEIVER: built_service(inside, accept_any), SERVICE: archives(inside)}
+        return bound_server(inside, config.listen, services, security)
 
-    def verifying(inside: HostServices) -> ProtocolServer:
+    def verifying(inside: HostServices) -> BoundServer:
         assert secure is not None
         secure.start(inside.store.datanode_id)
         security = secure.security(asks_certificate=False)  # the token is the proof
-        return OzoneGrpcServer(
-            inside, config.listen, [built_service(inside, secure.verify)], security
+        return bound_server(
+            inside, config.listen, {XCEIVER: built_service(inside, secure.verify)}, security
         )
 
-    def replicating(inside: HostServices) -> ProtocolServer:
+    def replicating(inside: HostServices) -> BoundServer:
         assert secure is not None
         security = secure.security(asks_certificate=True)
-        return OzoneGrpcServer(inside, config.replication_listen, [archives(inside)], security)
+        return bound_server(
+            inside, config.replication_listen, {SERVICE: archives(inside)}, security
+        )
 
     if not config.listen:
         return ()

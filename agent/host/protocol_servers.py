@@ -9,7 +9,8 @@ calls of all servers together.
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from threading import Event
+from typing import Any, TypeAlias
 
 from agent.config.options import AgentConfig
 from agent.host.recovering_replicas import RecoveringReplicas
@@ -22,6 +23,7 @@ from suture.runtime.memory import MemoryBudget
 from suture.wire.server.authorization import Audit
 from suture.wire.server.blocked_calls import BlockedCalls, WorkerSlots
 from suture.wire.server.connections import Connections
+from suture.wire.server.limited_server import BoundServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,33 +49,7 @@ class HostServices:
     """Requests a scan of a replica, with a reason."""
 
 
-class ShutdownHandle(Protocol):
-    """Handle to wait for the end of a server's shutdown."""
-
-    def wait(self) -> object:
-        """Wait until the last call has ended."""
-        ...
-
-
-class ProtocolServer(Protocol):
-    """A server for another protocol."""
-
-    @property
-    def address(self) -> str:
-        """Address on which the server listens."""
-        ...
-
-    def start(self) -> None:
-        """Start to serve."""
-        ...
-
-    def stop(self, grace_s: float) -> ShutdownHandle:
-        """Refuse new calls, and let running calls continue for `grace_s`. This is harmless before
-        `start`."""
-        ...
-
-
-MakeDoor: TypeAlias = Callable[[HostServices], ProtocolServer]
+MakeDoor: TypeAlias = Callable[[HostServices], BoundServer]
 
 
 class ProtocolServers:
@@ -87,7 +63,7 @@ class ProtocolServers:
     ) -> None:
         """Create all servers, or none. Raise SutureError if one cannot be created."""
         self._executors: list[Executor] = []
-        self._doors: list[ProtocolServer] = []
+        self._doors: list[BoundServer] = []
         try:
             for make in makers:
                 self._executors.append(threads())
@@ -104,11 +80,11 @@ class ProtocolServers:
     def start(self) -> None:
         """Start all servers."""
         for door in self._doors:
-            door.start()
+            door.server.start()
 
-    def stop(self, grace_s: float) -> list[ShutdownHandle]:
-        """Begin to stop all servers; return handles to wait for."""
-        return [door.stop(grace_s) for door in self._doors]
+    def stop(self, grace_s: float) -> list[Event]:
+        """Begin to stop all servers; return the events of their ends."""
+        return [door.server.stop(grace_s) for door in self._doors]
 
     def close(self) -> None:
         """Stop servers that are still running, and end the threads. A second call does nothing."""

@@ -21,7 +21,15 @@ import grpc
 
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
-from ozone.clients.datanode_messages import ANSWER, REQUEST, STATES, DatanodeCommand, result_name
+from ozone.clients.datanode_messages import (
+    ANSWER,
+    BYTES,
+    REQUEST,
+    STATES,
+    XCEIVER,
+    DatanodeCommand,
+    result_name,
+)
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.encoding import decode_noted
 from ozone.disk.messages import BLOCK_DATA, parse
@@ -31,8 +39,8 @@ from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.observe.terminal_escape import printable
 from suture.wire.clients.channel import NO_PROXY, call_with_retry
 from suture.wire.mapping.errors import DETAIL_KEY, error_from
+from suture.wire.mapping.rpc_services import Stub
 
-METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
 PIECE_BYTES: Final = 4 * 1024**2  # of a chunk, per request
 AHEAD_MAX: Final = 8  # requests in flight: 32 MiB of pieces
@@ -120,7 +128,7 @@ class Datanode:
         self._answer_s = answer_s
         self._sign = access.sign
         self._channel = access.open_channel(address, OPTIONS)
-        self._send: Callable[..., Any] = self._channel.stream_stream(METHOD)
+        self._send = Stub(self._channel, XCEIVER, encoders=BYTES, decoders=BYTES).send
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,7 @@
 from enum import IntEnum
 from typing import Any, Final
 
-from ozone.messages import datanode_pb2
+from ozone.messages import datanode_pb2, services_pb2
 from ozone.messages.datanode_pb2 import Result
 
 
@@ -38,6 +38,8 @@ class DatanodeCommand(IntEnum):
     STREAM_INIT_WITH_PUT_BLOCK = 25
 
 
+XCEIVER: Final = services_pb2.DESCRIPTOR.services_by_name["XceiverClientProtocolService"]
+BYTES: Final = {"send": None}  # codecs that pass the bytes of messages
 REQUEST: Final[Any] = datanode_pb2.Request
 ANSWER: Final[Any] = datanode_pb2.Answer
 

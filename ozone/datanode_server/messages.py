@@ -9,7 +9,6 @@ from ozone.clients.datanode_messages import DatanodeCommand
 from ozone.messages import serving_pb2
 from suture.errors import Code, RefusedError
 
-METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
 FRAME_BYTES_MAX: Final = 4 * 1024  # of an answer, around its payload
 

@@ -17,9 +17,9 @@ import structlog
 
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ID_MAX, ContainerId
-from ozone.clients.datanode_messages import DatanodeCommand
+from ozone.clients.datanode_messages import BYTES, XCEIVER, DatanodeCommand
 from ozone.datanode_server.error_translation import StatusTranslator, StreamAborted, arriving
-from ozone.datanode_server.messages import ANSWER, BODIES, METHOD, parse_request
+from ozone.datanode_server.messages import ANSWER, BODIES, parse_request
 from ozone.datanode_server.results import result_of
 from ozone.messages.datanode_pb2 import Result
 from suture.errors import Code, RefusedError, SutureError
@@ -91,8 +91,10 @@ class CommandGroup(Protocol):
         ...
 
 
-class XceiverService(grpc.GenericRpcHandler):
+class XceiverService:
     """Answers Ozone's datanodes and clients."""
+
+    decoders = encoders = BYTES
 
     def __init__(
         self,
@@ -115,16 +117,11 @@ class XceiverService(grpc.GenericRpcHandler):
         self._datanode_id = datanode_id
         self._verify = verify
         self._allowances = CallerRateLimiter(calls_per_s_max) if calls_per_s_max else None
-        self._handler: Any = grpc.stream_stream_rpc_method_handler(self.send)
-
-    def service(self, details: Any) -> Any:
-        """Return the handler of a gRPC method; None for another service's."""
-        return self._handler if details.method == METHOD else None
 
     def send(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answer one request after the other."""
         caller = account_of(str(context.peer()))
-        with StatusTranslator(context, METHOD):
+        with StatusTranslator(context, XCEIVER.full_name):
             for data in arriving(requests):
                 request = parse_request(data)
                 if not request.HasField("command"):
@@ -244,7 +241,9 @@ class _Answer:
         if error is None or not isinstance(error, Exception) or isinstance(error, StreamAborted):
             return False
         if not isinstance(error, SutureError):
-            log.error("rpc_failed", method=f"{METHOD} {self._request.command}", exc_info=error)
+            log.error(
+                "rpc_failed", method=f"{XCEIVER.full_name} {self._request.command}", exc_info=error
+            )
             error = RefusedError(
                 Code.CONTAINER_INTERNAL_ERROR, "internal error: see the log of the datanode"
             )

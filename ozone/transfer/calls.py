@@ -4,12 +4,12 @@ Every field is sent, even if zero, because Ozone's messages require some of them
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Self
 
 from merkle.replica import ContainerId
 from ozone.transfer.messages import (
-    DOWNLOAD,
-    UPLOAD,
+    BYTES,
+    SERVICE,
     UPLOADING,
     UPLOADING_DATA,
     WISH,
@@ -19,6 +19,7 @@ from ozone.transfer.messages import (
 from ozone.transfer.parts import gathered, join_parts
 from suture.errors import SutureError
 from suture.wire.clients.channel import open_channel, stream, upload
+from suture.wire.mapping.rpc_services import Stub
 from suture.wire.security.tls import Security
 
 
@@ -28,8 +29,7 @@ class ArchivePeer:
     def __init__(self, address: str, security: Security) -> None:
         self.address = address
         self._channel = open_channel(address, security)
-        self._upload: Any = self._channel.stream_unary(UPLOAD)
-        self._download: Any = self._channel.unary_stream(DOWNLOAD)
+        self._stub = Stub(self._channel, SERVICE, encoders=BYTES, decoders=BYTES)
 
     def __enter__(self) -> Self:
         return self
@@ -42,7 +42,7 @@ class ArchivePeer:
     ) -> None:
         """Push an archive from `sent_parts`; cancel the call when `must_end` returns True."""
         try:
-            upload(self._upload, parts, timeout_s=timeout_s, must_end=must_end)
+            upload(self._stub.upload, parts, timeout_s=timeout_s, must_end=must_end)
         except SutureError as error:
             raise self._named(error) from error
 
@@ -51,7 +51,7 @@ class ArchivePeer:
     ) -> Iterator[bytes]:
         """Start to fetch an archive, and return an iterator over its bytes."""
         wish = WISH(container_id=container_id, offset=0, compression=compression)
-        answers = stream(self._download, wish.SerializeToString(), timeout_s=timeout_s)
+        answers = stream(self._stub.download, wish.SerializeToString(), timeout_s=timeout_s)
 
         def pieces() -> Iterator[bytes]:
             try:

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from ozone.messages import archive_pb2
+from ozone.messages import archive_pb2, services_pb2
 from suture.errors import Code, RefusedError
 
-SERVICE: Final = "/hadoop.hdds.datanode.IntraDatanodeProtocolService"
-UPLOAD: Final = f"{SERVICE}/upload"
-DOWNLOAD: Final = f"{SERVICE}/download"
+SERVICE: Final = services_pb2.DESCRIPTOR.services_by_name["IntraDatanodeProtocolService"]
+BYTES: Final = {"upload": None, "download": None}  # codecs that pass the bytes of messages
 
 
 class Compression(IntEnum):

@@ -19,11 +19,10 @@ from ozone.transfer.entries import malformed
 from ozone.transfer.import_admission import ImportAdmission, in_time
 from ozone.transfer.incoming import ArchiveImporter
 from ozone.transfer.messages import (
-    DOWNLOAD,
+    BYTES,
     PART,
     PART_DATA,
     SERVICE,
-    UPLOAD,
     UPLOADED,
     parse_compression,
     parse_upload,
@@ -43,8 +42,10 @@ REFUSALS_KEPT_MAX: Final = 10_000  # containers whose refusal is not logged agai
 log = structlog.get_logger()
 
 
-class ReplicationService(grpc.GenericRpcHandler):
+class ReplicationService:
     """Receives containers that Ozone's datanodes push, and sends those that they pull."""
+
+    decoders = encoders = BYTES
 
     def __init__(
         self,
@@ -70,18 +71,10 @@ class ReplicationService(grpc.GenericRpcHandler):
         self._timeout_s = lease_timeout_s
         self._monotonic_s = monotonic_s
         self._refused: dict[ContainerId, Code] = {}  # logged
-        self._handlers: dict[str, Any] = {
-            UPLOAD: grpc.stream_unary_rpc_method_handler(self.upload),
-            DOWNLOAD: grpc.unary_stream_rpc_method_handler(self.download),
-        }
-
-    def service(self, details: Any) -> Any:
-        """Return the handler of a gRPC method; None for another service's."""
-        return self._handlers.get(details.method)
 
     def download(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Send one container, which does not change during the call."""
-        with StatusTranslator(context, SERVICE):
+        with StatusTranslator(context, SERVICE.full_name):
             wish = parse_wish(request)
             container_id = codec.parse_container_id(wish.container_id, "containerID")
             export = ArchiveExport(self._store, container_id)
@@ -96,7 +89,7 @@ class ReplicationService(grpc.GenericRpcHandler):
 
     def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Receive one container, and serve it before the answer is sent."""
-        with StatusTranslator(context, SERVICE):
+        with StatusTranslator(context, SERVICE.full_name):
             parts = _Parts(requests)
             result = Code.CONTAINER_INTERNAL_ERROR.value
             try:

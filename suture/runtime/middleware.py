@@ -31,22 +31,23 @@ class MiddlewareStack(grpc.GenericRpcHandler):
         layers: Sequence[Middleware],
         at_each_call: Callable[[], object] = lambda: None,
         *,
-        others: Sequence[grpc.GenericRpcHandler] = (),
         refusal: Callable[[Any], Any] | None = None,
     ) -> None:
         """`at_each_call` is called before a call gets a thread, even if the call never gets one.
-        `refusal` receives a call's headers and returns the handler that refuses the call, or None.
-        `others` provides further methods; its handler for a path never changes."""
+        `refusal` receives a call's headers and returns the handler that refuses the call, or
+        None."""
         self._layers = tuple(reversed(layers))
         self._at_each_call = at_each_call
         self._refusal = refusal
-        self._others = tuple(others)
         self._methods: dict[str, Any] = {}  # by path
 
     def add_service(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Add the methods of a service, by name."""
         for name, handler in handlers.items():
-            self._put(f"/{service}/{name}", handler)
+            path = f"/{service}/{name}"
+            for layer in self._layers:
+                handler = layer.wrap(path, handler)
+            self._methods[path] = handler
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the handler wrapped in its layers; None if there is no such method."""
@@ -55,18 +56,4 @@ class MiddlewareStack(grpc.GenericRpcHandler):
             refusing = self._refusal(handler_call_details.invocation_metadata)
             if refusing is not None:
                 return refusing
-        method: Any = handler_call_details.method
-        return self._methods.get(method) or self._build_handler(method, handler_call_details)
-
-    def _build_handler(self, method: str, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        for other in self._others:
-            handler = other.service(handler_call_details)
-            if handler is not None:
-                return self._put(method, handler)
-        return None
-
-    def _put(self, method: str, handler: Any) -> Any:
-        for layer in self._layers:
-            handler = layer.wrap(method, handler)
-        self._methods[method] = handler
-        return handler
+        return self._methods.get(str(handler_call_details.method))

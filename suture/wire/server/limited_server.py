@@ -55,19 +55,25 @@ class ServerParts(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltServer:
+class BoundServer:
     """A server that is bound but not started. `address` has the bound port."""
 
     server: grpc.Server
     address: str
-    health: Health
-    waits: BlockedCalls
-    connections: Connections
 
     @property
     def port(self) -> int:
         """The bound port."""
         return int(self.address.rpartition(":")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltServer(BoundServer):
+    """A bound server of one of Suture's services, with its parts."""
+
+    health: Health
+    waits: BlockedCalls
+    connections: Connections
 
 
 def build_limited_server(
@@ -113,6 +119,32 @@ def build_limited_server(
     checks = Health([service.full_name], parts.get("is_well", lambda: True))
     for each, having in ((service, servicers), (HEALTH, [checks])):
         methods.add_service(each.full_name, method_handlers(each, having))
+    bound = bind_server(
+        methods,
+        address,
+        executor,
+        limits=limits,
+        connections=connections,
+        security=security,
+        message_bytes_max=message_bytes_max,
+    )
+    return BuiltServer(bound.server, bound.address, checks, waits, connections)
+
+
+def bind_server(
+    methods: MiddlewareStack,
+    address: str,
+    executor: Any,
+    *,
+    limits: ServerLimits,
+    connections: Connections,
+    security: Security,
+    message_bytes_max: int,
+    answer_bytes_max: int = 0,
+) -> BoundServer:
+    """Bind `address` and return the server of `methods`, which is not started. Set
+    `answer_bytes_max` if answers may be longer than requests. Raise RefusedError(INVALID_CONFIG) if
+    the address cannot be bound, or requires TLS."""
     server = grpc.server(
         executor,
         handlers=[methods],
@@ -120,11 +152,11 @@ def build_limited_server(
             min(limits.streams_max, share(limits.rpc_count_max)),
             limits.connections_max,
             message_bytes_max=message_bytes_max,
+            answer_bytes_max=answer_bytes_max,
             patience=limits.patience,
         ),
         maximum_concurrent_rpcs=limits.rpc_count_max,
     )
     port = bind(server, address, security)
     connections.ports.add(port)
-    host = address.rpartition(":")[0]
-    return BuiltServer(server, f"{host}:{port}", checks, waits, connections)
+    return BoundServer(server, f"{address.rpartition(':')[0]}:{port}")

@@ -140,34 +140,3 @@ def test_ozone_listener_with_certificates_is_refused_by_the_config(
         load(configured(tmp_path, listen, more))
 
     assert "ozone.listen" in str(caught.value)
-
-
-def test_other_services_share_the_address(tmp_path: Path) -> None:
-    """A handler that is given to the door answers beside it."""
-    from agent.host.protocol_servers import HostServices, ProtocolServer
-    from ozone.datanode_server.grpc_server import OzoneGrpcServer, built_service
-    from ozone.datanode_server.xceiver_service import accept_any
-    from suture.wire.security.tls import LOOPBACK_ONLY
-
-    def doubled(requests: Iterator[bytes], _context: Any) -> bytes:
-        return b"".join(data * 2 for data in requests)
-
-    other = grpc.method_handlers_generic_handler(
-        "other.Service", {"Double": grpc.stream_unary_rpc_method_handler(doubled)}
-    )
-
-    def made(inside: HostServices) -> ProtocolServer:
-        services = [built_service(inside, accept_any), other]
-        return OzoneGrpcServer(inside, "127.0.0.1:0", services, LOOPBACK_ONLY)
-
-    config = load(configured(tmp_path))
-    host = AgentProcess(config, WHO, [ScmClient(NOWHERE)], SystemdNotifier(), doors=[made])
-    host.start()
-    (address,) = host.protocol_addresses
-    with grpc.insecure_channel(address) as channel:
-        double: Any = channel.stream_unary("/other.Service/Double")
-        answer = double(iter([b"a", b"b"]), timeout=20)
-
-    assert b"aabb" == answer
-    assert asked(address, ECHO)
-    assert [] == host.stop()

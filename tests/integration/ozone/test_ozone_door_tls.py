@@ -9,8 +9,10 @@ import grpc
 import pytest
 
 from merkle.checksum import Algorithm
-from ozone.datanode_server.grpc_server import OzoneGrpcServer, built_service
+from ozone.clients.datanode_messages import XCEIVER
+from ozone.datanode_server.grpc_server import bound_server, built_service
 from ozone.datanode_server.xceiver_service import accept_any
+from ozone.transfer.messages import SERVICE
 from ozone.wiring import archives
 from suture.wire.security.caller import Role
 from suture.wire.security.tls import Certificates, Security
@@ -50,24 +52,24 @@ def doors(tmp_path: Path) -> Iterator[Doors]:
     agent.replica.create()
     inside = agent.inside(Algorithm.CRC32C)
     made = [
-        OzoneGrpcServer(
+        bound_server(
             inside,
             "127.0.0.1:0",
             services,
             Security(certificates, asks_certificate=asks_certificate),
         )
         for services, asks_certificate in (
-            ([built_service(inside, accept_any)], False),
-            ([archives(inside)], True),
+            ({XCEIVER: built_service(inside, accept_any)}, False),
+            ({SERVICE: archives(inside)}, True),
         )
     ]
     for door in made:
-        door.start()
+        door.server.start()
     try:
         yield Doors(made[0].address, made[1].address, authority, agent.audit)
     finally:
         for door in made:
-            door.stop(0).wait()
+            door.server.stop(0).wait()
         agent.close()
 
 

@@ -14,11 +14,12 @@ import pytest
 
 from agent.store.operations.replica_import import ARRIVALS_MAX
 from ozone.transfer.import_admission import ImportAdmission
-from ozone.transfer.messages import UPLOAD
+from ozone.transfer.messages import SERVICE
 from ozone.transfer.service import ReplicationService
 from suture.errors import Code, UnavailableError
 from tests.support.ozone.ozone_agent import Actions
 from tests.support.ozone.ozone_wire import WIRE
+from tests.support.wire.served import add_service
 
 WAIT_S = 30.0
 
@@ -86,11 +87,11 @@ def serving(
         lease_timeout_s=1.0,
         monotonic_s=monotonic_s,
     )
-    server.add_generic_rpc_handlers((service,))
+    add_service(server, SERVICE, service)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield channel.stream_unary(UPLOAD)
+        yield channel.stream_unary(f"/{SERVICE.full_name}/upload")
     server.stop(0).wait()
     pool.shutdown()
 

@@ -16,8 +16,10 @@ from agent.host.recovering_replicas import RecoveringReplicas
 from agent.services.limits import DatanodeServerLimits
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
-from ozone.datanode_server.grpc_server import OzoneGrpcServer, built_service
+from ozone.clients.datanode_messages import XCEIVER
+from ozone.datanode_server.grpc_server import bound_server, built_service
 from ozone.datanode_server.xceiver_service import VerifyToken, accept_any
+from ozone.transfer.messages import SERVICE
 from ozone.wiring import archives
 from suture.runtime.clock import SystemClock
 from suture.runtime.memory import UNLIMITED, MemoryBudget
@@ -71,10 +73,10 @@ class OzoneAgent:
             scan=self.scans.append,
         )
         inside = self.inside(algorithm)
-        services = [built_service(inside, verify), archives(inside)]
-        self.door = OzoneGrpcServer(inside, "127.0.0.1:0", services, LOOPBACK_ONLY)
+        services = {XCEIVER: built_service(inside, verify), SERVICE: archives(inside)}
+        self.door = bound_server(inside, "127.0.0.1:0", services, LOOPBACK_ONLY)
         self.address = self.door.address
-        self.door.start()
+        self.door.server.start()
 
     def inside(self, algorithm: Algorithm) -> HostServices:
         """Return the components behind the server."""
@@ -99,7 +101,7 @@ class OzoneAgent:
 
     def close(self) -> None:
         """Stop serving and close the store."""
-        self.door.stop(0).wait()
+        self.door.server.stop(0).wait()
         self._executor.shutdown()
         self.replica.close()
 

@@ -18,8 +18,7 @@ from typing import Any, Self
 import grpc
 from rocksdict import AccessType, Options, Rdict
 
-from ozone.clients.datanode import METHOD
-from ozone.clients.datanode_messages import ANSWER, REQUEST, DatanodeCommand
+from ozone.clients.datanode_messages import ANSWER, REQUEST, XCEIVER, DatanodeCommand
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
 from tests.support.ozone.ozone_volumes import crc32c_of, each, lines
 
@@ -90,10 +89,9 @@ class OzoneDatanode:
         self._server = grpc.server(
             ThreadPoolExecutor(16), options=[("grpc.max_send_message_length", PAYLOAD_BYTES_MAX)]
         )
-        name = METHOD.strip("/").split("/")
-        handler = grpc.stream_stream_rpc_method_handler(self._serve)
+        handlers = {"send": grpc.stream_stream_rpc_method_handler(self._serve)}
         self._server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(name[0], {name[1]: handler})]
+            [grpc.method_handlers_generic_handler(XCEIVER.full_name, handlers)]
         )
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()

@@ -3,8 +3,6 @@
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
-
 from suture.runtime.middleware import MiddlewareStack
 
 SERVICE = "suture.v1.Test"
@@ -22,14 +20,6 @@ class Named:
         """Return the name, and what is within."""
         self.made.append((self.name, method))
         return (self.name, handler)
-
-
-class Other(grpc.GenericRpcHandler):
-    """A method that no generated code knows."""
-
-    def service(self, handler_call_details: Any) -> Any:
-        """Return it."""
-        return "other" if handler_call_details.method == "/else/Do" else None
 
 
 def asked(layers: MiddlewareStack, path: str = PATH) -> Any:
@@ -51,20 +41,6 @@ def test_the_first_layer_is_outermost_and_each_is_made_once_for_a_method() -> No
     assert ("outer", ("inner", "other")) == asked(layers, f"/{SERVICE}/Undo")
     assert [("inner", PATH), ("outer", PATH)] == made[:2]
     assert 4 == len(made)
-
-
-def test_methods_that_were_not_generated_have_the_same_layers_made_when_first_asked_for() -> None:
-    """
-    Once, too; and nothing is put around what is not there.
-    """
-    made: list[tuple[str, str]] = []
-    layers = MiddlewareStack([Named("one", made)], others=[Other()])
-
-    assert asked(layers) is None
-    assert [] == made
-    assert ("one", "other") == asked(layers, "/else/Do")
-    assert asked(layers, "/else/Do") is asked(layers, "/else/Do")
-    assert [("one", "/else/Do")] == made
 
 
 def test_every_call_is_counted_by_the_layers() -> None:
