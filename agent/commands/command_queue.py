@@ -1,6 +1,6 @@
 """State machine of a command queue: which task runs next, is refused, or is dropped.
 
-    submit ──► queued ──► running ──► finish(DONE | FAILED | SKIPPED)
+    submit ──► queued ──► running ──► finish
        │          └──► dropped: its deadline passed, or its term is stale
        └──► refused: DUPLICATE, QUEUE_FULL, DEADLINE_PASSED, STALE_TERM, STOPPING
 
@@ -16,7 +16,7 @@ Pure: it has no thread and no clock; `agent.commands.pool` provides both. Not th
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -40,14 +40,6 @@ class TaskRejection(StrEnum):
     DEADLINE_PASSED = "DEADLINE_PASSED"
     STALE_TERM = "STALE_TERM"  # the SCM that ordered it is no longer the leader
     STOPPING = "STOPPING"
-
-
-class TaskOutcome(StrEnum):
-    """Outcome of a task that ran."""
-
-    DONE = "DONE"
-    FAILED = "FAILED"
-    SKIPPED = "SKIPPED"  # there was nothing to do, or the task was stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +69,6 @@ class Task:
     def identity(self) -> tuple[str, Hashable]:
         """Key to find duplicates."""
         return self.task_type, self.key
-
-
-@dataclass(slots=True)
-class TaskCounts:
-    """Counts of one task type: totals since the start, and tasks that are queued and running now.
-
-    `refused` counts duplicates and overflow. `timed_out` and `stale` count tasks that were refused
-    or dropped for that reason. `queued` excludes LOW tasks, which do not count as load.
-    """
-
-    requested: int = 0
-    done: int = 0
-    failed: int = 0
-    skipped: int = 0
-    timed_out: int = 0
-    stale: int = 0
-    refused: int = 0
-    queued: int = 0
-    queued_low: int = 0
-    running: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +200,7 @@ class TaskQueue:
         self._waiting = TaskLanes()
         self._stale: list[Task] = []  # dropped tasks that `pop` has not returned yet
         self._known: set[tuple[str, Hashable]] = set()
-        self._counts: dict[str, TaskCounts] = {}
+        self._running: Counter[str] = Counter()  # running tasks per type
         self._places: Counter[str] = Counter()  # running tasks per resource
         self._weight = 0  # total weight of running tasks
         self._term = 0
@@ -236,19 +208,12 @@ class TaskQueue:
 
     def submit(self, task: Task, now_ms: int) -> TaskRejection | None:
         """Queue `task`. Return None, or why it was refused."""
-        counts = self._counts_of(task)
-        counts.requested += 1
         refusal = self._refusal(task, now_ms)
-        match refusal:
-            case None:
-                self._known.add(task.identity)
-                self._waiting.add(task)
-            case TaskRejection.DEADLINE_PASSED:
-                counts.timed_out += 1
-            case TaskRejection.STALE_TERM:
-                counts.stale += 1
-            case _:
-                counts.refused += 1
+        if refusal is None:
+            self._known.add(task.identity)
+            self._waiting.add(task)
+            self._running.setdefault(task.task_type, 0)
+            assert len(self._running) <= TASK_TYPES_MAX, f"too many task types: {task.task_type}"
         return refusal
 
     def pop(self, now_ms: int) -> DequeueResult:
@@ -260,27 +225,19 @@ class TaskQueue:
         task = self._next()
         if task is not None:
             self._waiting.remove(task)
-            self._counts_of(task).running += 1
+            self._running[task.task_type] += 1
             self._weight += task.weight
             self._places[task.place] += 1
         return DequeueResult(task, dropped)
 
-    def finish(self, task: Task, outcome: TaskOutcome) -> None:
-        """Record the outcome of a task that `pop` returned."""
+    def finish(self, task: Task) -> None:
+        """Record that a task has ended that `pop` returned."""
         assert task.identity in self._known, f"{task} is not running"
-        counts = self._counts_of(task)
-        assert counts.running > 0, f"no {task.task_type} is running"
+        assert self._running[task.task_type] > 0, f"no {task.task_type} is running"
         self._known.discard(task.identity)
-        counts.running -= 1
+        self._running[task.task_type] -= 1
         self._weight -= task.weight
         self._places[task.place] -= 1
-        match outcome:
-            case TaskOutcome.DONE:
-                counts.done += 1
-            case TaskOutcome.FAILED:
-                counts.failed += 1
-            case TaskOutcome.SKIPPED:
-                counts.skipped += 1
 
     def set_limits(self, limits: TaskLimits) -> None:
         """Change the limits. Queued and running tasks beyond the new limits are not dropped."""
@@ -294,15 +251,12 @@ class TaskQueue:
         self._term = term
         for task in [task for task in self._waiting if self._is_stale(task)]:
             self._waiting.remove(task)
-            self._counts_of(task).stale += 1
             self._stale.append(task)
 
     def stop(self) -> tuple[DroppedTask, ...]:
         """Accept and run no more tasks; return the waiting tasks, which are dropped."""
         self._is_stopping = True
         stale, waiting = self._drop(self._stale, TaskRejection.STALE_TERM), list(self._waiting)
-        for task in waiting:
-            self._counts_of(task).skipped += 1
         self._waiting.clear()
         self._stale = []
         return stale + self._drop(waiting, TaskRejection.STOPPING)
@@ -310,23 +264,19 @@ class TaskQueue:
     @property
     def running_count(self) -> int:
         """Number of tasks running now."""
-        return sum(counts.running for counts in self._counts.values())
+        return self._running.total()
 
     @property
     def queued_count(self) -> int:
         """Number of waiting tasks of all priorities, including those that `pop` will drop."""
         return len(self._waiting) + len(self._stale)
 
-    def counts(self) -> dict[str, TaskCounts]:
-        """Return the counts of every task type that was submitted."""
-        waiting = self._waiting
+    def loads(self) -> dict[str, int]:
+        """Return the number of waiting NORMAL tasks and of running tasks, for every task type that
+        was queued."""
         return {
-            task_type: replace(
-                counts,
-                queued=waiting.count(TaskPriority.NORMAL, task_type),
-                queued_low=waiting.count(TaskPriority.LOW, task_type),
-            )
-            for task_type, counts in self._counts.items()
+            task_type: running_count + self._waiting.count(TaskPriority.NORMAL, task_type)
+            for task_type, running_count in self._running.items()
         }
 
     def _refusal(self, task: Task, now_ms: int) -> TaskRejection | None:
@@ -346,8 +296,6 @@ class TaskQueue:
         """Drop tasks whose deadline has passed, or whose SCM is no longer the leader."""
         stale, self._stale = self._stale, []
         late = self._waiting.pop_expired(now_ms)
-        for task in late:
-            self._counts_of(task).timed_out += 1
         return self._drop(late, TaskRejection.DEADLINE_PASSED) + self._drop(
             stale, TaskRejection.STALE_TERM
         )
@@ -373,7 +321,7 @@ class TaskQueue:
     def _is_busy(self, task: Task) -> bool:
         """Return whether the task's type has used its share, or its resource is at its limit."""
         limits = self._limits
-        running = self._counts_of(task).running
+        running = self._running[task.task_type]
         if running >= limits.shares.get(task.task_type, running + 1):
             return True
         at_place = self._places[task.place] if task.place else 0
@@ -381,13 +329,6 @@ class TaskQueue:
 
     def _is_stale(self, task: Task) -> bool:
         return 0 < task.term < self._term
-
-    def _counts_of(self, task: Task) -> TaskCounts:
-        counts = self._counts.get(task.task_type)
-        if counts is None:
-            assert len(self._counts) < TASK_TYPES_MAX, f"too many task types: {task.task_type}"
-            counts = self._counts[task.task_type] = TaskCounts()
-        return counts
 
 
 def _is_late(task: Task, now_ms: int) -> bool:

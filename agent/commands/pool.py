@@ -1,7 +1,7 @@
 """Thread pools that run commands. `agent.commands.command_queue` decides which command may run.
 
-Each thread takes a task, runs it with a `TaskContext`, and records its outcome. A task that raises
-an exception is logged and counted as failed, and the thread continues.
+Each thread takes a task and runs it with a `TaskContext`. If a task raises an exception, the thread
+logs it and continues.
 """
 
 import threading
@@ -15,9 +15,7 @@ from agent.commands.command_queue import (
     DequeueResult,
     DroppedTask,
     Task,
-    TaskCounts,
     TaskLimits,
-    TaskOutcome,
     TaskQueue,
     TaskRejection,
 )
@@ -46,7 +44,7 @@ class TaskContext:
     deadline_at_ms: int
 
 
-TaskBody = Callable[[TaskContext], TaskOutcome]
+TaskBody = Callable[[TaskContext], None]
 OnDrop = Callable[[TaskRejection], None]
 
 
@@ -127,10 +125,11 @@ class TaskPool:
                 pass
             self._work_came.notify_all()
 
-    def counts(self) -> dict[str, TaskCounts]:
-        """Return the counts of every task type that was submitted."""
+    def loads(self) -> dict[str, int]:
+        """Return the number of waiting NORMAL tasks and of running tasks, for every task type that
+        was queued."""
         with self._changed:
-            return self._queue.counts()
+            return self._queue.loads()
 
     def queued_count(self) -> int:
         """Return the number of waiting tasks."""
@@ -184,9 +183,9 @@ class TaskPool:
                 entry = None if taken.task is None else self._entries.pop(taken.task.identity)
             self._tell(dropped)
             if taken.task is not None and entry is not None:
-                outcome = self._run(taken.task, entry)
+                self._run(taken.task, entry)
                 with self._changed:
-                    self._queue.finish(taken.task, outcome)
+                    self._queue.finish(taken.task)
                     self._changed.notify_all()
             elif self._stopping.is_set():
                 return
@@ -215,27 +214,24 @@ class TaskPool:
                 except Exception:  # a worker loop must survive its callbacks
                     log.exception("drop_callback_failed", **_named(item.task))
 
-    def _run(self, task: Task, entry: _Entry) -> TaskOutcome:
+    def _run(self, task: Task, entry: _Entry) -> None:
         ids = dict(task.about)
         with structlog.contextvars.bound_contextvars(**_named(task)), span(task.task_type, **ids):
-            return self._execute(task, entry)
+            self._execute(task, entry)
 
-    def _execute(self, task: Task, entry: _Entry) -> TaskOutcome:
+    def _execute(self, task: Task, entry: _Entry) -> None:
         context = TaskContext(lambda: self._must_stop(task), task.deadline_at_ms)
         if self._turnstile is not None:
             self._stopping.wait(self._turnstile.delay_s())
         began_ms = monotonic_ms(self._clock)
         try:
-            outcome = entry.body(context)
+            entry.body(context)
         except SutureError as error:
             log.warning("task_failed", code=error.code.value, error=str(error)[:ERROR_TEXT_MAX])
-            return TaskOutcome.FAILED
-        except Exception:  # a worker loop: log and count it; the thread continues
+        except Exception:  # a worker loop: log it; the thread continues
             log.exception("task_crashed")
-            return TaskOutcome.FAILED
-        duration_ms = monotonic_ms(self._clock) - began_ms
-        log.info("task_finished", outcome=outcome.value, duration_ms=duration_ms)
-        return outcome
+        else:
+            log.info("task_finished", duration_ms=monotonic_ms(self._clock) - began_ms)
 
     def _must_stop(self, task: Task) -> bool:
         is_late = 0 < task.deadline_at_ms <= monotonic_ms(self._clock)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from agent.commands.command_queue import Task, TaskOutcome, TaskPriority, TaskRejection
+from agent.commands.command_queue import Task, TaskPriority, TaskRejection
 from agent.commands.pool import TaskBody, TaskContext, TaskPool
 from merkle.replica import ID_MAX
 from suture.errors import Code, SutureError
@@ -60,8 +60,8 @@ class CommandRouter:
         """Return the number of queued and running tasks by type. Queued LOW tasks are not
         counted."""
         for pool in self._pools:
-            for task_type, counts in pool.counts().items():
-                yield scm_pb2.QueueCount(type=task_type, count=counts.queued + counts.running)
+            for task_type, count in pool.loads().items():
+                yield scm_pb2.QueueCount(type=task_type, count=count)
 
     def queue(self, command: scm_pb2.Command, *, waited_ms: int = 0) -> str:
         """Queue a command, or answer it. Return why it was refused; "" if it was queued.
@@ -103,7 +103,7 @@ class CommandRouter:
     def _body(self, command: scm_pb2.Command, carry_out: CarryOut) -> TaskBody:
         """Return the function to run in the pool: it executes the command and answers it."""
 
-        def body(context: TaskContext) -> TaskOutcome:
+        def body(context: TaskContext) -> None:
             status = answer_to(command, scm_pb2.CommandStatus.EXECUTED)
             try:
                 carry_out(command, context, status)
@@ -118,7 +118,6 @@ class CommandRouter:
                 raise
             finally:
                 self._answer(status)
-            return TaskOutcome.DONE
 
         return body
 

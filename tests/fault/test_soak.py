@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.commands.command_queue import Task, TaskLimits, TaskOutcome
+from agent.commands.command_queue import Task, TaskLimits
 from agent.commands.pool import TaskContext, TaskPool
 from suture import KeyNotFound, UnavailableError
 from suture.errors import Code
@@ -179,9 +179,8 @@ def test_threads_are_at_rest_that_wait_for_work(monkeypatch: pytest.MonkeyPatch)
         busy_count.release()
         stop.wait()
 
-    def task(_: TaskContext) -> TaskOutcome:
+    def task(_: TaskContext) -> None:
         work()
-        return TaskOutcome.DONE
 
     tasks = TaskPool(TaskLimits(5, 10), name="soaked-task")
     with ThreadPoolExecutor(7, thread_name_prefix="soaked") as executor:
@@ -189,7 +188,7 @@ def test_threads_are_at_rest_that_wait_for_work(monkeypatch: pytest.MonkeyPatch)
             executor.submit(work)
             executor.submit(work)
             tasks.submit(Task("scan", 1), task)
-            tasks.submit(Task("scan", 2), lambda _: TaskOutcome.DONE)
+            tasks.submit(Task("scan", 2), lambda _: None)
             for _ in range(3):
                 busy_count.acquire()
             wait_until(lambda: resting_of("soaked", "soaked-task") == [0, 1], "one task is done")

@@ -2,7 +2,6 @@
 
 import threading
 
-from agent.commands.command_queue import TaskOutcome
 from agent.commands.pool import TaskContext
 
 
@@ -16,7 +15,8 @@ class Gate:
         self._running = 0
         self._lock = threading.Lock()
 
-    def body(self, context: TaskContext) -> TaskOutcome:
+    def body(self, context: TaskContext) -> None:
+        """Wait until the test or the pool ends the task."""
         with self._lock:
             self._running += 1
             self.running_max = max(self.running_max, self._running)
@@ -26,4 +26,3 @@ class Gate:
                 break
         with self._lock:
             self._running -= 1
-        return TaskOutcome.SKIPPED if context.stop() else TaskOutcome.DONE

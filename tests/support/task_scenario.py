@@ -5,14 +5,14 @@ at 10                                   the clock, in ms
 term 3
 submit replicate 7 low until 20 of term 2 weighs 3 on disk1
 take                                    as many as may run
-finish replicate 7 DONE
+finish replicate 7
 stop
-counts
+loads                                   waiting, unless low, and running
 """
 
 from collections.abc import Sequence
 
-from agent.commands.command_queue import Task, TaskLimits, TaskOutcome, TaskPriority, TaskQueue
+from agent.commands.command_queue import Task, TaskLimits, TaskPriority, TaskQueue
 
 
 def answer(statements: Sequence[str]) -> list[str]:
@@ -45,13 +45,14 @@ class _World:
                     self.said.append(f"refused {kind} {key}: {refusal}")
             case ["take"]:
                 self._take()
-            case ["finish", kind, key, outcome]:
-                self.queue.finish(self.running.pop((kind, key)), TaskOutcome(outcome))
+            case ["finish", kind, key]:
+                self.queue.finish(self.running.pop((kind, key)))
             case ["stop"]:
                 for item in self.queue.stop():
                     self.said.append(f"dropped {name(item.task)}: {item.why}")
-            case ["counts"]:
-                self._count()
+            case ["loads"]:
+                loads = sorted(self.queue.loads().items())
+                self.said += [f"{kind}: {count}" for kind, count in loads]
             case _:
                 raise ValueError(f"no such statement: {words}")
 
@@ -65,12 +66,6 @@ class _World:
                 return
             self.running[taken.task.task_type, str(taken.task.key)] = taken.task
             self.said.append(f"runs {name(taken.task)}")
-
-    def _count(self) -> None:
-        for kind, counts in sorted(self.queue.counts().items()):
-            fields = {field: getattr(counts, field) for field in counts.__slots__}
-            shown = ", ".join(f"{field} {count}" for field, count in fields.items() if count)
-            self.said.append(f"{kind}: {shown}")
 
 
 def limits(text: str) -> TaskLimits:

@@ -25,7 +25,7 @@ trace.set_tracer_provider(provider)
 from suture.wire.clients.peer import Peer
 from suture.runtime.clock import SystemClock
 from agent.commands.pool import TaskPool
-from agent.commands.command_queue import Task, TaskLimits, TaskOutcome
+from agent.commands.command_queue import Task, TaskLimits
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CONTAINER
 from tests.support.idle import wait_idle
@@ -37,7 +37,6 @@ with tempfile.TemporaryDirectory() as root:
         with Peer(node.address) as peer:
             peer.replica(CONTAINER)
             peer.tree(CONTAINER)
-        return TaskOutcome.DONE
     pool = TaskPool(TaskLimits(running_max=2), clock=SystemClock(), name="tasks")
     pool.submit(Task("reconcile", 7, about=(("command_id", 5), ("container_id", 7))), asks)
     assert wait_idle(pool, 30)

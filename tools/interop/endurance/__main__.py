@@ -196,7 +196,7 @@ class Trial(SiteTrial):
         work: Counter[str] = Counter()
         for agent in self.agents:
             for one in agent.events("task_finished"):
-                work[f"{one['task']} {one['outcome']}"] += 1
+                work[one["task"]] += 1
         self._facts["agents' work"] = dict(work)
         self.tell("what the agents did for the SCM", listed(work), True)
 

@@ -7,9 +7,7 @@ import pytest
 from agent.commands.command_queue import (
     DroppedTask,
     Task,
-    TaskCounts,
     TaskLimits,
-    TaskOutcome,
     TaskPriority,
     TaskQueue,
     TaskRejection,
@@ -84,7 +82,7 @@ class TestOrder:
         tasks = submitted(queue(reconcile=1), reconcile(1), reconcile(2), replicate, reconcile(3))
         assert [reconcile(1), replicate] == taken(tasks)
 
-        tasks.finish(reconcile(1), TaskOutcome.DONE)
+        tasks.finish(reconcile(1))
 
         assert [reconcile(2)] == taken(tasks)
 
@@ -110,7 +108,7 @@ class TestRefusal:
         (running,) = taken(tasks)
 
         assert TaskRejection.DUPLICATE == tasks.submit(reconcile(1), NOW_MS)
-        tasks.finish(running, TaskOutcome.FAILED)
+        tasks.finish(running)
         assert tasks.submit(reconcile(1), NOW_MS) is None
 
     def test_another_type_is_no_twin(self) -> None:
@@ -173,7 +171,7 @@ class TestRefusal:
 
 class TestDropping:
     def test_a_deadline_that_passes_in_the_queue_drops_the_task(self) -> None:
-        """The task counts as timed out, does not run, and its key is free again."""
+        """The task does not run, and its key is free again."""
         late = reconcile(1, deadline_at_ms=NOW_MS + 10)
         tasks = submitted(queue(), late, reconcile(2))
 
@@ -181,7 +179,6 @@ class TestDropping:
 
         assert reconcile(2) == result.task
         assert (DroppedTask(late, TaskRejection.DEADLINE_PASSED),) == result.dropped
-        assert 1 == tasks.counts()["reconcile"].timed_out
         assert tasks.submit(reconcile(1), NOW_MS) is None
 
     def test_a_new_leader_drops_what_the_old_one_ordered(self) -> None:
@@ -192,7 +189,6 @@ class TestDropping:
         tasks.set_term(7)
 
         assert (DroppedTask(old, TaskRejection.STALE_TERM),) == tasks.pop(NOW_MS).dropped
-        assert 1 == tasks.counts()["reconcile"].stale
 
     def test_the_first_millisecond_is_a_deadline_too(self) -> None:
         """Only 0 means none."""
@@ -217,34 +213,26 @@ class TestDropping:
         assert (0, ()) == (tasks.queued_count, tasks.stop())
 
 
-class TestCounts:
-    def test_task_counts_start_at_zero(self) -> None:
-        """No event has been counted yet."""
-        assert [0] * 10 == [getattr(TaskCounts(), name) for name in TaskCounts.__slots__]
-
-    def test_every_end_is_counted(self) -> None:
-        """Requested is the sum of all ends and of what waits and runs."""
+class TestLoads:
+    def test_load_counts_running_and_normal_waiting_tasks_by_type(self) -> None:
+        """LOW tasks that wait, refused tasks and ended tasks are no load."""
         tasks = submitted(queue(), *(reconcile(key) for key in range(4)))
-        running = taken(tasks)
-        ends = (TaskOutcome.DONE, TaskOutcome.FAILED, TaskOutcome.SKIPPED)
-        for task, outcome in zip(running, ends, strict=False):
-            tasks.finish(task, outcome)
-        submitted(tasks, reconcile(7), reconcile(8, priority=TaskPriority.LOW))
+        for task in taken(tasks)[:3]:
+            tasks.finish(task)
+        submitted(tasks, reconcile(7))
+        submitted(tasks, *(reconcile(key, priority=TaskPriority.LOW) for key in (8, 9)))
         tasks.submit(reconcile(7), NOW_MS)
 
-        expected = TaskCounts(
-            requested=7, done=1, failed=1, skipped=1, refused=1, queued=1, queued_low=1, running=1
-        )
-        assert {"reconcile": expected} == tasks.counts()
+        assert {"reconcile": 2} == tasks.loads()
 
     def test_finishing_what_does_not_run_is_a_bug(self) -> None:
         """A pool that finishes a task twice gets an error at once."""
         tasks = submitted(queue(), reconcile(1))
         (running,) = taken(tasks)
-        tasks.finish(running, TaskOutcome.DONE)
+        tasks.finish(running)
 
         with pytest.raises(AssertionError, match="is not running"):
-            tasks.finish(running, TaskOutcome.DONE)
+            tasks.finish(running)
 
 
 class TestLimits:
@@ -281,10 +269,10 @@ class TestLimits:
         submitted(tasks, *(reconcile(key, place="disk1") for key in range(4)))
         (first,) = taken(tasks)
 
-        tasks.finish(first, TaskOutcome.DONE)
+        tasks.finish(first)
 
         assert [reconcile(1, place="disk1")] == taken(tasks)
-        tasks.finish(reconcile(1, place="disk1"), TaskOutcome.DONE)
+        tasks.finish(reconcile(1, place="disk1"))
         assert [reconcile(2, place="disk1")] == taken(tasks)
 
     def test_tasks_without_a_place_share_none(self) -> None:
