@@ -203,7 +203,7 @@ def test_imported_container_survives_a_restart(agent: tuple[OzoneAgent, OzoneCli
     made, client = agent
     client.upload(WHOLE, plain("whole"))
 
-    made.door.stop(0).wait()
+    made.door.server.stop(0).wait()
     made.replica.close()
     made.replica.reopen()
 

@@ -129,7 +129,7 @@ def test_a_list_of_blocks_is_whole_or_refused(agent: tuple[OzoneAgent, OzoneClie
     """A reconstruction takes a block that is not listed for a deleted one."""
     made, _ = agent
     made.replica.damage_row(2)
-    made.door.stop(0).wait()
+    made.door.server.stop(0).wait()
     made.replica.close()
 
     with served(made.replica.path) as (_, client):

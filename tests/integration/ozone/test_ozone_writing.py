@@ -95,7 +95,7 @@ def test_acknowledged_block_survives_a_restart(
     made, client = agent
     client.ask("writeChunk", EC, **writing(), block=commit(chunk()))
 
-    made.door.stop(0).wait()
+    made.door.server.stop(0).wait()
     made.replica.close()
     made.replica.reopen()
 
