@@ -296,7 +296,7 @@ def serve(
             host.address,
             web=host.web_address,
             datanode_id=who.datanode_id,
-            doors=host.protocol_addresses,
+            protocol_addresses=host.protocol_addresses,
         )
         supervisor.ready(f"serving on {host.address}")
         log.info(

@@ -105,7 +105,7 @@ def _scan_remarks(scan: pb.VolumeScrub) -> Iterator[str]:
         yield scan.check
     if scan.lag_ms:
         yield f"{format_duration(scan.lag_ms / 1000)} behind its promise"
-    if scan.promise and not scan.promise_possible:
+    if scan.promise and not scan.interval_possible:
         yield scan.promise
 
 

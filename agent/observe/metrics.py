@@ -278,7 +278,7 @@ SCANS: Final = {
     ),
     "suture_scan_interval_feasible": gauge(
         "1 if the configured rate suffices for the scan interval, otherwise 0.",
-        lambda v: v.promise_possible,
+        lambda v: v.interval_possible,
     ),
     "suture_canary_overdue": gauge(
         "1 if the planted fault was not found in time, otherwise 0.", lambda v: v.canary_overdue

@@ -107,7 +107,7 @@ class ReplicaTotals:
         rows["state"] = replicas.states
         rows["findings"] = replicas.finding_counts
         rows["contradicts"] = replicas.contradiction_counts > 0
-        rows["bytes"] = replicas.bytes_used
+        rows["bytes"] = replicas.used_bytes
         rows["scan_at_ms"] = replicas.data_scan_at_ms
         packed = (row.tobytes() for row in rows)
         self._entries.update(zip(replicas.container_ids.tolist(), packed, strict=True))
@@ -138,7 +138,7 @@ class ReplicaTotals:
             _NUMBERS[facts.state],
             facts.contradiction_count > 0,
             facts.finding_count,
-            facts.bytes_used,
+            facts.used_bytes,
             facts.data_scan_at_ms,
         )
 

@@ -302,7 +302,7 @@ def _condition(facts: ReplicaFacts) -> tuple[object, ...]:
     """Return the facts that a repair should have changed."""
     tree = facts.tree
     roots = (tree.root, tree.tombstones_checksum) if tree is not None else ()
-    return (facts.state, facts.finding_count, facts.bytes_used, *roots)
+    return (facts.state, facts.finding_count, facts.used_bytes, *roots)
 
 
 class _ReconcileRun:

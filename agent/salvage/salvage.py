@@ -34,7 +34,7 @@ class IncompleteFile:
     key: str
     path: str
     size_bytes: int
-    why: list[str]
+    missing_parts: list[str]
     partial_path: str = ""
 
 
@@ -48,7 +48,7 @@ class SalvageSummary:
     written_bytes: int = 0
     nameless_count: int = 0  # written or kept files that are blocks without a key
     deleted_count: int = 0  # blocks deleted on another volume; they are written, too
-    lacks: list[IncompleteFile] = field(default_factory=list)
+    incomplete_files: list[IncompleteFile] = field(default_factory=list)
     unreadable_volumes: dict[str, str] = field(default_factory=dict)
     damaged_rows: list[str] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class SalvageSummary:
     def is_whole(self) -> bool:
         """Return whether every file that the rows name was written, and all volumes and rows were
         readable."""
-        return not (self.lacks or self.unreadable_volumes or self.damaged_rows)
+        return not (self.incomplete_files or self.unreadable_volumes or self.damaged_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,12 @@ def _one(
             summary.nameless_count += not wanted.key
             return "written"
     lack = IncompleteFile(wanted.key, wanted.path, wanted.size_bytes, why)
-    summary.lacks.append(lack)
+    summary.incomplete_files.append(lack)
     if is_partial:
         lack.partial_path = f"{PARTIAL}/{wanted.path}"
         with atomic_output(to, lack.partial_path) as file:
-            lack.why = list(dict.fromkeys([*why, *_copy(inventory, wanted, file, is_partial=True)]))
+            missing = _copy(inventory, wanted, file, is_partial=True)
+        lack.missing_parts = list(dict.fromkeys([*why, *missing]))
         return "partial"
     return "not whole"
 

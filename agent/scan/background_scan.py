@@ -274,7 +274,7 @@ class VolumeScanWorker:
         since_ms = map(self.policy.last_copy_since_ms, closed.container_ids.tolist())
         return Candidates(
             closed.container_ids,
-            closed.bytes_used,
+            closed.used_bytes,
             closed.data_scan_at_ms,
             np.fromiter(since_ms, np.uint64, len(closed)),
             self._doubt_since_ms,

@@ -68,7 +68,7 @@ class InteractiveScans:
         if mode is ScanMode.QUEUE:
             yield self._queued(container_id)
             return
-        total_bytes = self.tools.store.replica(container_id).bytes_used
+        total_bytes = self.tools.store.replica(container_id).used_bytes
         yield from self._wait_for_place(total_bytes, is_cancelled)
         try:
             yield from self._run(container_id, total_bytes, is_cancelled, mode)
@@ -154,7 +154,7 @@ class InteractiveScans:
                 "cannot queue the scan: too many scans are waiting",
                 hint="try again later",
             )
-        return ScanStep(0, self.tools.store.replica(container_id).bytes_used, is_queued=True)
+        return ScanStep(0, self.tools.store.replica(container_id).used_bytes, is_queued=True)
 
     def _last(self, end: ScanReport | BaseException, total_bytes: int) -> ScanStep:
         """Return the last step, or raise the error that ended the scan."""

@@ -33,7 +33,7 @@ def _last_pass(store: ReplicaStore, volume: Volume) -> pb.ScrubPass | None:
     return pb.ScrubPass(
         began_at_ms=began_at_ms,
         ended_at_ms=int(read.data_scan_at_ms.max()),
-        read_bytes=int(read.bytes_used.sum()),
+        read_bytes=int(read.used_bytes.sum()),
         found_count=found_count,
         resolved_count=resolved_count,
     )

@@ -46,7 +46,7 @@ ROUND = MessageMap(
     pb.VolumeScrub,
     RoundStatus,
     omits=[
-        *("path", "promise", "promise_possible", "canary_found_at_ms", "canary_overdue", "check"),
+        *("path", "promise", "interval_possible", "canary_found_at_ms", "canary_overdue", "check"),
         "last_pass",
     ],
     speed_bytes_per_s=WHOLE,
@@ -420,7 +420,7 @@ class ScanManager:
         message.MergeFrom(ROUND.message(worker.status()))
         promise = self._promises[volume.volume_id]
         message.promise = str(promise)
-        message.promise_possible = promise.is_possible
+        message.interval_possible = promise.is_possible
         if worker.canary is not None:
             message.canary_found_at_ms = worker.canary.found_at_ms
             message.canary_overdue = worker.canary.is_overdue

@@ -37,7 +37,7 @@ FINDING: Final = MessageMap(
     length="length_bytes",
     evidence=TEXT,
 )
-HISTORY_ENTRY: Final = MessageMap(datanode_pb2.HistoryEntry, HistoryEntry, why=TEXT)
+HISTORY_ENTRY: Final = MessageMap(datanode_pb2.HistoryEntry, HistoryEntry, reason=TEXT)
 """The root is absent in an entry of a replica without a tree."""
 PEER_OUTCOME: Final = MessageMap(
     scm_pb2.PeerOutcome, PeerOutcome, datanode_id="peer_id", message=TEXT, chunks="chunk_count"

@@ -133,7 +133,7 @@ class VolumeModes:
         with volume.index.read() as rows:
             found = [(key, row) for key, row in rows.replicas() if isinstance(row, ReplicaRow)]
         return [
-            RemainingReplica(key, row.state, row.bytes_used, self._set.places.get(key) is volume)
+            RemainingReplica(key, row.state, row.used_bytes, self._set.places.get(key) is volume)
             for key, row in found
         ]
 
@@ -143,7 +143,7 @@ class VolumeModes:
         volume = self._set.by_id(volume_id)
         told = [one.container_id for one in self._set.unloadable if one.volume_id == volume_id]
         return [
-            RemainingReplica(container_id, row.state, row.bytes_used, is_served=False)
+            RemainingReplica(container_id, row.state, row.used_bytes, is_served=False)
             for container_id in told
             if self._is_second(volume, container_id)
             and (row := _row_or_none(volume, container_id)) is not None

@@ -228,7 +228,7 @@ class _ImportStream:
             findings=self._findings,
             contradictions=self._declared.contradictions,
             block_count=self._row_count,
-            bytes_used=self._bytes_used,
+            used_bytes=self._bytes_used,
             bcsid=codec.parse_bcsid(self._bcsid, "blocks.rows.bcsid"),
         )
 

@@ -114,7 +114,7 @@ class ReplicaExport:
             replica_index=facts.replica_index,
             bcsid=facts.bcsid,
             origin_datanode_id=facts.origin_datanode_id,
-            data_bytes=facts.bytes_used + rowless_bytes,
+            data_bytes=facts.used_bytes + rowless_bytes,
             compressed=self.compress,
         )
 

@@ -142,7 +142,7 @@ def report_of(container_id: int, bcsid: int) -> container_pb2.ReplicaReport:
     return container_pb2.ReplicaReport(
         container_id=container_id,
         state=container_pb2.CLOSED,
-        bytes_used=10**9,
+        used_bytes=10**9,
         block_count=1_000,
         bcsid=bcsid,
         tree=container_pb2.TreeSummary(
@@ -161,7 +161,7 @@ def replica_of(number: int, node: int) -> Replica:
         container_id=number,
         datanode_id=name,
         state=state,
-        bytes_used=10**9,
+        used_bytes=10**9,
         block_count=1_000,
         bcsid=5,
         origin_datanode_id=name,
@@ -207,7 +207,7 @@ def made() -> list[Replica]:
             container_id=i // REPLICAS_PER_CONTAINER + 1,
             datanode_id=nodes[(i // REPLICAS_PER_CONTAINER * 7 + i * 13) % NODE_COUNT],
             state=ReplicaState.CLOSED,
-            bytes_used=rng.randrange(2**32),
+            used_bytes=rng.randrange(2**32),
             block_count=rng.randrange(300, 5_000),
             bcsid=rng.randrange(300, 5_000),
             origin_datanode_id=nodes[i % NODE_COUNT],

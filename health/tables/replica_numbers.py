@@ -36,7 +36,7 @@ class ReplicaNumbers:
 
     replica_index: int = _number(">u2", reported="|u1", high=REPLICA_INDEX_MAX)
     bcsid: int = _number(">u8")
-    bytes_used: int = _number(">u8")
+    used_bytes: int = _number(">u8")
     block_count: int = _number(">u8")
     data_scan_at_ms: int = _number(">u8")  # 0: never read whole
     finding_count: int = _number(">u4", high=COUNT_MAX)

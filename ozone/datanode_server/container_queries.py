@@ -77,7 +77,7 @@ def _container_data(facts: ReplicaFacts) -> Body:
     """Return a replica's facts as Ozone does, without its location."""
     return {
         "container_id": facts.container_id,
-        "used_bytes": facts.bytes_used,
+        "used_bytes": facts.used_bytes,
         "size": CONTAINER_BYTES_MAX,
         "block_count": facts.block_count,
         "state": STATES[facts.state],

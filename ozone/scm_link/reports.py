@@ -145,7 +145,7 @@ def replica(me: DatanodeInfo, report: container_pb2.ReplicaReport, root: int) ->
     return REPLICA(
         container_id=report.container_id,
         state=State[state],
-        used=report.bytes_used,
+        used=report.used_bytes,
         key_count=report.block_count,
         bcsid=report.bcsid,
         origin=_uuid_or(report.origin_datanode_id, me.datanode_id),

@@ -270,7 +270,7 @@ class OzoneStore:
             former_state=None,
             replica_index=descriptor.replica_index,
             bcsid=Bcsid(0),
-            bytes_used=replica.used_bytes,
+            used_bytes=replica.used_bytes,
             block_count=0,
             origin_datanode_id=descriptor.origin_node_id,
             volume_id=self.volume.storage_id,

@@ -199,7 +199,7 @@ class _Reception:
     rows: ContainerRows
     head: _Head
     block_count: int = 0
-    bytes_used: int = 0
+    used_bytes: int = 0
     bcsid: int = 0
     _awaited: set[BlockId] = field(default_factory=set)
     _tombstones: dict[BlockId, int] = field(default_factory=dict)
@@ -221,7 +221,7 @@ class _Reception:
         ids = [block.block_id for block in live]
         self.block_count += self.arrival.keep_rows(ids, list(map(encode_block, live)))
         self._awaited.update(block.block_id for block in live if block.chunks)
-        self.bytes_used += sum(chunk.length_bytes for block in live for chunk in block.chunks)
+        self.used_bytes += sum(chunk.length_bytes for block in live for chunk in block.chunks)
         self.bcsid = max([self.bcsid, *(block.bcsid for block in live)])
 
     def _blocks(self, batch: RowBatch) -> list[BlockData]:
@@ -288,7 +288,7 @@ class _Reception:
             findings=(),
             contradictions=(),
             block_count=self.block_count,
-            bytes_used=self.bytes_used,
+            used_bytes=self.used_bytes,
             bcsid=Bcsid(self.bcsid),
         )
 

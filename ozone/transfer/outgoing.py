@@ -79,7 +79,7 @@ class ArchiveExport:
         tree = encode_tree_file(self.container_id, view.tree, view.root)
         yield from _file(f"{self.container_id}{TREE_SUFFIX}", tree)
         with Scratch() as scratch:
-            rows_bytes = facts.block_count * ROW_BYTES + facts.bytes_used // BYTES_PER_SUM_BYTE
+            rows_bytes = facts.block_count * ROW_BYTES + facts.used_bytes // BYTES_PER_SUM_BYTE
             path = scratch.reserve(rows_bytes)
             ids = self._write_tables(facts, view, path)
             yield _header(TABLES, 0, tarfile.DIRTYPE)
@@ -119,7 +119,7 @@ class ArchiveExport:
         numbers = {
             SEQUENCE: facts.bcsid,
             BLOCK_COUNT: facts.block_count,
-            BYTES_USED: facts.bytes_used,
+            BYTES_USED: facts.used_bytes,
             **({} if view.root is None else {RECORDED_ROOT: view.root}),
         }
         told = ((prefix + name.encode(), NUMBER.pack(one)) for name, one in sorted(numbers.items()))

@@ -84,7 +84,7 @@ class ContainerReplicator:
             sending = _OutgoingArchive(
                 sent_parts(
                     container_id, export.stream(self.compression), self.compression,
-                    facts.bytes_used,
+                    facts.used_bytes,
                 ), stop
             )  # fmt: skip
             watch = self._watch(sending)

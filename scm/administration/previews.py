@@ -59,8 +59,8 @@ class Previews(ControlComponent):
             PlannedCommand(
                 CommandKind.RECONCILE,
                 node,
-                size_bytes=replicas[node].bytes_used,
-                duration_ms=self._commands.copy_rate.estimate_ms(replicas[node].bytes_used),
+                size_bytes=replicas[node].used_bytes,
+                duration_ms=self._commands.copy_rate.estimate_ms(replicas[node].used_bytes),
             )
             for node in participants.targets
         )
@@ -117,7 +117,7 @@ class Previews(ControlComponent):
     def _own_commands(self, row: PlanRow, case: ContainerContext) -> tuple[PlannedCommand, ...]:
         """Return the commands that the control plane orders without a plan; the row only confirms
         them."""
-        sizes = {p.datanode_id: p.replica.bytes_used for p in case.placed}
+        sizes = {p.datanode_id: p.replica.used_bytes for p in case.placed}
         if row.action == CommandKind.DELETE:
             return tuple(
                 PlannedCommand(CommandKind.DELETE, node, size_bytes=sizes.get(node, 0))

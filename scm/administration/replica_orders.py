@@ -267,7 +267,7 @@ class OperatorCommands(ControlComponent):
             message = f"{datanode_id} has {DELETE_LIMIT} deletes to do"
             return self._decision(case, Code.BUSY, message)
         command = PlannedCommand(
-            CommandKind.DELETE, datanode_id, size_bytes=held.replica.bytes_used
+            CommandKind.DELETE, datanode_id, size_bytes=held.replica.used_bytes
         )
         decision = self._decision(case, "OK", "", commands=(command,))
         left_count = removals.copy_count(number, without=[datanode_id])
@@ -360,7 +360,7 @@ class OperatorCommands(ControlComponent):
         return f"{target_id} is not in service or cannot be reached"
 
     def _copy_command(self, case: ContainerContext, copy: PlannedCopy) -> PlannedCommand:
-        size_bytes = max((p.replica.bytes_used for p in case.placed), default=0)
+        size_bytes = max((p.replica.used_bytes for p in case.placed), default=0)
         return PlannedCommand(
             CommandKind.REPLICATE,
             copy.source_id,

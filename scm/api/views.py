@@ -72,7 +72,7 @@ def used_bytes(container: Container | None, replicas: Sequence[Replica]) -> int:
     """Return the bytes of a container: those of the largest replica, or the committed bytes if they
     are more."""
     committed_bytes = 0 if container is None else container.committed_bytes
-    reported = [r.bytes_used for r in replicas if r.state is not ReplicaState.UNHEALTHY]
+    reported = [r.used_bytes for r in replicas if r.state is not ReplicaState.UNHEALTHY]
     return max(reported, default=committed_bytes)
 
 

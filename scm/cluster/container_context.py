@@ -75,7 +75,7 @@ class ContainerContext:
 
 def needed_bytes(case: ContainerContext) -> int:
     """Return the space that another replica or shard of this container needs while it is made."""
-    return IMPORT_SPACE_FACTOR * max((p.replica.bytes_used for p in case.placed), default=0)
+    return IMPORT_SPACE_FACTOR * max((p.replica.used_bytes for p in case.placed), default=0)
 
 
 def counts_for_racks(case: ContainerContext, p: PlacedReplica) -> bool:

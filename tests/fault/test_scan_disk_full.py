@@ -153,7 +153,7 @@ def test_scan_that_cannot_record_its_result_is_not_repeated_in_a_loop(
             while worker.step() == Busy():
                 pass
 
-    used_bytes = replica.store.replica(CONTAINER).bytes_used
+    used_bytes = replica.store.replica(CONTAINER).used_bytes
     assert 2 * used_bytes <= worker.scanned_bytes <= 12 * used_bytes
 
 
@@ -174,5 +174,5 @@ def test_a_scan_that_was_asked_for_is_not_tried_again_at_once(
             pass
         clock.advance_s(1.0)
 
-    assert replica.store.replica(CONTAINER).bytes_used == sum(read)
+    assert replica.store.replica(CONTAINER).used_bytes == sum(read)
     assert 0 == scans.waiting_count()

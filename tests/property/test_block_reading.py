@@ -247,7 +247,7 @@ def test_the_time_until_a_first_chunk_is_noted_once_for_each_call() -> None:
     """
 
     class Noting(DatanodeStats):
-        def answered(self, datanode_id: str, duration_s: float) -> None:
+        def record_latency(self, datanode_id: str, duration_s: float) -> None:
             told.append(datanode_id)
             assert duration_s >= 0
 

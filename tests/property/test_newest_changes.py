@@ -25,7 +25,7 @@ ENTRY = HistoryEntry(
     block_count=1,
     tombstone_count=0,
     finding_count=0,
-    why="",
+    reason="",
 )
 ROWS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20), st.sampled_from(["", "x"])))
 
@@ -41,7 +41,7 @@ def test_newest(
 
     def rows(told: list[tuple[int, int, str]]) -> list[tuple[bytes, bytes]]:
         made = [
-            (number, owner, encode_entry(replace(ENTRY, at_ms=at_ms, why=why)))
+            (number, owner, encode_entry(replace(ENTRY, at_ms=at_ms, reason=why)))
             for number, (owner, at_ms, why) in enumerate(told)
         ]
         keys = [(owner.to_bytes(8) + number.to_bytes(4), row) for number, owner, row in made]

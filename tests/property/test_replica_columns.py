@@ -21,7 +21,7 @@ ROWS = st.builds(
     former_state=st.none() | st.sampled_from(ReplicaState),
     replica_index=U16,  # what the wire takes is far below
     bcsid=U64.map(Bcsid),
-    bytes_used=U64,
+    used_bytes=U64,
     block_count=U64,
     generation=U64,
     tree=st.none() | TREES,
@@ -53,7 +53,7 @@ def one_by_one(rows: list[bytes]) -> tuple[list[tuple[object, ...]], list[tuple[
         except DamagedData as damage:
             damaged.append((number, str(damage)))
         else:
-            numbers = (row.replica_index, row.bytes_used, row.data_scan_at_ms, row.finding_count)
+            numbers = (row.replica_index, row.used_bytes, row.data_scan_at_ms, row.finding_count)
             whole.append((number, row.state, *numbers))
     return whole, damaged
 
@@ -66,7 +66,7 @@ def side_by_side(found: ReplicaColumns) -> list[tuple[object, ...]]:
             found.container_ids.tolist(),
             found.states.tolist(),
             found.replica_indexes.tolist(),
-            found.bytes_used.tolist(),
+            found.used_bytes.tolist(),
             found.data_scan_at_ms.tolist(),
             found.finding_counts.tolist(),
             strict=True,

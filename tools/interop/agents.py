@@ -89,7 +89,7 @@ class Agent:
         host, _, port = said["address"].rpartition(":")  # as it is advertised
         self.address = f"127.0.0.1:{port}"
         self.datanode_id: str = said["datanode_id"]
-        self._door = int(said["doors"][0].rpartition(":")[2])
+        self._door = int(said["protocol_addresses"][0].rpartition(":")[2])
         self.door = f"{host}:{self._door}"
 
     def end(self, how: int = signal.SIGTERM) -> int:

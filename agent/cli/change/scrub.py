@@ -227,7 +227,7 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
     if volume.pause_left_ms:
         state = f"paused for {format_duration(volume.pause_left_ms / 1000)}"
     remarks = [volume.check, "the planted fault was not found" if volume.canary_overdue else ""]
-    if not volume.promise_possible:
+    if not volume.interval_possible:
         remarks.append(volume.promise)
     if volume.never_read_count:
         remarks.append(f"{volume.never_read_count} never read")

@@ -174,7 +174,7 @@ def changes_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[ChangeLo
         for change in answer.value.changes if answer.value else ():
             entry = change.entry
             root = checksum(entry.root) if entry.HasField("root") else ""
-            what = entry.why
+            what = entry.reason
             yield ChangeLogEntry(
                 entry.at_ms,
                 answer.datanode,

@@ -66,7 +66,7 @@ def changes(told: Told) -> Iterator[Row]:
                 entry.at_ms,
                 (
                     *(moment(entry.at_ms), short(node), state, root),
-                    *(entry.block_count, entry.finding_count, entry.why),
+                    *(entry.block_count, entry.finding_count, entry.reason),
                 ),
             )
 

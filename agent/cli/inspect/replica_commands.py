@@ -476,7 +476,7 @@ def scan_one(
     if not wish.wait:
         return until_free(datanode_id, lambda: next(peer.scan(container_id, queue=True)))
     label = f"scanning on {datanode_id}"
-    with bytes_progress(label, replica.replica.bytes_used, quiet=wish.quiet) as bar:
+    with bytes_progress(label, replica.replica.used_bytes, quiet=wish.quiet) as bar:
 
         def progress(step: datanode_pb2.ScanProgress) -> None:
             bar.update(

@@ -189,7 +189,7 @@ def print_replicas(info: scm_pb2.ContainerInfo) -> None:
             r.node_health,
             state_name(r.replica.state),
             r.replica.bcsid,
-            size(r.replica.bytes_used),
+            size(r.replica.used_bytes),
             checksum(r.replica.tree.root if r.replica.HasField("tree") else None),
             r.replica.finding_count,
             ago(r.replica.data_scan_at_ms),

@@ -18,7 +18,7 @@ from suture.terminal.output import (
 )
 from suture.terminal.typer_options import JsonFlag, argument, flag, option
 
-WHY_SHOWN_MAX: Final = 3
+PARTS_SHOWN_MAX: Final = 3
 
 
 def salvage(
@@ -78,6 +78,7 @@ def _show(summary: SalvageSummary, to: Path) -> None:
         print_line(f"cannot be read: {path}: {why}")
     print_list("damaged rows", summary.damaged_rows)
     names = [
-        f"{lack.key or lack.path}: {'; '.join(lack.why[:WHY_SHOWN_MAX])}" for lack in summary.lacks
+        f"{file.key or file.path}: {'; '.join(file.missing_parts[:PARTS_SHOWN_MAX])}"
+        for file in summary.incomplete_files
     ]
     print_list("not whole, and not written", names)

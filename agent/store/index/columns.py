@@ -40,7 +40,7 @@ class ReplicaColumns:
     container_ids: U64s
     states: Numbers
     replica_indexes: Numbers
-    bytes_used: U64s
+    used_bytes: U64s
     data_scan_at_ms: U64s
     finding_counts: Numbers
     contradiction_counts: Numbers
@@ -106,7 +106,7 @@ def _batches(
             keys.astype(np.uint64),
             rows["state"].copy(),  # a view would keep the rows in memory
             rows["replica_index"].astype(np.uint32),
-            rows["bytes_used"].astype(np.uint64),
+            rows["used_bytes"].astype(np.uint64),
             rows["data_scan_at_ms"].astype(np.uint64),
             rows["finding_count"].astype(np.uint32),
             rows["contradiction_count"].astype(np.uint16),

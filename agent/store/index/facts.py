@@ -25,7 +25,7 @@ class ReplicaFacts(ReplicaInfo):
     def is_empty(self) -> bool:
         """Return whether the replica certainly has no data; False for an UNHEALTHY replica."""
         closed = self.state in TREE_STATES and self.state is not ReplicaState.UNHEALTHY
-        return closed and self.block_count == 0 and self.bytes_used == 0
+        return closed and self.block_count == 0 and self.used_bytes == 0
 
 
 def facts_of(container_id: ContainerId, volume_id: str, row: ReplicaRow) -> ReplicaFacts:

@@ -31,8 +31,7 @@ _HEAD: Final = re.compile(rb'{"version":%d,"at_ms":(\d+),' % ROW_VERSION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """State of a replica after one change. `root` is None if it had no tree. `why` is the reason as
-    text."""
+    """State of a replica after one change. `root` is None if it had no tree. `reason` is a text."""
 
     at_ms: int
     state: ReplicaState
@@ -42,7 +41,7 @@ class HistoryEntry:
     block_count: int
     tombstone_count: int
     finding_count: int
-    why: str
+    reason: str
 
 
 def entry_of(
@@ -59,7 +58,7 @@ def entry_of(
         block_count=after.block_count if tree is None else tree.block_count,
         tombstone_count=0 if tree is None else tree.tombstone_count,
         finding_count=after.finding_count,
-        why="; ".join(reasons(before, after, findings)) or "a whole read found other chunks",
+        reason="; ".join(reasons(before, after, findings)) or "a whole read found other chunks",
     )
 
 
@@ -115,7 +114,7 @@ def encode_entry(entry: HistoryEntry) -> bytes:
         "block_count": entry.block_count,
         "tombstone_count": entry.tombstone_count,
         "finding_count": entry.finding_count,
-        "why": entry.why,
+        "reason": entry.reason,
     }
     return seal(json.dumps(fields, separators=(",", ":")).encode())
 

@@ -37,7 +37,7 @@ _SEAL: Final = struct.Struct(">I")
 _WORDS: Final = ("version", "state", "former_state", "algorithm")  # one byte each
 _NUMBERS: Final = (
     ("contradiction_count", ">u2"),
-    *((name, NUMBERS[name].kept) for name in ("replica_index", "bcsid", "bytes_used")),
+    *((name, NUMBERS[name].kept) for name in ("replica_index", "bcsid", "used_bytes")),
     ("block_count", NUMBERS["block_count"].kept),
     ("generation", ">u8"),
     *((name, NUMBERS[name].kept) for name in ("data_scan_at_ms", "finding_count")),

@@ -94,7 +94,7 @@ def put_blocks(
         row = replace(
             row,
             block_count=row.block_count + (before is None),
-            bytes_used=row.bytes_used + added_bytes,
+            used_bytes=row.used_bytes + added_bytes,
         )
     if is_unknown:  # keep the commit id: present blocks prove nothing about missing ones
         row = replace(recounted(rows, container_id, row), bcsid=row.bcsid)

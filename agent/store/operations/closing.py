@@ -137,7 +137,7 @@ def put_first_tree(replica: ReplicaHandle, event: ReplicaEvent) -> None:
         altered = replace(
             row,
             state=next_state(row.state, event, container_id),
-            bytes_used=int(tree.chunk_lengths.sum(dtype=np.uint64)),
+            used_bytes=int(tree.chunk_lengths.sum(dtype=np.uint64)),
         )
         if not findings:
             return altered

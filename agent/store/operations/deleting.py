@@ -174,7 +174,7 @@ def record_tombstones(
     return replace(
         row,
         block_count=max(0, row.block_count - blocks_gone),
-        bytes_used=max(0, row.bytes_used - bytes_gone),
+        used_bytes=max(0, row.used_bytes - bytes_gone),
     )
 
 

@@ -85,7 +85,7 @@ class ImportVerdict:
     findings: Sequence[ScanFinding]
     contradictions: Sequence[ScanFinding]
     block_count: int
-    bytes_used: int
+    used_bytes: int
     bcsid: Bcsid
 
 
@@ -392,7 +392,7 @@ def arrived_row(announced: ImportSpec, received: ImportVerdict, tree: Tree) -> R
         former_state=announced.former_state,
         replica_index=announced.replica_index,
         bcsid=Bcsid(max(announced.bcsid, received.bcsid)),
-        bytes_used=received.bytes_used,
+        used_bytes=received.used_bytes,
         block_count=received.block_count,
         generation=tree.generation,
         tree=tree.summary(),

@@ -78,7 +78,7 @@ def commit_scan(
     def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
         # This is called only if the generation is unchanged: no block was added or deleted since
         # the count.
-        row = replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
+        row = replace(row, block_count=true.block_count, used_bytes=true.used_bytes)
         after = apply_scan_result(
             replica.options, container_id, row, findings, complete=complete, is_whole=is_whole
         )
@@ -157,7 +157,7 @@ def counted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> Repl
     if row.block_count == sum(1 for _ in rows.blocks(container_id)):
         return row
     true = recounted(rows, container_id, row)
-    return replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
+    return replace(row, block_count=true.block_count, used_bytes=true.used_bytes)
 
 
 def differs(before: TreeSummary | None, after: TreeSummary | None) -> bool:

@@ -259,10 +259,10 @@ def place_chunk(
 
 def check_room(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> None:
     """Raise RefusedError if the container would exceed its maximum size."""
-    if row.bytes_used + added_bytes > options.container_bytes_max:
+    if row.used_bytes + added_bytes > options.container_bytes_max:
         raise RefusedError(
             Code.INVALID_WRITE_SIZE,
-            f"container holds {row.bytes_used} bytes, {added_bytes} more exceed its "
+            f"container holds {row.used_bytes} bytes, {added_bytes} more exceed its "
             f"{options.container_bytes_max}",
             hint="close the container and write to another one",
         )
@@ -340,18 +340,18 @@ def recounted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> Re
 
     A damaged row counts as a block of no bytes.
     """
-    block_count = bytes_used = bcsid = 0
+    block_count = used_bytes = bcsid = 0
     for block_id, raw in rows.blocks(container_id):
         block_count += 1
         try:
             block = decode_block(block_id, raw)
         except DamagedData:
             continue
-        bytes_used += sum(chunk.length_bytes for chunk in block.chunks)
+        used_bytes += sum(chunk.length_bytes for chunk in block.chunks)
         bcsid = max(bcsid, block.bcsid)
-    bytes_used += sum(chunk.length_bytes for _, chunk in rows.pending(container_id))
+    used_bytes += sum(chunk.length_bytes for _, chunk in rows.pending(container_id))
     return replace(
-        row, block_count=block_count, bytes_used=bytes_used, bcsid=Bcsid(max(row.bcsid, bcsid))
+        row, block_count=block_count, used_bytes=used_bytes, bcsid=Bcsid(max(row.bcsid, bcsid))
     )
 
 
@@ -367,6 +367,6 @@ def commit_blocks(
         bcsid = max(bcsid, block.bcsid)
         rows.put_block(container_id, block.block_id, encode_block(block))
         rows.delete_pending(container_id, block.block_id, end=block.length_bytes)
-    bytes_used = row.bytes_used + added_bytes
-    changed = replace(row, bytes_used=bytes_used, block_count=block_count, bcsid=bcsid)
+    used_bytes = row.used_bytes + added_bytes
+    changed = replace(row, used_bytes=used_bytes, block_count=block_count, bcsid=bcsid)
     rows.put_replica(container_id, changed)

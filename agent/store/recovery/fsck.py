@@ -268,7 +268,7 @@ class _Check:
         self._check_foreign()
         self._check_pack(packed)
         tombstones = self.rows.tombstones(self.container_id)
-        block_count = bytes_used = 0
+        block_count = used_bytes = 0
         pending: dict[BlockId, list[ChunkInfo]] = {}
         for block_id, chunk in self.rows.pending(self.container_id):
             pending.setdefault(block_id, []).append(chunk)
@@ -284,17 +284,17 @@ class _Check:
                 self.tally.add(path, "BLOCK_ROW_DAMAGED", str(damage))
                 continue
             self._check_block(block, size, pending.pop(block_id, []), read_data=read_data)
-            bytes_used += sum(chunk.length_bytes for chunk in block.chunks)
+            used_bytes += sum(chunk.length_bytes for chunk in block.chunks)
         for block_id, chunks in pending.items():
             size = sizes_bytes.pop(block_id, blockfile.ABSENT)
             uncommitted = BlockData(block_id, self.row.bcsid)
             self._check_block(uncommitted, size, chunks, read_data=read_data)
-        bytes_used += sum(chunk.length_bytes for _, chunk in self.rows.pending(self.container_id))
+        used_bytes += sum(chunk.length_bytes for _, chunk in self.rows.pending(self.container_id))
         if self.row.state not in GROWING:
             for block_id, size in sizes_bytes.items():
                 path = self._place(block_id).name
                 self.tally.add(path, "BLOCK_ROW_MISSING", f"{size} bytes that no row describes")
-        self._check_counts(block_count, bytes_used)
+        self._check_counts(block_count, used_bytes)
 
     def _check_foreign(self) -> None:
         for path in self.paths.chunks.iterdir():
@@ -324,14 +324,14 @@ class _Check:
                 message = f"{wrong} rows say other places than the table in the pack"
                 self.tally.add(path, "PACKED_ROW_DIFFERS", message)
 
-    def _check_counts(self, block_count: int, bytes_used: int) -> None:
+    def _check_counts(self, block_count: int, used_bytes: int) -> None:
         self.tally.block_count += block_count
-        self.tally.bytes_recorded += bytes_used
-        counted = (self.row.block_count, self.row.bytes_used)
-        if counted != (block_count, bytes_used):
+        self.tally.bytes_recorded += used_bytes
+        counted = (self.row.block_count, self.row.used_bytes)
+        if counted != (block_count, used_bytes):
             message = (
                 f"the replica's row counts {counted[0]} blocks of {counted[1]} bytes, "
-                f"its block rows {block_count} of {bytes_used}"
+                f"its block rows {block_count} of {used_bytes}"
             )
             self.tally.add(self.paths.root, "COUNTS_DIFFER", message)
 

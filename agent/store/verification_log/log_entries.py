@@ -106,7 +106,7 @@ def log_delete(
     peer that has the data."""
     held: dict[str, object] = {
         "block_count": row.block_count,
-        "bytes": row.bytes_used,
+        "bytes": row.used_bytes,
         "forced": forced,
     }
     if proof:

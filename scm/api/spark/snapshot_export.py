@@ -191,7 +191,7 @@ def _replica_row(world: SnapshotData, replica: Replica) -> Row:
     key = (replica.container_id, replica.datanode_id)
     row = _OF_REPLICA(replica)
     row["reported_at_ms"] = min(replica.reported_at_ms, world.as_of_ms)
-    row["used_bytes"] = replica.bytes_used
+    row["used_bytes"] = replica.used_bytes
     row["is_barred"] = key in world.barred or replica.datanode_id in world.barred_nodes
     row["is_hopeful"] = key in world.healable_holders
     row["data_scan_at_ms"] = replica.data_scan_at_ms or None

@@ -205,7 +205,7 @@ class Balancer(ControlComponent):
                 held_here = next(p for p in case.placed if p.datanode_id == datanode_id)
                 yield Movable(
                     number,
-                    held_here.replica.bytes_used,
+                    held_here.replica.used_bytes,
                     frozenset(p.datanode_id for p in case.placed),
                     tuple(p.rack for p in case.placed if p.datanode_id != datanode_id),
                     case.container.replication_factor,

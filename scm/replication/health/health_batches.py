@@ -171,7 +171,7 @@ class HealthBatchBuilder(ControlComponent):
             is_loaded=is_loaded,
             origin=origin.astype(np.int64),
             bcsid=held["bcsid"].astype(np.int64),
-            used_bytes=held["bytes_used"].astype(np.int64),
+            used_bytes=held["used_bytes"].astype(np.int64),
             is_empty=flags & EMPTY != 0,
             algorithm=np.where(has_tree, held["algorithm"].astype(np.int64), UNKNOWN),
             root=held["root"].astype(np.int64),
@@ -232,7 +232,7 @@ class HealthBatchBuilder(ControlComponent):
         # An unhealthy replica's own data is in doubt.
         able = _REPLICA_STATES[held["state"]] != UNHEALTHY
         blocks = rows_of.highest(held["block_count"].astype(np.int64), -1, able)
-        used = rows_of.highest(held["bytes_used"].astype(np.int64), -1, able)
+        used = rows_of.highest(held["used_bytes"].astype(np.int64), -1, able)
         containers, keys = self._state.containers, self._state.keys
         found = [containers.get(number) for number in ids]
         known = [_NOBODY if container is None else container for container in found]

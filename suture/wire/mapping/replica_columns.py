@@ -59,7 +59,7 @@ COLUMNS: Final = (
     _column_from("replica_index"),
     ReplicaColumn("flags", "|u1", "", FLAGS),
     ReplicaColumn("algorithm", "|u1", "tree.algorithm"),
-    *map(_column_from, ("finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms")),
+    *map(_column_from, ("finding_count", "used_bytes", "block_count", "bcsid", "data_scan_at_ms")),
     ReplicaColumn("root", "<u8", "tree.root"),
     ReplicaColumn("generation", "<u8", "tree.generation", ID_MAX),
     ReplicaColumn("tree_block_count", "<u8", "tree.block_count", ID_MAX),

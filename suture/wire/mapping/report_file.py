@@ -82,7 +82,7 @@ def row_of(report: pb.ReplicaReport) -> dict[str, Any]:
         "origin_datanode_id": report.origin_datanode_id,
         "bcsid": report.bcsid,
         "block_count": report.block_count,
-        "used_bytes": report.bytes_used,
+        "used_bytes": report.used_bytes,
         "is_empty": report.is_empty,
         "volume_id": report.volume_id,
         "data_scan_at_ms": report.data_scan_at_ms or None,

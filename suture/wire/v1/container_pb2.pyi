@@ -119,10 +119,10 @@ class TreeSummary(_message.Message):
     def __init__(self, algorithm: _Optional[_Union[TreeAlgorithm, str]] = ..., root: _Optional[int] = ..., generation: _Optional[int] = ..., block_count: _Optional[int] = ..., tombstone_count: _Optional[int] = ..., tombstones_checksum: _Optional[int] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("container_id", "state", "bytes_used", "block_count", "bcsid", "origin_datanode_id", "replica_index", "is_empty", "tree", "volume_id", "data_scan_at_ms", "finding_count", "load_error", "contradiction_count")
+    __slots__ = ("container_id", "state", "used_bytes", "block_count", "bcsid", "origin_datanode_id", "replica_index", "is_empty", "tree", "volume_id", "data_scan_at_ms", "finding_count", "load_error", "contradiction_count")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    BYTES_USED_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
     BCSID_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -136,7 +136,7 @@ class ReplicaReport(_message.Message):
     CONTRADICTION_COUNT_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     state: ReplicaState
-    bytes_used: int
+    used_bytes: int
     block_count: int
     bcsid: int
     origin_datanode_id: str
@@ -148,7 +148,7 @@ class ReplicaReport(_message.Message):
     finding_count: int
     load_error: str
     contradiction_count: int
-    def __init__(self, container_id: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., bytes_used: _Optional[int] = ..., block_count: _Optional[int] = ..., bcsid: _Optional[int] = ..., origin_datanode_id: _Optional[str] = ..., replica_index: _Optional[int] = ..., is_empty: bool = ..., tree: _Optional[_Union[TreeSummary, _Mapping]] = ..., volume_id: _Optional[str] = ..., data_scan_at_ms: _Optional[int] = ..., finding_count: _Optional[int] = ..., load_error: _Optional[str] = ..., contradiction_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, container_id: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., used_bytes: _Optional[int] = ..., block_count: _Optional[int] = ..., bcsid: _Optional[int] = ..., origin_datanode_id: _Optional[str] = ..., replica_index: _Optional[int] = ..., is_empty: bool = ..., tree: _Optional[_Union[TreeSummary, _Mapping]] = ..., volume_id: _Optional[str] = ..., data_scan_at_ms: _Optional[int] = ..., finding_count: _Optional[int] = ..., load_error: _Optional[str] = ..., contradiction_count: _Optional[int] = ...) -> None: ...
 
 class DatanodeEndpoint(_message.Message):
     __slots__ = ("datanode_id", "address")

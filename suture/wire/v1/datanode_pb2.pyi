@@ -733,7 +733,7 @@ class ControlScrubRequest(_message.Message):
     def __init__(self, volume_id: _Optional[str] = ..., pause_ms: _Optional[int] = ..., resume: bool = ..., skip_container_id: _Optional[int] = ...) -> None: ...
 
 class VolumeScrub(_message.Message):
-    __slots__ = ("volume_id", "path", "state", "container_id", "container_bytes_read", "container_bytes", "scanned_bytes", "speed_bytes_per_s", "rate_bytes_per_s", "needed_bytes_per_s", "due_count", "due_bytes", "used_bytes", "never_read_count", "oldest_read_at_ms", "lag_ms", "eta_ms", "pause_left_ms", "promise", "promise_possible", "canary_found_at_ms", "canary_overdue", "check", "last_pass")
+    __slots__ = ("volume_id", "path", "state", "container_id", "container_bytes_read", "container_bytes", "scanned_bytes", "speed_bytes_per_s", "rate_bytes_per_s", "needed_bytes_per_s", "due_count", "due_bytes", "used_bytes", "never_read_count", "oldest_read_at_ms", "lag_ms", "eta_ms", "pause_left_ms", "promise", "interval_possible", "canary_found_at_ms", "canary_overdue", "check", "last_pass")
     VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -753,7 +753,7 @@ class VolumeScrub(_message.Message):
     ETA_MS_FIELD_NUMBER: _ClassVar[int]
     PAUSE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
     PROMISE_FIELD_NUMBER: _ClassVar[int]
-    PROMISE_POSSIBLE_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_POSSIBLE_FIELD_NUMBER: _ClassVar[int]
     CANARY_FOUND_AT_MS_FIELD_NUMBER: _ClassVar[int]
     CANARY_OVERDUE_FIELD_NUMBER: _ClassVar[int]
     CHECK_FIELD_NUMBER: _ClassVar[int]
@@ -777,12 +777,12 @@ class VolumeScrub(_message.Message):
     eta_ms: int
     pause_left_ms: int
     promise: str
-    promise_possible: bool
+    interval_possible: bool
     canary_found_at_ms: int
     canary_overdue: bool
     check: str
     last_pass: ScrubPass
-    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[str] = ..., container_id: _Optional[int] = ..., container_bytes_read: _Optional[int] = ..., container_bytes: _Optional[int] = ..., scanned_bytes: _Optional[int] = ..., speed_bytes_per_s: _Optional[int] = ..., rate_bytes_per_s: _Optional[int] = ..., needed_bytes_per_s: _Optional[int] = ..., due_count: _Optional[int] = ..., due_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., never_read_count: _Optional[int] = ..., oldest_read_at_ms: _Optional[int] = ..., lag_ms: _Optional[int] = ..., eta_ms: _Optional[int] = ..., pause_left_ms: _Optional[int] = ..., promise: _Optional[str] = ..., promise_possible: bool = ..., canary_found_at_ms: _Optional[int] = ..., canary_overdue: bool = ..., check: _Optional[str] = ..., last_pass: _Optional[_Union[ScrubPass, _Mapping]] = ...) -> None: ...
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[str] = ..., container_id: _Optional[int] = ..., container_bytes_read: _Optional[int] = ..., container_bytes: _Optional[int] = ..., scanned_bytes: _Optional[int] = ..., speed_bytes_per_s: _Optional[int] = ..., rate_bytes_per_s: _Optional[int] = ..., needed_bytes_per_s: _Optional[int] = ..., due_count: _Optional[int] = ..., due_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., never_read_count: _Optional[int] = ..., oldest_read_at_ms: _Optional[int] = ..., lag_ms: _Optional[int] = ..., eta_ms: _Optional[int] = ..., pause_left_ms: _Optional[int] = ..., promise: _Optional[str] = ..., interval_possible: bool = ..., canary_found_at_ms: _Optional[int] = ..., canary_overdue: bool = ..., check: _Optional[str] = ..., last_pass: _Optional[_Union[ScrubPass, _Mapping]] = ...) -> None: ...
 
 class ScrubPass(_message.Message):
     __slots__ = ("began_at_ms", "ended_at_ms", "read_bytes", "found_count", "resolved_count")
@@ -929,7 +929,7 @@ class ListHistoryRequest(_message.Message):
     def __init__(self, container_id: _Optional[int] = ...) -> None: ...
 
 class HistoryEntry(_message.Message):
-    __slots__ = ("at_ms", "state", "generation", "algorithm", "root", "block_count", "tombstone_count", "finding_count", "why")
+    __slots__ = ("at_ms", "state", "generation", "algorithm", "root", "block_count", "tombstone_count", "finding_count", "reason")
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -938,7 +938,7 @@ class HistoryEntry(_message.Message):
     BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONE_COUNT_FIELD_NUMBER: _ClassVar[int]
     FINDING_COUNT_FIELD_NUMBER: _ClassVar[int]
-    WHY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     at_ms: int
     state: _container_pb2.ReplicaState
     generation: int
@@ -947,8 +947,8 @@ class HistoryEntry(_message.Message):
     block_count: int
     tombstone_count: int
     finding_count: int
-    why: str
-    def __init__(self, at_ms: _Optional[int] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., generation: _Optional[int] = ..., algorithm: _Optional[str] = ..., root: _Optional[int] = ..., block_count: _Optional[int] = ..., tombstone_count: _Optional[int] = ..., finding_count: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+    reason: str
+    def __init__(self, at_ms: _Optional[int] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., generation: _Optional[int] = ..., algorithm: _Optional[str] = ..., root: _Optional[int] = ..., block_count: _Optional[int] = ..., tombstone_count: _Optional[int] = ..., finding_count: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ListHistoryResponse(_message.Message):
     __slots__ = ("entries",)

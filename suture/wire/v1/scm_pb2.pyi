@@ -79,7 +79,7 @@ class ContainerReport(_message.Message):
     def __init__(self, full: bool = ..., report_id: _Optional[int] = ..., page: _Optional[int] = ..., last: bool = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class ReplicaColumns(_message.Message):
-    __slots__ = ("count", "container_id", "state", "replica_index", "flags", "algorithm", "finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms", "root", "generation", "tree_block_count", "tombstone_count", "tombstones_checksum", "origin", "volume", "error", "words")
+    __slots__ = ("count", "container_id", "state", "replica_index", "flags", "algorithm", "finding_count", "used_bytes", "block_count", "bcsid", "data_scan_at_ms", "root", "generation", "tree_block_count", "tombstone_count", "tombstones_checksum", "origin", "volume", "error", "words")
     COUNT_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -87,7 +87,7 @@ class ReplicaColumns(_message.Message):
     FLAGS_FIELD_NUMBER: _ClassVar[int]
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
     FINDING_COUNT_FIELD_NUMBER: _ClassVar[int]
-    BYTES_USED_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
     BCSID_FIELD_NUMBER: _ClassVar[int]
     DATA_SCAN_AT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -107,7 +107,7 @@ class ReplicaColumns(_message.Message):
     flags: bytes
     algorithm: bytes
     finding_count: bytes
-    bytes_used: bytes
+    used_bytes: bytes
     block_count: bytes
     bcsid: bytes
     data_scan_at_ms: bytes
@@ -120,7 +120,7 @@ class ReplicaColumns(_message.Message):
     volume: bytes
     error: bytes
     words: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, count: _Optional[int] = ..., container_id: _Optional[bytes] = ..., state: _Optional[bytes] = ..., replica_index: _Optional[bytes] = ..., flags: _Optional[bytes] = ..., algorithm: _Optional[bytes] = ..., finding_count: _Optional[bytes] = ..., bytes_used: _Optional[bytes] = ..., block_count: _Optional[bytes] = ..., bcsid: _Optional[bytes] = ..., data_scan_at_ms: _Optional[bytes] = ..., root: _Optional[bytes] = ..., generation: _Optional[bytes] = ..., tree_block_count: _Optional[bytes] = ..., tombstone_count: _Optional[bytes] = ..., tombstones_checksum: _Optional[bytes] = ..., origin: _Optional[bytes] = ..., volume: _Optional[bytes] = ..., error: _Optional[bytes] = ..., words: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, count: _Optional[int] = ..., container_id: _Optional[bytes] = ..., state: _Optional[bytes] = ..., replica_index: _Optional[bytes] = ..., flags: _Optional[bytes] = ..., algorithm: _Optional[bytes] = ..., finding_count: _Optional[bytes] = ..., used_bytes: _Optional[bytes] = ..., block_count: _Optional[bytes] = ..., bcsid: _Optional[bytes] = ..., data_scan_at_ms: _Optional[bytes] = ..., root: _Optional[bytes] = ..., generation: _Optional[bytes] = ..., tree_block_count: _Optional[bytes] = ..., tombstone_count: _Optional[bytes] = ..., tombstones_checksum: _Optional[bytes] = ..., origin: _Optional[bytes] = ..., volume: _Optional[bytes] = ..., error: _Optional[bytes] = ..., words: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ColumnReport(_message.Message):
     __slots__ = ("report_id", "page", "last", "replicas")

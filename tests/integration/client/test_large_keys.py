@@ -99,7 +99,7 @@ def test_a_key_of_three_containers_comes_back_and_goes(
     replica_count = len(container_ids) * (scheme.shard_count if scheme else 3)
     wait_until(lambda: len(reports(client, container_ids)) == replica_count)
     wait_until(lambda: {container_pb2.CLOSED} == {r.state for r in reports(client, container_ids)})
-    sizes = [report.bytes_used for report in reports(client, container_ids)]
+    sizes = [report.used_bytes for report in reports(client, container_ids)]
     client.scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=["large"]))
 
     assert source.data == back
@@ -149,7 +149,7 @@ def test_many_small_coded_keys_make_no_shard_larger_than_a_container(
     _, container_ids = client.put(sources, lanes=1, scheme=CODED, close=True)
     wait_until(lambda: len(reports(client, container_ids)) == 5 * len(container_ids))
     wait_until(lambda: {container_pb2.CLOSED} == {r.state for r in reports(client, container_ids)})
-    sizes = [report.bytes_used for report in reports(client, container_ids)]
+    sizes = [report.used_bytes for report in reports(client, container_ids)]
     client.scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=[one.key for one in sources]))
 
     assert 2 == len(container_ids)

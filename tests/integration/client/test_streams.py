@@ -157,7 +157,7 @@ def test_every_replica_has_the_same(tmp_path: Path, stack: ExitStack) -> None:
     assert sum(SIZES) == sum(world.wrote)
     assert set() == world.scm.failed
     facts = [node.replica.store.replica(ContainerId(101)) for node in world.nodes]
-    assert {(len(SIZES), sum(SIZES))} == {(one.block_count, one.bytes_used) for one in facts}
+    assert {(len(SIZES), sum(SIZES))} == {(one.block_count, one.used_bytes) for one in facts}
 
 
 def test_datanode_known_by_two_ids_is_counted_once(tmp_path: Path, stack: ExitStack) -> None:

@@ -156,7 +156,7 @@ def test_pushed_archive_is_an_ozone_archive(
             assert all(part.HasField(name) for name in ("containerID", "offset", "data"))
             assert (1, position, compression) == (part.containerID, part.offset, part.compression)
             position += len(part.data)
-        assert store_of(host).replica(ONE).bytes_used == peer.parts[0].size
+        assert store_of(host).replica(ONE).used_bytes == peer.parts[0].size
         assert 1 == peer.ended
         data = peer.sent()
     if compression == ZSTD:

@@ -193,7 +193,7 @@ def test_the_files_of_a_closed_container_are_looked_at_once(
 
         def used_bytes() -> int:
             ((_, columns),) = store.columns()
-            return int(columns.bytes_used[columns.container_ids == 2][0])
+            return int(columns.used_bytes[columns.container_ids == 2][0])
 
         first = used_bytes()
         made.file(2, 1).write_bytes(bytes(5_000))  # the directory does not change for it

@@ -49,7 +49,7 @@ def test_a_replica_that_missed_a_commit_contradicts_nobody(
 
     summary = salvage([behind, whole], tmp_path / "out")
 
-    assert [] == summary.lacks
+    assert [] == summary.incomplete_files
     assert FIRST + SECOND == (tmp_path / "out" / FILE).read_bytes()
 
 
@@ -62,7 +62,7 @@ def test_salvage_does_not_write_an_earlier_version_of_a_grown_block(tmp_path: Pa
 
     summary = salvage([behind, whole.path], tmp_path / "out", is_partial=True)
 
-    (lack,) = summary.lacks
+    (lack,) = summary.incomplete_files
     assert not (tmp_path / "out" / FILE).exists()
     assert FIRST + bytes(CHUNK_BYTES) == (tmp_path / "out" / lack.partial_path).read_bytes()
 
@@ -81,8 +81,8 @@ def test_contradicting_replicas_are_not_salvaged_as_whole(
 
     summary = salvage([one, other], tmp_path / "out", is_partial=True)
 
-    (lack,) = summary.lacks
-    assert any("contradict each other" in why for why in lack.why)
+    (lack,) = summary.incomplete_files
+    assert any("contradict each other" in why for why in lack.missing_parts)
     assert not (tmp_path / "out" / FILE).exists()
     written = (tmp_path / "out" / lack.partial_path).read_bytes()
     assert FIRST + bytes(max(1, len(others)) * CHUNK_BYTES) == written

@@ -39,7 +39,7 @@ def test_group_length_that_enough_shards_have_is_salvaged_whole(
     """
     made, summary, file = salvaged(tmp_path, stale, stripe_count)
 
-    assert summary.is_whole, summary.lacks
+    assert summary.is_whole, summary.incomplete_files
     assert made.data == file.read_bytes()
 
 

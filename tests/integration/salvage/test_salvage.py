@@ -159,7 +159,7 @@ def test_some_of_the_volumes_are_enough(root: Path, tmp_path: Path) -> None:
         left = [n for n in range(1, AGENTS + 1) if n not in lost]
         summary = salvage(volumes(root, *left), tmp_path / f"out{number}")
 
-        assert [] == wrong(tmp_path / f"out{number}"), (lost, summary.lacks)
+        assert [] == wrong(tmp_path / f"out{number}"), (lost, summary.incomplete_files)
 
 
 def test_replicas_with_different_damage_make_one_whole_file(root: Path, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_replicas_with_different_damage_make_one_whole_file(root: Path, tmp_path
 
     summary = salvage(volumes(root), tmp_path / "out")
 
-    assert summary.is_whole, summary.lacks
+    assert summary.is_whole, summary.incomplete_files
     assert [] == wrong(tmp_path / "out")
 
 
@@ -194,16 +194,16 @@ def test_unreadable_file_is_named_and_not_written(root: Path, tmp_path: Path) ->
 
     summary = salvage(volumes(root), tmp_path / "out")
 
-    (lack,) = summary.lacks
+    (lack,) = summary.incomplete_files
     assert "large" == lack.key
-    assert f"block {name.removesuffix('.block')}, " in lack.why[0]
-    assert "no replica has bytes that fit" in lack.why[0]
+    assert f"block {name.removesuffix('.block')}, " in lack.missing_parts[0]
+    assert "no replica has bytes that fit" in lack.missing_parts[0]
     assert [] == wrong(tmp_path / "out", without=("large",))
     assert not (tmp_path / "out" / "keys" / "large").exists()
     assert not (tmp_path / "out" / "partial").exists()
 
     again = salvage(volumes(root), tmp_path / "out", is_partial=True)
-    assert ["partial/keys/large"] == [one.partial_path for one in again.lacks]
+    assert ["partial/keys/large"] == [one.partial_path for one in again.incomplete_files]
     written = (tmp_path / "out" / "partial" / "keys" / "large").read_bytes()
     whole = content("large", PLAIN["large"])
     assert len(whole) == len(written)
@@ -295,5 +295,5 @@ def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
     assert 2 == run([*words, "--json"])
     document = document_in(capsys.readouterr().out, "salvage")
-    assert ["large"] == [lack["key"] for lack in document["lacks"]]
+    assert ["large"] == [lack["key"] for lack in document["incomplete_files"]]
     assert {"schema", *SalvageSummary.__slots__} == set(document)

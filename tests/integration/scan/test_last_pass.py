@@ -77,7 +77,7 @@ def test_pass_lasts_from_the_oldest_to_the_newest_read(replica: StoredReplica) -
 
     found = found_now(replica)
 
-    read_bytes = sum(replica.store.replica(one).bytes_used for one in (CONTAINER, SECOND))
+    read_bytes = sum(replica.store.replica(one).used_bytes for one in (CONTAINER, SECOND))
     assert oldest_ms < newest_ms
     assert found == pb.ScrubPass(
         began_at_ms=oldest_ms, ended_at_ms=newest_ms, read_bytes=read_bytes
@@ -139,7 +139,7 @@ def test_agent_sends_the_last_pass_if_it_is_asked_for(tmp_path: Path) -> None:
     read(replica, CONTAINER)
     replica.flip(BLOCK, 10)
     ended_ms = read(replica, CONTAINER)
-    read_bytes = sum(replica.store.replica(one).bytes_used for one in (CONTAINER, SECOND))
+    read_bytes = sum(replica.store.replica(one).used_bytes for one in (CONTAINER, SECOND))
     replica.close()
 
     with ScriptedScm(cluster_id=CLUSTER) as scm, Victim(tmp_path / "agent.log") as victim:

@@ -104,7 +104,7 @@ class TestRounds:
         assert [Busy(), Busy(), Busy()] == steps[:3]
         assert isinstance(steps[3], RetryAfter)
         assert all(facts.data_scan_at_ms for facts in replica.store.replicas())
-        assert sum(facts.bytes_used for facts in replica.store.replicas()) == worker.scanned_bytes
+        assert sum(facts.used_bytes for facts in replica.store.replicas()) == worker.scanned_bytes
 
     def test_the_next_round_ends_within_the_interval(
         self, replica: StoredReplica, clock: FakeClock
@@ -256,7 +256,7 @@ class TestRounds:
             clock.advance_s(GAP_S + 1)
             while worker.step() == Busy():
                 pass
-        assert sum(one.bytes_used for one in replica.store.replicas()) == worker.scanned_bytes
+        assert sum(one.used_bytes for one in replica.store.replicas()) == worker.scanned_bytes
 
 
 class TestPause:
@@ -342,7 +342,7 @@ class TestStatus:
         rig.worker.step()
 
         status = seen[-1]
-        total_bytes = sum(facts.bytes_used for facts in replica.store.replicas())
+        total_bytes = sum(facts.used_bytes for facts in replica.store.replicas())
         assert ("reading", CONTAINER, 3) == (status.state, status.container_id, status.due_count)
         assert total_bytes - status.container_bytes_read == status.due_bytes
         assert (total_bytes, 3, 0) == (

@@ -175,4 +175,4 @@ def test_a_promise_that_cannot_be_kept_is_refused_at_start(
 
     config.write_text(config.read_text() + 'promise = "warn"\n')
     node.start()
-    assert not volume(suture, node.address)["promise_possible"]
+    assert not volume(suture, node.address)["interval_possible"]

@@ -59,7 +59,7 @@ class TestArrival:
         assert contents(pair.source) == contents(pair.target)
         stores = [one.replica.store for one in (pair.source, pair.target)]
         assert stores[0].view(CONTAINER).tree().root == stores[1].view(CONTAINER).tree().root
-        assert stores[0].replica(CONTAINER).bytes_used == stores[1].replica(CONTAINER).bytes_used
+        assert stores[0].replica(CONTAINER).used_bytes == stores[1].replica(CONTAINER).used_bytes
         assert [] == findings(pair.target)
         assert {} == problems(pair)
 

@@ -201,7 +201,7 @@ def test_full_report_is_whole(scene: Scene) -> None:
     assert bad == container_pb2.ReplicaReport(
         container_id=BAD,
         state=container_pb2.UNHEALTHY,
-        bytes_used=2 * BLOCK_BYTES,
+        used_bytes=2 * BLOCK_BYTES,
         block_count=2,
         bcsid=3,
         tree=scene.tree,
@@ -213,7 +213,7 @@ def test_full_report_is_whole(scene: Scene) -> None:
     assert shard == container_pb2.ReplicaReport(
         container_id=OPEN,
         state=shard.state,
-        bytes_used=BLOCK_BYTES,
+        used_bytes=BLOCK_BYTES,
         block_count=1,
         bcsid=4,
         replica_index=2,
@@ -274,7 +274,7 @@ def test_close_is_obeyed_and_its_replica_reported(scene: Scene, new_id: int) -> 
         states.append(told.state)
 
     assert [container_pb2.QUASI_CLOSED, container_pb2.CLOSED] == states
-    assert (3, 1, 3, 5) == (told.bytes_used, told.block_count, told.replica_index, told.bcsid)
+    assert (3, 1, 3, 5) == (told.used_bytes, told.block_count, told.replica_index, told.bcsid)
     assert told.tree.block_count == 1
     assert told.volume_id == scene.volume.volume_id
 

@@ -102,7 +102,7 @@ class TestWriting:
 
         assert (1, 1_000) == (
             peer.replica(OPEN).block_count,
-            peer.replica(OPEN).bytes_used,
+            peer.replica(OPEN).used_bytes,
         )
 
     def test_a_wrong_checksum_is_refused_and_nothing_is_kept(
@@ -121,7 +121,7 @@ class TestWriting:
         refused = code_of(lambda: ask(peer.stub.WriteChunk, request))
 
         assert Code.CHECKSUM_MISMATCH.value == refused
-        assert 0 == datanode.replica.store.replica(OPEN).bytes_used
+        assert 0 == datanode.replica.store.replica(OPEN).used_bytes
 
     def test_the_largest_chunk_passes_and_a_larger_message_does_not(self, peer: Peer) -> None:
         """32 MiB of data and their description fit one message; more never arrives."""

@@ -54,7 +54,7 @@ TREE: Final = container_pb2.TreeSummary(
 )
 REPLICA: Final = container_pb2.ReplicaReport(
     state=container_pb2.UNHEALTHY,
-    bytes_used=4_096,
+    used_bytes=4_096,
     block_count=8,
     bcsid=9,
     origin_datanode_id=OTHER,

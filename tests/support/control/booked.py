@@ -142,7 +142,7 @@ def _replica(row: ReplicaRow) -> Replica:
         container_id=row.container_id,
         datanode_id=row.datanode_id,
         state=ReplicaState(row.state),
-        bytes_used=row.used_bytes,
+        used_bytes=row.used_bytes,
         block_count=row.block_count,
         bcsid=row.bcsid or 0,
         origin_datanode_id=row.origin_datanode_id,

@@ -8,7 +8,7 @@ from suture.wire.v1 import container_pb2, scm_pb2
 NUMBERS: Final = {
     "replica_index": "B",
     "finding_count": "Q",
-    "bytes_used": "Q",
+    "used_bytes": "Q",
     "block_count": "Q",
     "bcsid": "Q",
     "data_scan_at_ms": "Q",

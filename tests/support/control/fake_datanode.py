@@ -39,7 +39,7 @@ def report(
         state=state,
         bcsid=bcsid,
         block_count=block_count,
-        bytes_used=block_count * 1_000,
+        used_bytes=block_count * 1_000,
         tree=tree,
         volume_id="volume-1",
     )

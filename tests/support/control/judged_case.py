@@ -105,7 +105,7 @@ def _replicas(
         is_loaded=flags([not r.load_error for r in held]),
         origin=longs([origins.index(r.origin_datanode_id or r.datanode_id) for r in held]),
         bcsid=longs([r.bcsid for r in held]),
-        used_bytes=longs([r.bytes_used for r in held]),
+        used_bytes=longs([r.used_bytes for r in held]),
         is_empty=flags([r.is_empty for r in held]),
         algorithm=longs([ALGORITHMS.index(t.algorithm) if t else UNKNOWN for t in trees]),
         root=longs([t.root if t else 0 for t in trees]),
@@ -291,5 +291,5 @@ def obstacle(case: JudgedContainer, **numbers: int) -> str | None:
 def need(case: JudgedContainer, leaving: Collection[str], op_state: OpState) -> LeavingNeed:
     """Return what a container needs if these nodes leave or go into maintenance."""
     [loss] = losses_without(batch_of(case), rules_of(case), leaving, op_state)
-    size_bytes = max((p.replica.bytes_used for p in present(case.placed)), default=0)
+    size_bytes = max((p.replica.used_bytes for p in present(case.placed)), default=0)
     return need_of(case.container, loss, op_state, rules_of(case), size_bytes=size_bytes)

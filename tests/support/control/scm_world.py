@@ -59,7 +59,7 @@ def replica(
         container_id=container_id,
         datanode_id=node,
         state=state,
-        bytes_used=1_000,
+        used_bytes=1_000,
         block_count=1,
         bcsid=bcsid,
         origin_datanode_id=node,

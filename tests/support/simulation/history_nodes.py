@@ -44,7 +44,7 @@ class Held:
             container_id,
             state=self.state,
             index=self.index,
-            bytes_used=BLOCK_BYTES * len(self.live),
+            used_bytes=BLOCK_BYTES * len(self.live),
             bcsid=self.bcsid,
         )
         made.block_count = len(self.live)

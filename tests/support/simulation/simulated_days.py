@@ -361,7 +361,7 @@ def lay_out(days: Days) -> dict[int, Counter[int]]:
                         container_id,
                         state=_WIRE[replica_state],
                         index=index,
-                        bytes_used=size_bytes,
+                        used_bytes=size_bytes,
                         is_empty=is_empty,
                     )
                     node.put(replica)

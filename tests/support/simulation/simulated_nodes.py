@@ -67,7 +67,7 @@ class SimulatedNode:
 
     def put(self, replica: container_pb2.ReplicaReport) -> None:
         """Store a replica, and report it with the next heartbeat."""
-        self.used_bytes += replica.bytes_used - self._used_by(replica.container_id)
+        self.used_bytes += replica.used_bytes - self._used_by(replica.container_id)
         self.replicas[replica.container_id] = replica
         self.changed[replica.container_id] = replica
         self.world.holders.setdefault(replica.container_id, set()).add(self.datanode_id)
@@ -143,7 +143,7 @@ class SimulatedNode:
 
     def _used_by(self, container_id: int) -> int:
         known = self.replicas.get(container_id)
-        return 0 if known is None else known.bytes_used
+        return 0 if known is None else known.used_bytes
 
     def _volumes(self) -> list[datanode_pb2.VolumeStatus]:
         return [
@@ -276,7 +276,7 @@ class SimulatedNode:
                 command.container_id,
                 state=container_pb2.CLOSED if is_whole else container_pb2.QUASI_CLOSED,
                 index=known.replica_index,
-                bytes_used=known.bytes_used,
+                used_bytes=known.used_bytes,
                 bcsid=known.bcsid,
             )
         )

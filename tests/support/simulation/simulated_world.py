@@ -221,7 +221,7 @@ def replica_report(
     *,
     state: container_pb2.ReplicaState = container_pb2.CLOSED,
     index: int = 0,
-    bytes_used: int = 10**9,
+    used_bytes: int = 10**9,
     is_empty: bool = False,
     bcsid: int = 5,
 ) -> container_pb2.ReplicaReport:
@@ -235,7 +235,7 @@ def replica_report(
         state=state,
         bcsid=bcsid,
         block_count=0 if is_empty else 1,
-        bytes_used=0 if is_empty else bytes_used,
+        used_bytes=0 if is_empty else used_bytes,
         replica_index=index,
         is_empty=is_empty,
         tree=None if is_written_to else tree,

@@ -39,7 +39,7 @@ class Held:
         return pb.ReplicaReport(
             container_id=self.container_id,
             state=pb.ReplicaState.Value(self.state),
-            bytes_used=self.used_bytes,
+            used_bytes=self.used_bytes,
             block_count=4,
             bcsid=self.bcsid,
             origin_datanode_id=self.datanode_id,

@@ -191,7 +191,7 @@ class TestReplicas:
         """A replica that changes between two pages of a full report is named by neither."""
         first = scm_pb2.ContainerReport(full=True, report_id=2, replicas=[told(1)])
         served.node.heartbeat(first)
-        served.node.report_some(told(2, bytes_used=TOO_MUCH))
+        served.node.report_some(told(2, used_bytes=TOO_MUCH))
 
         served.node.heartbeat(
             scm_pb2.ContainerReport(full=True, report_id=2, page=1, last=True, replicas=[told(3)])

@@ -111,7 +111,7 @@ class TestInstalled:
 
         after = store.replica(ONE)
         assert before.block_count + 1 == after.block_count
-        assert before.bytes_used + 2 * CHUNK_BYTES == after.bytes_used
+        assert before.used_bytes + 2 * CHUNK_BYTES == after.used_bytes
 
     @pytest.mark.parametrize(
         ("count", "expected"),

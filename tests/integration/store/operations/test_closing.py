@@ -162,7 +162,7 @@ def test_uncommitted_bytes_go_to_quarantine_at_a_close(tmp_path: Path) -> None:
 
     facts = store.close_container(ONE, bcsid=1)
 
-    assert (1, CHUNK_BYTES) == (facts.block_count, facts.bytes_used)
+    assert (1, CHUNK_BYTES) == (facts.block_count, facts.used_bytes)
     assert [block] == store.view(ONE).blocks()
     assert {(1, CHUNK_BYTES): tail, (2, 0): orphan + b"unacknowledged"} == quarantined(tmp_path)
     store.close()

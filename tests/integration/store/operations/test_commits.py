@@ -42,7 +42,7 @@ class TestPutBlock:
 
         facts = opened.replica(ONE)
 
-        assert (2, 3 * CHUNK_BYTES, 7) == (facts.block_count, facts.bytes_used, facts.bcsid)
+        assert (2, 3 * CHUNK_BYTES, 7) == (facts.block_count, facts.used_bytes, facts.bcsid)
 
     def test_a_commit_with_the_chunk_is_the_same_as_one_after_it(
         self, opened: ReplicaStore
@@ -57,7 +57,7 @@ class TestPutBlock:
         assert block == opened.view(ONE).block(BLOCK)
         assert (1, 2 * CHUNK_BYTES) == (
             opened.replica(ONE).block_count,
-            opened.replica(ONE).bytes_used,
+            opened.replica(ONE).used_bytes,
         )
 
     def test_the_same_commit_again_changes_nothing(self, opened: ReplicaStore) -> None:

@@ -41,7 +41,7 @@ class TestBlocks:
         assert root == store.view(ONE).tree().root
         assert [1, 3] == [block.block_id for block in store.view(ONE).blocks()]
         assert not store.paths(ONE).block_file(BlockId(2)).exists()
-        assert (2, 4 * CHUNK_BYTES) == (facts.block_count, facts.bytes_used)
+        assert (2, 4 * CHUNK_BYTES) == (facts.block_count, facts.used_bytes)
 
     def test_deleting_again_changes_nothing(self, store: ReplicaStore) -> None:
         """
@@ -229,7 +229,7 @@ class TestContainers:
 
         assert [] == store.view(ONE).blocks()
         assert {} == store.view(ONE).tombstones()
-        assert 0 == store.replica(ONE).bytes_used
+        assert 0 == store.replica(ONE).used_bytes
         store.close()
         assert () == fsck(tmp_path / "v0").problems
 

@@ -217,7 +217,7 @@ def test_rows_that_were_damaged_are_counted_again_once_and_claim_no_commit(
 
     assert frozenset(range(4)) == installed
     after = store.replica(ONE)
-    assert (before.block_count, before.bytes_used) == (after.block_count, after.bytes_used)
+    assert (before.block_count, before.used_bytes) == (after.block_count, after.used_bytes)
     assert before.bcsid == after.bcsid
     assert before.bcsid + 9 == store.view(ONE).block(BLOCK).bcsid
     assert len(quarantined(tmp_path)) == 4

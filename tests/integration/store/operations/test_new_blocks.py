@@ -72,7 +72,7 @@ class TestTogether:
         count = write(opened, *blocks)
 
         assert len(sizes) == count == opened.replica(ONE).block_count
-        assert sum(sizes) == opened.replica(ONE).bytes_used
+        assert sum(sizes) == opened.replica(ONE).used_bytes
         assert len(sizes) == opened.replica(ONE).bcsid
         assert [block for block, _ in blocks] == opened.view(ONE).blocks()
         for block, data in blocks:

@@ -143,7 +143,7 @@ class TestInstall:
         facts = store.replica(ONE)
         assert Bcsid(0) == partial.bcsid
         assert (44, (("key", "k9"),)) == (block.bcsid, block.metadata)
-        assert (4, 8 * CHUNK_BYTES, 44) == (facts.block_count, facts.bytes_used, facts.bcsid)
+        assert (4, 8 * CHUNK_BYTES, 44) == (facts.block_count, facts.used_bytes, facts.bcsid)
         assert [1, 2, 3, 9] == metadata_tree(store).block_ids.tolist()
         assert 3 == len(blocks)
 

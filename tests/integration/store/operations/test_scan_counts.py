@@ -25,7 +25,7 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
 def counts(replica: StoredReplica) -> tuple[int, int]:
     """Return what the replica's row counts."""
     facts = replica.store.replica(CONTAINER)
-    return facts.block_count, facts.bytes_used
+    return facts.block_count, facts.used_bytes
 
 
 def test_rows_are_counted_while_others_may_write(

@@ -93,7 +93,7 @@ class TestWriteChunk:
 
         assert C + B == opened.view(ONE).read(BLOCK, 0, 2 * CHUNK_BYTES)
         opened.writer(ONE).put_block(BlockData(BLOCK, Bcsid(1), (chunk_of(C), CHUNK_B)))
-        assert 2 * CHUNK_BYTES == opened.replica(ONE).bytes_used
+        assert 2 * CHUNK_BYTES == opened.replica(ONE).used_bytes
 
     def test_a_committed_chunk_without_checksums_may_be_repeated_byte_for_byte(
         self, opened: ReplicaStore

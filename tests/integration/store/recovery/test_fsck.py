@@ -131,7 +131,7 @@ PLANTED: dict[str, Callable[[Path], object]] = {
     "REPLICA_ROW_MISSING": lambda v: in_index(
         v, lambda rows: rows._txn.delete((1).to_bytes(8), db=rows._dbs.replicas)
     ),
-    "COUNTS_DIFFER": lambda v: set_row(v, bytes_used=1),
+    "COUNTS_DIFFER": lambda v: set_row(v, used_bytes=1),
     "DELETE_UNFINISHED": lambda v: set_row(v, state=ReplicaState.DELETED),
     "JOURNAL_NOT_EMPTY": lambda v: in_index(v, lambda rows: rows.begin_work(ONE, TreeEntry(9))),
     "TEMPORARY_LEFT": lambda v: (VolumeLayout(v, CLUSTER).importing / "5").mkdir(),

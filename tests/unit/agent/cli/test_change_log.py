@@ -18,7 +18,7 @@ def changes(
             at_ms=one,
             state=container_pb2.UNHEALTHY,
             finding_count=2,
-            why="damaged: 2 CHUNK_MISSING",
+            reason="damaged: 2 CHUNK_MISSING",
         )
         answer.changes.add(container_id=7, entry=entry)
     return DatanodeReply("dn-1", answer)

@@ -20,7 +20,7 @@ def replica(number: int, *, scanned_at_ms: int, **other: object) -> ReplicaFacts
         former_state=None,
         replica_index=0,
         bcsid=Bcsid(1),
-        bytes_used=100,
+        used_bytes=100,
         block_count=1,
         origin_datanode_id="dn",
         volume_id="v1",
@@ -109,7 +109,7 @@ def test_many_at_once_are_what_they_are_one_by_one() -> None:
             encode_replica(
                 ReplicaRow(
                     state=one.state,
-                    bytes_used=one.bytes_used,
+                    used_bytes=one.used_bytes,
                     data_scan_at_ms=one.data_scan_at_ms,
                     finding_count=one.finding_count,
                 )

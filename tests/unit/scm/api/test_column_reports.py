@@ -43,7 +43,7 @@ REPORTS = st.builds(
     container_pb2.ReplicaReport,
     container_id=st.integers(1, 2**63 - 1),
     state=st.sampled_from(list(STATES)),
-    bytes_used=U63,
+    used_bytes=U63,
     block_count=U63,
     bcsid=U63,
     origin_datanode_id=WORDS,
@@ -65,7 +65,7 @@ def said(message: container_pb2.ReplicaReport) -> Replica:
         container_id=message.container_id,
         datanode_id="dn1",
         state=ReplicaState.UNHEALTHY if message.load_error else STATES[message.state],
-        bytes_used=message.bytes_used,
+        used_bytes=message.used_bytes,
         block_count=message.block_count,
         bcsid=message.bcsid,
         origin_datanode_id=message.origin_datanode_id or "dn1",
@@ -144,7 +144,7 @@ class TestForms:
 
         assert (5, 9) == (first.container_id, second.container_id)
         assert (0, None, "dn1", "") == (
-            second.bytes_used,
+            second.used_bytes,
             second.tree,
             second.origin_datanode_id,
             second.load_error,

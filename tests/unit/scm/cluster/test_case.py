@@ -80,7 +80,7 @@ def test_no_copy_goes_where_one_is_or_was(
 def test_a_copy_needs_twice_the_space_of_the_largest_replica() -> None:
     """During an import the replica exists twice. An empty container needs no space."""
     sizes = [
-        replace(each, replica=replace(each.replica, bytes_used=used))
+        replace(each, replica=replace(each.replica, used_bytes=used))
         for each, used in zip(placed("C C C"), (7, 30, 11), strict=True)
     ]
 

@@ -32,12 +32,12 @@ class Sessions:
     may_go_on: Event = field(default_factory=Event)
     on_renewal: Callable[[], None] = lambda: None
 
-    def lend(
+    def acquire(
         self, _scheme: object, progress: Callable[[int], None], waits: Callable[..., None]
     ) -> "Session":
         return Session(self, progress, waits)
 
-    def keep(self, session: "Session") -> None:
+    def release(self, session: "Session") -> None:
         self.kept.append(session)
 
 

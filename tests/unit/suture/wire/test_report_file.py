@@ -115,7 +115,7 @@ def test_a_report_has_a_row_for_each_replica_and_one_for_its_datanode(tmp_path: 
     whole = pb.ReplicaReport(
         container_id=9,
         state=pb.CLOSED,
-        bytes_used=4096,
+        used_bytes=4096,
         block_count=2,
         bcsid=11,
         origin_datanode_id="dn2",
