@@ -425,7 +425,6 @@ class CommandHandlers:
         outcome = self._replicator.replicate(
             container_id,
             self.peer(command.target),
-            compress=command.compress,
             stop=context.stop,
             timeout_s=timeout_s,
         )

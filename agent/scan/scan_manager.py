@@ -288,7 +288,6 @@ class ScanManager:
             volumes=volumes,
             metadata_scanned_at_ms=self._metadata.scanned_at_ms,
             metadata_fault_count=self._metadata.fault_count,
-            canary_overdue_count=sum(volume.canary_overdue for volume in volumes),
             interval_ms=self._config.data_interval_s * 1000,
             on_demand_waiting=self.on_demand.waiting_count(),
             shadow_hashing=self._shadow.status(),

@@ -32,7 +32,6 @@ from agent.transfer.parts import (
     ImportMessage,
     cut_off,
     read_part,
-    unpacked,
 )
 from agent.transfer.prefetch import read_ahead
 from merkle.blockrow import decode_block
@@ -42,7 +41,6 @@ from merkle.damaged_data import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CONTAINER_BYTES_MAX,
-    ID_MAX,
     TREE_STATES,
     BlockData,
     BlockId,
@@ -107,7 +105,7 @@ class ReplicaImporter:
         if first is None or first.kind != "header":
             raise codec.malformed("parts", "the stream does not begin with a header")
         header = first.message.header
-        announced = parse_header(header, self.store.cluster_id)
+        announced = parse_header(header, self.store.cluster_id, self.now_ms())
         target = self.target or self.store
         arrival = target.begin_arrival(announced, self.executor.submit)
         try:
@@ -124,7 +122,7 @@ class ReplicaImporter:
         return ImportResult(facts, len(received.findings))
 
 
-def parse_header(header: pb.ImportHeader, cluster_id: str) -> ImportSpec:
+def parse_header(header: pb.ImportHeader, cluster_id: str, now_ms: int) -> ImportSpec:
     """Return the replica that the header describes. Raise RefusedError if it is invalid or of
     another cluster."""
     if header.cluster_id != cluster_id:
@@ -148,9 +146,7 @@ def parse_header(header: pb.ImportHeader, cluster_id: str) -> ImportSpec:
         origin_datanode_id=codec.parse_datanode_id(
             header.origin_datanode_id, "header.origin_datanode_id"
         ),
-        created_at_ms=codec.parse_int(
-            header.created_at_ms, "header.created_at_ms", low=0, high=ID_MAX
-        ),
+        created_at_ms=now_ms,
         data_bytes=codec.parse_int(
             header.data_bytes, "header.data_bytes", low=0, high=2 * CONTAINER_BYTES_MAX
         ),
@@ -175,7 +171,6 @@ class _ImportStream:
         self._container_id = arrival.announced.container_id
         where = "header.source_datanode_id"
         self._sender = codec.parse_datanode_id(header.source_datanode_id, where)
-        self._compressed = header.compressed
         self._now_ms = now_ms
         self._pages: list[pb.HashesPage] = []
         self._pages_bytes = 0
@@ -200,8 +195,7 @@ class _ImportStream:
                 case "findings" if self._tree is None:
                     self._declared.add(part.message.findings)
                 case "blocks":
-                    data = unpacked(part.data, compressed=self._compressed)
-                    self._process_blocks(part.message.blocks, data)
+                    self._process_blocks(part.message.blocks, part.data)
                 case "end":
                     self._process_end(part.message.end)
                     return
@@ -272,6 +266,8 @@ class _ImportStream:
     # -- blocks
 
     def _process_blocks(self, part: pb.ImportBlocks, data: memoryview) -> None:
+        if len(data) > PART_BYTES:
+            raise codec.malformed("blocks.data", f"{len(data)} bytes are more than {PART_BYTES}")
         self._known_tree()
         ids, sizes = self._checked_ids(part)
         if ids and self._open is not None and self._open.left_bytes > len(data):

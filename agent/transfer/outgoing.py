@@ -59,7 +59,6 @@ class ReplicaExport:
     store: ReplicaStore
     container_id: ContainerId
     executor: Executor
-    compress: bool = False
     stop: Callable[[], bool] = lambda: False
     pace: Pace = at_once
     failure: SutureError | None = None
@@ -115,7 +114,6 @@ class ReplicaExport:
             bcsid=facts.bcsid,
             origin_datanode_id=facts.origin_datanode_id,
             data_bytes=facts.used_bytes + rowless_bytes,
-            compressed=self.compress,
         )
 
     # -- blocks
@@ -196,7 +194,7 @@ class ReplicaExport:
         asynchronously, because threads that open files would only wait for the GIL. All other reads
         use a thread."""
         span = piece.span
-        if self.compress or not self._ahead.is_possible:
+        if not self._ahead.is_possible:
             return self.executor.submit(self._read, piece)
         if span is None:
             small = self._small_files(piece)
@@ -257,7 +255,7 @@ class ReplicaExport:
 
     def _part(self, piece: ExportPiece, data: Sequence[memoryview]) -> bytes:
         about = (piece.local_ids, piece.rows, piece.file_bytes)
-        return blocks_part(*about, *data, compress=self.compress)
+        return blocks_part(*about, *data)
 
     def _fill(self, span: BlockSpan, target: memoryview) -> None:
         """Fill `target` from a block's file. Missing bytes of a block with known damage become

@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import zstandard
-
 from agent.store.files.blockfile import ALIGNMENT_BYTES
 from merkle.replica import BlockId
 from suture.errors import RefusedError
@@ -29,7 +27,6 @@ from suture.wire.v1 import datanode_pb2 as pb
 PART_BYTES: Final = 1024**2  # data per message; the best size for a gRPC stream
 PART_BLOCKS_MAX: Final = 1024
 FINDINGS_PER_PART: Final = 500
-ZSTD_LEVEL: Final = 1
 BLOCKS_TAG: Final = field_tag(pb.ImportPart.BLOCKS_FIELD_NUMBER)
 DATA_TAG: Final = field_tag(pb.ImportBlocks.DATA_FIELD_NUMBER)
 PADDING_TAG: Final = field_tag(pb.ImportBlocks.PADDING_FIELD_NUMBER)
@@ -53,13 +50,9 @@ def blocks_part(
     rows: Sequence[bytes],
     file_bytes: Sequence[int],
     *data: memoryview,
-    compress: bool,
 ) -> bytes:
     """Return an encoded `ImportPart` of blocks with the concatenated `data`. Thread-safe."""
     data_bytes = sum(map(len, data))
-    if compress and data_bytes:
-        data = (memoryview(zstandard.compress(b"".join(data), ZSTD_LEVEL)),)
-        data_bytes = len(data[0])
     encoded = _about(local_ids, rows, file_bytes)
     data_head = DATA_TAG + varint(data_bytes)
     size_bytes = len(encoded) + len(data_head) + data_bytes
@@ -135,22 +128,6 @@ def read_part(encoded: bytes) -> ImportMessage:
                         return ImportMessage(pb.ImportPart(blocks=rest), view[start:end])
     message = pb.ImportPart.FromString(encoded)
     return ImportMessage(message, memoryview(message.blocks.data))
-
-
-def unpacked(data: memoryview, *, compressed: bool) -> memoryview:
-    """Return the data of a message, decompressed. Raise RefusedError(MALFORMED_REQUEST) if it is
-    invalid or too large."""
-    if compressed and data:
-        try:
-            frame = zstandard.get_frame_parameters(data)
-            if frame.content_size > PART_BYTES:
-                raise codec.malformed("blocks.data", f"unpacks to {frame.content_size} bytes")
-            data = memoryview(zstandard.decompress(data, max_output_size=PART_BYTES))
-        except zstandard.ZstdError as error:
-            raise codec.malformed("blocks.data", f"is no zstd frame: {error}") from error
-    if len(data) > PART_BYTES:
-        raise codec.malformed("blocks.data", f"{len(data)} bytes are more than {PART_BYTES}")
-    return data
 
 
 def cut_off() -> RefusedError:

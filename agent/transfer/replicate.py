@@ -53,7 +53,6 @@ class Replicator:
         container_id: ContainerId,
         target: Peer,
         *,
-        compress: bool,
         stop: Callable[[], bool],
         timeout_s: float = TIMEOUT_S,
     ) -> scm_pb2.ReplicateOutcome:
@@ -71,7 +70,6 @@ class Replicator:
                 store=self.store,
                 container_id=container_id,
                 executor=self.executor,
-                compress=compress,
                 stop=stop,
                 pace=self.pace,
             )

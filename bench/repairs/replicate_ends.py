@@ -168,7 +168,7 @@ def run_source(folder: Path) -> None:
                 with Peer(words[2]) as peer:
                     begun_s = time.perf_counter()
                     outcome = replicator.replicate(
-                        ContainerId(int(words[1])), peer, compress=False, stop=lambda: False
+                        ContainerId(int(words[1])), peer, stop=lambda: False
                     )
                     taken_s = time.perf_counter() - begun_s
                 say({"s": taken_s, "bytes": outcome.bytes_sent, "blocks": outcome.block_count})
@@ -196,7 +196,7 @@ def bare(address: str, size_bytes: int) -> float:
 
     def parts() -> Iterator[bytes]:
         for number in range(size_bytes // PART_BYTES):
-            yield blocks_part([BlockId(number + 1)], [row], [PART_BYTES], data, compress=False)
+            yield blocks_part([BlockId(number + 1)], [row], [PART_BYTES], data)
 
     channel = open_channel(address)
     stub = rpc_services.Stub(channel, rpc_services.DATANODE, encoders={"ImportContainer": None})

@@ -66,7 +66,7 @@ def push(store: ReplicaStore, address: str) -> bool:
             on_damage=lambda *_: None,
         )
         try:
-            outcome = replicator.replicate(CONTAINER, peer, compress=False, stop=lambda: False)
+            outcome = replicator.replicate(CONTAINER, peer, stop=lambda: False)
         except SutureError:
             return False
     return outcome.result in {"imported", "already_there"}

@@ -115,7 +115,7 @@ def test_copies_over_a_bad_line(datanodes: tuple[Datanode, Datanode]) -> None:
             with Peer(line.address, timeouts=QUICK) as peer:
                 try:
                     source.replicator(stall_s=STALL_S, finish_s=STALL_S).replicate(
-                        CONTAINER, peer, compress=False, stop=lambda: False
+                        CONTAINER, peer, stop=lambda: False
                     )
                     copies += 1
                 except SutureError:

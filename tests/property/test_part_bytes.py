@@ -34,7 +34,7 @@ def test_a_part_with_a_hole_is_the_part_that_was_copied_together(
     """Only the padding differs. It has no content, and its length does not depend on the memory."""
     ids = [BlockId(block_id) for block_id, _, _ in blocks]
     rows, sizes = [row for _, row, _ in blocks], [size for *_, size in blocks]
-    copied = blocks_part(ids, rows, sizes, memoryview(data), compress=False)
+    copied = blocks_part(ids, rows, sizes, memoryview(data))
 
     part, address = filled(blocks, data)
 

@@ -227,9 +227,7 @@ def replicate(run: DatanodeRun, event: Event) -> None:
     run.held_by[event.container].add(targets[0].name)
     with source.running():
         peer = Peer(targets[0].address, timeouts=QUICK, security=PLAIN)
-        source.agent.replicator.replicate(
-            ContainerId(event.container), peer, compress=False, stop=lambda: False
-        )
+        source.agent.replicator.replicate(ContainerId(event.container), peer, stop=lambda: False)
     run.count("replicates")
     for (container, block), truth in list(run.oracle.blocks.items()):
         place = Held(targets[0].name, container, block)

@@ -374,7 +374,7 @@ class ImportPart(_message.Message):
     def __init__(self, header: _Optional[_Union[ImportHeader, _Mapping]] = ..., tree: _Optional[_Union[HashesPage, _Mapping]] = ..., findings: _Optional[_Union[ImportFindings, _Mapping]] = ..., blocks: _Optional[_Union[ImportBlocks, _Mapping]] = ..., end: _Optional[_Union[ImportEnd, _Mapping]] = ...) -> None: ...
 
 class ImportHeader(_message.Message):
-    __slots__ = ("cluster_id", "source_datanode_id", "container_id", "state", "former_state", "replica_index", "bcsid", "origin_datanode_id", "created_at_ms", "data_bytes", "compressed")
+    __slots__ = ("cluster_id", "source_datanode_id", "container_id", "state", "former_state", "replica_index", "bcsid", "origin_datanode_id", "data_bytes")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -383,9 +383,7 @@ class ImportHeader(_message.Message):
     REPLICA_INDEX_FIELD_NUMBER: _ClassVar[int]
     BCSID_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
-    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
-    COMPRESSED_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     source_datanode_id: str
     container_id: int
@@ -394,10 +392,8 @@ class ImportHeader(_message.Message):
     replica_index: int
     bcsid: int
     origin_datanode_id: str
-    created_at_ms: int
     data_bytes: int
-    compressed: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., source_datanode_id: _Optional[str] = ..., container_id: _Optional[int] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., former_state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., replica_index: _Optional[int] = ..., bcsid: _Optional[int] = ..., origin_datanode_id: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., data_bytes: _Optional[int] = ..., compressed: bool = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., source_datanode_id: _Optional[str] = ..., container_id: _Optional[int] = ..., state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., former_state: _Optional[_Union[_container_pb2.ReplicaState, str]] = ..., replica_index: _Optional[int] = ..., bcsid: _Optional[int] = ..., origin_datanode_id: _Optional[str] = ..., data_bytes: _Optional[int] = ...) -> None: ...
 
 class ImportFindings(_message.Message):
     __slots__ = ("findings",)
@@ -799,13 +795,12 @@ class ScrubPass(_message.Message):
     def __init__(self, began_at_ms: _Optional[int] = ..., ended_at_ms: _Optional[int] = ..., read_bytes: _Optional[int] = ..., found_count: _Optional[int] = ..., resolved_count: _Optional[int] = ...) -> None: ...
 
 class ScrubStatusResponse(_message.Message):
-    __slots__ = ("volumes", "interval_ms", "on_demand_waiting", "metadata_scanned_at_ms", "metadata_fault_count", "canary_overdue_count", "parity", "challenges", "shadow_hashing")
+    __slots__ = ("volumes", "interval_ms", "on_demand_waiting", "metadata_scanned_at_ms", "metadata_fault_count", "parity", "challenges", "shadow_hashing")
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     ON_DEMAND_WAITING_FIELD_NUMBER: _ClassVar[int]
     METADATA_SCANNED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FAULT_COUNT_FIELD_NUMBER: _ClassVar[int]
-    CANARY_OVERDUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARITY_FIELD_NUMBER: _ClassVar[int]
     CHALLENGES_FIELD_NUMBER: _ClassVar[int]
     SHADOW_HASHING_FIELD_NUMBER: _ClassVar[int]
@@ -814,11 +809,10 @@ class ScrubStatusResponse(_message.Message):
     on_demand_waiting: int
     metadata_scanned_at_ms: int
     metadata_fault_count: int
-    canary_overdue_count: int
     parity: ParityScrub
     challenges: Challenges
     shadow_hashing: ShadowHashing
-    def __init__(self, volumes: _Optional[_Iterable[_Union[VolumeScrub, _Mapping]]] = ..., interval_ms: _Optional[int] = ..., on_demand_waiting: _Optional[int] = ..., metadata_scanned_at_ms: _Optional[int] = ..., metadata_fault_count: _Optional[int] = ..., canary_overdue_count: _Optional[int] = ..., parity: _Optional[_Union[ParityScrub, _Mapping]] = ..., challenges: _Optional[_Union[Challenges, _Mapping]] = ..., shadow_hashing: _Optional[_Union[ShadowHashing, _Mapping]] = ...) -> None: ...
+    def __init__(self, volumes: _Optional[_Iterable[_Union[VolumeScrub, _Mapping]]] = ..., interval_ms: _Optional[int] = ..., on_demand_waiting: _Optional[int] = ..., metadata_scanned_at_ms: _Optional[int] = ..., metadata_fault_count: _Optional[int] = ..., parity: _Optional[_Union[ParityScrub, _Mapping]] = ..., challenges: _Optional[_Union[Challenges, _Mapping]] = ..., shadow_hashing: _Optional[_Union[ShadowHashing, _Mapping]] = ...) -> None: ...
 
 class Challenges(_message.Message):
     __slots__ = ("interval_ms", "asked_at_ms", "proven_count", "failed_count", "unanswered_count", "own_count")

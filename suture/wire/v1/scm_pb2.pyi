@@ -285,18 +285,16 @@ class KnownHolder(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., tree: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., is_empty: bool = ..., is_dead: bool = ...) -> None: ...
 
 class ReplicateCommand(_message.Message):
-    __slots__ = ("container_id", "target", "compress", "sources", "replica_index")
+    __slots__ = ("container_id", "target", "sources", "replica_index")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
-    COMPRESS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     REPLICA_INDEX_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     target: _container_pb2.DatanodeEndpoint
-    compress: bool
     sources: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
     replica_index: int
-    def __init__(self, container_id: _Optional[int] = ..., target: _Optional[_Union[_container_pb2.DatanodeEndpoint, _Mapping]] = ..., compress: bool = ..., sources: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., replica_index: _Optional[int] = ...) -> None: ...
+    def __init__(self, container_id: _Optional[int] = ..., target: _Optional[_Union[_container_pb2.DatanodeEndpoint, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., replica_index: _Optional[int] = ...) -> None: ...
 
 class DeleteBlocksCommand(_message.Message):
     __slots__ = ("transactions",)

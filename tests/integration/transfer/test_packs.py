@@ -83,7 +83,7 @@ class TestArrival:
         pair.target.scan()
         assert 0 == cached_pages(pack_of(pair.target))
 
-    @pytest.mark.parametrize("way", ["queues", "threads", "compressed"])
+    @pytest.mark.parametrize("way", ["queues", "threads"])
     def test_a_packed_replica_is_sent_on(
         self, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
     ) -> None:
@@ -93,7 +93,7 @@ class TestArrival:
         third = Datanode("dn-c", tmp_path / "c", packed_count_min=5)
         third.serve()
 
-        outcome = pair.target.replicate(third, compress=way == "compressed")
+        outcome = pair.target.replicate(third)
 
         assert ("imported", 0) == (outcome.result, outcome.damaged_chunk_count)
         assert contents(pair.source) == contents(third)

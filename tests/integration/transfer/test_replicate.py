@@ -45,15 +45,14 @@ def assert_same(pair: Pair) -> None:
 
 
 class TestWholeReplicas:
-    @pytest.mark.parametrize("compress", [False, True])
-    def test_a_replica_arrives_as_it_is(self, pair: Pair, *, compress: bool) -> None:
+    def test_a_replica_arrives_as_it_is(self, pair: Pair) -> None:
         """
-        Files, rows, tombstones, root and facts are those of the source, compressed or not.
+        Files, rows, tombstones, root and facts are those of the source.
         """
         pair.source.replica.create(blocks=5)
         remove_blocks(pair.source.replica.store, CONTAINER, [BlockId(2)])
 
-        outcome = pair.source.replicate(pair.target, compress=compress)
+        outcome = pair.source.replicate(pair.target)
 
         assert ("imported", 4, 0) == (
             outcome.result,

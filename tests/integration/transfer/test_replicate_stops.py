@@ -63,7 +63,7 @@ def test_copy_of_a_missing_replica_opens_no_connection(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with Peer(address, timeouts=QUICK) as nobody, pytest.raises(RefusedError) as refused:
-            source.replicator().replicate(CONTAINER, nobody, compress=False, stop=lambda: False)
+            source.replicator().replicate(CONTAINER, nobody, stop=lambda: False)
         ready, _, _ = select.select([listener], [], [], 0)
     source.close()
 
@@ -97,9 +97,7 @@ def test_a_copy_whose_time_is_over_leaves_nothing(datanodes: tuple[Datanode, Dat
     """
     source, target = datanodes
     with Peer(target.address, timeouts=QUICK) as peer, pytest.raises(SutureError) as late:
-        source.replicator().replicate(
-            CONTAINER, peer, compress=False, stop=lambda: False, timeout_s=0.0
-        )
+        source.replicator().replicate(CONTAINER, peer, stop=lambda: False, timeout_s=0.0)
 
     assert Code.UNAVAILABLE is late.value.code
     assert is_untouched(target)

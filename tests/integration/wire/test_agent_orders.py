@@ -209,6 +209,10 @@ def test_lost_shard_is_reconstructed_as_ordered(scene: Scene, tmp_path: Path) ->
             order.targets[0].datanode.CopyFrom(endpoint(target))
             scene.done(reconstruct=order)
             [created] = target.requests["CreateContainer"]
+            blocks = [one for sent in target.requests["WriteBlocks"] for one in sent.blocks]
         assert created == d.CreateContainerRequest(
             container_id=CODED, replica_index=2, state=c.RECOVERING
         )
+        assert {(CODED, 2)} == {
+            (one.block_id.container_id, one.block_id.replica_index) for one in blocks
+        }

@@ -182,14 +182,13 @@ class Datanode:
         target: "Datanode",
         container_id: ContainerId = CONTAINER,
         *,
-        compress: bool = False,
         stop: Callable[[], bool] = lambda: False,
         replicator: Replicator | None = None,
     ) -> scm_pb2.ReplicateOutcome:
         """Push a replica to another datanode, as on a command of the SCM."""
         pushing = replicator or self.replicator()
         with Peer(target.address, timeouts=QUICK) as peer:
-            return pushing.replicate(container_id, peer, compress=compress, stop=stop)
+            return pushing.replicate(container_id, peer, stop=stop)
 
     def reconcile(
         self,
