@@ -1,20 +1,19 @@
 """Command `scrub sample`: estimate the state of all chunks from a random sample of them."""
 
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
-from agent.cli.evidence.cluster_sample import LiveSample, SampleRequest, sample_of
-from agent.salvage.sample import BadChunk, OfflineSample, run_sample
+from agent.cli.evidence.cluster_sample import ChunkSample, SampleRequest, sample_of
+from agent.salvage.sample import run_sample
+from agent.services.scan_handlers import SAMPLE_RESULT
 from scanner.sampling import FRACTION_MIN, SampleSize
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
 from suture.terminal.datanode_queries import NodeOption, nodes_of
-from suture.terminal.output import items_progress, pluralize, print_json, print_line, short, size
+from suture.terminal.output import items_progress, pluralize, print_json, print_line, size
 from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, option
 from suture.wire.v1 import datanode_pb2 as pb
 
@@ -74,40 +73,37 @@ def sample(
         )
         taken = offline_sample(volumes, wish) if volumes else live_sample(scm, datanode, wish)
     if as_json:
-        document = taken.document() if isinstance(taken, LiveSample) else asdict(taken)
-        print_json({**document, "confidence": wish.confidence, "fraction": fraction})
+        print_json({**taken.document(), "confidence": wish.confidence, "fraction": fraction})
     else:
         print_sample(taken)
     return ExitCode.OK if taken.is_clean else ExitCode.TO_DO
 
 
-def offline_sample(volumes: Sequence[Path], wish: SampleRequest) -> OfflineSample:
+def offline_sample(volumes: Sequence[Path], wish: SampleRequest) -> ChunkSample:
     """Draw a sample from volumes that no agent uses."""
-    return run_sample(
+    size, results, unreadable = run_sample(
         volumes,
         confidence=wish.confidence,
         fraction=wish.fraction,
         seed=wish.seed,
         begin=wish.begin,
-        progress=lambda: wish.progress(1),
+        progress=wish.progress,
     )
+    messages = {name: SAMPLE_RESULT.message(result) for name, result in results.items()}
+    return ChunkSample(size, wish.seed, messages, unreadable, kind="volume")
 
 
-def live_sample(scm: str, datanode: str | None, wish: SampleRequest) -> LiveSample:
+def live_sample(scm: str, datanode: str | None, wish: SampleRequest) -> ChunkSample:
     """Draw a sample from running datanodes."""
     with connect(scm) as client:
         return sample_of(client, nodes_of(client, datanode), wish)
 
 
-def print_sample(taken: OfflineSample | LiveSample) -> None:
+def print_sample(taken: ChunkSample) -> None:
     """Print a sample, and the conclusions that it allows."""
-    if isinstance(taken, LiveSample):
-        total: Callable[[str], int] = taken.total
-        bad, left_out = live_lines(taken)
-        then = "their replicas are read next (suture findings)"
-    else:
-        total = partial(getattr, taken)
-        bad, left_out = offline_lines(taken)
+    total = taken.total
+    then = "their replicas are read next (suture findings)"
+    if taken.kind == "volume":
         then = "read all of them (suture fsck --read-data)"
     read_count, bad_count = total("read_count"), total("bad_count")
     print_line(
@@ -115,11 +111,16 @@ def print_sample(taken: OfflineSample | LiveSample) -> None:
         f"{size(total('bytes_read'))}, drawn uniformly with seed {taken.seed}; "
         f"of endlessly many it would be {taken.size.endless_count}"
     )
+    bad = [
+        bad_text(taken.name_of(place), one)
+        for place, result in taken.results.items()
+        for one in result.bad
+    ]
     for line in bad[:SHOWN_MAX]:
         print_line(f"  {line}")
     if bad_count > SHOWN_MAX:
         print_line(f"  and {bad_count - SHOWN_MAX} more; --json has them")
-    for line in left_out:
+    for line in left_out_lines(taken):
         print_line(f"  {line}")
     if undecided_count := total("undecided_count"):
         print_line(f"nothing follows: {pluralize(undecided_count, 'chunk')} could not be judged")
@@ -130,39 +131,28 @@ def print_sample(taken: OfflineSample | LiveSample) -> None:
         print_line(none_bad_text(taken.size, read_count))
 
 
-def offline_lines(taken: OfflineSample) -> tuple[list[str], list[str]]:
-    """Return the bad chunks on the volumes, and the rows and volumes that were excluded from the
-    draw."""
-    bad = [bad_text(str(one.volume), one.block_id, one) for one in taken.bad]
-    left_out = [f"not drawn from, its row is damaged: {row}" for row in taken.damaged_rows]
-    left_out = left_out[:SHOWN_MAX]
-    left_out += [f"not drawn from: {path}: {why}" for path, why in taken.unreadable_volumes.items()]
-    if taken.without_checksum_count:
-        chunks = pluralize(taken.without_checksum_count, "chunk")
-        left_out.append(f"{chunks} without checksums not drawn from")
-    return bad, left_out
-
-
-def live_lines(taken: LiveSample) -> tuple[list[str], list[str]]:
-    """Return the bad chunks on the datanodes, and the replicas and datanodes that were excluded
-    from the draw."""
-    bad, left_out = list[str](), list[str]()
-    for node, result in taken.results.items():
-        bad += [bad_text(short(node), item.local_id, item) for item in result.bad]
-        unread = result.unread[:SHOWN_MAX]
-        left_out += [f"not drawn from: {short(node)}: {why}" for why in unread]
-    for node, why in taken.silent.items():
-        left_out.append(f"not drawn from: {short(node)} does not answer: {why}")
+def left_out_lines(taken: ChunkSample) -> list[str]:
+    """Return the replicas, rows and places that were excluded from the draw."""
+    left_out = [
+        f"not drawn from: {taken.name_of(place)}: {why}"
+        for place, result in taken.results.items()
+        for why in result.unread[:SHOWN_MAX]
+    ]
+    cause = "" if taken.kind == "volume" else " does not answer"
+    left_out += [
+        f"not drawn from: {taken.name_of(place)}{cause}: {why}"
+        for place, why in taken.silent.items()
+    ]
     for name, (what, why) in NOT_DRAWN.items():
         if taken.total(name):
             left_out.append(f"{pluralize(taken.total(name), what)} {why}")
-    return bad, left_out
+    return left_out
 
 
-def bad_text(where: str, block_id: int, bad: BadChunk | pb.Finding) -> str:
+def bad_text(place: str, bad: pb.Finding) -> str:
     """Return one line about a bad chunk."""
-    place = f"container {bad.container_id} block {block_id} at {bad.offset}"
-    return f"{where}: {place}: {bad.verdict} {bad.fault}: {bad.evidence}"
+    where = f"{place}: container {bad.container_id} block {bad.local_id} at {bad.offset}"
+    return f"{where}: {bad.verdict} {bad.fault}: {bad.evidence}"
 
 
 def none_bad_text(drawn: SampleSize, read_count: int) -> str:

@@ -11,6 +11,7 @@ from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.terminal.datanode_queries import DatanodeReply, query_all
 from suture.terminal.document import facts
+from suture.terminal.output import short
 from suture.terminal.transient_refusals import until_free
 from suture.wire.clients.peer import Peer
 from suture.wire.v1 import datanode_pb2 as pb
@@ -21,17 +22,23 @@ Nodes = list[tuple[str, str]]  # name and address
 
 
 @dataclass(slots=True)
-class LiveSample:
-    """Draw and result of a sample of datanodes. `silent` has the datanodes that did not answer."""
+class ChunkSample:
+    """Draw and result of a sample of datanodes, or of volumes without an agent (`kind`). `silent`
+    has the errors of those that could not be read."""
 
     size: SampleSize
     seed: int
     results: dict[str, pb.SampleResult] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
+    kind: str = "datanode_id"
 
     def total(self, name: str) -> int:
         """Return the sum of one count over all datanodes."""
         return sum(getattr(result, name) for result in self.results.values())
+
+    def name_of(self, place: str) -> str:
+        """Return the short id of a datanode, or the directory of a volume."""
+        return place if self.kind == "volume" else short(place)
 
     @property
     def is_clean(self) -> bool:
@@ -47,13 +54,13 @@ class LiveSample:
             "seed": self.seed,
             **{name: self.total(name) for name in COUNTS},
             "bad": [
-                {"datanode_id": node, **facts(item)}
-                for node, result in self.results.items()
+                {self.kind: place, **facts(item)}
+                for place, result in self.results.items()
                 for item in result.bad
             ],
             "unread": [
-                {"datanode_id": node, "reason": why}
-                for node, result in self.results.items()
+                {self.kind: place, "reason": why}
+                for place, result in self.results.items()
                 for why in result.unread
             ],
             "errors": self.silent,
@@ -78,7 +85,7 @@ class SampleRequest:
     progress: Callable[[int], None]
 
 
-def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> LiveSample:
+def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> ChunkSample:
     """Count the chunks of datanodes, then draw and read a sample concurrently.
 
     Raise SutureError if no datanode answers, or if there is no chunk to draw.
@@ -102,7 +109,7 @@ def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> LiveS
     results = drawn_on(client, [one for one in nodes if one[0] in requests], requests, wish)
     silent |= {answer.datanode: answer.error for answer in results if answer.value is None}
     found = {answer.datanode: answer.value for answer in results if answer.value is not None}
-    return LiveSample(judged_size(size, counts, found, wish.fraction), wish.seed, found, silent)
+    return ChunkSample(judged_size(size, counts, found, wish.fraction), wish.seed, found, silent)
 
 
 def requests_of(

@@ -1,12 +1,16 @@
 """Check of one chunk on its medium, judged as by a scan (`scanner.chunk_verdict`)."""
 
 from dataclasses import dataclass
+from typing import Final
 
+from agent.services.service_protocols import SampleResult
 from agent.store.replica.packs import BlockBytes
 from merkle.checksum import window_checksums
-from merkle.replica import ChunkInfo
+from merkle.replica import BlockId, ChunkInfo, ContainerId
 from scanner.chunk_verdict import WITNESSES, ChunkJudgement, FirstRead, judge_chunk, read_failure
-from scanner.finding import Verdict
+from scanner.finding import ScanFinding, Verdict
+
+BAD_KEPT_MAX: Final = 1_000  # bad chunks that a result describes; it counts all
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,36 @@ def check_chunk(place: BlockBytes, chunk: ChunkInfo) -> ChunkCheck:
     if judgement.verdict is Verdict.SUSPECT_HOST:  # a decided chunk is intact on the medium
         return ChunkCheck(bytes_read, is_decided=judgement.is_decided)
     return ChunkCheck(bytes_read, judgement)
+
+
+def record_check(
+    result: SampleResult,
+    check: ChunkCheck,
+    container_id: ContainerId,
+    block_id: BlockId,
+    chunk: ChunkInfo,
+    *,
+    now_ms: int,
+) -> None:
+    """Add the check of one drawn chunk to the result of a sample."""
+    result.read_count += 1
+    result.bytes_read += check.bytes_read
+    result.undecided_count += not check.is_decided
+    judgement = check.judgement
+    if judgement is None:
+        return
+    result.bad_count += 1
+    if len(result.bad) < BAD_KEPT_MAX:
+        result.bad.append(
+            ScanFinding(
+                container_id=container_id,
+                verdict=judgement.verdict,
+                fault=judgement.fault,
+                block_id=block_id,
+                offset=chunk.offset,
+                length_bytes=chunk.length_bytes,
+                found_at_ms=now_ms,
+                evidence=judgement.evidence,
+                forensic=judgement.forensic,
+            )
+        )

@@ -13,7 +13,7 @@ from typing import Final
 
 from agent.leases import ContainerLeases
 from agent.scan.container_scan import ignore
-from agent.scan.sampling.chunk_check import ChunkCheck, check_chunk
+from agent.scan.sampling.chunk_check import ChunkCheck, check_chunk, record_check
 from agent.scan.throttle import ScanPace
 from agent.services.service_protocols import SampleResult, SampleSpec, SampleStep
 from agent.store.operations.reading import readable_blocks
@@ -21,12 +21,10 @@ from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from scanner.finding import ScanFinding
 from scanner.sampling import drawn
 from suture.errors import Code, SutureError, UnavailableError
 from suture.runtime.clock import Clock
 
-BAD_KEPT_MAX: Final = 1_000
 WORD_S: Final = 1.0  # time between two progress messages
 LEASE_WAIT_S: Final = 30.0
 GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BLOCK_NOT_COMMITTED})
@@ -187,11 +185,10 @@ class ChunkSampler:
             result.gone_count += 1
             return
         pace(spot.bytes_read)
-        result.read_count += 1
-        result.bytes_read += spot.bytes_read
-        result.undecided_count += not spot.is_decided
+        now_ms = self.clock.now_ms()
+        record_check(result, spot, container_id, block_id, chunk, now_ms=now_ms)
         if spot.judgement is not None:
-            self._note_bad(container_id, block_id, chunk, spot, result)
+            self.request_scan(container_id)  # a full queue: the background scan finds the damage
 
     def _checked(
         self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
@@ -202,32 +199,3 @@ class ChunkSampler:
         if chunk not in readable.block.chunks:
             return None
         return check_chunk(readable.place, chunk)
-
-    def _note_bad(
-        self,
-        container_id: ContainerId,
-        block_id: BlockId,
-        chunk: ChunkInfo,
-        spot: ChunkCheck,
-        result: SampleResult,
-    ) -> None:
-        judgement = spot.judgement
-        assert judgement is not None
-        result.bad_count += 1
-        self.request_scan(
-            container_id
-        )  # if the queue is full, the background scan finds the damage
-        if len(result.bad) < BAD_KEPT_MAX:
-            result.bad.append(
-                ScanFinding(
-                    container_id=container_id,
-                    verdict=judgement.verdict,
-                    fault=judgement.fault,
-                    block_id=block_id,
-                    offset=chunk.offset,
-                    length_bytes=chunk.length_bytes,
-                    found_at_ms=self.clock.now_ms(),
-                    evidence=judgement.evidence,
-                    forensic=judgement.forensic,
-                )
-            )

@@ -108,7 +108,7 @@ def test_a_bad_chunk_is_named(replica: StoredReplica, capsys: Capture) -> None:
     assert ExitCode.TO_DO == code
     assert CHUNKS == answer["read_count"]
     assert [(CONTAINER, 1, 0), (3, 2, 0), (3, 2, 100_000)] == [
-        (one["container_id"], one["block_id"], one["offset"]) for one in answer["bad"]
+        (one["container_id"], one["local_id"], one["offset"]) for one in answer["bad"]
     ]
     assert {"CHUNK_CHECKSUM", "CHUNK_MISSING"} == {one["fault"] for one in answer["bad"]}
 
@@ -120,7 +120,7 @@ def test_a_damaged_row_is_told(replica: StoredReplica, capsys: Capture) -> None:
     code, answer = sampled(replica, capsys)
 
     assert (ExitCode.TO_DO, CHUNKS - 2) == (code, answer["size"]["chunk_count"])
-    assert 1 == len(answer["damaged_rows"])
+    assert 1 == len(answer["unread"])
 
 
 def test_a_volume_in_use_is_refused(replica: StoredReplica, tmp_path: Path) -> None:
