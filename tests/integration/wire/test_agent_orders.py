@@ -83,7 +83,7 @@ def endpoint(server: ScriptedCalls, name: str = "dn-peer") -> c.DatanodeEndpoint
 
 def test_copy_of_a_shard_is_announced_whole_and_its_arrival_reported(scene: Scene) -> None:
     """The header has every fact of the replica; the outcome has what the target answered."""
-    replica = c.ReplicaReport(container_id=SHARD, state=c.CLOSED, bytes_used=71)
+    replica = c.ReplicaReport(container_id=SHARD, state=c.CLOSED, used_bytes=71)
     with ScriptedCalls() as target:
         target.answers["ImportContainer"] = [d.ImportContainerResponse(replica=replica)]
 
