@@ -2,7 +2,7 @@
 replica.
 
 While a replica is pinned (`pin`), no command deletes it. While a replica is being deleted
-(`leaving`), it cannot be pinned. If two datanodes are ordered to delete their replicas of one
+(`deleting`), it cannot be pinned. If two datanodes are ordered to delete their replicas of one
 container at the same time, each with the other as witness, neither does.
 """
 
@@ -15,7 +15,7 @@ from merkle.replica import ContainerId
 from suture.errors import Code, UnavailableError
 from suture.runtime.clock import Clock
 
-PLEDGES_MAX: Final = 100_000
+PINS_MAX: Final = 100_000
 """Maximum number of pinned replicas."""
 
 
@@ -27,33 +27,32 @@ class DeletePins:
         self._clock = clock
         self._lock = threading.Lock()
         self._until_s: dict[ContainerId, float] = {}
-        self._leaving: set[ContainerId] = set()
+        self._deleting: set[ContainerId] = set()
 
     def pin(self, container_id: ContainerId, keep_s: float) -> None:
         """Pin the replica for `keep_s`. Raise UnavailableError(BUSY) if it is being deleted, or if
         too many replicas are pinned."""
         with self._lock:
             now_s = self._clock.monotonic_s()
-            if container_id in self._leaving:
+            if container_id in self._deleting:
                 raise UnavailableError(
                     Code.BUSY,
                     f"cannot keep container {container_id} for another datanode: it is being "
                     "deleted here",
                     container_id=container_id,
                 )
-            if len(self._until_s) >= PLEDGES_MAX:
+            if len(self._until_s) >= PINS_MAX:
                 self._forget_old(now_s)
-            if len(self._until_s) >= PLEDGES_MAX:
+            if len(self._until_s) >= PINS_MAX:
                 raise UnavailableError(
                     Code.BUSY,
-                    f"cannot keep another replica: {PLEDGES_MAX} "
-                    "are already kept for other datanodes",
+                    f"cannot keep another replica: {PINS_MAX} are already kept for other datanodes",
                 )
             until_s = max(self._until_s.get(container_id, 0.0), now_s + keep_s)
             self._until_s[container_id] = until_s
 
     @contextmanager
-    def leaving(self, container_id: ContainerId) -> Iterator[None]:
+    def deleting(self, container_id: ContainerId) -> Iterator[None]:
         """Mark the replica as being deleted for a `with` block. Raise UnavailableError(BUSY) if it
         is pinned."""
         with self._lock:
@@ -66,12 +65,12 @@ class DeletePins:
                     container_id=container_id,
                 )
             self._until_s.pop(container_id, None)
-            self._leaving.add(container_id)
+            self._deleting.add(container_id)
         try:
             yield
         finally:
             with self._lock:
-                self._leaving.discard(container_id)
+                self._deleting.discard(container_id)
 
     def _forget_old(self, now_s: float) -> None:
         for container_id in [one for one, until_s in self._until_s.items() if until_s <= now_s]:

@@ -49,7 +49,7 @@ class Removals:
 
     @cached_property
     def _is_agreed(self) -> Bools:
-        """Containers whose whole copies are equal; if two differ, it is unknown which is right."""
+        """Containers whose undamaged replicas are equal. Of two that differ, each may be right."""
         return agree(self._view, self._whole)
 
     @cached_property

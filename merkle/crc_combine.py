@@ -151,7 +151,7 @@ def combined_each(
 
 @lru_cache(maxsize=1)
 def bit_images(polynomial: int, bit_count: int) -> U32s:
-    """Return the change of a CRC by each single bit, from the last bit backwards.
+    """Return the XOR difference that each flipped bit causes in a CRC, last byte first.
 
     Entry 0 is the highest bit of the last byte, entry 7 its lowest bit, and entry 8 the highest bit
     of the byte before. All entries are different for up to 2^31 - 1 bits.

@@ -78,7 +78,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "fsck": "Check volumes offline, without changing them.",
     },
     "agent.cli.setup.salvage": {
-        "salvage": "Copy all files off volumes by key, verified bytes only.",
+        "salvage": "Restore files from unmounted volumes without an SCM.",
     },
     "agent.cli.setup.demo_command": {
         "demo": "Store files, damage them on disk, and repair them.",

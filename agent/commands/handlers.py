@@ -158,11 +158,11 @@ class CommandHandlers:
             now_ms=tools.clock.now_ms,
             pace=self._reconcile_ceiling,
         )
-        self.pledges = DeletePins(tools.clock)
+        self.pins = DeletePins(tools.clock)
         self._deletes = ReplicaDeleter(
             store=tools.store,
             leases=tools.leases,
-            pledges=self.pledges,
+            pins=self.pins,
             clock=tools.clock,
             confirmed=lambda container_id, asked: self._confirm(container_id, asked).ordered,
             age_max_s=config.delete_proof_age_s,

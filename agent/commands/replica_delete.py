@@ -38,7 +38,7 @@ class ReplicaDeleter:
 
     store: ReplicaStore
     leases: Leases
-    pledges: DeletePins
+    pins: DeletePins
     clock: Clock
     confirmed: Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
     age_max_s: float
@@ -58,7 +58,7 @@ class ReplicaDeleter:
         """
         if self.store.replica(container_id).state is ReplicaState.DELETED:
             witnesses = {}
-        with self.pledges.leaving(container_id):
+        with self.pins.deleting(container_id):
             generation = self.store.generation(container_id)
             proof = self._proof(container_id, witnesses, timeout_s) if witnesses else None
             with self.leases.hold(container_id):

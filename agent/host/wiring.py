@@ -344,7 +344,7 @@ class AgentComponents:
             ProofHandlers(
                 self.store,
                 self.requested.run,
-                self.handlers.pledges,
+                self.handlers.pins,
                 self.clock,
                 self.request_scan,
             ),

@@ -85,8 +85,8 @@ class DatanodeStatus:
         return self.store.volumes()
 
     def findings(self) -> Iterator[ScanFinding]:
-        """Yield the findings of the first damaged or contradicted replicas, a limited number of
-        each."""
+        """Yield the findings of damaged replicas, and of replicas that peers contradict; at most
+        DAMAGED_SHOWN_MAX replicas of each kind."""
         summary = self.summary()
         shown = dict.fromkeys(summary.damaged[:DAMAGED_SHOWN_MAX])
         shown |= dict.fromkeys(summary.contradictory[:DAMAGED_SHOWN_MAX])

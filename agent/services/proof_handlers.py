@@ -33,7 +33,7 @@ class ProofHandlers:
 
     store: ReplicaStore
     scan: Scan
-    pledges: DeletePins
+    pins: DeletePins
     clock: Clock
     on_damage: Callable[[ContainerId, str], None] = lambda *_: None
 
@@ -87,7 +87,7 @@ class ProofHandlers:
         nonce = _nonce(request.nonce)
         age_max_ms = codec.parse_int(request.age_max_ms, "age_max_ms", low=0, high=ID_MAX)
         keep_s = codec.parse_int(request.keep_ms, "keep_ms", low=0, high=KEEP_MS_MAX) / 1000
-        self.pledges.pin(container_id, keep_s)
+        self.pins.pin(container_id, keep_s)
         age_ms = self.clock.now_ms() - self._whole(container_id).data_scan_at_ms
         if not 0 <= age_ms <= age_max_ms or not age_max_ms:
             age_ms = 0
@@ -95,7 +95,7 @@ class ProofHandlers:
                 yield pb.ProveReplicaResponse()
         facts = self._whole(container_id)
         tree = self._current(container_id, facts)
-        self.pledges.pin(container_id, keep_s)
+        self.pins.pin(container_id, keep_s)
         yield pb.ProveReplicaResponse(
             proof=pb.ReplicaProof(
                 tree=codec.summary_message(tree.summary()),

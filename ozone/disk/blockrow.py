@@ -137,12 +137,12 @@ def _block(block_id: BlockId, message: Any, chunks: list[ChunkInfo]) -> BlockDat
 
 @dataclass(frozen=True, slots=True)
 class Folds:
-    """The possible checksums of an undamaged block in Ozone's tree, by origin of the tree.
+    """The checksums that Ozone's tree may have for an undamaged block.
 
-    `written`: computed from all chunks in the rows. `closed`: without the chunk in
-    `last_chunk_info`. `scanned`: from the chunks that Ozone's scanner reads, which are all chunks
-    in `block_data` with checksums; None if there are none, because the scanner's tree then omits
-    the block.
+    They differ by what built the tree. `written`: the writes, from all chunks in the rows.
+    `closed`: the close of the container, without the chunk in `last_chunk_info`. `scanned`:
+    Ozone's scanner, from all chunks in `block_data` with checksums; None if there are none,
+    because the scanner's tree then omits the block.
     """
 
     written: int

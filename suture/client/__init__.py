@@ -1,1 +1,1 @@
-"""Client: stores files and reads them back; programs call `cluster_client` and `writer`."""
+"""Client that stores and reads files. Programs use `cluster_client` and `writer`."""

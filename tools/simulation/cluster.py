@@ -91,11 +91,11 @@ class Agent:
             executor=Executor(scheduler, 4, f"{node.name} import"),
             now_ms=node.clock.now_ms,
         )
-        pledges = DeletePins(node.clock)
+        pins = DeletePins(node.clock)
         self.deletes = ReplicaDeleter(
             store=self.store,
             leases=self.leases,
-            pledges=pledges,
+            pins=pins,
             clock=node.clock,
             confirmed=lambda container_id, asked: node.confirm(container_id, asked).ordered,
             age_max_s=0.0,
@@ -105,7 +105,7 @@ class Agent:
             ReadHandlers(self.store, limits=limits),
             WriteHandlers(self.store, self.leases, limits=limits),
             ImportHandlers(importer),
-            ProofHandlers(self.store, self._scanned, pledges, node.clock),
+            ProofHandlers(self.store, self._scanned, pins, node.clock),
         ]
         self.handlers = handlers_of(groups)
 

@@ -46,7 +46,7 @@ from suture.wire.v1 import scm_pb2
 
 MINUTE_MS: Final = 60_000
 
-ForceFlag = Annotated[bool, flag("Discard commits that no closed replica has.", "--force")]
+ForceFlag = Annotated[bool, flag("Close even if this loses the last writes.", "--force")]
 NodeOption = Annotated[
     str, option("ID|HOST:PORT", "Datanode of the replicas to delete.", "--datanode")
 ]

@@ -42,7 +42,7 @@ def hold(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Hold containers or replicas until released.
+    """Stop repairs and deletes of containers or replicas.
 
     The SCM sends no commands for held containers. Without CONTAINER, held containers and excluded
     replicas are listed with their reasons.

@@ -33,7 +33,8 @@ def sample(
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     confidence: Annotated[
-        float, option("PERCENT", "Confidence of the estimate.", min=1, max=PERCENT_MAX)
+        float,
+        option("PERCENT", "Confidence level of the estimated damage rate.", min=1, max=PERCENT_MAX),
     ] = 95.0,
     fraction: Annotated[
         float, option("SHARE", "Fraction of damaged chunks to detect.", min=FRACTION_MIN, max=1)

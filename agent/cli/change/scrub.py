@@ -35,7 +35,7 @@ PAUSE_S_DEFAULT: Final = 3600.0
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-VolumeOption = Annotated[str, option("ID", "Id of the only volume to pause; default: all.")]
+VolumeOption = Annotated[str, option("ID", "Pause only this volume (id); default: all.")]
 Answers = list[DatanodeReply[pb.ScrubStatusResponse]]
 
 

@@ -50,9 +50,7 @@ RackOption = Annotated[
 def pause(
     kind: KindOption = None,
     rack: RackOption = "",
-    for_s: Annotated[
-        float, duration("--for", text="End the pause after so long; 0 = unlimited.")
-    ] = 0,
+    for_s: Annotated[float, duration("--for", text="Duration of the pause; 0 = unlimited.")] = 0,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:

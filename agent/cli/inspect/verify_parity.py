@@ -41,7 +41,7 @@ def verify_parity_command(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check the shards of erasure-coded containers for parity.
+    """Check that parity matches the data of EC containers.
 
     Shards are computed from each other, and a wrong shard is named. This detects data that was
     already wrong when it was written, which no scan can detect.

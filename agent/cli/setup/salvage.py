@@ -32,11 +32,12 @@ def salvage(
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Copy all files off volumes by key, verified bytes only.
+    """Restore files from unmounted volumes without an SCM.
 
-    Use it if the SCM is lost and cannot be restored, or to rescue files from disks of lost hosts.
-    Name all remaining volumes of all hosts. Stop their agents first; read-only mounts are
-    sufficient. Nothing is written to a volume. A second run continues the first.
+    Files are named by their keys, and contain only verified bytes. Use it if the SCM is lost and
+    cannot be restored, or to rescue files from disks of lost hosts. Name all remaining volumes of
+    all hosts. Stop their agents first; read-only mounts are sufficient. Nothing is written to a
+    volume. A second run continues the first.
 
     Exit codes:
         2: some file is incomplete

@@ -69,8 +69,8 @@ DamagedRows = list[tuple[ContainerId, DamagedData]]
 def decode_columns(
     items: Iterable[tuple[bytes, bytes]], after_batch: Callable[[], None] = lambda: None
 ) -> tuple[ReplicaColumns, DamagedRows]:
-    """Parse raw (key, row) pairs of replicas. Return the columns, and the rows that
-    `decode_replica` would refuse with their damage."""
+    """Parse raw (key, row) pairs of replicas. Return the columns of the valid rows, and the
+    damage of the rows that `decode_replica` would refuse."""
     damaged: DamagedRows = []
     batches = []
     for batch in _batches(iter(items), damaged):

@@ -12,7 +12,7 @@ from scanner.unreadable_verdict import UnreadableRecords
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts(ReplicaInfo):
-    """A replica as reports and commands see it, with its volume.
+    """The properties of a replica that reports and commands use, with its volume.
 
     `tree` is None if the replica has no tree. None never counts as root 0, or as equal to another
     None.

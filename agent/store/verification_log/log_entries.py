@@ -102,8 +102,8 @@ def log_batch(
 def log_delete(
     log: VerificationLog, container_id: ContainerId, row: ReplicaRow, *, forced: bool, proof: str
 ) -> None:
-    """Log a delete of a replica before it begins, with the size of its data, and the proof of the
-    peer that has the data."""
+    """Log a delete before it begins, with the size of the replica and the proof of the peer that
+    has the same data."""
     held: dict[str, object] = {
         "block_count": row.block_count,
         "bytes": row.used_bytes,

@@ -1,7 +1,8 @@
 """Verification of received blocks before their use.
 
-Each function raises RefusedError(CHECKSUM_MISMATCH) if bytes do not match the window checksums in
-the same answer. It raises RefusedError(MALFORMED_REQUEST) if messages contradict each other.
+Each function raises RefusedError(CHECKSUM_MISMATCH) if bytes do not match the checksums in the
+same response, one per `bytes_per_checksum`. It raises RefusedError(MALFORMED_REQUEST) if messages
+contradict each other.
 """
 
 from collections.abc import Collection, Iterator

@@ -44,7 +44,7 @@ def deletes(
     return ReplicaDeleter(
         store=mine.replica.store,
         leases=mine.replica.leases,
-        pledges=mine.pledges,
+        pins=mine.pins,
         clock=SystemClock(),
         confirmed=lambda _id, asked: frozenset(asked) & frozenset(ordered),
         age_max_s=age_max_s,
@@ -210,7 +210,7 @@ def test_two_do_not_go_because_of_each_other(two: tuple[Datanode, Datanode]) -> 
     proves nothing.
     """
     mine, other = two
-    with mine.pledges.leaving(CONTAINER):
+    with mine.pins.deleting(CONTAINER):
         error = refusal(lambda: delete(other, [mine]))
     assert (Code.NOT_PROVEN, True) == (error.code, has(other))
     assert "it is being deleted here" in str(error)
@@ -252,7 +252,7 @@ def test_small_samples_are_proven_in_one_call(
 def test_the_witness_has_the_last_word_right_before(
     two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch, step: str, goes: bool
 ) -> None:
-    """A proof may take long, and the witness pledges its replica at the end. A pledge that
+    """A proof may take long, and the witness pins its replica at the end. A pin that
     waited too long is not accepted.
     """
     mine, other = two

@@ -60,7 +60,7 @@ def delete(mine: Datanode, other: Datanode) -> str:
     made = ReplicaDeleter(
         store=mine.replica.store,
         leases=mine.replica.leases,
-        pledges=mine.pledges,
+        pins=mine.pins,
         clock=SystemClock(),
         confirmed=lambda *_: frozenset(),
         age_max_s=0.0,

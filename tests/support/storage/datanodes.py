@@ -57,7 +57,7 @@ class Datanode:
         self.replica = StoredReplica(path, algorithm=algorithm, packed_count_min=packed_count_min)
         self.built: BuiltServer | None = None
         self.on_demand: list[ContainerId] = []  # scans that peers or commands requested
-        self.pledges = DeletePins(SystemClock())
+        self.pins = DeletePins(SystemClock())
         self.doubts: list[ContainerId] = []  # replicas that it would scan after a check
         self.reads: list[tuple[int, int]] = []  # (block, offset) of every chunk that was requested
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-rpc")
@@ -114,7 +114,7 @@ class Datanode:
             ProofHandlers(
                 store,
                 lambda found, *_: scan_steps(self, found),
-                self.pledges,
+                self.pins,
                 SystemClock(),
                 lambda container_id, _why: self.doubts.append(container_id),
             ),
