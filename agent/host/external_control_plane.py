@@ -11,10 +11,11 @@ from typing import Final, Protocol
 
 from agent.config.options import AgentConfig
 from agent.host.datanode_identity import DatanodeIdentity
-from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo, ReportSource
+from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo
 from agent.host.outbox import Outbox
 from agent.host.term_tracker import TermTracker
 from agent.leases import ContainerLeases
+from agent.observe.datanode_status import DatanodeStatus
 from agent.store.files.writebehind import Submit
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
@@ -35,7 +36,7 @@ class AgentServices:
     config: AgentConfig
     who: DatanodeIdentity
     store: ReplicaStore
-    reporter: ReportSource
+    reporter: DatanodeStatus
     clock: Clock
     protocol_addresses: Sequence[str]
     leases: ContainerLeases

@@ -12,21 +12,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.outbox import REGISTERED, Outbox
 from agent.host.term_tracker import TermTracker
-from agent.store.volumes.op_state_file import NodeState
+from agent.observe.datanode_status import DatanodeStatus
 from merkle.replica import LAYOUT_VERSION, ContainerId
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.runtime.backoff import jittered_backoff_s
 from suture.runtime.clock import Clock
 from suture.runtime.loop import Backoff, Busy, RetryAfter, Step
+from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping.replica_columns import column_report
-from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
+from suture.wire.v1 import scm_pb2
 
 REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
 STATUSES_PER_HEARTBEAT_MAX: Final = 500
@@ -38,42 +39,6 @@ RETRY_S_MIN: Final = 0.2
 RETRY_S_MAX: Final = 30.0
 
 log = structlog.get_logger()
-
-
-class Scm(Protocol):
-    """RPCs of the SCM for datanodes."""
-
-    def register(self, request: scm_pb2.RegisterRequest) -> scm_pb2.RegisterResponse:
-        """Join the cluster, or join it again."""
-        ...
-
-    def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:
-        """Send reports and answers; return the SCM's commands."""
-        ...
-
-
-class ReportSource(Protocol):
-    """State of this datanode for reports."""
-
-    def replica_ids(self) -> Sequence[ContainerId]:
-        """Return the ids of all replicas, ascending, including those that cannot be loaded."""
-        ...
-
-    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the report of one replica, with state DELETED if it does not exist."""
-        ...
-
-    def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
-        """Return the state of every volume."""
-        ...
-
-    def queues(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return the number of queued and running commands of each type."""
-        ...
-
-    def node_state(self) -> NodeState:
-        """Return the SCM's decision about this datanode, from the volumes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +55,8 @@ class HeartbeatWorker:
 
     def __init__(
         self,
-        scm: Scm,
-        reporter: ReportSource,
+        scm: ScmClient,
+        reporter: DatanodeStatus,
         identity: RegistrationInfo,
         on_commands: Callable[[Sequence[scm_pb2.Command], int], None],
         clock: Clock,

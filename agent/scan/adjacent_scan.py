@@ -9,13 +9,13 @@ time. The log says which method was used.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
-from agent.store.disk_adjacency import DamagedExtent, MappedFile, distance
+from agent.store.disk_adjacency import DamagedExtent, MappedFile, StoreDiskMap, distance
 from agent.store.files.fiemap import NOT_SUPPORTED, Extent
 from merkle.replica import ContainerId
 from scanner.finding import ScanFinding
@@ -32,22 +32,6 @@ FILE_COST_BYTES: Final = 4_096  # cost of an inode and its map
 AGAIN_S: Final = 3600.0  # minimum time between two searches for one replica
 
 log = structlog.get_logger()
-
-
-class DiskMap(Protocol):
-    """Extents of files on the device. `agent.store.disk_adjacency` implements this for a store."""
-
-    def replicas(self, volume_id: str, /) -> Sequence[ContainerId]:
-        """Return the replicas of a volume that can be scanned, by ascending id."""
-        ...
-
-    def bad(self, places: Iterable[DamagedExtent], /) -> list[Extent]:
-        """Return the extents of damaged chunks. Raise OSError."""
-        ...
-
-    def files(self, container_ids: Iterable[ContainerId], /) -> Iterator[MappedFile]:
-        """Yield the block files of these replicas with their extents. Raise OSError."""
-        ...
 
 
 @dataclass(slots=True)
@@ -73,7 +57,7 @@ class AdjacentScanWorker:
 
     name = "neighbours"
 
-    places: DiskMap
+    places: StoreDiskMap
     ask: Callable[[ContainerId, str], bool]
     _: KW_ONLY
     pace: Callable[[int], None]

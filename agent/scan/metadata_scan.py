@@ -7,10 +7,11 @@ the same day. A replica with a fault is scanned on demand, and only that scan ju
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
+from agent.scan.ondemand import OnDemandScans
 from agent.store.replica.quick_check import quick_check
 from agent.store.replica_store import ReplicaStore
 from merkle.damaged_data import DamagedData
@@ -27,14 +28,6 @@ REPLICAS_PER_STEP: Final = 100  # replicas checked between two heartbeats of the
 log = structlog.get_logger()
 
 
-class ScanQueue(Protocol):
-    """Queue of on-demand scans."""
-
-    def request(self, container_id: ContainerId, *, reason: str, is_hint: bool = False) -> bool:
-        """Request a scan; return False if the queue is full."""
-        ...
-
-
 @dataclass(eq=False)
 class MetadataScan:
     """Worker that checks metadata. `scanned_at_ms` is the end of its last round; 0 = none yet.
@@ -45,7 +38,7 @@ class MetadataScan:
     name = "metadata-scan"
 
     store: ReplicaStore
-    scans: ScanQueue
+    scans: OnDemandScans
     clock: Clock
     on_unreadable: Callable[[str, str], None]
 

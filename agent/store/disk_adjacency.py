@@ -41,7 +41,7 @@ class MappedFile:
 
 
 class StoreDiskMap:
-    """Extents of the block files of a store (`agent.scan.adjacent_scan.DiskMap`)."""
+    """Extents of the block files of a store."""
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store

@@ -11,7 +11,7 @@ the SCM with the highest term; it answers and logs the commands of other SCMs.
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -28,7 +28,7 @@ from agent.host.outbox import REGISTERED, Outbox
 from merkle.replica import ContainerId
 from ozone.scm_link import command_translation, messages, reports
 from ozone.scm_link.ozone_roots import RootCache
-from ozone.scm_link.protocol import text_of
+from ozone.scm_link.protocol import DatanodeProtocol, text_of
 from ozone.scm_link.reports import NAMES, DatanodeInfo
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.backoff import jittered_backoff_s
@@ -39,31 +39,6 @@ CLUSTER: Final = b"clusterID"  # OzoneConsts.CLUSTER_ID
 NAME_OF: Final = {order: name for name, order in NAMES.items()}
 
 log = structlog.get_logger()
-
-
-class Calls(Protocol):
-    """The datanode's calls to the SCM (`ozone.scm_link.protocol`)."""
-
-    @property
-    def local_host(self) -> str:
-        """The local address of the connection, which the SCM sees."""
-        ...
-
-    def connect(self) -> None:
-        """Connect if there is no connection."""
-        ...
-
-    def get_version(self) -> Any:
-        """Return the ids of cluster and SCM."""
-        ...
-
-    def register(self, message: Any) -> Any:
-        """Join the cluster, or join it again."""
-        ...
-
-    def heartbeat(self, message: Any) -> Any:
-        """Report, and receive commands."""
-        ...
 
 
 def cluster_of(version: Any) -> str:
@@ -89,7 +64,7 @@ class OzoneHeartbeat:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: DatanodeProtocol,
         me: DatanodeInfo,
         led: AgentServices,
         *,

@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final
 
 from merkle.replica import BlockId, ContainerId
 from suture.client.replica_ranking import DatanodeStats
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.wire.clients.block_peer import BlockPeer
 from suture.wire.clients.response_checks import SMALL_BYTES_MAX
 from suture.wire.mapping.blockpieces import Data
 
@@ -30,32 +31,12 @@ SILENT_COUNT_MAX: Final = 3  # consecutive unanswered calls; each is three attem
 ABSENT: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BLOCK_NOT_COMMITTED})
 
 
-class BlockSource(Protocol):
-    """The methods of a datanode that the reader needs; `BlockPeer` of `suture.wire.clients` has
-    them."""
-
-    def parts_from(
-        self,
-        container_id: ContainerId,
-        block_id: BlockId,
-        offset: int,
-        end: int,
-        /,
-        *,
-        patience_s: float | None = None,
-    ) -> Iterator[tuple[int, Data]]:
-        """Yield verified parts with their offsets, from the chunk that contains the byte at
-        `offset`. No part extends beyond `end`, the expected end of the block. Wait for each message
-        at most `patience_s`."""
-        ...
-
-
 @dataclass(slots=True)
 class ReplicaSource:
     """A datanode that should have a replica, and its faults while this block is read."""
 
     datanode_id: str
-    source: BlockSource
+    source: BlockPeer
     fault_count: int = 0
     silent_count: int = 0
     is_late: bool = False  # dropped because it is much slower than others
