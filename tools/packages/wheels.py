@@ -98,7 +98,8 @@ def fetch(folder: Path, pins: Iterable[Pin]) -> None:
             options = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp"]
             run_pip(wanted, "download", *options, *platforms, f"--dest={fetched}")
         if sources:
-            run_pip(sources, "wheel", f"--wheel-dir={fetched}")
+            tools = f"--build-constraint={LOCKS / 'build.txt'}"  # a wheel names what built it
+            run_pip(sources, "wheel", f"--wheel-dir={fetched}", tools)
         for wheel in sorted(fetched.glob("*.whl")):
             store_uncompressed(wheel, folder / wheel.name)
 
