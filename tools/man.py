@@ -1,9 +1,15 @@
 """Generates man pages from the programs' help texts."""
 
+import io
+import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,6 +28,7 @@ MEANINGS = {
 COMMAND = re.compile(r"^  ([a-z][a-z-]*)  ", re.MULTILINE)
 
 
+@cache
 def page(program: str, python: Path) -> str:
     """Return the man page of `program` in troff: its help, and that of each subcommand."""
     lines = [
@@ -29,7 +36,15 @@ def page(program: str, python: Path) -> str:
         ".SH NAME",
         f"{program} \\- {MEANINGS[program]}",
     ]
-    for words, text in helps(program, python, []):
+    printed = subprocess.run(  # one process, because the imports take a second
+        [python, "-c", "from tools.man import print_helps; print_helps()", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "100", "PYTHONPATH": str(ROOT)},
+    ).stdout
+    for words, text in json.loads(printed):
         title = "DESCRIPTION" if not words else " ".join([program, *words])
         lines += [f'.SH "{title}"', ".nf", *map(escaped, text.splitlines()), ".fi"]
     lines += [".SH FILES", "/etc/suture/agent.toml", ".SH SEE ALSO"]
@@ -37,24 +52,27 @@ def page(program: str, python: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def helps(program: str, python: Path, words: list[str]) -> Iterator[tuple[list[str], str]]:
+def print_helps() -> None:
+    """Print the helps of the program that the command line names, as JSON. The module is imported
+    for this, not run, because click would print the name of a module that is run."""
+    print(json.dumps(list(helps(sys.argv[1], []))))
+
+
+def helps(program: str, words: list[str]) -> Iterator[tuple[list[str], str]]:
     """Yield (words, help) of a command and of all its subcommands."""
-    text = help_text(program, python, words)
+    text = help_text(program, words)
     yield words, text
     for name in COMMAND.findall(text.partition("\nOptions:\n")[2].partition("\n\n")[2]):
-        yield from helps(program, python, [*words, name])
+        yield from helps(program, [*words, name])
 
 
-def help_text(program: str, python: Path, words: list[str]) -> str:
-    """Return a command's help text."""
-    code = f"import sys; sys.argv[0] = {program!r}; from {MODULES[program]} import main; main()"
-    return subprocess.run(
-        [python, "-c", code, *words, "--help"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "100", "PYTHONPATH": str(ROOT)},
-    ).stdout
+def help_text(program: str, words: list[str]) -> str:
+    """Return a command's help text. The command runs in this process."""
+    sys.argv = [program, *words, "--help"]
+    printed = io.StringIO()
+    with redirect_stdout(printed), suppress(SystemExit):
+        import_module(MODULES[program]).main()
+    return printed.getvalue()
 
 
 def escaped(line: str) -> str:

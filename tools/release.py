@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,7 +89,7 @@ def fault_of(version: str) -> str:
 
 
 def build(version: str, out: Path) -> None:
-    """Build wheel, source distribution, packages, bill of materials and web site."""
+    """Build wheel, source distribution, packages, bill of materials, web site and man pages."""
     run(sys.executable, "-m", "hatchling", "build", "--directory", str(out))
     with tempfile.TemporaryDirectory(prefix="suture-release-") as folder:
         scratch = Path(folder)
@@ -97,18 +98,19 @@ def build(version: str, out: Path) -> None:
         roots = [scratch / stage.DEBIAN.name / name for name in ("suture", stage.VERIFY)]
         text = bill_of_materials(roots, version, int(os.environ["SOURCE_DATE_EPOCH"]))
         (out / f"suture-{version}.cdx.json").write_text(text)
-        archive(roots[0] / stage.SITE, out / f"suture-{version}-site.tar.xz")
+        archive([roots[0] / stage.SITE], out / f"suture-{version}-site.tar.xz")
+        manuals = [root / stage.MAN_PAGES for root in roots]
+        archive(manuals, out / f"suture-{version}-man.tar.xz")
 
 
-def archive(folder: Path, target: Path) -> None:
-    """Pack a folder, in a fixed order and with the commit's time."""
+def archive(folders: Iterable[Path], target: Path) -> None:
+    """Pack the files below folders, in a fixed order and with the commit's time."""
     made_at = int(os.environ["SOURCE_DATE_EPOCH"])
+    files = {path.relative_to(each): path for each in folders for path in each.rglob("*")}
     with tarfile.open(target, "w:xz") as packed:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            member = tarfile.TarInfo(
-                f"{target.name.partition('.tar')[0]}/{path.relative_to(folder)}"
-            )
-            content = path.read_bytes()
+        for name in sorted(name for name, path in files.items() if path.is_file()):
+            member = tarfile.TarInfo(f"{target.name.partition('.tar')[0]}/{name}")
+            content = files[name].read_bytes()
             member.size, member.mtime, member.mode = len(content), made_at, 0o644
             packed.addfile(member, io.BytesIO(content))
 

@@ -215,7 +215,7 @@ class TestRelease:
             for name in names:
                 (tmp_path / place / "site" / name).write_text(name)
                 os.utime(tmp_path / place / "site" / name, (len(place), hash(place) % 999))
-            release.archive(tmp_path / place / "site", tmp_path / place / "s-1-site.tar.xz")
+            release.archive([tmp_path / place / "site"], tmp_path / place / "s-1-site.tar.xz")
 
         first, second = (tmp_path / place / "s-1-site.tar.xz" for place in ("a", "b"))
         assert first.read_bytes() == second.read_bytes()

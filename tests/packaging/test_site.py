@@ -33,9 +33,9 @@ def build(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site of the documents, as the package has it."""
-    root = tmp_path_factory.mktemp("package")
-    stage.place_site(root)
-    return root / stage.SITE
+    folder = tmp_path_factory.mktemp("package") / "site"
+    stage.build_site(folder)
+    return folder
 
 
 def test_site_has_a_page_for_every_document(site: Path) -> None:

@@ -35,6 +35,7 @@ PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DESCRIPTION: Final = PROJECT["description"].rstrip(".")
 OPTIONS: Final = Path("etc/suture/agent.toml")
 SITE: Final = Path("usr/share/doc/suture/html")
+MAN_PAGES: Final = Path("usr/share/man")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +52,20 @@ RPM: Final = Layout("rpm", "usr/lib/systemd/system", "usr/share/zsh/site-functio
 
 
 def stage(scratch: Path, layout: Layout) -> dict[str, Path]:
-    """Lay out both packages below `scratch`; return the folder of each by the package's name. The
-    wheels are gathered once."""
+    """Lay out both packages below `scratch`; return the folder of each by the package's name.
+    Wheels and site are made once."""
     os.environ.setdefault("SOURCE_DATE_EPOCH", str(commit_time()))
-    gathered, spark = scratch / "wheels", scratch / "spark"
+    gathered, spark, site = (scratch / name for name in ("wheels", "spark", "site"))
     if not gathered.exists():
         wheels.gather(gathered)
         wheels.gather_spark(spark)
+        build_site(site)
     root, verify_root = scratch / layout.name / "suture", scratch / layout.name / VERIFY
     shutil.copytree(gathered, root / HOME / "wheels", copy_function=os.link)
     place_files(root, layout)
     place_programs(root, layout)
     place_manuals(root, PROGRAMS)
-    place_site(root)
+    shutil.copytree(site, root / SITE)
     shutil.copytree(spark, verify_root / HOME / "more", copy_function=os.link)
     place_verify_files(verify_root, layout)
     place_manuals(verify_root, [VERIFY])
@@ -93,11 +95,19 @@ def place_copyright(root: Path, package: str) -> None:
     place(root / "usr/share/doc" / package / "copyright", text.encode())
 
 
-def place_site(root: Path) -> None:
+def build_site(site: Path) -> None:
     """Build the documents as a web site, to which the alerts link."""
-    site = (root / SITE).absolute()
     subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", site],
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--quiet",
+            "--strict",
+            "--site-dir",
+            site.absolute(),
+        ],
         cwd=ROOT,
         check=True,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},  # the theme's advertisement
@@ -167,7 +177,7 @@ def place_manuals(root: Path, programs: Sequence[str]) -> None:
     """Write the man pages from each command's help."""
     for program in programs:
         text = page(program, Path(sys.executable))
-        target = root / f"usr/share/man/man1/{program}.1.gz"
+        target = root / MAN_PAGES / f"man1/{program}.1.gz"
         place(target, gzip.compress(text.encode(), mtime=0))
 
 

@@ -1,0 +1,84 @@
+"""Two versions of Suture: that of the checkout, and another one in an environment of its own."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+import pytest
+
+from tests.support.packaging.tidy import PRODUCT_PACKAGES
+from tools.demo.cluster import Running
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+RELEASED: Final = Path(__file__).parent / "released"
+UNRELEASED: Final = "0.0.9"
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledVersion:
+    """A version in a virtual environment, whose programs are started by `launch`."""
+
+    version: str
+    python: Path
+
+    def launch(self, words: Sequence[str], log: IO[bytes]) -> Running:
+        """Start a program by the name of its module. It dies with this process."""
+        command = ["setpriv", "--pdeathsig", "KILL", self.python, "-P", "-m", *words]
+        return subprocess.Popen(
+            command,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+@pytest.fixture(scope="session")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> InstalledVersion:
+    """The newest released version. Before the first release, it is this checkout with another
+    version number. Both use the libraries of this environment."""
+    scratch = tmp_path_factory.mktemp("earlier")
+    wheels = sorted(RELEASED.glob("*.whl"), key=lambda path: numbers(path.name.split("-")[1]))
+    wheel = wheels[-1] if wheels else renumbered(scratch)
+    environment = scratch / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", environment)
+    python = environment / "bin/python"
+    run(sys.executable, "-m", "pip", "--quiet", "--python", python, "install", "--no-index",
+        "--no-deps", "--no-compile", wheel)  # fmt: skip
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return InstalledVersion(wheel.name.split("-")[1], python)
+
+
+def renumbered(scratch: Path) -> Path:
+    """Build the wheel of the checkout as another version; return its path."""
+    copy = scratch / "checkout"
+    for name in PRODUCT_PACKAGES:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    project = (ROOT / "pyproject.toml").read_text()
+    text, count = re.subn(r'^version = ".*"$', f'version = "{UNRELEASED}"', project, flags=re.M)
+    assert count == 1
+    (copy / "pyproject.toml").write_text(text)
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", folder=copy)
+    (wheel,) = (copy / "dist").glob("*.whl")
+    return wheel
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, which order versions."""
+    return tuple(map(int, version.split(".")))
+
+
+def run(*command: str | Path, folder: Path = ROOT) -> None:
+    """Run a command."""
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
