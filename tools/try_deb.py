@@ -1,12 +1,15 @@
-"""Try the Debian package like its user: three hosts, the first hour, then remove it.
+"""Try the Debian packages like their user: three hosts, the first hour, then remove them.
 
-    python tools/try_deb.py dist/suture_*.deb [--suite trixie] [--base DIR]
+    python tools/try_deb.py dist/suture_*.deb [--bill FILE] [--newer PACKAGE] [--verify PACKAGE]
+                            [--suite trixie] [--base DIR]
 
 A host is a Debian root: created once by debootstrap below --base, with an overlay for each host. No
 systemd runs in a root, so the commands of the units are started by hand, as the user and with the
 folders that the units name; each host has its own loopback address. The commands come from the page
-operations/three-hosts.md in the package. Needs root, debootstrap, and a minute. Exit code 1, with
-the reason, if something is not as documented.
+operations/three-hosts.md in the package, which ends with a repair. Then the package is upgraded to
+--newer and downgraded again, host by host, and --verify is installed with a Java from the suite's
+archive and compares the replicas. Needs root, debootstrap, and minutes. Exit code 1, with the
+reason, if something is not as documented.
 """
 
 import argparse
@@ -15,13 +18,14 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
 
+from tools.packages.contents import unlisted  # noqa: E402
 from tools.packages.hosts import Fault, Host, a_host, made, this_suite  # noqa: E402
 
 HOST_COUNT = 3
@@ -32,27 +36,40 @@ STEP = re.compile(  # a file and its content, or commands and their output
     r"^`(/[^`]+)`[^\n]*:\n\n```(sh|toml)\n(.*?)```|^```console\n(.*?)```", re.DOTALL | re.MULTILINE
 )
 START_S = 60
+PARTS = ("packages installed", "cluster built", "file stored and shown", "damage repaired")
 GONE = ("opt/suture/venv", "opt/suture/environments", "usr/bin/suture",
         "lib/systemd/system/suture-agent.service", "usr/share/man/man1/suture.1.gz")  # fmt: skip
 
 
 def main() -> int:
-    """Try the package; print the commands and their output."""
+    """Try the packages; print the commands and their output."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("package", type=Path, help="the .deb")
+    parser.add_argument("package", type=Path, help="the .deb of the agent")
+    parser.add_argument("--bill", type=Path, help="its bill of materials, to compare")
+    parser.add_argument("--newer", type=Path, help="another version of it, to upgrade to")
+    parser.add_argument("--verify", type=Path, help="the .deb of the Spark job, to run")
     parser.add_argument("--suite", default=this_suite(), help="the release of the hosts")
     parser.add_argument("--base", type=Path, help="default: /var/tmp/suture-try-SUITE")
     arguments = parser.parse_args()
     base = arguments.base or Path(f"/var/tmp/suture-try-{arguments.suite}")  # noqa: S108
+    package: Path = arguments.package
     try:
         with ExitStack() as stack:
             hosts = [
                 stack.enter_context(a_host(made(base, arguments.suite), number))
                 for number in range(1, HOST_COUNT + 1)
             ]
-            tried(hosts, arguments.package)
+            first_hour(hosts, package)
+            if arguments.bill:
+                listed(hosts[0], arguments.bill)
+            if arguments.newer:
+                for each in (arguments.newer, package):
+                    changed(hosts, each)
+            if arguments.verify:
+                verified(hosts, arguments.verify)
+            reinstalled(hosts)
     except Fault as fault:
         print(f"try_deb: {fault}", file=sys.stderr)
         return 1
@@ -60,12 +77,84 @@ def main() -> int:
     return 0
 
 
-def tried(hosts: Sequence[Host], package: Path) -> None:
-    """Install, use, remove, install again, and purge. Raise Fault."""
-    installed(hosts, package)
+def first_hour(hosts: Sequence[Host], package: Path) -> None:
+    """Follow the page of the three hosts to its end; print how long each part takes. Raise
+    Fault."""
+    begun_s = [time.monotonic()]
+    for host in hosts:
+        shutil.copy(package, host.root / "suture.deb")
+        shown(host, "dpkg --install /suture.deb")
+    begun_s.append(time.monotonic())
+    built(hosts)
     shutil.copy(hosts[0].root / README, hosts[0].root / "root/README.md")
     registered(hosts[0])
+    begun_s.append(time.monotonic())
     follow(hosts[0], part("## The first hour", hosts[0]))
+    begun_s.append(time.monotonic())
+    follow(hosts[0], part("## Damage and repair", hosts[0]))
+    healed(hosts[0])
+    begun_s.append(time.monotonic())
+    for what, start_s, end_s in zip(PARTS, begun_s, begun_s[1:], strict=False):
+        print(f"try_deb: {what}: {end_s - start_s:.0f} s", flush=True)
+
+
+def healed(operator: Host) -> None:
+    """Check that container 1 is whole everywhere, and its file unchanged. Raise Fault."""
+    findings = json.loads(operator.run(f"suture findings --json {SCM}"))["findings"]
+    if findings or not is_closed(operator):
+        raise Fault(f"the damage is not healed: {findings}")
+    stored(operator)
+
+
+def stored(operator: Host) -> None:
+    """Check that the file is what was stored. Raise Fault."""
+    there = (operator.root / "root/README.md").read_text()
+    if there != operator.run(f"suture get README.md {SCM}"):
+        raise Fault("README.md is not what was stored")
+
+
+def listed(host: Host, bill: Path) -> None:
+    """Compare the files on a host with the bill of materials. Raise Fault."""
+    missing = unlisted(host.root, bill.read_text())
+    if missing:
+        raise Fault(f"{bill.name} does not have {missing}")
+
+
+def changed(hosts: Sequence[Host], package: Path) -> None:
+    """Install another version, host by host, while the others serve. Raise Fault."""
+    for host in hosts:
+        shutil.copy(package, host.root / "suture.deb")
+        shown(host, "dpkg --install /suture.deb")
+        host.stop()
+        started([host], scm=host is hosts[0])
+        registered(hosts[0])
+        stored(hosts[0])
+    told = json.loads(hosts[0].run(f"suture versions --json {SCM}"))
+    version = shown(hosts[0], "dpkg-query --show --showformat '${Version}\\n' suture").strip()
+    if told["is_mixed"] or {each["version"] for each in told["programs"]} != {version}:
+        raise Fault(f"the programs are not all of version {version}: {told}")
+
+
+def verified(hosts: Sequence[Host], package: Path) -> None:
+    """Install the Spark job with a Java beside the control plane, compare the replicas, and purge
+    it. Raise Fault."""
+    host = hosts[0]
+    shutil.copy(package, host.root / "suture-verify.deb")
+    host.run("apt-get update")
+    shown(host, "apt-get install --yes --no-install-recommends /suture-verify.deb")
+    host.stop()
+    started([host], scm=True)  # it writes snapshots from now on
+    registered(host)
+    shown(host, f'suture-verify "$(suture scm snapshot {SCM})" --out results', folder="~")
+    [summary] = (host.root / "root/results").glob("run_id=*/summary.json")
+    print(summary.read_text())
+    if not (summary.parent / "_SUCCESS").exists():
+        raise Fault("the verification has no result")
+    shown(host, "dpkg --purge suture-verify")
+
+
+def reinstalled(hosts: Sequence[Host]) -> None:
+    """Remove the package, install it again, and purge it. Raise Fault."""
     datanode_ids = [identity(host, hosts[0]) for host in hosts]
     for host in hosts:
         host.stop()
@@ -75,9 +164,7 @@ def tried(hosts: Sequence[Host], package: Path) -> None:
     registered(hosts[0])
     if datanode_ids != [identity(host, hosts[0]) for host in hosts]:
         raise Fault("a datanode is another one after the package was removed and installed")
-    there = (hosts[0].root / "root/README.md").read_text()
-    if there != hosts[0].run(f"suture get README.md {SCM}"):
-        raise Fault("README.md is not what was stored before the package was removed")
+    stored(hosts[0])
     for host in hosts:
         host.stop()
         shown(host, "dpkg --purge suture")
@@ -87,11 +174,9 @@ def tried(hosts: Sequence[Host], package: Path) -> None:
             raise Fault("purging took the data away")
 
 
-def installed(hosts: Sequence[Host], package: Path) -> None:
-    """Install everywhere, and follow the page of the three hosts. Raise Fault."""
+def built(hosts: Sequence[Host]) -> None:
+    """Build the cluster as the page of the three hosts says. Raise Fault."""
     for host in hosts:
-        shutil.copy(package, host.root / "suture.deb")
-        shown(host, "dpkg --install /suture.deb")
         with (host.root / "etc/hosts").open("a") as names:
             names.write(f"{hosts[0].address} scm.example.org\n")
             names.writelines(f"{h.address} {h.name}\n" for h in hosts)
@@ -123,6 +208,8 @@ def follow(host: Host, text: str) -> None:
             missing = words_of(expected) - words_of(shown(host, command, folder="~"))
             if missing:
                 raise Fault(f"{command}: the manual shows {sorted(missing)}, too")
+            if command.startswith("suture scm close"):
+                wait_until(lambda: is_closed(host), "container 1 does not close")
 
 
 def part(heading: str, host: Host) -> str:
@@ -133,22 +220,37 @@ def part(heading: str, host: Host) -> str:
     return text.partition("\n## ")[0]
 
 
-def started(hosts: Sequence[Host]) -> None:
+def started(hosts: Sequence[Host], *, scm: bool = True) -> None:
     """Start the control plane on the first host, and an agent on each."""
-    hosts[0].start("suture-scm.service")
+    if scm:
+        hosts[0].start("suture-scm.service")
     for host in hosts:
         host.start("suture-agent.service")
 
 
 def registered(operator: Host) -> None:
     """Wait until the control plane knows every host. Raise Fault."""
-    deadline_s = time.monotonic() + START_S
-    while time.monotonic() < deadline_s:
+
+    def is_so() -> bool:
         nodes = json.loads(operator.run(f"suture scm nodes --json {SCM}"))["nodes"]
-        if [node["health"] for node in nodes] == ["HEALTHY"] * HOST_COUNT:
-            return
+        return bool([node["health"] for node in nodes] == ["HEALTHY"] * HOST_COUNT)
+
+    wait_until(is_so, "not every datanode registers")
+
+
+def is_closed(operator: Host) -> bool:
+    """Return True if container 1 is closed on every host."""
+    [container] = json.loads(operator.run(f"suture scm containers --json {SCM}"))["containers"]
+    return (container["state"], container["checksums"]) == ("CLOSED", "match")
+
+
+def wait_until(condition: Callable[[], bool], fault: str) -> None:
+    """Poll a condition of the cluster until it is true. Raise Fault."""
+    deadline_s = time.monotonic() + START_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise Fault(f"{fault} within {START_S} s")
         time.sleep(0.5)
-    raise Fault(f"not every datanode registers within {START_S} s")
 
 
 def removed(host: Host) -> None:

@@ -17,8 +17,9 @@ from typing import Any, Final
 import pytest
 from packaging.requirements import Requirement
 
-from tools import release
-from tools.packages import contents, wheels
+from tests.support.packaging.checkouts import built, copied
+from tools import make_deb, release
+from tools.packages import contents, stage, wheels
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -161,6 +162,30 @@ class TestContents:
             member["name"] for member in some["components"]
         }
 
+    def test_unlisted_files_of_a_host_are_found(self, tmp_path: Path) -> None:
+        """Files of the package and of its wheels are known by name and content. Files that the
+        installation writes are known by name."""
+        home = tmp_path / "opt/suture"
+        (home / "wheels").mkdir(parents=True)
+        bundled(home / "wheels", "some")
+        bill = contents.bill_of_materials([tmp_path], "0.1.0", 86400)
+        site = home / "environments/one/lib/python3.11/site-packages"
+        for name in ("bin/some", "pyvenv.cfg", "made-of"):
+            stage.place(home / "environments/one" / name, b"written")
+        stage.place(site / "some/__init__.py", b"")
+        stage.place(site / "some/__pycache__/__init__.cpython-311.pyc", b"written")
+        stage.place(site / "some-1.0.dist-info/INSTALLER", b"pip")
+        (home / "venv").symlink_to("environments/one")
+
+        assert [] == contents.unlisted(tmp_path, bill)
+
+        stage.place(site / "some/__init__.py", b"changed")
+        stage.place(site / "other.py", b"")
+        stage.place(home / "wheels/other.whl", b"")
+        assert ["other.py", "__init__.py", "other.whl"] == [
+            Path(name).name for name in contents.unlisted(tmp_path, bill)
+        ]
+
 
 class TestRelease:
     """The command that builds a release."""
@@ -221,6 +246,65 @@ class TestRelease:
         assert first.read_bytes() == second.read_bytes()
         with tarfile.open(first) as packed:
             assert ["s-1-site/one", "s-1-site/two"] == packed.getnames()
+
+    def test_wheel_and_source_distribution_do_not_depend_on_the_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two checkouts with other paths, times and permissions give the same bytes."""
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "1800000000")
+        first = copied(tmp_path / "one")
+        second = copied(tmp_path / "another/place")
+        for path in second.rglob("*"):
+            os.utime(path, (1, 1))
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+        of_first, of_second = (
+            {path.name: release.sha256(path) for path in built(folder)}
+            for folder in (first, second)
+        )
+
+        assert of_first == of_second
+        assert {".whl", ".gz"} == {Path(name).suffix for name in of_first}
+
+    def test_bill_of_materials_does_not_depend_on_the_directory(self, tmp_path: Path) -> None:
+        """Two roots with equal files, written in another order, give the same bytes."""
+        roots = [tmp_path / "one", tmp_path / "another/place"]
+        for root, names in zip(roots, (("first", "second"), ("second", "first")), strict=True):
+            folder = root / "opt/suture/wheels"
+            folder.mkdir(parents=True)
+            for name in names:
+                bundled(folder, name)
+
+        first, second = (contents.bill_of_materials([root], "0.1.0", 86400) for root in roots)
+
+        assert first == second
+
+    @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
+    def test_debian_packages_of_equal_trees_are_equal(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """dpkg-deb reads what was compressed apart from it, and gets the files of the tree."""
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+        packages = []
+        for place, mode in (("one", 0o600), ("another", 0o644)):  # of another umask
+            root = tmp_path / place / "root"
+            stage.place(root / stage.OPTIONS, b"")
+            stage.place(root / "opt/suture/some", b"content" * 1000)
+            stage.place(root / "opt/suture/wheels/build", b"1")
+            (root / "opt/suture/wheels/build").chmod(mode)
+            stage.readable(root)
+            out = tmp_path / place / "out"
+            out.mkdir()
+            packages.append(make_deb.pack(root, "suture", out))
+
+        assert packages[0].read_bytes() == packages[1].read_bytes()
+        assert [packages[0]] == list(packages[0].parent.iterdir())
+        subprocess.run(
+            ["dpkg-deb", "--extract", packages[0], tmp_path / "seen"],  # noqa: S607 - the system's
+            check=True,
+            timeout=60,
+        )
+        assert b"content" * 1000 == (tmp_path / "seen/opt/suture/some").read_bytes()
 
     def test_checksums_match_the_artifacts(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,10 +12,9 @@ from typing import IO, Final
 
 import pytest
 
-from tests.support.packaging.tidy import PRODUCT_PACKAGES
+from tests.support.packaging.checkouts import built, copied
 from tools.demo.cluster import Running
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 RELEASED: Final = Path(__file__).parent / "released"
 UNRELEASED: Final = "0.0.9"
 
@@ -41,7 +39,7 @@ class InstalledVersion:
         )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> InstalledVersion:
     """The newest released version. Before the first release, it is this checkout with another
     version number. Both use the libraries of this environment."""
@@ -60,17 +58,13 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> InstalledVersion:
 
 def renumbered(scratch: Path) -> Path:
     """Build the wheel of the checkout as another version; return its path."""
-    copy = scratch / "checkout"
-    for name in PRODUCT_PACKAGES:
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    project = (ROOT / "pyproject.toml").read_text()
-    text, count = re.subn(r'^version = ".*"$', f'version = "{UNRELEASED}"', project, flags=re.M)
+    project = copied(scratch / "checkout") / "pyproject.toml"
+    text, count = re.subn(
+        r'^version = ".*"$', f'version = "{UNRELEASED}"', project.read_text(), flags=re.MULTILINE
+    )
     assert count == 1
-    (copy / "pyproject.toml").write_text(text)
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", folder=copy)
-    (wheel,) = (copy / "dist").glob("*.whl")
+    project.write_text(text)
+    (wheel,) = (path for path in built(project.parent) if path.suffix == ".whl")
     return wheel
 
 
@@ -79,6 +73,6 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def run(*command: str | Path, folder: Path = ROOT) -> None:
+def run(*command: str | Path) -> None:
     """Run a command."""
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=120)

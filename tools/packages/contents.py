@@ -3,6 +3,7 @@
 import base64
 import csv
 import hashlib
+import json
 import re
 import uuid
 import zipfile
@@ -21,6 +22,10 @@ from packageurl import PackageURL
 from tools.packages.wheels import metadata_of
 
 HOME: Final = Path("opt/suture")
+WRITTEN: Final = re.compile(  # by Python's venv module, pip and make-environment
+    r"\.pyc$|\.dist-info/(INSTALLER|REQUESTED|RECORD|direct_url\.json)$"
+    rf"|^/{HOME}/(lock|environments/[^/]+/(made-of|pyvenv\.cfg|bin/[^/]+))$"
+)
 TERMS: Final = re.compile(r"(licen[cs]e|copying|notice|authors)", re.IGNORECASE)
 
 
@@ -122,6 +127,23 @@ def members_of(wheel: Path, reference: str) -> Iterator[Component]:
             bom_ref=f"{reference}!{name}",
             hashes=[HashType(alg=HashAlgorithm.SHA_256, content=content)] if digest else [],
         )
+
+
+def unlisted(root: Path, bill: str) -> list[str]:
+    """Return the files below /opt/suture of a host that a bill of materials does not have with
+    their content, except for files that the installation itself writes."""
+    listed: dict[str, set[str]] = {}
+    for component in json.loads(bill)["components"]:
+        for each in (component, *component.get("components", ())):
+            hashes = {digest["content"] for digest in each.get("hashes", ())}
+            listed.setdefault(each["bom-ref"].rpartition("!")[2], set()).update(hashes)
+    found = []
+    for path in sorted(path for path in (root / HOME).rglob("*") if path.is_file()):
+        _, installed, member = str(path).partition("/site-packages/")
+        name = member if installed else f"/{path.relative_to(root)}"
+        if not WRITTEN.search(name) and sha256_of(path) not in listed.get(name, ()):
+            found.append(str(path.relative_to(root)))
+    return found
 
 
 def sha256_of(path: Path) -> str:

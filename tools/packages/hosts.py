@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Template
 
 STOP_S = 60
+RUN_S = 1200  # the package of the Spark job has a gigabyte
 
 
 class Fault(Exception):
@@ -30,7 +31,7 @@ class Host:
             ["chroot", self.root, "/bin/bash", "-c", command],  # noqa: S607
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=RUN_S,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
         )
         if done.returncode not in {0, 2, 3}:  # 2: there is work to do; 3: not all is known yet

@@ -189,11 +189,12 @@ def place(target: Path, content: bytes) -> None:
 
 
 def readable(root: Path) -> None:
-    """Make the folders accessible and the wheels readable by all, whatever the umask was."""
+    """Make the folders accessible, and the wheels with their lists readable by all, whatever the
+    umask was."""
     for path in [root, *root.rglob("*")]:
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
-        elif path.suffix == ".whl":
+        elif path.parent.name in {"wheels", "more"}:
             path.chmod(0o644)
 
 

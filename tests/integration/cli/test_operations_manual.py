@@ -166,10 +166,9 @@ def the_first_hour(reader: Reader, own: Own) -> None:
     shutil.copy(ROOT / "README.md", reader.host.home)
     as_written(reader, own)
     suture, home = reader.suture, reader.host.home
-    suture("put", str(home / "README.md"), "--prefix", "other/", "--close")
+    suture("put", str(home / "README.md"), "--prefix", "other/")
     erasure = ("--prefix", "coded/", "--replication", "xor-2-1-64k", "--close")
     [coded] = suture.json("put", str(home / "README.md"), *erasure)["container_ids"]
-    suture.wait_until_closed([1])
 
     def is_closed() -> bool:
         shards = suture.json("scm", "containers", str(coded))["replicas"]
@@ -190,6 +189,21 @@ def the_first_hour(reader: Reader, own: Own) -> None:
         "DIRECTORY": "/srv/datanode1/vol1",
         "DATA_DIR": "/data/ozone/dn0-damaged",
     }
+
+
+def damage_and_repair(reader: Reader, own: Own) -> None:
+    """Damage a replica when its container is closed; the repair makes all replicas equal again."""
+    for step in own:
+        reader.follow(step, reader.host)
+        if step.command.startswith("suture scm close"):
+            [before] = reader.suture.wait_until_closed([1])
+            roots = {each["replica"]["tree"]["root"] for each in before["replicas"]}
+        if step.command.startswith("suture scrub scan"):
+            [finding] = reader.suture.json("findings", code=ExitCode.TO_DO)["findings"]
+            assert "CHUNK_CHECKSUM" == finding["fault"]
+    assert [] == reader.suture.json_any("findings")["findings"]
+    after = reader.suture.wait_until_reported(1)
+    assert roots == {each["replica"]["tree"]["root"] for each in after["replicas"]}
 
 
 def certificates(reader: Reader, own: Own) -> None:
@@ -408,6 +422,7 @@ CHAPTERS: Final[dict[str, Callable[[Reader, Own], None]]] = {
     "On each host": on_each_host,
     "On the operator's machine": the_operator,
     "The first hour": the_first_hour,
+    "Damage and repair": damage_and_repair,
     "Certificates": certificates,
     "Replace the certificate authority": authority_is_replaced,
     "Restore the control plane's state": control_plane_is_lost,

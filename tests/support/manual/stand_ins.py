@@ -6,6 +6,7 @@
 - curl sends an HTTP request.
 - umount and mount move the directory away, and replace it by an empty one.
 - cat prints a file.
+- shred is the real one, on the only volume of the host.
 """
 
 import re
@@ -90,12 +91,22 @@ def mount(host: Host, words: Sequence[str]) -> str:
     return ""
 
 
+def shred(host: Host, words: Sequence[str]) -> str:
+    """Overwrite bytes of a file whose name is a pattern."""
+    *options, pattern = words
+    name = pattern.partition("/volume1/")[2]
+    [file] = host.path("/srv").glob(f"{host.name.partition('.')[0]}/vol1/{name}")
+    subprocess.run(["shred", *options, file], check=True)  # noqa: S607 - the system's
+    return ""
+
+
 STAND_INS: Final[dict[str, StandIn]] = {
     "systemctl": systemctl,
     "journalctl": journalctl,
     "install": install,
     "curl": curl,
     "cat": cat,
+    "shred": shred,
     "umount": umount,
     "mount": mount,
 }
