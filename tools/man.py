@@ -25,6 +25,11 @@ MEANINGS = {
     "suture-scm": "reference control plane for one machine",
     "suture-verify": "compare the replicas of a whole cluster with Spark",
 }
+PRINT_HELPS = """\
+import json, sys
+from tools.man import helps
+print(json.dumps(list(helps(sys.argv[1], []))))
+"""  # a module that is run would be named in the helps
 COMMAND = re.compile(r"^  ([a-z][a-z-]*)  ", re.MULTILINE)
 
 
@@ -37,7 +42,7 @@ def page(program: str, python: Path) -> str:
         f"{program} \\- {MEANINGS[program]}",
     ]
     printed = subprocess.run(  # one process, because the imports take a second
-        [python, "-c", "from tools.man import print_helps; print_helps()", program],
+        [python, "-c", PRINT_HELPS, program],
         check=True,
         capture_output=True,
         text=True,
@@ -50,12 +55,6 @@ def page(program: str, python: Path) -> str:
     lines += [".SH FILES", "/etc/suture/agent.toml", ".SH SEE ALSO"]
     lines += ["/usr/share/doc/suture/operations/README.md"]
     return "\n".join(lines) + "\n"
-
-
-def print_helps() -> None:
-    """Print the helps of the program that the command line names, as JSON. The module is imported
-    for this, not run, because click would print the name of a module that is run."""
-    print(json.dumps(list(helps(sys.argv[1], []))))
 
 
 def helps(program: str, words: list[str]) -> Iterator[tuple[list[str], str]]:
