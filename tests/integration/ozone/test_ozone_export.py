@@ -19,13 +19,12 @@ from ozone.clients.scm import OzoneScmClient, ScmClientOptions
 from ozone.cluster.export import ExportOptions, ExportResult, export
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.exit_codes import ExitCode
-from tests.support.control.recorded_scm import (
+from tests.support.ozone.hadoop_server import read_varint, varint
+from tests.support.ozone.recorded_scm import (
     RecordedScm,
-    read_varint,
     recorded,
     recorded_scm,
     replicas_of_ozone,
-    varint,
 )
 from tests.support.printed_json import document_in
 from tests.support.waiting import wait_until

@@ -18,8 +18,8 @@ from ozone.scm_link import messages, reports
 from ozone.scm_link.protocol import DatanodeProtocol
 from ozone.scm_link.reports import DatanodeInfo
 from suture.errors import Code, RefusedError, UnavailableError
-from tests.support.control.recorded_scm import RecordedScm, recorded_scm
 from tests.support.ozone.kerberos import REALM, SCM, Kdc, kdc_in, kerberized
+from tests.support.ozone.recorded_scm import RecordedScm, recorded_scm
 from tests.support.ozone.standin_scm import standin_scm
 
 QUICK = ScmClientOptions(timeout_s=10.0, patience_s=1.0, pause_s=0.01)

@@ -24,7 +24,7 @@ from ozone.cluster.reconcile import (
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
 from suture.wire.mapping.plan_file import FinishedRun
-from tests.support.control.recorded_scm import RecordedScm, recorded_scm
+from tests.support.ozone.recorded_scm import RecordedScm, recorded_scm
 from tests.support.printed_json import document_in
 
 CLUSTER = "3ae656e7-e14e-41c6-99bb-9487cfe99e40"  # of the recording

@@ -12,7 +12,7 @@ from ozone.clients.frames import Failure
 from ozone.clients.messages import ScmRequestType
 from ozone.clients.scm import OzoneScmClient, ScmClientOptions, request
 from suture.errors import Code, RefusedError, UnavailableError
-from tests.support.control.recorded_scm import RecordedScm, recorded, recorded_scm
+from tests.support.ozone.recorded_scm import RecordedScm, recorded, recorded_scm
 
 CONTAINERS = (1, 2, 3, 4)
 QUICK = ScmClientOptions(timeout_s=10.0, patience_s=10.0, pause_s=0.01)

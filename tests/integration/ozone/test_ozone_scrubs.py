@@ -24,8 +24,8 @@ from ozone.scrub.comparison import Agreement, Comparison, TreeComparisonBuilder
 from spark_verify.pipeline import VerifyRequest, verify
 from suture.errors import RefusedError
 from suture.runtime.exit_codes import ExitCode
-from tests.support.control.recorded_scm import recorded_scm, replicas_of_ozone
 from tests.support.ozone.ozone_volumes import golden, lines
+from tests.support.ozone.recorded_scm import recorded_scm, replicas_of_ozone
 from tests.support.printed_json import document_in
 from tests.support.verification.judged import judged
 from tests.support.verification.snapshots import (

@@ -2,10 +2,8 @@
 
 import json
 import socket
-import struct
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,14 @@ from ozone.clients.authentication import HadoopIdentity
 from ozone.clients.connection import parse_addresses
 from ozone.security.scm_security import ScmSecurity
 from suture.errors import RefusedError, UnavailableError
-from tests.support.control.recorded_scm import (
+from tests.support.ozone.hadoop_server import (
     GREETING,
+    HadoopServer,
+    call_of,
+    exactly,
     failure,
-    fields_of,
-    read_varint,
+    frame_of,
+    framed,
     renumbered,
 )
 
@@ -32,7 +33,7 @@ NOT_LEADER = "org.apache.hadoop.hdds.ratis.ServerNotLeaderException"
 
 
 @dataclass
-class SecurityPort:
+class SecurityPort(HadoopServer):
     """A port that has an answer for each recorded request."""
 
     answers: dict[bytes, bytes] = field(
@@ -41,42 +42,19 @@ class SecurityPort:
         }
     )
     calls: list[bytes] = field(default_factory=list)
-    address: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        self.listen()
 
-    def close(self) -> None:
-        """End it."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                opened, _ = self._listener.accept()
-                with opened, opened.makefile("rb") as stream:
-                    assert stream.read(len(GREETING)) == GREETING
-                    _call(stream)  # the context
-                    number, call = _call(stream)
-                    self.calls.append(call)
-                    answer = renumbered(self.answers[call], number)
-                    opened.sendall(struct.pack(">I", len(answer)) + answer)
-
-
-def _call(stream: Any) -> tuple[int, bytes]:
-    """Return the number of a call, and its bytes after the header."""
-    (length,) = struct.unpack(">I", stream.read(4))
-    frame = stream.read(length)
-    header_bytes, at = read_varint(frame, 0)
-    number = fields_of(frame[at : at + header_bytes])[3]
-    assert isinstance(number, int)
-    return number >> 1, frame[at + header_bytes :]
+    def serve(self, opened: socket.socket, stream: Any) -> None:
+        """Answer one call."""
+        assert exactly(stream, len(GREETING)) == GREETING
+        frame_of(stream)  # the context
+        header, call = call_of(frame_of(stream))
+        number = header[3]
+        assert isinstance(number, int)
+        self.calls.append(call)
+        opened.sendall(framed(renumbered(self.answers[call], number >> 1)))
 
 
 @contextmanager

@@ -8,9 +8,7 @@ import importlib.util
 import os
 import shutil
 import socket
-import struct
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,9 +17,13 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.control.recorded_scm import (
+from tests.support.ozone.hadoop_server import (
     GREETING,
+    HadoopServer,
+    exactly,
     fields_of,
+    frame_of,
+    framed,
     number_field,
     read_varint,
     text_field,
@@ -131,7 +133,7 @@ def _answers(port: int) -> bool:
 
 
 @dataclass
-class KerberizedPort:
+class KerberizedPort(HadoopServer):
     """A port that authenticates callers by Kerberos. `levels` are the bits that it offers.
 
     `spoil` changes the tokens of data that it sends.
@@ -145,62 +147,37 @@ class KerberizedPort:
     tokens: list[bytes] = field(default_factory=list)
     """Tokens with data of the caller."""
     callers: list[str] = field(default_factory=list)
-    address: str = field(init=False)
-    _sockets: list[socket.socket] = field(default_factory=list)
-    _threads: list[threading.Thread] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"localhost:{self._listener.getsockname()[1]}"
-        self._start(self._accept)
+        self.listen()
+        self.address = self.address.replace("127.0.0.1", "localhost")
 
-    def close(self) -> None:
-        """End it, and all its connections."""
-        for one in (self._listener, *self._sockets):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-        for thread in self._threads:
-            thread.join(10)
-            assert not thread.is_alive()
-
-    def _start(self, target: Any, *arguments: object) -> None:
-        self._threads.append(threading.Thread(target=target, args=arguments))
-        self._threads[-1].start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                opened, _ = self._listener.accept()
-                self._sockets.append(opened)
-                self._start(self._serve, opened)
-
-    def _serve(self, opened: socket.socket) -> None:
+    def serve(self, opened: socket.socket, stream: Any) -> None:
+        """Authenticate the caller, then pass its frames on."""
         import gssapi
 
-        with opened, suppress(OSError, EOFError), opened.makefile("rb") as stream:
-            assert _exactly(stream, len(SECURE_GREETING)) == SECURE_GREETING
-            assert _message(stream) == {2: 1}  # NEGOTIATE
-            service, host = self.name
-            auth = text_field(1, "KERBEROS") + text_field(2, "GSSAPI")
-            auth += text_field(3, service) + text_field(4, host)
-            _say(opened, number_field(2, 1) + varint(4 << 3 | 2) + varint(len(auth)) + auth)
-            context = gssapi.SecurityContext(
-                creds=gssapi.Credentials(usage="accept", store={"keytab": f"FILE:{self.keytab}"}),
-                usage="accept",
-            )
+        assert exactly(stream, len(SECURE_GREETING)) == SECURE_GREETING
+        assert _message(stream) == {2: 1}  # NEGOTIATE
+        service, host = self.name
+        auth = text_field(1, "KERBEROS") + text_field(2, "GSSAPI")
+        auth += text_field(3, service) + text_field(4, host)
+        _say(opened, number_field(2, 1) + varint(4 << 3 | 2) + varint(len(auth)) + auth)
+        context = gssapi.SecurityContext(
+            creds=gssapi.Credentials(usage="accept", store={"keytab": f"FILE:{self.keytab}"}),
+            usage="accept",
+        )
+        message = _message(stream)
+        assert message[2] == 2  # INITIATE
+        while not context.complete:
+            _say(opened, number_field(2, 3) + _token(context.step(message[3]) or b""))
             message = _message(stream)
-            assert message[2] == 2  # INITIATE
-            while not context.complete:
-                _say(opened, number_field(2, 3) + _token(context.step(message[3]) or b""))
-                message = _message(stream)
-            assert message == {2: 4, 3: b""}
-            offer = bytes([self.levels]) + BUFFER_BYTES.to_bytes(3, "big")
-            _say(opened, number_field(2, 3) + _token(context.wrap(offer, False).message))
-            choice = context.unwrap(_message(stream)[3]).message
-            _say(opened, number_field(2, 0))
-            self.callers.append(str(context.initiator_name))
-            self._pass_on(opened, stream, context, choice[0])
+        assert message == {2: 4, 3: b""}
+        offer = bytes([self.levels]) + BUFFER_BYTES.to_bytes(3, "big")
+        _say(opened, number_field(2, 3) + _token(context.wrap(offer, False).message))
+        choice = context.unwrap(_message(stream)[3]).message
+        _say(opened, number_field(2, 0))
+        self.callers.append(str(context.initiator_name))
+        self._pass_on(opened, stream, context, choice[0])
 
     def _pass_on(self, opened: socket.socket, stream: Any, context: Any, level: int) -> None:
         host, _, port = self.target.rpartition(":")
@@ -210,7 +187,7 @@ class KerberizedPort:
         self._start(self._answer, opened, inner, context, level)
         while True:
             if level == 1:
-                inner.sendall(_exactly(stream, 1) + stream.read1(65_536))
+                inner.sendall(exactly(stream, 1) + stream.read1(65_536))
                 continue
             message = _message(stream)
             assert message[2] == 5  # WRAP
@@ -251,9 +228,8 @@ def _token(data: bytes) -> bytes:
 
 def _message(stream: Any) -> dict[int, Any]:
     """Return the fields of the next message of the exchange."""
-    (length,) = struct.unpack(">I", _exactly(stream, 4))
-    assert length <= BUFFER_BYTES + 200, "Hadoop's server would refuse it"
-    frame = _exactly(stream, length)
+    frame = frame_of(stream)
+    assert len(frame) <= BUFFER_BYTES + 200, "Hadoop's server would refuse it"
     header_bytes, at = read_varint(frame, 0)
     assert fields_of(frame[at : at + header_bytes])[3] == 65  # -33 as a zigzag number
     body_bytes, begin = read_varint(frame, at + header_bytes)
@@ -264,11 +240,4 @@ def _message(stream: Any) -> dict[int, Any]:
 def _say(opened: socket.socket, body: bytes) -> None:
     header = number_field(1, CALL) + number_field(2, 0) + number_field(3, 9)
     frame = varint(len(header)) + header + varint(len(body)) + body
-    opened.sendall(struct.pack(">I", len(frame)) + frame)
-
-
-def _exactly(stream: Any, length_bytes: int) -> bytes:
-    data: bytes = stream.read(length_bytes)
-    if len(data) < length_bytes:
-        raise EOFError
-    return data
+    opened.sendall(framed(frame))

@@ -6,24 +6,27 @@ wrong field number is therefore rejected. The frames around the messages are par
 """
 
 import socket
-import struct
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from tests.support.control.recorded_scm import (
+from tests.support.ozone.hadoop_server import (
     GREETING,
     NO_ACCESS,
+    HadoopServer,
+    call_of,
+    delimited,
+    exactly,
     failure,
     fields_of,
+    frame_of,
+    framed,
     number_field,
-    read_varint,
     varint,
 )
 
@@ -86,7 +89,7 @@ def command(kind: str, payload: dict[str, Any], *, term: int = 1, deadline_ms: i
 
 
 @dataclass
-class StandInScm:
+class StandInScm(HadoopServer):
     """A server on its own port, with one thread per connection."""
 
     cluster_id: str = CLUSTER_ID
@@ -104,31 +107,9 @@ class StandInScm:
     known: set[str] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
     """Messages that a real manager would not have understood."""
-    address: str = field(init=False)
-    _listener: socket.socket = field(init=False)
-    _threads: list[threading.Thread] = field(default_factory=list)
-    _sockets: list[socket.socket] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._start(self._accept)
-
-    def close(self) -> None:
-        """End it, and all its connections."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.hang_up()
-        for thread in self._threads:
-            thread.join(10)
-            assert not thread.is_alive()
-
-    def hang_up(self) -> None:
-        """End all connections, as a restart does."""
-        for one in self._sockets:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+        self.listen()
 
     # received messages
 
@@ -155,50 +136,36 @@ class StandInScm:
 
     # serving
 
-    def _start(self, target: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
+    def serve(self, opened: socket.socket, stream: Any) -> None:
+        """Answer calls until the datanode ends the connection."""
+        assert GREETING == exactly(stream, len(GREETING))
+        header, rest = call_of(frame_of(stream))
+        context = fields_of(delimited(rest)[0])
+        if (5, PROTOCOL) != (header[3], context[3]):
+            self.faults.append(f"context {context}")
+        if not self.lets_in:
+            said = "SIMPLE authentication is not enabled."
+            opened.sendall(framed(failure(-3, NO_ACCESS, said, status=2, detail=15)))
+            return
         while True:
-            try:
-                opened, _ = self._listener.accept()
-            except OSError:
+            answer = self._answer(frame_of(stream))
+            if self.spoil is not None:
+                opened.sendall(self.spoil(answer))
                 return
-            self._sockets.append(opened)
-            self._start(self._serve, opened)
-
-    def _serve(self, opened: socket.socket) -> None:
-        with opened, suppress(OSError, EOFError), opened.makefile("rb") as stream:
-            assert GREETING == _exactly(stream, len(GREETING))
-            header, rest = _call(_frame(stream))
-            context = fields_of(_delimited(rest)[0])
-            if (5, PROTOCOL) != (header[3], context[3]):
-                self.faults.append(f"context {context}")
-            if not self.lets_in:
-                said = "SIMPLE authentication is not enabled."
-                opened.sendall(_framed(failure(-3, NO_ACCESS, said, status=2, detail=15)))
-                return
-            while True:
-                answer = self._answer(_frame(stream))
-                if self.spoil is not None:
-                    opened.sendall(self.spoil(answer))
-                    return
-                opened.sendall(answer)
+            opened.sendall(answer)
 
     def _answer(self, frame: bytes) -> bytes:
-        header, rest = _call(frame)
+        header, rest = call_of(frame)
         zigzag = header[3]
         assert isinstance(zigzag, int)
-        method, rest = _delimited(rest)
-        body, _ = _delimited(rest)
+        method, rest = delimited(rest)
+        body, _ = delimited(rest)
         said = fields_of(method)
         if (b"submitRequest", PROTOCOL, 1) != (said[1], said[2], said[3]):
             self.faults.append(f"method {said}")
         data = self._answered(REQUEST.FromString(body)).SerializeToString()
         head = number_field(1, zigzag >> 1) + number_field(2, 0) + number_field(3, 9)
-        return _framed(varint(len(head)) + head + varint(len(data)) + data)
+        return framed(varint(len(head)) + head + varint(len(data)) + data)
 
     def _answered(self, request: Any) -> Any:
         response = RESPONSE(cmdType=request.cmdType, status="OK", success=True)
@@ -249,29 +216,3 @@ def standin_scm(**wishes: Any) -> Iterator[StandInScm]:
 def _own(message: Any) -> Any:
     """Return an independent copy of a message, which another thread may read."""
     return type(message).FromString(message.SerializeToString())
-
-
-def _exactly(stream: Any, length_bytes: int) -> bytes:
-    data: bytes = stream.read(length_bytes)
-    if len(data) < length_bytes:
-        raise EOFError
-    return data
-
-
-def _frame(stream: Any) -> bytes:
-    (length,) = struct.unpack(">I", _exactly(stream, 4))
-    return _exactly(stream, length)
-
-
-def _delimited(data: bytes) -> tuple[bytes, bytes]:
-    length, at = read_varint(data, 0)
-    return data[at : at + length], data[at + length :]
-
-
-def _call(frame: bytes) -> tuple[dict[int, int | bytes], bytes]:
-    header, rest = _delimited(frame)
-    return fields_of(header), rest
-
-
-def _framed(body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + body

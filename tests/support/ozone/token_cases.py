@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from tests.support.control.recorded_scm import number_field, varint
+from tests.support.ozone.hadoop_server import number_field, varint
 
 READ, WRITE = 1, 2
 HOUR_MS: Final = 3_600_000

@@ -5,8 +5,8 @@ import pytest
 from merkle.damaged_data import DamagedData
 from ozone.clients.connection import Address, parse_addresses
 from ozone.clients.frames import Failure, connection_header, context_frame, parse_answer, varint
-from tests.support.control import recorded_scm
-from tests.support.control.recorded_scm import recorded
+from tests.support.ozone import hadoop_server
+from tests.support.ozone.recorded_scm import recorded
 
 
 def told() -> list[bytes]:
@@ -51,12 +51,12 @@ def test_a_failure_of_the_connection_has_no_call() -> None:
     """
     Its number is negative, and travels as an unsigned one of 32 bits.
     """
-    frame = recorded_scm.failure(-3, recorded_scm.NO_ACCESS, "no", status=2, detail=15)
+    frame = hadoop_server.failure(-3, hadoop_server.NO_ACCESS, "no", status=2, detail=15)
 
     answer = parse_answer(frame)
 
     assert -3 == answer.call_id
-    assert answer.failure == Failure(recorded_scm.NO_ACCESS, "no", True, True)
+    assert answer.failure == Failure(hadoop_server.NO_ACCESS, "no", True, True)
 
 
 def test_an_answer_to_no_call_is_none() -> None:
