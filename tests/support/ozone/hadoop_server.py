@@ -3,6 +3,7 @@
 import socket
 import struct
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -11,7 +12,7 @@ GREETING = b"hrpc\x09\x00\x00"
 NO_ACCESS = "org.apache.hadoop.security.AccessControlException"
 
 
-class HadoopServer:
+class HadoopServer(ABC):
     """Accepts connections; `serve` talks on each, in a thread of its own."""
 
     address: str
@@ -25,9 +26,9 @@ class HadoopServer:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._start(self._accept)
 
+    @abstractmethod
     def serve(self, opened: socket.socket, stream: Any) -> None:
         """Talk on one connection; `stream` reads from it."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End the server and all its connections."""

@@ -25,7 +25,7 @@ def test_undecided_chunk_is_read_but_not_bad() -> None:
     )
 
 
-def test_all_bad_chunks_are_counted_and_the_first_are_kept() -> None:
+def test_bad_chunks_are_all_counted_and_the_first_are_kept() -> None:
     """A kept chunk has its place and the words of the judge."""
     words = Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, "read twice"
     bad = ChunkCheck(5, ChunkJudgement(*words, length_bytes=5, window_checksums=b"others"))
