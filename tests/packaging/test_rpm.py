@@ -121,3 +121,21 @@ def test_rpm_scripts_do_the_steps_of_the_debian_package(package: Path) -> None:
     assert "make-environment remove" in scriptlets.partition("preuninstall")[2]
     assert 2 == triggers.count("-- /usr/bin/python3")
     assert 2 == triggers.count("/opt/suture/make-environment\n")
+
+
+@needs_rpm
+def test_packages_of_equal_trees_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directory, times and the user's mask do not matter."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    packages = []
+    for place, mode in (("one", 0o600), ("another/place", 0o644)):
+        root, out = tmp_path / place / "root", tmp_path / place / "out"
+        stage.place_files(root, stage.RPM)
+        stage.place_programs(root, stage.RPM)
+        stage.place(root / stage.HOME / "wheels/build", b"0\n")
+        (root / stage.HOME / "wheels/build").chmod(mode)
+        stage.readable(root)
+        out.mkdir()
+        packages.append(make_rpm.packed("rpmbuild", make_rpm.spec(root), root.parent, out))
+
+    assert packages[0].read_bytes() == packages[1].read_bytes()
