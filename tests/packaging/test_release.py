@@ -170,7 +170,7 @@ class TestContents:
         bundled(home / "wheels", "some")
         bill = contents.bill_of_materials([tmp_path], "0.1.0", 86400)
         site = home / "environments/one/lib/python3.11/site-packages"
-        for name in ("bin/some", "pyvenv.cfg", "made-of"):
+        for name in ("bin/some", "pyvenv.cfg", "made-of", ".gitignore"):
             stage.place(home / "environments/one" / name, b"written")
         stage.place(site / "some/__init__.py", b"")
         stage.place(site / "some/__pycache__/__init__.cpython-311.pyc", b"written")
@@ -269,7 +269,7 @@ class TestRelease:
     def test_bill_of_materials_does_not_depend_on_the_directory(self) -> None:
         """Two roots with equal files, written in another order, give the same bytes. tmpfs lists
         files in the order in which they were written."""
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:  # noqa: S108
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
             roots = [Path(scratch, place) for place in ("one", "another/place")]
             for root, names in zip(roots, (("first", "second"), ("second", "first")), strict=True):
                 folder = root / "opt/suture/wheels"

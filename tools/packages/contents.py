@@ -24,7 +24,7 @@ from tools.packages.wheels import metadata_of
 HOME: Final = Path("opt/suture")
 WRITTEN: Final = re.compile(  # by Python's venv module, pip and make-environment
     r"\.pyc$|\.dist-info/(INSTALLER|REQUESTED|RECORD|direct_url\.json)$"
-    rf"|^/{HOME}/(lock|environments/[^/]+/(made-of|pyvenv\.cfg|bin/[^/]+))$"
+    rf"|^/{HOME}/(lock|environments/[^/]+/(made-of|pyvenv\.cfg|\.gitignore|bin/[^/]+))$"
 )
 TERMS: Final = re.compile(r"(licen[cs]e|copying|notice|authors)", re.IGNORECASE)
 
