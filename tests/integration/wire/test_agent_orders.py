@@ -25,10 +25,11 @@ from tests.support.faults.victim import Victim, write_config
 from tests.support.storage.ec_cluster import CONTAINER as CODED
 from tests.support.storage.ec_cluster import ec_cluster
 from tests.support.storage.stores import write_block
-from tests.support.storage.three_replicas import WAYS, ThreeReplicas
+from tests.support.storage.three_replicas import CHUNK_BYTES, WAYS, ThreeReplicas
 
 ME: Final = "victim"
 DAMAGED, SHARD = ContainerId(7), ContainerId(9)
+GARBAGE: Final = 5  # block with bytes behind its end, which a copy leaves out
 LOST_ROWS: Final = {4, 9}  # blocks of the damaged replica whose row is gone
 NUMBERS: Final = itertools.count(1)
 EXECUTED: Final = s.CommandStatus.EXECUTED
@@ -42,6 +43,7 @@ class Scene:
     scm: ScriptedScm
     three: ThreeReplicas
     template: Path
+    address: str
 
     def done(self, **order: Any) -> s.CommandStatus:
         """Order something, and return what became of it."""
@@ -51,7 +53,7 @@ class Scene:
 def done(scm: ScriptedScm, **order: Any) -> s.CommandStatus:
     """Order something, and return what became of it."""
     number = next(NUMBERS)
-    scm.order(s.Command(command_id=number, term=1, **order))
+    scm.order(s.Command(**{"command_id": number, "term": scm.term} | order))
     status = scm.wait_for(number)
     assert status is not None
     return status
@@ -71,8 +73,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             store.close_container(SHARD, bcsid=6)
         with Victim(folder / "agent.log") as victim:
             three.copy(volume, folder / "template")
-            victim.start(write_config(folder / "agent.toml", volume, scm.address))
-            yield Scene(scm, three, folder / "template")
+            address = victim.start(write_config(folder / "agent.toml", volume, scm.address))
+            yield Scene(scm, three, folder / "template", address)
             victim.stop()
 
 
@@ -118,6 +120,67 @@ def test_copy_of_damage_names_each_finding(scene: Scene) -> None:
     findings = [one for part in parts for one in part.findings.findings]
     assert WAYS.keys() <= {one.local_id for one in findings}
     assert {DAMAGED} == {one.container_id for one in findings}
+
+
+def test_copy_is_at_its_target_what_it_was(scene: Scene, tmp_path: Path) -> None:
+    """The second agent reports the facts of the replica, and the damage that the first declared."""
+    with ScriptedScm() as scm, Victim(tmp_path / "agent.log") as victim:
+        config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
+        target = c.DatanodeEndpoint(address=victim.start(config))
+        with Peer(target.address) as peer:
+            target.datanode_id = peer.stub.Status(d.StatusRequest()).datanode_id
+            assert scm.wait_until(lambda: scm.heartbeats > 0)
+            told = [
+                scene.done(
+                    replicate=s.ReplicateCommand(container_id=container_id, target=target)
+                ).replicate
+                for container_id in (SHARD, DAMAGED)
+            ]
+            asked = [d.GetContainerRequest(container_id=number) for number in (SHARD, DAMAGED)]
+            shard, damaged = [peer.stub.GetContainer(one).replica for one in asked]
+            request = d.ListFindingsRequest(start_container_id=DAMAGED)
+            findings = peer.stub.ListFindings(request).findings
+            request = d.ListFindingsRequest(start_container_id=DAMAGED + 1)
+            none = peer.stub.ListFindings(request).findings
+
+    assert [SHARD, DAMAGED] == [one.replica.container_id for one in told]
+    assert (3, 6, ME) == (shard.replica_index, shard.bcsid, shard.origin_datanode_id)
+    assert (c.CLOSED, c.UNHEALTHY) == (shard.state, damaged.state)
+    assert WAYS.keys() - {GARBAGE} <= {one.local_id for one in findings}
+    assert [] == list(none)
+
+
+def test_changes_of_a_trusted_replica_are_shown(scene: Scene) -> None:
+    """Each chunk that differs is named with both of its leaves."""
+    trusted = scene.three.peers[0]
+    request = d.TrustReplicaRequest(
+        container_id=DAMAGED,
+        trusted_datanode_id=trusted.datanode_id,
+        trusted_address=trusted.address,
+        dry_run=True,
+    )
+
+    with Peer(scene.address) as peer:
+        changes = peer.stub.TrustReplica(request).changes
+
+    assert WAYS.keys() >= {one.local_id for one in changes} > set()
+    assert {0, CHUNK_BYTES} == {one.offset for one in changes}
+    assert all(one.after for one in changes)
+    assert any(one.before for one in changes)
+    assert not any(one.before == one.after for one in changes)
+
+
+def test_term_in_the_answer_to_a_heartbeat_outdates_earlier_orders(scene: Scene) -> None:
+    """A control plane of an earlier term cannot order anything from then on."""
+    scm = scene.scm
+    before, count = scm.term, scm.heartbeats
+    scm.term += 1
+    assert scm.wait_until(lambda: scm.heartbeats > count + 2)
+
+    late = scene.done(term=before, refresh_volume_usage={})
+    right = scene.done(refresh_volume_usage={})
+
+    assert ("STALE_TERM", EXECUTED) == (late.code, right.state)
 
 
 def test_delete_asks_its_witness_to_keep_the_replica(scene: Scene) -> None:
@@ -210,9 +273,11 @@ def test_lost_shard_is_reconstructed_as_ordered(scene: Scene, tmp_path: Path) ->
             scene.done(reconstruct=order)
             [created] = target.requests["CreateContainer"]
             blocks = [one for sent in target.requests["WriteBlocks"] for one in sent.blocks]
+            closed = target.requests["CloseContainer"]
         assert created == d.CreateContainerRequest(
             container_id=CODED, replica_index=2, state=c.RECOVERING
         )
         assert {(CODED, 2)} == {
             (one.block_id.container_id, one.block_id.replica_index) for one in blocks
         }
+        assert [(CODED, 2)] == [(one.container_id, one.bcsid) for one in closed]

@@ -279,6 +279,19 @@ def test_close_is_obeyed_and_its_replica_reported(scene: Scene, new_id: int) -> 
     assert told.volume_id == scene.volume.volume_id
 
 
+def test_changes_since_a_moment_are_listed(scene: Scene) -> None:
+    """Each change has its container and the state after it."""
+    with Peer(scene.address) as peer:
+        since = datanode_pb2.ListChangesRequest(since_ms=scene.began_ms)
+        changes = peer.stub.ListChanges(since).changes
+        since.since_ms += 10**9
+        later = peer.stub.ListChanges(since).changes
+
+    [*_, last_change] = [one for one in changes if one.container_id == BAD]
+    assert last_change.entry.state == container_pb2.UNHEALTHY
+    assert [] == list(later)
+
+
 def test_disks_are_described(scene: Scene) -> None:
     """The answer names the volume, its device or why it has none, and what the kernel said."""
     with Peer(scene.address) as peer:

@@ -116,3 +116,16 @@ def test_scan_of_a_container_is_cancelled(scans: Scans) -> None:
     scans.ask(volume_id=volume.volume_id, skip_container_id=volume.container_id)
 
     scans.until(lambda v: v.container_id not in {0, volume.container_id})
+
+
+def test_queued_scan_is_answered_at_once_and_counted(scans: Scans) -> None:
+    """The answer has the bytes that the scan will read, and no result."""
+    ask = scans.peer.stub.ScanContainer
+
+    answers = [
+        list(ask(pb.ScanContainerRequest(container_id=container_id, queue=True)))
+        for container_id in (FIRST, SECOND)
+    ]
+
+    assert [[pb.ScanProgress(queued=True, bytes_total=BLOCK_BYTES)]] * 2 == answers
+    assert scans.ask().on_demand_waiting > 0

@@ -3,8 +3,10 @@ answers that it sends. The test is the operator and the datanodes.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
+import grpc
 import pytest
 
 from suture.wire.v1 import container_pb2
@@ -91,6 +93,7 @@ def test_copy_goes_where_the_operator_says(nodes: DialledNodes) -> None:
     assert before == pending(nodes)
     [made] = ask(pb.ReplicateContainersRequest(container_ids=[number])).decisions
     assert len(made.command_ids) == 1
+    assert pending(nodes) == before + 1
 
 
 @pytest.mark.parametrize("call", ["ReconcileContainers", "DeleteReplicas", "CloseContainers"])
@@ -151,8 +154,17 @@ def listed_holds(nodes: DialledNodes) -> list[pb.Hold]:
     return list(nodes.scm.ListHolds(pb.ListHoldsRequest()).holds)
 
 
-def test_maintenance_begins_ends_and_is_shown(nodes: DialledNodes) -> None:
+@pytest.fixture
+def other_nodes(tmp_path: Path) -> Iterator[DialledNodes]:
+    """Five datanodes of a control plane of their own, whose states nothing else changes."""
+    process = ScmProcess.start(tmp_path, log_level="error", **OPTIONS)  # type: ignore[arg-type]
+    yield DialledNodes(process.address, NODES)
+    process.terminate()
+
+
+def test_maintenance_begins_ends_and_is_shown(other_nodes: DialledNodes) -> None:
     """A dry run changes nothing. The departure has its end, its containers and its state."""
+    nodes = other_nodes
     number = nodes.closed()
     name = holders(nodes, number)[0]
     end_ms = 4_000_000_000_000
@@ -173,7 +185,6 @@ def test_maintenance_begins_ends_and_is_shown(nodes: DialledNodes) -> None:
     [departure] = departures(nodes)
     back = pb.SetOperationalStatesRequest(datanode_ids=[name], op_state="IN_SERVICE")
     nodes.scm.SetOperationalStates(back)
-    nodes.wait_for("set_operational_state", 1)
 
     assert order.set_operational_state == pb.SetOperationalStateCommand(
         op_state="ENTERING_MAINTENANCE", op_expiry_ms=end_ms
@@ -369,8 +380,9 @@ def test_damage_of_replicas_is_counted(nodes: DialledNodes) -> None:
     assert counted() == (2, 1, 2, 1)  # one that is lost has few replicas, and none to compare
 
 
-def test_balancer_runs_as_asked_until_it_is_stopped(nodes: DialledNodes) -> None:
+def test_balancer_runs_as_asked_until_it_is_stopped(other_nodes: DialledNodes) -> None:
     """The answer has the limits of the run and the share of each datanode."""
+    nodes = other_nodes
     node = nodes.all["dn5"]
     node.volume_facts = {"used_bytes": node.capacity_bytes * 9 // 10}
     node.heartbeat()
@@ -421,19 +433,96 @@ def test_row_of_a_plan_is_checked_against_the_state(nodes: DialledNodes) -> None
 
 
 def test_row_of_a_plan_names_source_and_copies(nodes: DialledNodes) -> None:
-    """One more copy is ordered of the datanode that the row names."""
+    """One more copy is ordered of the datanode that the row names, unless the control plane was
+    quicker.
+    """
+
+    def is_first() -> bool:
+        number = nodes.closed()
+        gone, *left = holders(nodes, number)
+        nodes.all[gone].report_some(
+            container_pb2.ReplicaReport(container_id=number, state=container_pb2.DELETED)
+        )
+        found = []
+        for source in left:
+            row = pb.PlanRow(container_id=number, action="replicate", sources=[source], copies=1)
+            [shown] = applied(nodes, row, dry_run=True)
+            sources = [order.datanode_id for order in shown.orders]
+            found.append((shown.code, shown.copies_before, shown.copies_after, sources))
+        return found == [("OK", 2, 3, [source]) for source in left]
+
+    wait_until(is_first)
+
+
+def test_deletes_are_confirmed_by_what_keys_name(nodes: DialledNodes) -> None:
+    """A block is kept while a key names it, and was ordered to be deleted with the key."""
     number = nodes.closed()
-    gone, *left = holders(nodes, number)
-    nodes.all[gone].report_some(
-        container_pb2.ReplicaReport(container_id=number, state=container_pb2.DELETED)
+    local_ids = nodes.local_ids[number]
+    unknown = max(local_ids) + 1_000
+    request = pb.ConfirmDeletesRequest(container_id=number, local_ids=[*local_ids, unknown])
+
+    kept = nodes.scm.ConfirmDeletes(request)
+    nodes.scm.DeleteKeys(pb.DeleteKeysRequest(keys=[f"key{number}"]))
+    ordered = nodes.scm.ConfirmDeletes(request)
+
+    assert pb.ConfirmDeletesResponse(kept_local_ids=local_ids) == kept
+    assert pb.ConfirmDeletesResponse(ordered_local_ids=local_ids) == ordered
+
+
+def test_lost_container_is_marked_and_taken_back(nodes: DialledNodes) -> None:
+    """The decision has a fingerprint, and counts the keys. Another state is refused."""
+    number = nodes.closed()
+    for name in holders(nodes, number):
+        gone = container_pb2.ReplicaReport(container_id=number, state=container_pb2.DELETED)
+        nodes.all[name].report_some(gone)
+
+    def marked(**more: Any) -> pb.ForgottenContainer:
+        request = pb.MarkContainersLostRequest(container_ids=[number], **more)
+        [decision] = nodes.scm.MarkContainersLost(request).containers
+        return decision
+
+    shown, stale = marked(dry_run=True), marked(worlds=WRONG)
+    done = marked(worlds=[shown.world])
+    back, again = marked(undo=True), marked(undo=True)
+
+    assert shown.world
+    assert (number, "OK", 1) == (shown.container_id, shown.code, shown.key_count)
+    assert ["STALE_PLAN", "OK", "OK"] == [one.code for one in (stale, done, back)]
+    assert again.code != "OK"
+
+
+def test_key_that_exists_gets_no_room(nodes: DialledNodes) -> None:
+    """The control plane refuses the allocation, because the request names the key."""
+    key = f"key{nodes.closed()}"
+
+    with pytest.raises(grpc.RpcError, match="exists"):
+        nodes.scm.AllocateBlocks(
+            pb.AllocateBlocksRequest(client_id="other", sizes=[10], keys=[key])
+        )
+
+
+def test_close_names_the_last_commit(nodes: DialledNodes) -> None:
+    """Each datanode is told the commit up to which its replica must be whole."""
+    request = pb.AllocateBlocksRequest(client_id="closer", sizes=[10])
+    [block] = nodes.scm.AllocateBlocks(request).blocks
+    number = block.block_id.container_id
+    for place in block.replicas:
+        nodes.all[place.datanode_id].report_some(report(number, bcsid=block.block_id.bcsid))
+    key = pb.KeyInfo(
+        key=f"key{number}",
+        size=10,
+        blocks=[pb.BlockLocation(block_id=block.block_id, length=10)],
     )
-    for source in left:
-        row = pb.PlanRow(container_id=number, action="replicate", sources=[source], copies=1)
+    nodes.scm.CommitKey(pb.CommitKeyRequest(client_id="closer", keys=[key]))
+    nodes.scm.EndWriteSession(pb.EndWriteSessionRequest(client_id="closer", close=True))
 
-        [shown] = applied(nodes, row, dry_run=True)
+    orders = nodes.wait_for("close", 3)
 
-        assert (shown.code, shown.copies_before, shown.copies_after) == ("OK", 2, 3), shown
-        assert [source] == [order.datanode_id for order in shown.orders]
+    assert {one.datanode_id for one in block.replicas} == orders.keys()
+    assert {(number, block.block_id.bcsid)} == {
+        (one.close.container_id, one.close.bcsid) for one in orders.values()
+    }
+    assert block.block_id.bcsid > 0
 
 
 def test_report_and_queues_count_what_is_to_be_done(nodes: DialledNodes) -> None:
