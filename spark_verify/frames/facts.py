@@ -232,4 +232,5 @@ def _code(name: str, words: Sequence[str]) -> str:
 
 def _word(name: str, words: Sequence[str]) -> str:
     """Return SQL for the word at a position in `words`; null for null."""
-    return f"element_at(array({texts(words)}), {name} + 1)"
+    # Spark 4.3's generated code returns the last word for null.
+    return f"if({name} IS NULL, NULL, element_at(array({texts(words)}), {name} + 1))"
