@@ -2,11 +2,13 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -16,6 +18,8 @@ from tests.support.nursery import forked
 from tests.support.waiting import wait_until
 from tests.upgrade.conftest import InstalledVersion
 from tools.demo.cluster import Cluster, Launch
+
+T = TypeVar("T")
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -28,7 +32,7 @@ LOAD_S = 120.0  # a put waits this long for a control plane that restarts
 class Load:
     """A client that stores files, and reads an earlier file after each, until it is stopped.
 
-    `stored` has the acknowledged files. A put that fails while the control plane restarts is
+    `stored` has the acknowledged files. A call that fails while the control plane restarts is
     repeated, and counted.
     """
 
@@ -39,30 +43,32 @@ class Load:
         self._is_stopped = threading.Event()
 
     def run(self) -> None:
-        """Store and read until `stop` is called. Raise SutureError if a read fails."""
+        """Store and read until `stop` is called. Raise SutureError if a replica cannot be read."""
         while not self._is_stopped.is_set():
             key, content = f"file{len(self.stored)}", os.urandom(FILE_BYTES)
-            self._put(key, content)
+            self._repeat(partial(self._put, key, content))
             self.stored[key] = content
             earlier = f"file{len(self.stored) // 2}"
-            assert self._client.get(earlier) == self.stored[earlier]
+            assert self._repeat(partial(self._client.get, earlier)) == self.stored[earlier]
 
     def stop(self) -> None:
         """End `run` after its current file."""
         self._is_stopped.set()
 
-    def _put(self, key: str, content: bytes) -> None:
+    def _repeat(self, call: Callable[[], T]) -> T:
+        """Return the result of a call, which is repeated while the control plane is away."""
         while True:
             try:
-                self._client.put(key, content)
+                return call()
             except UnavailableError:
                 self.retried_count += 1
                 self._is_stopped.wait(RETRY_S)
-            except KeyExists:  # stored by the attempt before, whose answer was lost
-                assert self._client.get(key) == content
-                return
-            else:
-                return
+
+    def _put(self, key: str, content: bytes) -> None:
+        try:
+            self._client.put(key, content)
+        except KeyExists:  # stored by the attempt before, whose answer was lost
+            assert self._client.get(key) == content
 
 
 @contextmanager
