@@ -10,18 +10,16 @@ of their files.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyspark.sql.functions as f
 from pyspark.sql import SparkSession
 
 from spark_verify.errors import FlagRefused
-from spark_verify.result_tables import RESULTS, RUN_ID, RUNS, described
+from spark_verify.input_columns import RESULT_VERSION
+from spark_verify.result_tables import RESULTS, RUNS
 from spark_verify.runs import table_of
 from spark_verify.snapshot.tables import read_rows
-from spark_verify.sql_text import quoted, text
-
-FORMATS: Final = ("iceberg", "delta")
+from spark_verify.sql_text import quoted, text, types_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class Catalog:
     spark: SparkSession
     namespace: str
     kind: str
-    """One of FORMATS."""
+    """`iceberg` or `delta`."""
 
     def publish(self, out: str, *, run_id: str, attempt: str) -> None:
         """Create missing tables, and write the rows of a finished run. Errors of Spark are passed
@@ -58,36 +56,31 @@ class Catalog:
         """Replace the rows of a run in one table, in one commit."""
         rows = read_rows(self.spark, RESULTS[name].schema, path)
         named = rows.withColumn("run_id", f.lit(run_id))
-        if self.kind == "iceberg":
-            named.writeTo(self._table(name)).overwrite(f.col("run_id") == run_id)
-            return
-        only = f"run_id = {text(run_id)}"
-        writer = named.write.format(self.kind).mode("overwrite").option("replaceWhere", only)
-        writer.saveAsTable(self._table(name))
+        named.writeTo(self._table(name)).overwrite(f.col("run_id") == run_id)
 
     def _creation(self, name: str) -> str:
         """Return the SQL that creates a table if it does not exist."""
-        table = described(name)
+        table = RESULTS[name]
+        types = {**types_of(table.schema), "run_id": "string"}
+        meanings = (*table.meanings, "name of the run")
         shown = ", ".join(
-            f"`{one['name']}` {one['type']} COMMENT {text(one['comment'])}"
-            for one in [*table["columns"], RUN_ID]
+            f"`{column}` {kind} COMMENT {text(meaning)}"
+            for (column, kind), meaning in zip(types.items(), meanings, strict=True)
         )
         return (
             f"CREATE TABLE IF NOT EXISTS {self._table(name)} ({shown}) USING {self.kind} "
-            f"PARTITIONED BY (run_id) COMMENT {text(table['comment'])} "
-            f"TBLPROPERTIES ('suture.version' = '{table['version']}')"
+            f"PARTITIONED BY (run_id) COMMENT {text(table.meaning)} "
+            f"TBLPROPERTIES ('suture.version' = '{RESULT_VERSION}')"
         )
 
     def _table(self, name: str) -> str:
         return quoted(f"{self.namespace}.{name}")
 
 
-def check_catalog(namespace: str, kind: str) -> None:
-    """Raise FlagRefused if `namespace` is not `catalog.name` or `kind` is not one of FORMATS."""
+def check_catalog(namespace: str) -> None:
+    """Raise FlagRefused if `namespace` is not `catalog.name`."""
     if len(namespace.split(".")) < 2 or not all(namespace.split(".")):
         raise FlagRefused(
             f"invalid --catalog {namespace!r}: expected CATALOG.NAMESPACE",
             hint="configure the catalog in Spark: spark.sql.catalog.CATALOG",
         )
-    if kind not in FORMATS:
-        raise FlagRefused(f"invalid --format {kind!r}: expected {' or '.join(FORMATS)}")

@@ -1,16 +1,18 @@
 """Errors of the Spark job, each with a stable code and a hint, and their text for the user."""
 
 import re
-import sys
 from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from suture.errors import SutureError
 
 RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Refused)\b: ")
 """The last line of a Python traceback; Java classes have their package as a prefix."""
 
 REASON_CHARACTERS_MAX: Final = 1500
 """Maximum length of a library's message in output."""
-
-MORE_MEMORY: Final = "has this machine too little memory? --master names a cluster of Spark"
 
 
 class VerifyError(Exception):
@@ -35,14 +37,10 @@ class PathRefused(VerifyError):
     code = "PLACE_REFUSED"
 
 
-class OptionRefused(VerifyError):
-    """An unknown option, or an invalid value of an option."""
+class FlagRefused(VerifyError):
+    """An invalid command line, which the user must correct."""
 
     code = "OPTION_REFUSED"
-
-
-class FlagRefused(OptionRefused):
-    """An invalid command line, which the user must correct."""
 
 
 class SparkRefused(VerifyError):
@@ -69,22 +67,9 @@ class RunConflict(VerifyError):
     code = "RUN_CONFLICT"
 
 
-def failures() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a run that are reported in one line.
-
-    These are the job's own errors, OSError, MemoryError and, if Spark is in use, the errors of its
-    actions. PySpark translates most of those; some are raw Java errors.
-    """
-    found: list[type[Exception]] = [VerifyError, OSError, MemoryError]
-    if "pyspark" in sys.modules:
-        from pyspark.errors import PySparkException
-
-        found.append(PySparkException)
-    if "py4j" in sys.modules:  # a Spark Connect client has no JVM
-        from py4j.protocol import Py4JError
-
-        found.append(Py4JError)
-    return tuple(found)
+FAILURES: Final = (VerifyError, SutureError, OSError, MemoryError, PySparkException, Py4JError)
+"""The exceptions of a run that are reported in one line. PySpark translates most errors of Java;
+some are raw."""
 
 
 def describe_error(error: Exception) -> str:
@@ -94,15 +79,9 @@ def describe_error(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return ": ".join(filter(None, ["too little memory", str(error).partition("\n")[0]]))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
-    if isinstance(error, VerifyError | OSError):
+    if isinstance(error, VerifyError | SutureError | OSError):
         return lines[0]
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     raised = [line for line in lines if RAISED.match(line)]
     thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
     return (raised[-1:] or causes[-1:] or thrown[:1] or lines)[0][:REASON_CHARACTERS_MAX]
-
-
-def hint_of(error: Exception) -> str:
-    """Return the hint for the user, or "" if there is none."""
-    hint: str = MORE_MEMORY if isinstance(error, MemoryError) else getattr(error, "hint", "")
-    return hint

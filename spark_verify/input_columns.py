@@ -11,14 +11,8 @@ import pyarrow as pa
 
 from health.tables import report_columns, snapshot_columns
 
-SCHEMA_VERSION: Final = snapshot_columns.SCHEMA_VERSION
-"""Version of the input. Other versions are rejected, because older ones lack columns."""
-
 RESULT_VERSION: Final = 3
 """Version of the output, written into its manifest and summary."""
-
-ROWS_PER_CONTAINER_MAX: Final = snapshot_columns.ROWS_PER_CONTAINER_MAX
-"""Maximum replicas, or pending ops, of a container, because they are judged together."""
 
 AHEAD_MAX_MS: Final = 3_600_000
 """How far an instant may lie in the future, because clocks differ by up to an hour."""

@@ -19,30 +19,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from health.blame import suspects
 from health.rules import Rules
-from spark_verify.errors import WorkersApart
+from spark_verify import runs
+from spark_verify.errors import FAILURES, WorkersApart, describe_error
 from spark_verify.frames import counting, result_frames
 from spark_verify.frames.disagreement import compared, disagreement, reported
 from spark_verify.frames.facts import Inputs
-from spark_verify.frames.previous_run import Summary, divergent_before, previous_run, trend_facts
+from spark_verify.frames.previous_run import TREND, divergent_before, previous_run
 from spark_verify.frames.result_frames import JudgedContainers, judge_containers
 from spark_verify.frames.volumes import count_votes
 from spark_verify.input_columns import RESULT_VERSION
-from spark_verify.options import DEFAULTS
+from spark_verify.options import VerifyOptions
 from spark_verify.report import summary as summaries
 from spark_verify.report.pages import html_report, text_report
-from spark_verify.result_tables import PLAN_LIFE_MS, RESULTS, RUNS, describe_tables
-from spark_verify.runs import (
-    RUN,
-    SUCCESS,
-    TEXTS,
-    Attempt,
-    attempt_of,
-    finished,
-    inputs_of,
-    remove_left,
-    run_id_of,
-    table_of,
-)
+from spark_verify.result_tables import PLAN_LIFE_MS, RESULTS, RUNS, STAMP
 from spark_verify.session import open_session
 from spark_verify.snapshot import checks
 from spark_verify.snapshot.manifest import SnapshotManifest, read_manifest
@@ -70,26 +59,9 @@ class VerifyRequest:
     master: str = ""
     changed_nodes: tuple[str, ...] = ()
     """If not empty, only containers with a replica on one of these nodes are verified."""
-    max_age_s: int = 0
-    """Maximum age of the snapshot; 0 = unlimited."""
-    reporting_min_percent: int = DEFAULTS["reporting_min_percent"]
-    """Minimum share of the expected nodes that answer; below it the snapshot is rejected."""
-    own_rules: Mapping[str, int] = field(default_factory=dict)
-    """Rules set by the user; they override the control plane's in the snapshot."""
-    sample_max: int = DEFAULTS["sample_max"]
-    """Maximum container ids listed per kind."""
     reports: str = ""
     """Directory of datanode reports, whose replicas replace those of the snapshot."""
-    replication_factor: int = DEFAULTS["replication_factor"]
-    ec_data: int = DEFAULTS["ec_data"]
-    ec_parity: int = DEFAULTS["ec_parity"]
-    """The replication of all containers, which reports do not contain."""
-
-    @property
-    def assumed(self) -> dict[str, int]:
-        """The replication of all containers, by names of options."""
-        data, parity = self.ec_data, self.ec_parity
-        return {"replication_factor": self.replication_factor, "ec_data": data, "ec_parity": parity}
+    options: VerifyOptions = field(default_factory=VerifyOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +81,16 @@ class VerifyResult:
     @property
     def address(self) -> str:
         """Path or address of the run's texts."""
-        return f"{self.out}/{RUN}{self.run_id}"
+        return f"{self.out}/{runs.RUN}{self.run_id}"
 
     @property
     def directory(self) -> Path:
         """Local directory of the run's texts."""
-        assert is_local(self.out)
         return Path(self.address)
 
     def table(self, name: str) -> Path:
         """Return the local directory of the run's rows in a table."""
-        assert is_local(self.out)
-        return Path(table_of(self.out, name, run_id=self.run_id, attempt=self.attempt))
+        return Path(runs.table_of(self.out, name, run_id=self.run_id, attempt=self.attempt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +104,7 @@ class VerificationRun:
     reports: Reports | None
     manifest: SnapshotManifest
     inputs: dict[str, Any]
-    attempt: Attempt
-    say: Progress
+    attempt: runs.Attempt
     progress: StageProgress
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -151,7 +120,7 @@ class VerificationRun:
     @contextmanager
     def phase(self, name: str, text: str) -> Iterator[None]:
         """Report a phase to the caller and to Spark, and record its duration."""
-        self.say(text)
+        self.progress.say(text)
         self.progress.begin(text)
         started_s = time.monotonic()
         yield
@@ -167,65 +136,49 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
     """
     named = (request.snapshot, request.reports)
     source, place = (address_of(one) if one else "" for one in named)
-    out = address_of(request.out)
+    out, options = address_of(request.out), request.options
     spark, now_ms = None, time.time_ns() // 1_000_000
     if place or not (is_local(source) and is_local(out)):
         progress("starting Spark")
         spark = open_session(row_count=0, master=request.master)
     recorded = read_manifest(storage_of(source, spark)) if source else None
     if recorded:
-        checks.check_age(recorded, request.max_age_s, now_ms)
+        checks.check_age(recorded, options.max_age_s, now_ms)
     reports = None
     if spark and place:
         progress(f"reading reports in {place}")
-        reports = open_reports(
-            spark,
-            place,
-            (source, recorded) if recorded else None,
-            assumed=request.assumed,
-            max_age_s=request.max_age_s,
-            now_ms=now_ms,
-        )
+        known = (source, recorded) if recorded else None
+        reports = open_reports(spark, place, known, options, now_ms)
     manifest = reports.manifest if reports else recorded
     assert manifest is not None, "a request names a snapshot, reports, or both"
     facts = reports.facts if reports else None
-    run_id = run_id_of(request.run_id, manifest, request.changed_nodes, facts)
-    inputs = inputs_of(
-        manifest,
-        changed_nodes=request.changed_nodes,
-        rules=Rules(**request.own_rules),
-        own_rules=sorted(request.own_rules),
-        reporting_min_percent=request.reporting_min_percent,
-        sample_max=request.sample_max,
-        reports=facts,
-    )
-    attempt = Attempt(storage_of(out, spark), run_id)
-    known = _result(attempt, inputs)
-    if known is not None:
+    run_id = runs.run_id_of(request.run_id, manifest, request.changed_nodes, facts)
+    inputs = runs.inputs_of(manifest, request.changed_nodes, options, facts)
+    attempt = runs.Attempt(storage_of(out, spark), run_id)
+    done = _result(attempt, inputs)
+    if done is not None:
         progress(f"run {run_id} is finished already")
-        return known
+        return done
     if spark is None:
         progress("starting Spark")
     spark = open_session(row_count=sum(manifest.rows.values()), master=request.master)
     stages = StageProgress(spark, progress)
-    run = VerificationRun(
-        spark, request, source, reports, manifest, inputs, attempt, progress, stages
-    )
+    run = VerificationRun(spark, request, source, reports, manifest, inputs, attempt, stages)
     with stages.printed():
         return _done(run)
 
 
-def _result(attempt: Attempt, inputs: Mapping[str, Any]) -> VerifyResult | None:
+def _result(attempt: runs.Attempt, inputs: Mapping[str, Any]) -> VerifyResult | None:
     """Return the result of the run if any attempt has finished it."""
-    summary = finished(attempt.storage, attempt.run_id, inputs)
-    name = attempt_of(attempt.storage, attempt.run_id)
+    summary = runs.finished(attempt.storage, attempt.run_id, inputs)
+    name = runs.attempt_of(attempt.storage, attempt.run_id)
     return VerifyResult(attempt.storage.address, name, summary) if summary and name else None
 
 
 def _done(run: VerificationRun) -> VerifyResult:
     """Execute a run and commit it."""
     attempt = run.attempt
-    remove_left(attempt.storage)
+    runs.remove_left(attempt.storage)
     try:
         summary = _run(run)
         known = _result(attempt, run.inputs)
@@ -237,7 +190,7 @@ def _done(run: VerificationRun) -> VerifyResult:
         attempt.abandon()
         raise
     attempt.abandon()
-    run.say(f"run {attempt.run_id} was finished by another process meanwhile")
+    run.progress.say(f"run {attempt.run_id} was finished by another process meanwhile")
     return known
 
 
@@ -276,17 +229,22 @@ def _opened(run: VerificationRun) -> tuple[Inputs, DataFrame]:
     checks.check_changed(nodes, request.changed_nodes)
     silent = reports.silent if reports else {}
     named = [n | {"datanode_id": silent.get(n["datanode_id"], n["datanode_id"])} for n in nodes]
-    checks.check_reporting(named, request.reporting_min_percent)
+    checks.check_reporting(named, request.options.reporting_min_percent)
     racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
-    rules = Rules(**manifest.rules | dict(request.own_rules) | {"rack_count": max(len(racks), 1)})
+    rules = Rules(**manifest.rules | request.options.own_rules | {"rack_count": len(racks) or 1})
     return Inputs(snapshot, manifest, nodes, rules, request.changed_nodes), differing
 
 
-def _before(run: VerificationRun, previous: Summary | None) -> DataFrame | None:
-    before, damage = divergent_before(run.spark, run.attempt.storage, previous, run.materialize)
-    if previous is not None and damage:
-        run.say(f"run {previous['run_id']} cannot be read, attempts begin again: {damage}")
-    return before
+def _before(run: VerificationRun, previous: runs.RunSummary | None) -> DataFrame | None:
+    """Return the previous run's rows of `divergent/`, if it has any that can be read."""
+    if previous is None:
+        return None
+    try:
+        return divergent_before(run.spark, run.attempt.storage, previous, run.materialize)
+    except FAILURES as error:
+        reason = describe_error(error)
+        run.progress.say(f"run {previous.run_id} cannot be read, attempts begin again: {reason}")
+        return None
 
 
 def _write_tables(
@@ -296,12 +254,10 @@ def _write_tables(
     and the rows of `volumes/`.
     """
     tables: dict[str, DataFrame] = {}
-    at_ms = run.manifest.as_of_ms
-    stamp: dict[str, str | int] = {
-        "snapshot_id": run.manifest.snapshot_id,
-        "as_of_ms": at_ms,
-        "expires_at_ms": at_ms + PLAN_LIFE_MS,
-    }
+    snapshot_id, at_ms = run.manifest.snapshot_id, run.manifest.as_of_ms
+    stamp: dict[str, str | int] = dict(
+        zip(STAMP, (snapshot_id, at_ms, at_ms + PLAN_LIFE_MS), strict=True)
+    )
 
     def add(name: str, rows: DataFrame) -> None:
         run.progress.begin(f"writing {name}/")
@@ -310,7 +266,7 @@ def _write_tables(
         tables[name] = read_rows(run.spark, schema, address)
 
     add("volumes", result_frames.volumes(judged))
-    volumes = counting.rows_of(tables["volumes"])
+    volumes = [row.asDict() for row in tables["volumes"].collect()]
     add("votes", count_votes(judged.cases, tables["volumes"]))
     add("health", result_frames.health(judged))
     add("replica_class", judged.cases.selectExpr("container_id", "inline(replica_class)"))
@@ -332,23 +288,24 @@ def _conclude(
     judged: JudgedContainers,
     tables: Mapping[str, DataFrame],
     volumes: list[dict[str, Any]],
-    previous: Summary | None,
+    previous: runs.RunSummary | None,
 ) -> dict[str, Any]:
     """Return the summary of the run, computed from its written tables."""
-    manifest, inputs, sample_max = run.manifest, judged.inputs, run.request.sample_max
-    votes, kinds = counting.rows_of(tables["votes"]), counting.count_kinds(tables["health"])
+    manifest, inputs = run.manifest, judged.inputs
+    votes = [row.asDict() for row in tables["votes"].collect()]
+    kinds = counting.count_kinds(tables["health"])
     actions = counting.count_actions(tables)
-    _check_written(run, judged, kinds, actions)
-    ids = counting.sample_ids(tables["health"], tables["divergent"], sample_max)
-    backed_off, to_reconcile, listed = (
-        actions.get(name, (0, 0))[0] for name in (counting.BACKED_OFF, counting.RECONCILE, "scan")
+    backed_off, to_reconcile, listed, classes = (
+        actions.get(name, (0, 0))[0]
+        for name in (counting.BACKED_OFF, counting.RECONCILE, "scan", counting.REPLICA_CLASS)
     )
+    written = {"health": sum(kind.containers for kind in kinds), "replica_class": classes}
+    _check_written(run, judged, written | {"divergent": backed_off + to_reconcile})
+    ids = counting.sample_ids(tables["health"], tables["divergent"], run.request.options.sample_max)
     is_partial = bool(inputs.changed_nodes)
     silent = set(inputs.silent)
     wanting = [v for v in volumes if v["datanode_id"] not in silent and not is_partial]
     scan = (sum(v["scans"] for v in wanting), sum(v["scan_bytes"] for v in wanting))
-    is_leaving = any(node["op_state"] != "IN_SERVICE" for node in inputs.nodes)
-    departures = counting.count_departures(judged.cases) if is_leaving else {}
     return {
         "snapshot_id": manifest.snapshot_id,
         "run_id": run.attempt.run_id,
@@ -370,36 +327,25 @@ def _conclude(
         "verification_age": summaries.verification_ages(volumes),
         "lost_by_volume": summaries.count_lost(votes),
         "blame": [asdict(suspect) for suspect in suspects(votes, inputs.nodes)],
-        "leaving": summaries.leaving_nodes(departures, inputs.nodes, volumes),
         "agreement": summaries.agreement(kinds, ids),
         "reports": run.inputs["reports"],
         "disagreement": {kind: actions.get(kind, (0, 0))[0] for kind in counting.DISAGREEMENTS},
         "disagreement_later": actions.get(counting.LATER, (0, 0))[0],
         "keys_at_risk": manifest.keys_at_risk and asdict(manifest.keys_at_risk),
-        "previous": trend_facts(previous),
+        "previous": previous.model_dump(include=TREND) if previous else None,
         "rules": asdict(inputs.rules),
     }
 
 
 def _check_written(
-    run: VerificationRun,
-    judged: JudgedContainers,
-    kinds: list[Any],
-    actions: Mapping[str, tuple[int, int]],
+    run: VerificationRun, judged: JudgedContainers, written: Mapping[str, int]
 ) -> None:
     """Raise WorkersApart if rows are missing. This happens if workers do not share the directory,
     and write to their own disks.
     """
-    counted = {
-        "health": sum(kind.containers for kind in kinds),
-        "replica_class": actions.get(counting.REPLICA_CLASS, (0, 0))[0],
-        "divergent": sum(
-            actions.get(name, (0, 0))[0] for name in (counting.RECONCILE, counting.BACKED_OFF)
-        ),
-    }
-    for name, count in counted.items():
-        if count != judged.counts[name]:
-            raise apart(run, f"table {name}/ has {count} rows, {judged.counts[name]} were written")
+    for name, count in judged.counts.items():
+        if written[name] != count:
+            raise apart(run, f"table {name}/ has {written[name]} rows, {count} were written")
 
 
 def apart(run: VerificationRun, fact: str) -> WorkersApart:
@@ -414,34 +360,19 @@ def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
     """Commit the attempt as the finished run."""
     attempt, storage = run.attempt, run.attempt.storage
     run.progress.begin("writing runs/")
-    describe_tables(storage)
-    told = _result_manifest(run, summary)
-    page = html_report(summary, f"{address_of(storage.address)}/{RUN}{attempt.run_id}")
-    texts = json.dumps(summary, indent=2), page, json.dumps(told, indent=2)
-    for name, text in zip(TEXTS, texts, strict=True):
-        storage.write_text(f"{RUN}{attempt.run_id}/{name}", text + "\n")
+    told = {name: summary[name] for name in ("run_id", *runs.IDENTITY, "changed_nodes", "reports")}
+    told |= {"result_version": RESULT_VERSION, "attempt": attempt.name, "seconds": run.seconds}
+    page = html_report(summary, f"{address_of(storage.address)}/{runs.RUN}{attempt.run_id}")
+    texts = {
+        "summary.json": json.dumps(summary, indent=2),
+        "report.html": page,
+        "manifest.json": json.dumps(told, indent=2),
+    }
+    for name, text in texts.items():
+        storage.write_text(f"{runs.RUN}{attempt.run_id}/{name}", text + "\n")
     schema = RESULTS[RUNS].schema
     known = summary["inputs"] | summary | {"replicas": summary["rows"]["replicas"]}
     known["attempt"] = attempt.name
     row = local_rows(run.spark, schema, [[known[name] for name in schema.names]])
     write(attempt.table(RUNS), row.coalesce(1))
-    storage.write_text(f"{RUN}{attempt.run_id}/{SUCCESS}", attempt.name)
-
-
-def _result_manifest(run: VerificationRun, summary: dict[str, Any]) -> dict[str, object]:
-    plan = {action: p["rows"] for action, p in summary["plan"].items()}
-    shared = ("run_id", "snapshot_id", "as_of_ms", "term", "changed_nodes", "reports")
-    return {
-        "result_version": RESULT_VERSION,
-        "attempt": run.attempt.name,
-        **{name: summary[name] for name in shared},
-        "rows": {
-            "health": summary["containers"] + summary["unknown_containers"],
-            "reconcile_plan": plan[counting.RECONCILE],
-            "plan": summary["scans_listed"]
-            + sum(
-                rows for action, rows in plan.items() if action not in (counting.RECONCILE, "scan")
-            ),
-        },
-        "seconds": run.seconds,
-    }
+    storage.write_text(f"{runs.RUN}{attempt.run_id}/{runs.SUCCESS}", attempt.name)

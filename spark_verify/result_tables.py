@@ -1,40 +1,21 @@
-"""Declares the tables that the job writes: columns, types, meanings, version (RESULT_VERSION).
+"""Declares the tables that the job writes: columns, types and meanings.
 
     out/<table>/run_id=<id>/attempt=<id>/part-….parquet     rows of a run
     out/runs/run_id=<id>/part-….parquet                     the run's row, written last
-    out/<table>/_schema.json                                the columns that are declared here
 
 SQL engines read the directory names as columns. A run is complete if `runs` has its row, which
 names the attempt whose rows belong to the run.
 """
 
-import json
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import pairwise
+from typing import Final
 
 import pyarrow as pa
 
-from spark_verify.input_columns import KINDS, RESULT_VERSION, TABLES, schema_of
-from spark_verify.sql_text import type_name
-from spark_verify.storage import Storage
+from spark_verify.input_columns import KINDS, TABLES, schema_of
 
 RUNS: Final = "runs"
-
-SCHEMA: Final = "_schema.json"
-"""Name of the file with a table's columns. Readers of Parquet skip it, because it begins with _."""
-
-RUN_ID: Final = {
-    "name": "run_id",
-    "type": "string",
-    "comment": "name of the run: the directory that the rows lie in",
-}
-ATTEMPT: Final = {
-    "name": "attempt",
-    "type": "string",
-    "comment": "attempt that wrote the rows: the directory within",
-}
-"""Partition columns: `runs` has the first one, all other tables have both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +50,20 @@ COMPARED: Final = pa.schema([c for c in TABLES["replicas"] if c.name not in NOT_
 """Replica columns that are compared."""
 
 
-_RECONCILE: Final = """
+AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)
+"""Upper limits of the ages of full scans; the classes "earlier" and "never" follow."""
+
+_AGES: Final = "\n".join(
+    f"verified_{high}d long replicas whose last full scan is {low} to {high} days old"
+    for low, high in pairwise((0, *AGE_DAYS))
+)
+
+_STAMP: Final = """snapshot_id string the snapshot that was verified
+    as_of_ms long the instant of the snapshot, in ms since 1970
+    expires_at_ms long after it the control plane does not act on the row, in ms since 1970
+    """
+
+_RECONCILE: Final = f"""
     container_id long the container
     action string reconcile
     priority int how urgent it is: the lower, the sooner; null if its redundancy is unknown
@@ -77,9 +71,7 @@ _RECONCILE: Final = """
     checksum_class string how the roots of its replicas relate
     replicas replica* its replicas as they were seen
     bytes_estimated long what a repair may have to move
-    snapshot_id string the snapshot that was verified
-    as_of_ms long the instant of the snapshot, in ms since 1970
-    expires_at_ms long after it the control plane does not act on the row, in ms since 1970
+    {_STAMP}
     """
 
 RESULTS: Final = {
@@ -135,7 +127,7 @@ RESULTS: Final = {
     ),
     "plan": _table(
         "what to do beside reconciling: replicate, reconstruct, delete, close and scan",
-        """
+        f"""
     container_id long the container
     action string replicate, reconstruct, delete, close or scan
     priority int how urgent it is: the lower, the sooner
@@ -147,26 +139,19 @@ RESULTS: Final = {
     copies int how many new replicas are needed
     is_forced boolean whether a replica goes that holds data
     bytes_estimated long what it may have to move
-    snapshot_id string the snapshot that was verified
-    as_of_ms long the instant of the snapshot, in ms since 1970
-    expires_at_ms long after it the control plane does not act on the row, in ms since 1970
+    {_STAMP}
         """,
     ),
     "volumes": _table(
         "one row a volume of a datanode that holds a replica",
-        """
+        f"""
     datanode_id string the datanode
     volume_id string the volume of that datanode
     replicas long replicas on it
     in_tree long replicas in a state in which they have a tree
     scans long replicas without a root that could have one
     scan_bytes long bytes of these replicas
-    verified_1d long replicas whose last full scan is at most a day old
-    verified_2d long replicas whose last full scan is one to two days old
-    verified_4d long replicas whose last full scan is two to four days old
-    verified_7d long replicas whose last full scan is four to seven days old
-    verified_14d long replicas whose last full scan is one to two weeks old
-    verified_30d long replicas whose last full scan is two weeks to 30 days old
+    {_AGES}
     verified_earlier long replicas whose last full scan is older
     never_verified long replicas that have a tree and no full scan
     agreeing long replicas that have the root of all others of a container that is plainly well
@@ -234,34 +219,3 @@ JUDGED: Final = {
     for name in ("health", "replica_class", "divergent", "plan")
 }
 """The tables that the judge fills, without the columns of STAMP."""
-
-
-def described(name: str) -> dict[str, Any]:
-    """Return the description that is written beside a table: version, columns, their Spark and Hive
-    types, and meanings.
-    """
-    table = RESULTS[name]
-    columns = zip(table.schema, table.meanings, strict=True)
-    return {
-        "table": name,
-        "version": RESULT_VERSION,
-        "comment": table.meaning,
-        "format": "parquet",
-        "partitioned_by": [RUN_ID] if name == RUNS else [RUN_ID, ATTEMPT],
-        "columns": [
-            {"name": field.name, "type": type_name(field.type), "comment": meaning}
-            for field, meaning in columns
-        ],
-    }
-
-
-def describe_tables(storage: Storage) -> None:
-    """Write the declared columns beside each table, unless the same or a later version is already
-    there.
-    """
-    for name in RESULTS:
-        path = f"{name}/{SCHEMA}"
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            if json.loads(storage.read_text(path))["version"] >= RESULT_VERSION:
-                continue
-        storage.write_text(path, json.dumps(described(name), indent=2) + "\n")

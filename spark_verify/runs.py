@@ -1,7 +1,6 @@
 """Names runs, finds a finished run for the same input, and manages the files of an attempt.
 
     out/<table>/run_id=<id>/attempt=<hex>/   rows of a run; a table holds those of all runs
-    out/<table>/_schema.json                 its columns
     out/runs/run_id=<id>/                    a row that names the attempt whose rows are the run
     out/run_id=<id>/                         texts of a run, which is finished if _SUCCESS exists
     out/.attempt=<hex>/                      intermediate rows, removed when the attempt ends
@@ -21,17 +20,20 @@ import json
 import time
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any, Final
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from health.rules import Rules
 from spark_verify.errors import FlagRefused, RunConflict
 from spark_verify.input_columns import RESULT_VERSION
-from spark_verify.options import DEFAULTS
+from spark_verify.options import VerifyOptions
 from spark_verify.result_tables import RESULTS, RUNS
 from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.storage import Storage
@@ -45,25 +47,16 @@ WORK: Final = ".attempt="
 """Prefix of the name of the hidden directory of an attempt in progress."""
 
 
-TEXTS: Final = ("summary.json", "report.html", "manifest.json")
-"""Files of a run beside its tables."""
-
 RUN_ID_CHARS_MAX: Final = 128
 """Maximum length of a run id, which the control plane accepts in a plan."""
 
-LEFT_MS: Final = 24 * 3_600_000
+DAY_MS: Final = 86_400_000
+
+LEFT_MS: Final = DAY_MS
 """An attempt without new files for this time counts as killed."""
 
-LABELS: Final = {
-    "snapshot_id": "snapshot",
-    "cluster_id": "cluster",
-    "as_of_ms": "instant of the snapshot",
-    "rows": "rows of the snapshot",
-    "changed_nodes": "changed nodes",
-    "result_version": "result version",
-    "code": "version of the code",
-}
-"""Display names of the inputs of a run; others are shown by their own name."""
+IDENTITY: Final = ("snapshot_id", "cluster_id", "as_of_ms", "term", "rows")
+"""Fields of a manifest that identify the snapshot."""
 
 PACKAGES: Final = (
     *("health", "health.plan", "health.tables"),
@@ -103,26 +96,19 @@ def run_id_of(
 
 def inputs_of(
     manifest: SnapshotManifest,
-    *,
     changed_nodes: Sequence[str],
-    rules: Rules,
-    reporting_min_percent: int,
-    own_rules: Sequence[str] = (),
-    sample_max: int = DEFAULTS["sample_max"],
+    options: VerifyOptions,
     reports: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return all inputs that determine a result, as recorded in its summary."""
+    own = options.own_rules
     return {
-        "snapshot_id": manifest.snapshot_id,
-        "cluster_id": manifest.cluster_id,
-        "as_of_ms": manifest.as_of_ms,
-        "term": manifest.term,
-        "rows": dict(manifest.rows),
+        **{name: getattr(manifest, name) for name in IDENTITY},
         "changed_nodes": sorted(set(changed_nodes)),
-        "rules": asdict(rules),
-        "own_rules": list(own_rules),
-        "reporting_min_percent": reporting_min_percent,
-        "sample_max": sample_max,
+        "rules": asdict(Rules(**own)),
+        "own_rules": sorted(own),
+        "reporting_min_percent": options.reporting_min_percent,
+        "sample_max": options.sample_max,
         "reports": reports,
         "result_version": RESULT_VERSION,
         "code": code_checksum(),
@@ -186,6 +172,23 @@ def table_of(out: str, name: str, *, run_id: str, attempt: str) -> str:
     return directory if name == RUNS else f"{directory}/{ATTEMPT_DIRECTORY}{attempt}"
 
 
+class RunSummary(BaseModel):
+    """The fields of a finished run's summary that later runs use."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    run_id: str
+    cluster_id: str
+    as_of_ms: int
+    changed_nodes: list[str]
+    containers: int
+    flagged: int
+    flags: dict[str, int]
+    checksum_classes: dict[str, int]
+    divergent: int
+    inputs: dict[str, Any]
+
+
 def finished(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the summary of a finished run, or None if it is not finished.
 
@@ -196,21 +199,28 @@ def finished(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> dict[s
     target = f"{storage.address}/{RUN}{run_id}"
     way_out = f"choose another --run-id, or remove {target}"
     summary = read_summary(storage, run_id)
-    if summary is None:
-        raise RunConflict(
-            f"{target} has a _SUCCESS file but no readable summary.json", hint=way_out
-        )
-    known = summary.get("inputs")
-    if not isinstance(known, dict):
-        raise RunConflict(
-            f"{target} does not name its inputs: an older version wrote it", hint=way_out
-        )
-    different = _differences(known, inputs)
+    if not isinstance(summary.get("inputs"), dict):
+        raise RunConflict(f"{target} has no readable summary.json", hint=way_out)
+    known, asked = _flat(summary["inputs"]), _flat(inputs)
+    different = [
+        f"{name}: {known.get(name)} there, {asked.get(name)} here"
+        for name in sorted(known.keys() | asked.keys())
+        if known.get(name) != asked.get(name)
+    ]
     if different:
         raise RunConflict(
             f"{target} is the result of another run: {'; '.join(different)}", hint=way_out
         )
     return summary
+
+
+def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs by name, for instance `rules.maintenance_min`."""
+    flat: dict[str, Any] = {}
+    for name, value in inputs.items():
+        inner = value if isinstance(value, dict) else {}
+        flat |= {f"{name}.{key}": one for key, one in inner.items()} or {name: value}
+    return flat
 
 
 def attempt_of(storage: Storage, run_id: str) -> str | None:
@@ -227,39 +237,23 @@ def finished_runs(storage: Storage) -> list[str]:
     return [run_id for run_id in ids if attempt_of(storage, run_id) is not None]
 
 
-def finished_summaries(storage: Storage) -> dict[str, dict[str, Any]]:
-    """Return the summaries of the finished runs by id; empty if missing or damaged."""
-    return {run_id: read_summary(storage, run_id) or {} for run_id in finished_runs(storage)}
-
-
-def read_summary(storage: Storage, run_id: str) -> dict[str, Any] | None:
-    """Return the summary of a run, or None if it is missing or damaged."""
-    try:
-        summary = json.loads(storage.read_text(f"{RUN}{run_id}/summary.json"))
-    except (OSError, ValueError):
-        return None
-    return summary if isinstance(summary, dict) else None
-
-
-def _differences(known: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+def finished_summaries(storage: Storage) -> list[RunSummary]:
+    """Return the summaries of the finished runs, without those that are damaged."""
     found = []
-    for name in sorted(known.keys() | asked.keys()):
-        old, new = known.get(name), asked.get(name)
-        if old == new:
-            continue
-        if name == "rules" and isinstance(old, dict) and isinstance(new, dict):
-            found += [f"rules.{words}" for words in _differences(old, new)]
-        else:
-            found.append(
-                f"{LABELS.get(name, name)}: {_format_value(old)} there, {_format_value(new)} here"
-            )
+    for run_id in finished_runs(storage):
+        with suppress(ValidationError):
+            summary = read_summary(storage, run_id) | {"run_id": run_id}
+            found.append(RunSummary.model_validate(summary))
     return found
 
 
-def _format_value(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
+def read_summary(storage: Storage, run_id: str) -> dict[str, Any]:
+    """Return the summary of a run; empty if it is missing or damaged."""
+    try:
+        summary = json.loads(storage.read_text(f"{RUN}{run_id}/summary.json"))
+    except (OSError, ValueError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
 
 
 def remove_run(storage: Storage, run_id: str) -> None:
@@ -285,3 +279,39 @@ def remove_left(storage: Storage, now_ms: int = 0) -> None:
     for directory in directories:
         if max(storage.listed(directory).values(), default=0) < oldest_ms:
             storage.delete(directory)
+
+
+def runs_to_remove(
+    runs: Iterable[RunSummary], *, keep_runs: int, keep_days: int, now_ms: int
+) -> list[str]:
+    """Return the ids of the runs to remove, oldest first.
+
+    A run is kept if it is one of the `keep_runs` newest runs of its cluster, or if its snapshot is
+    at most `keep_days` old; all runs if both are 0. Partial runs are counted separately, so that
+    many of them do not displace full runs. The latest full run is never removed.
+    """
+    kinds: dict[tuple[str, bool], list[RunSummary]] = defaultdict(list)
+    order = sorted(runs, key=lambda run: (run.as_of_ms, run.run_id))
+    for run in order:
+        kinds[run.cluster_id, bool(run.changed_nodes)].append(run)
+    kept = order if not keep_runs and not keep_days else []
+    for (_, is_partial), own in kinds.items():
+        count = keep_runs if is_partial else max(keep_runs, 1)
+        kept += own[max(len(own) - count, 0) :]
+    oldest_ms = now_ms - keep_days * DAY_MS
+    return [
+        run.run_id
+        for run in order
+        if run not in kept and not (keep_days and run.as_of_ms >= oldest_ms)
+    ]
+
+
+def old_runs(storage: Storage, *, keep_runs: int, keep_days: int, asked: str = "") -> list[str]:
+    """Return the ids of the runs to remove from a directory of results, oldest first.
+
+    A run that cannot be read is kept, and `asked`, the run that the caller requested.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    runs = finished_summaries(storage)
+    found = runs_to_remove(runs, keep_runs=keep_runs, keep_days=keep_days, now_ms=now_ms)
+    return [run_id for run_id in found if run_id != asked]

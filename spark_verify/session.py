@@ -16,13 +16,13 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 from urllib.parse import urlsplit
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from spark_verify.errors import REASON_CHARACTERS_MAX, SparkRefused, failures
+from spark_verify.errors import FAILURES, REASON_CHARACTERS_MAX, SparkRefused
 from spark_verify.runs import code_checksum, sources
 from suture.runtime.memory import limit_bytes
 
@@ -75,11 +75,8 @@ LARGE_ROWS: Final = 10_000_000
 CONNECT: Final = "sc://"
 """Prefix of the address of a Spark Connect server."""
 
-PORTS: Final = {"sc": 15002, "spark": 7077}
-"""Default ports of a Spark Connect server and of a cluster's master."""
-
 REACH_S: Final = 10.0
-"""Timeout to connect to a Spark server; Spark itself retries for minutes, with little output."""
+"""Timeout to connect to a Spark Connect server."""
 
 PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 """Variables that name proxies, through which Spark Connect reaches further hosts."""
@@ -110,18 +107,6 @@ FIXED: Final = {
 }
 """Settings of every session, on which results depend."""
 
-UNSET: Final = {
-    "spark.sql.shuffle.partitions": "200",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.codegen.wholeStage": "true",
-    "spark.sql.codegen.factoryMode": "FALLBACK",
-}
-"""Spark's defaults of the settings that the job chooses by the number of rows, unless the user of
-the session has set them."""
-
-_chosen: dict[str, str] = {}
-"""The values of these settings that this process has set."""
-
 LOG_PROPERTIES: Final = Path(__file__).with_name("log4j2.properties")
 
 
@@ -132,77 +117,63 @@ def open_session(*, row_count: int, master: str = "") -> SparkSession:
     set. With neither, use all cores of this machine. Workers elsewhere receive the modules that
     tasks need; they must have numpy and pyarrow.
     """
-    check_reached(master or os.environ.get("SPARK_REMOTE", ""))
-    builder = SparkSession.Builder().appName("suture-verify")
-    is_given = is_submitted() or SparkSession.getActiveSession() is not None
-    if is_given and not master:
-        spark = builder.getOrCreate()
-    elif master.startswith(CONNECT):
-        spark = _start(builder.remote(master), master)
-    else:
+    remote = master or os.environ.get("SPARK_REMOTE", "")
+    if remote.startswith(CONNECT):
+        check_reached(remote)
+    builder: Any = SparkSession.Builder().appName("suture-verify")
+    given = SparkSession.getActiveSession()
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ or remote
+    is_own = bool(master) or (_is_own.get(_id_of(given)) if given else not is_submitted)
+    if master.startswith(CONNECT):
+        builder, is_own = builder.remote(master), False
+    elif is_own:
+        builder = builder.master(master or "local[*]")
         for name, value in _options(row_count, master).items():
             builder = builder.config(name, value)
-        spark = _start(builder.master(master or "local[*]"), master or "local[*]")
-    _send_modules(spark)
-    _tune(spark, row_count)
+    spark = _start(builder)
+    if _id_of(spark) not in _is_own:
+        _send_modules(spark)
+    _is_own[_id_of(spark)] = bool(is_own)
+    for name, value in (FIXED | _fitting(row_count) if is_own else FIXED).items():
+        with suppress(*FAILURES):  # unknown or read-only in this Spark release
+            spark.conf.set(name, value)
     return spark
 
 
-def check_reached(master: str) -> None:
-    """Raise SparkRefused if none of the addresses in `master` accepts a connection."""
-    scheme, _, rest = master.partition("://")
-    is_relayed = scheme == "sc" and any(map(os.environ.get, PROXIES))
-    if scheme not in PORTS or is_relayed:
+def check_reached(remote: str) -> None:
+    """Raise SparkRefused if the server of Spark Connect accepts no connection. Spark's client
+    retries for minutes without output."""
+    if any(map(os.environ.get, PROXIES)):
         return
-    named = rest.partition("/")[0]  # the rest may hold a secret
-    faults = [_fault_at(place, PORTS[scheme]) for place in named.split(",")]
-    if all(faults):
-        raise SparkRefused(
-            f"cannot connect to Spark at {scheme}://{named}: {'; '.join(faults)}",
-            hint="check --master: expected a Spark master, spark://HOST:7077, or a Spark "
-            "Connect server, sc://HOST:15002",
-        )
-
-
-def _fault_at(place: str, port: int) -> str:
-    """Return the reason why HOST or HOST:PORT accepts no connection; "" if it accepts one."""
+    named = remote.removeprefix(CONNECT).partition("/")[0]  # the rest may hold a secret
     try:
-        at = urlsplit(f"//{place}")
-        address = (at.hostname or "", at.port or port)
-        if not address[0]:
-            return "no host is named"
-        socket.create_connection(address, REACH_S).close()
-    except TimeoutError:
-        return f"no answer within {REACH_S:g} s"
-    except OSError as error:
-        return error.strerror or str(error)
-    except ValueError as error:  # not a valid address
-        return str(error)
-    return ""
+        at = urlsplit(f"//{named}")
+        socket.create_connection((at.hostname or "", at.port or 15002), REACH_S).close()
+    except (OSError, ValueError) as error:
+        raise SparkRefused(
+            f"cannot connect to Spark at {CONNECT}{named}: {error}",
+            hint="check --master: expected a Spark Connect server, sc://HOST:15002",
+        ) from error
 
 
-_sent: set[str] = set()
-"""Applications whose workers have received the modules."""
+_is_own: dict[str, bool] = {}
+"""Whether this process started the session, by id of its application."""
+
+
+def _id_of(spark: SparkSession) -> str:
+    return str(spark.conf.get("spark.app.id", "")) or str(id(spark))
 
 
 def _send_modules(spark: SparkSession) -> None:
     """Send the workers the modules that tasks import. Local workers may need them too, because
     spark-submit gives workers only archives named .zip, .egg or .jar, and no wheel.
     """
-    name = str(spark.conf.get("spark.app.id", "")) or str(id(spark))
-    if name not in _sent:
-        # Workers may fetch it at any time, for instance to replace a dead worker.
-        path = str(packed_modules(_scratch()))
-        if spark.version.startswith("3.") and not is_connected(spark):
-            spark.sparkContext.addPyFile(path)  # before 4.0, only Connect has artifacts
-        else:
-            spark.addArtifacts(path, pyfile=True)
-        _sent.add(name)
-
-
-def is_submitted() -> bool:
-    """Return True if spark-submit started this process, or a Spark Connect server is named."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    # Workers may fetch it at any time, for instance to replace a dead worker.
+    path = str(packed_modules(_scratch()))
+    if spark.version.startswith("3.") and not is_connected(spark):
+        spark.sparkContext.addPyFile(path)  # before 4.0, only Connect has artifacts
+    else:
+        spark.addArtifacts(path, pyfile=True)
 
 
 def is_connected(spark: SparkSession) -> bool:
@@ -223,9 +194,9 @@ def packed_modules(directory: Path) -> Path:
     return path
 
 
-def _start(builder: Any, master: str) -> SparkSession:
+def _start(builder: Any) -> SparkSession:
     """Start a JVM with Spark. Raise SparkRefused with Java's reason, without its stack trace."""
-    if master.startswith("local"):
+    if builder._options.get("spark.master", "").startswith("local"):
         _name_this_host()
     before = _children()
     with tempfile.TemporaryFile() as words:
@@ -238,7 +209,7 @@ def _start(builder: Any, master: str) -> SparkSession:
             for pid in _children() - before:
                 os.kill(pid, signal.SIGTERM)
             raise
-        except failures() as error:
+        except FAILURES as error:
             words.seek(0)
             said = words.read().decode("utf-8", errors="replace")
             reason = reason_of(error, said)
@@ -273,17 +244,15 @@ def _name_this_user(builder: Any) -> None:
     name = f"uid{os.getuid()}"
     os.environ.setdefault("SPARK_USER", name)
     SparkContext._ensure_initialized(conf=SparkConf().setAll(list(builder._options.items())))
-    jvm: Any = SparkContext._jvm
-    users = jvm.org.apache.hadoop.security.UserGroupInformation
+    users = cast("Any", SparkContext._jvm).org.apache.hadoop.security.UserGroupInformation
     users.setLoginUser(users.createRemoteUser(name))
 
 
 def _has_entry() -> bool:
     """Return True if the system has an entry for this process's user id."""
-    try:
+    with suppress(KeyError):
         return bool(pwd.getpwuid(os.getuid()))
-    except KeyError:
-        return False
+    return False
 
 
 @contextmanager
@@ -307,9 +276,8 @@ def reason_of(error: Exception, said: str) -> str:
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     thrown = [line.partition('" ')[2] for line in lines if line.startswith("Exception in thread")]
     logged = [line.partition(ERROR_LOGGED)[2].partition(": ")[2] for line in lines]
-    errors = [error for error in logged if error]
     told = [line for line in lines if line and not line.startswith(SAID_AT_EACH_START)]
-    reasons = causes[-1:] or thrown[-1:] or errors[:1] or told[:1]
+    reasons = causes[-1:] or thrown[-1:] or [*filter(None, logged)][:1] or told[:1]
     return reasons[0].strip()[:REASON_CHARACTERS_MAX]
 
 
@@ -320,8 +288,8 @@ def _options(row_count: int, master: str) -> dict[str, str]:
     if SMALL_ROWS <= row_count < LARGE_ROWS:
         java += " -XX:TieredStopAtLevel=1"
     is_local = not master or master.startswith("local")
-    if is_local and not _knows_its_name():
-        java = f"{java} -Djdk.net.hosts.file={_own_hosts()}"
+    if is_local:
+        java += _own_hosts()
     if not _has_entry():  # Java then has no home directory
         java = f"{java} -Duser.home={_scratch()}"
     if LOG_PROPERTIES.is_file():  # neither present nor needed in a zip on a cluster
@@ -334,6 +302,8 @@ def _options(row_count: int, master: str) -> dict[str, str]:
         "spark.log.level": "ERROR",
         # Otherwise each expression is sent with the Python line that created it.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # The extension of MLlib, which loads hundreds of classes. `spark.sql.extensions` works.
+        "spark.sql.extensions.test.loadFromCp": "false",
     }
     if not is_local:  # workers use their own Python, and the host name of this process
         return options | ON_WORKERS
@@ -342,21 +312,18 @@ def _options(row_count: int, master: str) -> dict[str, str]:
     return options | {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def _knows_its_name() -> bool:
-    """Return True if this machine's host name resolves to an address."""
-    try:
-        return bool(socket.gethostbyname(socket.gethostname()))
-    except OSError:
-        return False
-
-
-def _own_hosts() -> Path:
-    """Write a hosts file that resolves this machine's name. Spark resolves the name, whatever its
-    host settings, if the environment has credentials of an object store.
+def _own_hosts() -> str:
+    """Return the Java option for a hosts file that resolves this machine's name, or "" if the name
+    resolves. Spark resolves the name, whatever its host settings, if the environment has
+    credentials of an object store.
     """
+    name = socket.gethostname()
+    with suppress(OSError):
+        if socket.gethostbyname(name):
+            return ""
     path = _scratch() / "hosts"
-    path.write_text(f"127.0.0.1 localhost {socket.gethostname()}\n", encoding="utf-8")
-    return path
+    path.write_text(f"127.0.0.1 localhost {name}\n", encoding="utf-8")
+    return f" -Djdk.net.hosts.file={path}"
 
 
 def _scratch() -> Path:
@@ -376,26 +343,18 @@ def _driver_mib(row_count: int) -> int:
     return max(min(third, wanted), DRIVER_MIB_MIN)
 
 
-def _tune(spark: SparkSession, row_count: int) -> None:
-    """Set options of a running session, also of a remote one. Most are Spark's defaults, which a
-    cluster may have changed: results must not depend on settings. Others, which only cost time, are
-    chosen if nobody has set them.
-    """
+def _fitting(row_count: int) -> dict[str, str]:
+    """Return the settings of Spark SQL that only cost time, for a session of our own."""
     is_small = row_count < SMALL_ROWS
-    partitions = 1 if is_small else max(2 * _cores(), -(-row_count // ROWS_PER_PARTITION))
-    fitting = {
+    partitions = (
+        1
+        if is_small
+        else max(2 * len(os.sched_getaffinity(0)), -(-row_count // ROWS_PER_PARTITION))
+    )
+    return {
         "spark.sql.shuffle.partitions": str(partitions),
         # Adaptive planning replans after each stage, which costs small stages more than it saves.
         "spark.sql.adaptive.enabled": str(not is_small).lower(),
         "spark.sql.codegen.wholeStage": str(not is_small).lower(),
         "spark.sql.codegen.factoryMode": "NO_CODEGEN" if is_small else "FALLBACK",
     }
-    for name, value in (FIXED | fitting).items():
-        with suppress(*failures()):  # unknown or read-only in this Spark release
-            if name in FIXED or spark.conf.get(name) in (UNSET[name], _chosen.get(name)):
-                spark.conf.set(name, value)
-                _chosen[name] = value
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

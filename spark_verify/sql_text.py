@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 
 def quoted(name: str) -> str:
@@ -32,25 +33,9 @@ def literal(value: bool | int | str | Sequence[str] | None) -> str:
     return f"{value}L" if isinstance(value, int) else f"array({texts(value)})"
 
 
-def type_name(kind: pa.DataType) -> str:
-    """Return the name of a type in Spark and Hive."""
-    if pa.types.is_list(kind):
-        return f"array<{type_name(kind.value_type)}>"
-    if pa.types.is_struct(kind):
-        return f"struct<{','.join(f'{own.name}:{type_name(own.type)}' for own in kind)}>"
-    return {"int64": "bigint", "int32": "int", "bool": "boolean"}.get(str(kind), str(kind))
-
-
 def types_of(schema: pa.Schema) -> dict[str, str]:
     """Return the columns of a schema with their types in Spark."""
-    return {field.name: type_name(field.type) for field in schema}
-
-
-def ddl(schema: pa.Schema) -> str:
-    """Return a schema in Spark's DDL. All columns are nullable, because Parquet files need not
-    declare columns as not null.
-    """
-    return ", ".join(f"`{name}` {kind}" for name, kind in types_of(schema).items())
+    return {field.name: field.dataType.simpleString() for field in from_arrow_schema(schema)}
 
 
 def casts(schema: pa.Schema, same: Mapping[str, str | int] | None = None) -> list[str]:

@@ -8,47 +8,39 @@ tables, with the session's configuration and credentials.
 
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from spark_verify.errors import PathRefused, describe_error, failures
+from spark_verify.errors import FAILURES, PathRefused, describe_error
+from suture.wire.mapping.file_systems import FsPath
 
 HADOOP_NAMES: Final = {"s3": "s3a", "s3n": "s3a"}
 """Schemes that have another name in Hadoop."""
+
+AZURE: Final = ("abfs", "abfss", "wasb", "wasbs")
+"""Schemes whose addresses name a container before the host: abfs://container@account/path."""
 
 
 def address_of(text: str | Path) -> str:
     """Return the canonical form of a path or an address: an absolute path if it is local.
 
-    Raise PathRefused if an address holds credentials, because addresses are printed and recorded,
+    Raise RefusedError if an address holds credentials, because addresses are printed and recorded,
     or has a query or a fragment.
     """
     text = str(text)
-    if "://" not in text:
-        return str(Path(text).absolute())
     parts = urlsplit(text)
-    if "@" in parts.netloc and not parts.scheme.startswith(("abfs", "wasb")):
+    if parts.scheme not in AZURE or "://" not in text:
+        place = FsPath.of(text)
+        if place.is_local:
+            return place.path
+    if parts.query or parts.fragment:
         raise PathRefused(
-            f"cannot use an address of {parts.scheme}:// with credentials",
-            hint="configure credentials in Spark: addresses are printed and recorded",
-        )
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path or "?" in text or "#" in text:
-            raise PathRefused(
-                f"invalid address '{text}': expected a local path as file:///data/x",
-                hint="write three slashes, and %23 for #, %3F for ?",
-            )
-        return str(Path(unquote(parts.path)))
-    if "#" in text or "?" in text:
-        raise PathRefused(
-            f"invalid address '{text}': a part after {'#' if '#' in text else '?'} is not "
-            "supported",
+            f"invalid address '{text}': a part after ? or # is not supported",
             hint="configure endpoints in Spark, for example spark.hadoop.fs.s3a.endpoint",
         )
     scheme = HADOOP_NAMES.get(parts.scheme, parts.scheme)
@@ -79,22 +71,8 @@ class LocalStorage:
 
     def write_text(self, name: str, text: str) -> None:
         """Create or replace a file; readers see it whole or not at all."""
-        path = Path(self.address, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            with hidden.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            hidden.replace(path)
-        finally:
-            hidden.unlink(missing_ok=True)
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with FsPath.of(Path(self.address, name)).created() as stream:
+            stream.write(text.encode("utf-8"))
 
     def listed(self, name: str = "") -> dict[str, int]:
         """Return the names in a directory, sorted, and when each was changed, in ms since 1970;
@@ -107,17 +85,11 @@ class LocalStorage:
                     found[entry.name] = int(entry.stat().st_mtime * 1000)
         return dict(sorted(found.items()))
 
-    def is_directory(self) -> bool:
-        """Return True if the directory exists."""
-        return Path(self.address).is_dir()
-
     def delete(self, name: str) -> None:
         """Delete a file or a directory with its content, if it exists."""
         path = Path(self.address, name)
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process deletes the same
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 class HadoopStorage:
@@ -163,12 +135,6 @@ class HadoopStorage:
             return dict(sorted(found.items()))
         return {}
 
-    def is_directory(self) -> bool:
-        """Return True if the directory exists."""
-        with self._translated():
-            found: bool = self._files.exists(self._path(""))
-            return found
-
     def delete(self, name: str) -> None:
         """Delete a file or a directory with its content, if it exists."""
         with self._translated():
@@ -183,7 +149,7 @@ class HadoopStorage:
         """Raise an error of Java as an OSError with one line."""
         try:
             yield
-        except failures() as error:
+        except FAILURES as error:
             if isinstance(error, OSError | PathRefused):
                 raise
             kind = FileNotFoundError if "FileNotFoundException" in str(error) else OSError

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyspark.sql.functions as f
 
-from spark_verify.frames.container_cases import cases
+from spark_verify.frames.result_frames import cases
 from spark_verify.session import open_session
 from spark_verify.snapshot.manifest import read_manifest
 from spark_verify.snapshot.tables import open_snapshot

@@ -19,7 +19,7 @@ def score(spark: SparkSession, snapshot: str, run: str) -> dict[str, Any]:
     A container without a fault that got any flag, or a mismatch class, is a false positive.
     """
     truth_address = f"{address_of(snapshot)}/truth"
-    if not storage_of(truth_address, spark).is_directory():
+    if not storage_of(truth_address, spark).listed():
         raise SnapshotRefused(
             f"{snapshot} has no truth/", hint="only `bench.verification.synthetic` writes it"
         )

@@ -21,8 +21,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type
 
+from health.tables.snapshot_columns import SCHEMA_VERSION
 from health.words import flag_bit
-from spark_verify.input_columns import SCHEMA_VERSION, TABLES
+from spark_verify.input_columns import TABLES
 from spark_verify.session import open_session
 
 AS_OF_MS: Final = 1_760_000_000_000

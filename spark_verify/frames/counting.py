@@ -8,19 +8,12 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from health.departure import HELD_BY
 from health.words import DISPUTED, FLAGS, HealthState
 from spark_verify.sql_text import text, texts
 
 KIND: Final = (
-    "state",
-    "health_state",
-    "is_qc_stuck",
-    "flags",
-    "checksum_class",
-    "is_known",
-    "why_not_compared",
-    "scm_health_state",
+    "state, health_state, is_qc_stuck, flags, checksum_class, is_known, why_not_compared, "
+    "scm_health_state"
 )
 """Columns of `health/` to group containers by; few combinations of values occur."""
 
@@ -29,14 +22,6 @@ BACKED_OFF: Final = "backed off"
 REPLICA_CLASS: Final = "replica_class"
 DISAGREEMENTS: Final = ("missing", "stray", "other_root", "stale")
 LATER: Final = "later"
-
-DEPARTURES: Final = {word: f"held_by = {text(word)}" for word in HELD_BY} | {
-    "in_progress": "is_in_progress",
-    "locked_out_now": "is_locked_out",
-}
-"""Counts of containers on a datanode that is not in service: for each reason that prevents its
-departure, then containers in progress, and containers that could not be read without it.
-"""
 
 OWN_HEALTH_STATE: Final = "element_at(map({}), health_state)".format(
     ", ".join(f"{int(state)}, {text(state.name)}" for state in HealthState)
@@ -49,8 +34,8 @@ def count_kinds(health: DataFrame) -> list[Any]:
     containers, and the name of the judge's health state as `own_health_state`.
     """
     query = f"""
-        SELECT {", ".join(KIND)}, {OWN_HEALTH_STATE} AS own_health_state, count(*) AS containers
-        FROM {{health}} GROUP BY {", ".join(KIND)}
+        SELECT {KIND}, {OWN_HEALTH_STATE} AS own_health_state, count(*) AS containers
+        FROM {{health}} GROUP BY {KIND}
         """  # noqa: S608 -- our names
     rows: list[Any] = health.sparkSession.sql(query, health=health).collect()
     return rows
@@ -103,7 +88,6 @@ def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]
     `replica_class/`. Each of DISAGREEMENTS counts the rows of its kind in `disagreement/`. It does
     not include rows that a difference in time may explain (`is_later`), which LATER counts.
     """
-    names = ("plan", "reconcile_plan", "divergent", "replica_class", "disagreement")
     query = f"""
         SELECT action, count(*) AS rows, sum(bytes_estimated) AS bytes FROM (
             SELECT action, bytes_estimated FROM {{plan}}
@@ -113,23 +97,6 @@ def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]
           UNION ALL SELECT if(is_later, {text(LATER)}, kind), 0L FROM {{disagreement}})
         GROUP BY action
         """  # noqa: S608 -- our names
-    spark = tables["plan"].sparkSession
-    given: dict[str, Any] = {name: tables[name] for name in names}
-    counted = spark.sql(query, **given).collect()
+    given: dict[str, Any] = {**tables}
+    counted = tables["plan"].sparkSession.sql(query, **given).collect()
     return {row["action"]: (row["rows"], row["bytes"]) for row in counted}
-
-
-def count_departures(judged: DataFrame) -> dict[str, dict[str, int]]:
-    """Return the counts of DEPARTURES for each datanode that is not in service."""
-    counts = ", ".join(f"count_if({is_so}) AS {name}" for name, is_so in DEPARTURES.items())
-    query = f"""
-        SELECT datanode_id, {counts} FROM (SELECT inline(departures) FROM {{judged}})
-        GROUP BY datanode_id
-        """  # noqa: S608 -- our names
-    rows = judged.sparkSession.sql(query, judged=judged).collect()
-    return {row["datanode_id"]: {name: row[name] for name in DEPARTURES} for row in rows}
-
-
-def rows_of(table: DataFrame) -> list[dict[str, Any]]:
-    """Return all rows of a small table."""
-    return [row.asDict() for row in table.collect()]

@@ -11,6 +11,7 @@ from spark_verify.snapshot.reports import Reports
 from spark_verify.sql_text import local_rows, texts
 
 KEY: Final = ("container_id", "datanode_id")
+REPORT_TIME: Final = schema_of("datanode_id string, report_ms long")
 ROOTS: Final = ("root", "tombstones_checksum")
 GROWING: Final = ("bcsid", "block_count", "used_bytes")
 """Columns that are not compared while clients write to a replica."""
@@ -40,8 +41,7 @@ def reported(both: DataFrame) -> DataFrame:
 def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
     """Return the rows of `disagreement/`, without datanodes whose reports have expired."""
     spark, as_of_ms = both.sparkSession, reports.manifest.as_of_ms
-    columns = schema_of("datanode_id string, report_ms long")
-    times = local_rows(spark, columns, list(reports.times.items()))
+    times = local_rows(spark, REPORT_TIME, list(reports.times.items()))
     names = COMPARED.names
     is_written = f"recorded.state IN {WRITABLE} AND reported.state IN {WRITABLE}"
     differs = ", ".join(

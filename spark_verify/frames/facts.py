@@ -17,15 +17,8 @@ from typing import Any, Final
 import pyspark.sql.functions as f
 from pyspark.sql import DataFrame, SparkSession
 
+from health import words
 from health.rules import Rules
-from health.words import (
-    CONTAINER_STATES,
-    REACHABLE_HEALTHS,
-    REPLICATION_TYPES,
-    HealthState,
-    ReplicationType,
-    SharedState,
-)
 from spark_verify.input_columns import schema_of
 from spark_verify.snapshot.checks import first_fault
 from spark_verify.snapshot.manifest import SnapshotManifest
@@ -42,7 +35,7 @@ SPREADS: Final = (1, 40_503, 2_654_435_761)
 ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "version")
 """Columns that have the same value, or null, in all replicas of a plainly well container."""
 
-HEALTH_NAMES: Final = tuple(state.name for state in HealthState)
+HEALTH_NAMES: Final = tuple(state.name for state in words.HealthState)
 
 VOTERS_MIN: Final = 3
 """Minimum number of replicas for a vote that any of them could lose."""
@@ -63,7 +56,7 @@ class Inputs:
     @property
     def silent(self) -> list[str]:
         """The unreachable datanodes, which cannot receive scan commands."""
-        return [n["datanode_id"] for n in self.nodes if n["health"] not in REACHABLE_HEALTHS]
+        return [n["datanode_id"] for n in self.nodes if n["health"] not in words.REACHABLE_HEALTHS]
 
 
 def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
@@ -74,26 +67,22 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
         (
             node["datanode_id"],
             place,
-            node["health"] in REACHABLE_HEALTHS
+            node["health"] in words.REACHABLE_HEALTHS
             and node["op_state"] == "IN_SERVICE"
             and bool(node["has_reported"]),
             versions[node["version"]],
-            racks[node["rack"]] % MASK_BITS,
+            1 << racks[node["rack"]] % MASK_BITS,
             node["datanode_id"] in inputs.changed_nodes,
+            *(1 << place * spread % 1_000_003 % MASK_BITS for spread in SPREADS),
         )
         for place, node in enumerate(inputs.nodes)
     ]
+    masks = ", ".join(f"mask_{i} long" for i in range(MASKS))
     columns = schema_of(
-        "datanode_id string, node_place long, is_plain boolean, version int, rack_place int, "
-        "is_changed boolean"
+        "datanode_id string, node_place long, is_plain boolean, version int, rack_bit long, "
+        f"is_changed boolean, {masks}"
     )
-    masks = (
-        f"shiftleft(1L, CAST(node_place * {spread} % 1000003 % {MASK_BITS} AS INT)) AS mask_{i}"
-        for i, spread in enumerate(SPREADS)
-    )
-    return local_rows(spark, columns, rows).selectExpr(
-        "*", "shiftleft(1L, rack_place) AS rack_bit", *masks
-    )
+    return local_rows(spark, columns, rows)
 
 
 def ops_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
@@ -109,8 +98,8 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
     containers = snapshot["containers"].selectExpr(
         "container_id",
         "1 AS containers",
-        f"{_code('replication_type', REPLICATION_TYPES)} AS kind",
-        f"{_code('state', CONTAINER_STATES)} AS state",
+        f"{_code('replication_type', words.REPLICATION_TYPES)} AS kind",
+        f"{_code('state', words.CONTAINER_STATES)} AS state",
         "replication_factor AS factor",
         "coalesce(ec_data, 0) AS data",
         "coalesce(ec_parity, 0) AS parity",
@@ -175,8 +164,8 @@ def is_plainly_well(rules: Rules) -> str:
         f"bit_count({name}) = replicas"
         for name in ("rack_bit", *(f"mask_{i}" for i in range(MASKS)))
     )
-    closed = f"state = {int(SharedState.CLOSED)} AND closed = replicas"
-    opened = f"state = {int(SharedState.OPEN)} AND open = replicas AND has_pipeline = 1"
+    closed = f"state = {int(words.SharedState.CLOSED)} AND closed = replicas"
+    opened = f"state = {int(words.SharedState.OPEN)} AND open = replicas AND has_pipeline = 1"
     # Bits 1 to data + parity are set: each index occurs once, as there are as many replicas.
     is_whole = "replicas = data + parity AND index_bit = shiftleft(2L, data + parity) - 2"
     is_full = "replicas = factor AND index_bit = 1"
@@ -184,7 +173,7 @@ def is_plainly_well(rules: Rules) -> str:
     copies_spread = "true" if rules.rack_count <= 1 else "bit_count(rack_bit) >= 2"
     shards_spread = "true" if rules.rack_count <= 1 else "bit_count(rack_bit) = replicas"
     is_ratis, is_ec = (
-        f"kind = {int(kind)}" for kind in (ReplicationType.RATIS, ReplicationType.EC)
+        f"kind = {int(kind)}" for kind in (words.ReplicationType.RATIS, words.ReplicationType.EC)
     )
     kinds = (
         f"{is_ratis} AND {closed} AND {is_full} AND {agree} AND roots = replicas "
@@ -199,7 +188,10 @@ def is_plainly_well(rules: Rules) -> str:
 
 def well_health(facts: DataFrame) -> DataFrame:
     """Return the rows of `health/` for the plainly well containers in `facts`."""
-    is_open, is_ratis = f"state = {int(SharedState.OPEN)}", f"kind = {int(ReplicationType.RATIS)}"
+    is_open, is_ratis = (
+        f"state = {int(words.SharedState.OPEN)}",
+        f"kind = {int(words.ReplicationType.RATIS)}",
+    )
     why_not = f"CASE WHEN {is_open} THEN 'NOT_CLOSED' WHEN NOT {is_ratis} THEN 'SHARDS_ALONE' END"
     eligibility = (
         f"CASE WHEN {is_open} THEN 'INELIGIBLE_CONTAINER_STATE' "
@@ -207,9 +199,9 @@ def well_health(facts: DataFrame) -> DataFrame:
     )
     redundancy = f"CAST(if({is_ratis}, replicas - 1, parity) AS INT)"
     columns = {
-        "state": _word("state", CONTAINER_STATES),
-        "replication_type": _word("kind", REPLICATION_TYPES),
-        "health_state": f"{int(HealthState.HEALTHY)}",
+        "state": _word("state", words.CONTAINER_STATES),
+        "replication_type": _word("kind", words.REPLICATION_TYPES),
+        "health_state": f"{int(words.HealthState.HEALTHY)}",
         "flags": "0L",
         "queue": "'-'",
         "is_qc_stuck": "false",
@@ -225,12 +217,12 @@ def well_health(facts: DataFrame) -> DataFrame:
     return facts.filter("is_well").selectExpr("container_id", *lines)
 
 
-def _code(name: str, words: Sequence[str]) -> str:
-    """Return SQL for the position of a column's word in `words`; null for null."""
-    return f"CAST(array_position(array({texts(words)}), {name}) - 1 AS INT)"
+def _code(name: str, known: Sequence[str]) -> str:
+    """Return SQL for the position of a column's word in `known`; null for null."""
+    return f"CAST(array_position(array({texts(known)}), {name}) - 1 AS INT)"
 
 
-def _word(name: str, words: Sequence[str]) -> str:
-    """Return SQL for the word at a position in `words`; null for null."""
+def _word(name: str, known: Sequence[str]) -> str:
+    """Return SQL for the word at a position in `known`; null for null."""
     # Spark 4.3's generated code returns the last word for null.
-    return f"if({name} IS NULL, NULL, element_at(array({texts(words)}), {name} + 1))"
+    return f"if({name} IS NULL, NULL, element_at(array({texts(known)}), {name} + 1))"

@@ -15,18 +15,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_verify.errors import SnapshotRefused
-from spark_verify.frames.container_cases import cases
 from spark_verify.frames.facts import Inputs, container_facts, node_facts, ops_on_nodes, well_health
 from spark_verify.frames.volumes import SCANS_MAX, count_volumes, scans
+from spark_verify.input_columns import CASE
 from spark_verify.result_tables import JUDGED
-from spark_verify.snapshot.checks import (
-    BY_CONTAINER,
-    CONTAINER_CHECKS,
-    check_counts,
-    first_rows,
-    refuse_containers,
-    refuse_fault,
-)
+from spark_verify.snapshot import checks
+from spark_verify.snapshot.tables import Snapshot
 from spark_verify.sql_text import texts
 from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judge_cases import REFUSAL, SPARK_SCHEMA, Case, judging
@@ -69,22 +63,42 @@ def judge_containers(spark: SparkSession, inputs: Inputs, keep: Keep) -> JudgedC
     return JudgedContainers(inputs, facts, judged, counts | {"health": total})
 
 
+def cases(snapshot: Snapshot, wanted: DataFrame) -> DataFrame:
+    """Return one row (a case) per container in `wanted`, with all its rows in nested lists.
+
+    `containers` is empty if only replicas or pending operations name the container.
+    """
+    parts = []
+    for name, schema in CASE.items():
+        fields = ", ".join(column for column in schema.names if column != "container_id")
+        own = snapshot[name].selectExpr("container_id", f"struct({fields}) AS {name}")
+        parts.append(own.join(wanted, "container_id", "left_semi"))
+    rows = parts[0]
+    for part in parts[1:]:
+        rows = rows.unionByName(part, allowMissingColumns=True)
+    lists = ", ".join(f"collect_list({name}) AS {name}" for name in CASE)
+    return rows.sparkSession.sql(
+        f"SELECT container_id, {lists} FROM {{rows}} GROUP BY container_id",  # noqa: S608 -- our names
+        rows=rows,
+    )
+
+
 def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame, is_verified: str) -> int:
     """Return the number of verified containers. Raise SnapshotRefused for invalid rows."""
     row = facts.selectExpr(
         f"count_if({is_verified}) AS verified",
-        *(f"coalesce(sum({name}), 0L) AS {name}" for name in BY_CONTAINER),
+        *(f"coalesce(sum({name}), 0L) AS {name}" for name in checks.BY_CONTAINER),
         "min(fault) AS fault",
-        *(f"count_if({one.is_broken}) AS check_{i}" for i, one in enumerate(CONTAINER_CHECKS)),
+        *(f"count_if({is_broken}) AS `{is_broken}`" for is_broken in checks.CONTAINER_CHECKS),
     ).first()
     assert row is not None, "an aggregate has a row"
-    check_counts(inputs.manifest, {name: row[name] for name in BY_CONTAINER})
+    checks.check_counts(inputs.manifest, {name: row[name] for name in checks.BY_CONTAINER})
     if row["fault"] is not None:
         tables = {**inputs.snapshot, "pending_ops": ops_on_nodes(inputs, nodes)}
-        refuse_fault(row["fault"], tables, inputs.manifest)
-    for i, check in enumerate(CONTAINER_CHECKS):
-        if row[f"check_{i}"]:
-            refuse_containers(check, facts)
+        checks.refuse_fault(row["fault"], tables, inputs.manifest)
+    for is_broken in checks.CONTAINER_CHECKS:
+        if row[is_broken]:
+            checks.refuse_containers(is_broken, facts)
     return int(row["verified"])
 
 
@@ -100,7 +114,7 @@ def _check_judged(judged: DataFrame) -> dict[str, int]:
     assert found is not None, "an aggregate has a row"
     if not found["refused"]:
         return {name: int(found[name]) for name in tables}
-    rows = first_rows(judged.filter(f"{REFUSAL} IS NOT NULL"), "container_id")
+    rows = checks.first_rows(judged.filter(f"{REFUSAL} IS NOT NULL"), "container_id")
     shown = ", ".join(f"(container {row['container_id']}: {row[REFUSAL]})" for row in rows)
     raise SnapshotRefused(
         f"the tables contradict each other: {shown}",

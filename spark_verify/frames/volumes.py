@@ -12,16 +12,12 @@ from pyspark.sql import DataFrame
 from health.plan.plan_rows import SCAN_PRIORITY
 from health.words import TREE_STATES
 from spark_verify.input_columns import AHEAD_MAX_MS
-from spark_verify.sql_text import text, texts
+from spark_verify.result_tables import AGE_DAYS
+from spark_verify.sql_text import texts
 
 DAY_MS: Final = 86_400_000
-AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)
-"""Upper limits of the age classes; the classes "older" and "never" follow."""
-
 AGES: Final = (*(f"verified_{days}d" for days in AGE_DAYS), "verified_earlier")
 """Columns with the replica count of each age class."""
-
-REASON: Final = "root not known"
 
 SCANS_MAX: Final = 10_000
 """Maximum number of scans in a plan if most replicas need one, as after a change of the tree
@@ -101,7 +97,7 @@ def scans(replicas: DataFrame, *, listed_max: int | None) -> DataFrame:
         "container_id",
         "'scan' AS action",
         f"{SCAN_PRIORITY} AS priority",
-        f"{text(REASON)} AS reason",
+        "'root not known' AS reason",
         "CAST(array() AS ARRAY<STRING>) AS sources",
         "CAST(array() AS ARRAY<STRING>) AS doubts",
         "array(datanode_id) AS targets",

@@ -14,18 +14,17 @@ WHOLE: Final = " WHERE (run_id, attempt) IN (SELECT run_id, attempt FROM runs)"
 
 
 def _duckdb(out: str, name: str) -> str:
-    given = "hive_types = {'run_id': VARCHAR, 'attempt': VARCHAR}"
-    if name == RUNS:
-        given = "hive_types = {'run_id': VARCHAR}"
     place = out.replace("s3a://", "s3://", 1) if out.startswith("s3a://") else out
-    depth = "*" if name == RUNS else "*/*"
-    rows = f"SELECT * FROM read_parquet('{_quoted(place)}/{name}/{depth}/*.parquet', {given})"  # noqa: S608 -- names are ours, paths are quoted
-    return f"CREATE OR REPLACE VIEW {name} AS {rows}{_within(name)};"
+    keys = ("run_id",) if name == RUNS else ("run_id", "attempt")
+    files = f"{_quoted(place)}/{name}/{'/'.join('*' for _ in keys)}/*.parquet"
+    types = ", ".join(f"'{key}': VARCHAR" for key in keys)
+    rows = f"read_parquet('{files}', hive_types = {{{types}}})"
+    return f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {rows}"  # noqa: S608 -- names are ours, paths are quoted
 
 
 def _spark(out: str, name: str) -> str:
-    rows = f"SELECT * FROM parquet.`{_quoted(spark_path(out))}/{name}`"  # noqa: S608 -- as above
-    return f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {rows}{_within(name)};"
+    rows = f"parquet.`{_quoted(spark_path(out))}/{name}`"
+    return f"CREATE OR REPLACE TEMPORARY VIEW {name} AS SELECT * FROM {rows}"  # noqa: S608 -- as above
 
 
 def _within(name: str) -> str:
@@ -39,17 +38,15 @@ def _quoted(out: str) -> str:
 ENGINES: Final[dict[str, Callable[[str, str], str]]] = {"duckdb": _duckdb, "spark": _spark}
 
 
-SETTINGS: Final = {
-    # Spark would parse run ids that look like numbers or dates, and could make two ids the same.
-    "spark": ("SET spark.sql.sources.partitionColumnTypeInference.enabled=false;",)
-}
-"""Statements that precede all views."""
+STRINGS: Final = "SET spark.sql.sources.partitionColumnTypeInference.enabled=false;"
+"""Without it, Spark parses run ids that look like numbers or dates, and could make two the same."""
 
 
 def views(out: str, engine: str) -> list[str]:
-    """Return the statements of SETTINGS and one view per table, with the rows of complete runs.
+    """Return a setting that Spark needs, and one view per table, with the rows of complete runs.
 
     `out` is the directory of results. DuckDB and Spark access an object store with their own
     settings.
     """
-    return [*SETTINGS.get(engine, ()), *(ENGINES[engine](out, name) for name in ORDER)]
+    own = [f"{ENGINES[engine](out, name)}{_within(name)};" for name in ORDER]
+    return [STRINGS, *own] if engine == "spark" else own

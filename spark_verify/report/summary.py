@@ -2,43 +2,31 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from health.departure import HELD_BY
-from health.words import (
-    ACTIONS,
-    CLASSES,
-    CONTAINER_STATES,
-    FLAGS,
-    INCOMPARABLE,
-    HealthState,
-    flag_names,
-    states_counted,
-)
-from spark_verify.frames.counting import DEPARTURES, RECONCILE
-from spark_verify.frames.volumes import AGE_DAYS, AGES
+from health import words
+from spark_verify.frames.counting import RECONCILE
+from spark_verify.frames.volumes import AGES
+from spark_verify.result_tables import AGE_DAYS
 from suture.runtime.exit_codes import ExitCode
 
 Ids = Mapping[tuple[str, ...], list[int]]
 """Container ids by label (`frames.counting.sample_ids`)."""
 
-LEAVING_MAX: Final = 500
-"""Maximum number of leaving nodes in the summary."""
-
 
 def count_health(kinds: Iterable[Any]) -> dict[str, Any]:
     """Return counters over all containers."""
-    states = dict.fromkeys(CONTAINER_STATES, 0)
-    classes = dict.fromkeys(CLASSES, 0)
-    health_states = dict.fromkeys((state.name for state in HealthState), 0)
-    flags = dict.fromkeys(FLAGS, 0)
+    states = dict.fromkeys(words.CONTAINER_STATES, 0)
+    classes = dict.fromkeys(words.CLASSES, 0)
+    health_states = dict.fromkeys((state.name for state in words.HealthState), 0)
+    flags = dict.fromkeys(words.FLAGS, 0)
     known = [kind for kind in kinds if kind.is_known]
     for kind in known:
         states[kind.state] += kind.containers
         classes[kind.checksum_class] += kind.containers
-        for number in states_counted(kind.health_state, is_stuck=kind.is_qc_stuck) or [0]:
-            health_states[HealthState(number).name] += kind.containers
-        for name in flag_names(kind.flags):
+        for number in words.states_counted(kind.health_state, is_stuck=kind.is_qc_stuck) or [0]:
+            health_states[words.HealthState(number).name] += kind.containers
+        for name in words.flag_names(kind.flags):
             flags[name] += kind.containers
     return {
         "containers": sum(kind.containers for kind in known),
@@ -53,11 +41,11 @@ def count_health(kinds: Iterable[Any]) -> dict[str, Any]:
 
 def samples(ids: Ids) -> dict[str, dict[str, list[int]]]:
     """Return the first ids for each flag, health state and mismatch class that occurs."""
-    uncounted = (HealthState.HEALTHY, HealthState.QUASI_CLOSED_STUCK)
+    uncounted = (words.HealthState.HEALTHY, words.HealthState.QUASI_CLOSED_STUCK)
     asked = {
-        "flags": FLAGS,
-        "health_states": [state.name for state in HealthState if state not in uncounted],
-        "checksum_classes": CLASSES,
+        "flags": words.FLAGS,
+        "health_states": [state.name for state in words.HealthState if state not in uncounted],
+        "checksum_classes": words.CLASSES,
     }
     return {
         what: {name: ids[what, name] for name in names if (what, name) in ids}
@@ -75,7 +63,7 @@ def incomparable(kinds: Sequence[Any], ids: Ids) -> dict[str, dict[str, Any]]:
             counts[kind.why_not_compared] += kind.containers
     return {
         word: {"containers": counts[word], "ids": ids["why", word]}
-        for word in INCOMPARABLE
+        for word in words.INCOMPARABLE
         if counts[word]
     }
 
@@ -87,7 +75,7 @@ def count_plan(
     whole = {**counted, "scan": scan}
     return {
         action: dict(zip(("rows", "bytes"), whole.get(action, (0, 0)), strict=True))
-        for action in (RECONCILE, *ACTIONS)
+        for action in (RECONCILE, *words.ACTIONS)
     }
 
 
@@ -129,33 +117,6 @@ def agreement(kinds: Sequence[Any], ids: Ids) -> dict[str, Any]:
         "differing": counts.total(),
         "differences": differences,
     }
-
-
-def leaving_nodes(
-    departures: Mapping[str, Mapping[str, int]],
-    nodes: Iterable[dict[str, Any]],
-    volumes: Iterable[dict[str, Any]],
-) -> list[dict[str, Any]]:
-    """Return one entry per node that is not in service, first the node with the most containers
-    that prevent its departure.
-
-    `departures` has the counts of `frames.counting.DEPARTURES`, `volumes` the replica count of each
-    volume.
-    """
-    held: Counter[str] = Counter()
-    for volume in volumes:
-        held[volume["datanode_id"]] += volume["replicas"]
-    found = []
-    for node in nodes:
-        if node["op_state"] == "IN_SERVICE":
-            continue
-        entry = {name: node[name] for name in ("datanode_id", "op_state", "health")}
-        entry["containers"] = held[node["datanode_id"]]
-        entry |= departures.get(node["datanode_id"], dict.fromkeys(DEPARTURES, 0))
-        entry["remaining"] = sum(entry[word] for word in HELD_BY)
-        found.append(entry | {"may_go": not entry["remaining"]})
-    found.sort(key=lambda entry: (-entry["remaining"], entry["datanode_id"]))
-    return found[:LEAVING_MAX]
 
 
 def exit_code(summary: Mapping[str, Any]) -> ExitCode:

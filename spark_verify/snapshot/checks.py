@@ -6,7 +6,6 @@ code.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -14,10 +13,10 @@ import pyspark.sql.functions as f
 from pyspark.sql import DataFrame
 
 from health.ec_replication import INDEX_MAX
-from health.tables.snapshot_columns import TABLES
+from health.tables.snapshot_columns import ROWS_PER_CONTAINER_MAX, TABLES
 from health.words import REACHABLE_HEALTHS
 from spark_verify.errors import SnapshotRefused
-from spark_verify.input_columns import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
+from spark_verify.input_columns import AHEAD_MAX_MS
 from spark_verify.snapshot.manifest import SCAN_AGAIN, SnapshotManifest
 from spark_verify.snapshot.tables import Snapshot
 from spark_verify.sql_text import text, texts
@@ -40,20 +39,10 @@ _KEYS: Final = {"containers": ("container_id",), "nodes": ("datanode_id",)}
 _SHOWN: Final = ("state", "replica_index", "health", "op_state", "op", "replication_type")
 
 
-@dataclass(frozen=True, slots=True)
-class RowCheck:
-    """An SQL condition for invalid rows of a table."""
-
-    table: str
-    what: str
-    is_broken: str
-    shown: str = ""
-    """SQL for more text about a row in an error."""
-
-
-def row_checks(manifest: SnapshotManifest) -> list[RowCheck]:
-    """Return the rules about single rows of all tables, in the order in which they are reported."""
-    return [RowCheck(name, *rule) for name in TABLES for rule in _rules(name, manifest)]
+def row_checks(manifest: SnapshotManifest) -> list[tuple[str, str, str]]:
+    """Return the rules about single rows of all tables, in the order in which they are reported:
+    the table, the fault, and the SQL condition for an invalid row."""
+    return [(name, *rule) for name in TABLES for rule in _rules(name, manifest)]
 
 
 def _rules(name: str, manifest: SnapshotManifest) -> Iterator[tuple[str, str]]:
@@ -100,19 +89,18 @@ def _is_utf8(name: str) -> str:
 def first_fault(name: str, manifest: SnapshotManifest) -> str:
     """Return SQL for the number of the first rule that a row violates; null if it violates none."""
     rules = enumerate(row_checks(manifest))
-    cases = [f"WHEN {rule.is_broken} THEN {i}" for i, rule in rules if rule.table == name]
+    cases = [f"WHEN {is_broken} THEN {i}" for i, (table, _, is_broken) in rules if table == name]
     return f"CASE {' '.join(cases)} END"
 
 
 def refuse_fault(fault: int, tables: Mapping[str, DataFrame], manifest: SnapshotManifest) -> None:
     """Raise SnapshotRefused with the rows that violate a rule."""
-    rule = row_checks(manifest)[fault]
-    broken = tables[rule.table].filter(rule.is_broken)
-    keys = _KEYS.get(rule.table, ("container_id", "datanode_id"))
+    table, what, is_broken = row_checks(manifest)[fault]
+    broken = tables[table].filter(is_broken)
+    keys = _KEYS.get(table, ("container_id", "datanode_id"))
     shown = ", ".join(_example(keys, row.asDict()) for row in first_rows(broken, *keys))
     raise SnapshotRefused(
-        f"table {rule.table}/: {broken.count()} row(s) where {rule.what}; first: {shown}",
-        hint=SCAN_AGAIN,
+        f"table {table}/: {broken.count()} row(s) where {what}; first: {shown}", hint=SCAN_AGAIN
     )
 
 
@@ -174,26 +162,20 @@ def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
     A control plane that has lost its state exports such tables. Without replicas, all data would
     seem lost; without containers, no problem would be found.
     """
-    rows = manifest.rows
+    rows, fault = manifest.rows, ""
     if not rows["nodes"]:
+        fault = "nodes/ is empty: no datanode has reported"
+    elif rows["replicas"] and not rows["containers"]:
+        fault = f"containers/ is empty, and replicas/ has {rows['replicas']} rows"
+    elif rows["containers"] and not rows["replicas"]:
+        is_holding = "state NOT IN ('DELETING', 'DELETED') AND key_count > 0"
+        named = first_rows(snapshot["containers"].filter(is_holding), "container_id")
+        shown = ", ".join(str(row["container_id"]) for row in named)
+        fault = f"replicas/ is empty, and containers hold keys: first: {shown}" if named else ""
+    if fault:
         raise SnapshotRefused(
-            "table nodes/ is empty: no datanode has reported",
-            hint="wait until datanodes have registered",
-        )
-    if rows["replicas"] and not rows["containers"]:
-        raise SnapshotRefused(
-            f"table containers/ is empty, and replicas/ has {rows['replicas']} rows",
-            hint="check the state of the SCM; restore it if it is lost",
-        )
-    if rows["replicas"] or not rows["containers"]:
-        return
-    is_holding = "state NOT IN ('DELETING', 'DELETED') AND key_count > 0"
-    named = first_rows(snapshot["containers"].filter(is_holding), "container_id")
-    if named:
-        raise SnapshotRefused(
-            "table replicas/ is empty, and containers hold keys: first: "
-            + ", ".join(str(row["container_id"]) for row in named),
-            hint="wait until the datanodes have reported",
+            f"table {fault}",
+            hint="wait until the datanodes have reported; check that the SCM has its state",
         )
 
 
@@ -240,27 +222,24 @@ def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
         )
 
 
-def _crowd(table: str) -> RowCheck:
-    what = f"a container has at most {ROWS_PER_CONTAINER_MAX} rows"
-    return RowCheck(table, what, f"{table} > {ROWS_PER_CONTAINER_MAX}", f", ': ', {table}, ' rows'")
+CONTAINER_CHECKS: Final = {
+    "containers > 1": "table containers/: lists a container twice",
+    **{
+        f"{name} > {ROWS_PER_CONTAINER_MAX}": f"table {name}/: a container has at most "
+        f"{ROWS_PER_CONTAINER_MAX} rows"
+        for name in ("replicas", "pending_ops")
+    },
+    "containers + replicas = 0 AND pending_ops > 0": "table pending_ops/: row(s) whose container "
+    "is in no other table",
+}
+"""Faults, by SQL conditions on the numbers of a container (`frames.facts`)."""
 
 
-CONTAINER_CHECKS: Final = (
-    RowCheck("containers", "lists a container twice", "containers > 1"),
-    _crowd("replicas"),
-    _crowd("pending_ops"),
-    RowCheck(
-        "pending_ops",
-        "row(s) whose container is in no other table",
-        "containers + replicas = 0 AND pending_ops > 0",
-    ),
-)
-"""The rules about the numbers of a container (`frames.facts`)."""
-
-
-def refuse_containers(check: RowCheck, facts: DataFrame) -> None:
+def refuse_containers(is_broken: str, facts: DataFrame) -> None:
     """Raise SnapshotRefused with the containers that violate a rule."""
-    example = f"concat_ws('', 'container_id ', container_id{check.shown}) AS shown"
-    rows = first_rows(facts.filter(check.is_broken).selectExpr("*", example), "container_id")
-    shown = ", ".join(row["shown"] for row in rows)
-    raise SnapshotRefused(f"table {check.table}/: {check.what}; first: {shown}", hint=SCAN_AGAIN)
+    shown = ", ".join(
+        f"container_id {row['container_id']}: {row['replicas']} replicas, {row['pending_ops']} "
+        "pending_ops"
+        for row in first_rows(facts.filter(is_broken), "container_id")
+    )
+    raise SnapshotRefused(f"{CONTAINER_CHECKS[is_broken]}; first: {shown}", hint=SCAN_AGAIN)

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final
 from pydantic import Field, TypeAdapter, ValidationError
 
 from health.rules import Rules
+from health.tables.snapshot_columns import SCHEMA_VERSION
 from spark_verify.errors import SnapshotRefused
-from spark_verify.input_columns import SCHEMA_VERSION, TABLES
+from spark_verify.input_columns import TABLES
 from spark_verify.storage import Storage
 
 Version = Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
@@ -58,11 +59,9 @@ FROM_JSON: Final = TypeAdapter(SnapshotManifest)
 def read_manifest(storage: Storage) -> SnapshotManifest:
     """Return the manifest of a snapshot. Raise SnapshotRefused if it is invalid."""
     path = f"{storage.address}/manifest.json"
-    if not storage.is_directory():
-        raise SnapshotRefused(f"{storage.address} is not a directory", hint=SCAN_AGAIN)
     try:
         manifest = FROM_JSON.validate_json(storage.read_text("manifest.json"), strict=True)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise SnapshotRefused(
             f"{storage.address} has no manifest.json",
             hint="check that the directory is a snapshot and its export is complete",

@@ -20,24 +20,15 @@ import pyspark.sql.functions as f
 from pyspark.sql import DataFrame, SparkSession
 
 from health.tables.report_columns import FILE, OF_DATANODE, REPORT_VERSION, time_in
-from spark_verify.errors import SnapshotRefused, failures
+from spark_verify.errors import FAILURES, SnapshotRefused
 from spark_verify.input_columns import AHEAD_MAX_MS, REPORT, TABLES
+from spark_verify.options import VerifyOptions
+from spark_verify.snapshot import tables
 from spark_verify.snapshot.checks import checked_nodes
 from spark_verify.snapshot.manifest import SnapshotManifest
-from spark_verify.snapshot.tables import (
-    Snapshot,
-    check_files,
-    open_snapshot,
-    read_below,
-    read_rows,
-    unreadable,
-)
 from spark_verify.sql_text import local_rows, text, texts
 
 WHAT: Final = "reports"
-INTERVALS: Final = 3
-"""Number of its intervals after which a report expires, unless `max_age_s` is set."""
-
 WRITE_AGAIN: Final = "wait for the next report of the datanode, or remove this file"
 NONE: Final = "is report.export set on the datanodes, and to this directory?"
 FROM_REPLICAS: Final = ("CLOSED", "QUASI_CLOSED", "CLOSING", "OPEN")
@@ -49,14 +40,14 @@ class Reports:
     """The reports of a cluster, in the form of a snapshot."""
 
     manifest: SnapshotManifest
-    snapshot: Snapshot
+    snapshot: tables.Snapshot
     times: Mapping[str, int]
     """Report time of each datanode in ms since 1970, without expired reports."""
     facts: dict[str, Any]
     """Facts about the reports that the run records."""
     silent: Mapping[str, str]
     """The newest report of each datanode whose reports have all expired."""
-    recorded: tuple[Snapshot, SnapshotManifest] | None
+    recorded: tuple[tables.Snapshot, SnapshotManifest] | None
     """The control plane's snapshot and manifest, if given."""
 
 
@@ -64,24 +55,21 @@ def open_reports(
     spark: SparkSession,
     directory: str,
     recorded: tuple[str, SnapshotManifest] | None,
-    *,
-    assumed: Mapping[str, int],
-    max_age_s: int,
+    options: VerifyOptions,
     now_ms: int,
 ) -> Reports:
     """Return the newest reports in `directory`. Raise SnapshotRefused for invalid files.
 
-    `recorded` is the directory of a control plane's snapshot and its manifest. `assumed` has the
-    replication of all containers, because a report has only the replica index.
+    `recorded` is the directory of a control plane's snapshot and its manifest.
     """
-    newest = _newest(directory, read_below(spark, directory, WHAT, REPORT)[1])
-    check_files(spark, WHAT, {_format_value(file): file for file in newest.values()}, REPORT)
+    newest = _newest(directory, tables.read_below(spark, directory, WHAT, REPORT)[1])
+    tables.check_files(spark, WHAT, {_format_value(file): file for file in newest.values()}, REPORT)
     datanodes = _datanodes(spark, newest, now_ms)
-    times = {}
-    for name, row in datanodes.items():
-        age_ms = now_ms - row["reported_at_ms"]
-        if age_ms <= 1000 * (max_age_s or INTERVALS * row["interval_s"]):
-            times[name] = row["reported_at_ms"]
+    times = {
+        name: row["reported_at_ms"]
+        for name, row in datanodes.items()
+        if now_ms - row["reported_at_ms"] <= 1000 * (options.max_age_s or 3 * row["interval_s"])
+    }
     silent = {name: _format_value(file) for name, file in newest.items() if name not in times}
     if not times:
         raise SnapshotRefused(
@@ -100,16 +88,16 @@ def open_reports(
             raise SnapshotRefused(
                 f"{WHAT} are of cluster {cluster_id}, the snapshot is of {manifest.cluster_id}"
             )
-        control = open_snapshot(spark, directory), manifest
+        control = tables.open_snapshot(spark, directory), manifest
         known = checked_nodes(control[0]["nodes"], manifest)
-    rows_told = read_rows(spark, REPORT, *(newest[name] for name in times))
+    rows_told = tables.read_rows(spark, REPORT, *(newest[name] for name in times))
     replicas = _replicas(rows_told, manifest.snapshot_id)
     nodes = _nodes(datanodes, known, times, manifest.snapshot_id)
     rows = {"replicas": sum(datanodes[name]["replica_count"] for name in times)}
     rows["nodes"] = len(nodes)
     if control is None:
         rows["containers"] = replicas.select("container_id").distinct().count()
-        containers = _containers(replicas, assumed)
+        containers = _containers(replicas, options)
         pending = local_rows(spark, TABLES["pending_ops"], [])
     else:
         # The control plane derived its states from other replicas.
@@ -126,7 +114,7 @@ def open_reports(
             "pending_ops": pending,
         },
         times,
-        facts | {"assumed": {} if control else dict(assumed)},
+        facts | {"assumed": {} if control else options.assumed},
         silent,
         control,
     )
@@ -179,12 +167,12 @@ def _datanodes(
                 first(CASE WHEN container_id IS NULL THEN struct({own}) END, true) AS own
             FROM {{rows}} GROUP BY path
             """,  # noqa: S608 -- our names
-            rows=read_rows(spark, REPORT, *newest.values()).selectExpr(
+            rows=tables.read_rows(spark, REPORT, *newest.values()).selectExpr(
                 "*", "split(_metadata.file_path, '/') AS path"
             ),
         ).collect()
-    except failures() as error:
-        raise unreadable(WHAT, error) from error
+    except FAILURES as error:
+        raise tables.unreadable(WHAT, error) from error
     rows = {row["datanode_id"]: row.asDict(recursive=True) for row in found}
     for name, file in newest.items():
         fault = _fault(rows.get(name), time_in(file.rpartition("/")[2]), now_ms)
@@ -247,17 +235,15 @@ def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
     return rows.filter("container_id IS NOT NULL").selectExpr(*columns)
 
 
-def _containers(replicas: DataFrame, assumed: Mapping[str, int]) -> DataFrame:
+def _containers(replicas: DataFrame, options: VerifyOptions) -> DataFrame:
     """Return the rows of `containers/`, as far as replicas determine them."""
-    factor, data, parity = (
-        assumed[name] for name in ("replication_factor", "ec_data", "ec_parity")
-    )
+    data, parity = options.ec_data, options.ec_parity
     state = " ".join(f"WHEN bool_or(state = '{word}') THEN '{word}'" for word in FROM_REPLICAS)
     return replicas.sparkSession.sql(
         f"""
         SELECT first(snapshot_id) AS snapshot_id, container_id, max(replica_index) > 0 AS is_ec,
             if(is_ec, 'EC', 'RATIS') AS replication_type,
-            if(is_ec, {data + parity}, {factor}) AS replication_factor,
+            if(is_ec, {data + parity}, {options.replication_factor}) AS replication_factor,
             if(is_ec, {data}, NULL) AS ec_data, if(is_ec, {parity}, NULL) AS ec_parity,
             CASE {state} ELSE 'CLOSED' END AS state, max(block_count) AS key_count,
             coalesce(max(bcsid) FILTER (WHERE state IN ({texts(FROM_REPLICAS)})), 0L)

@@ -8,19 +8,19 @@ Therefore the schema of each file is checked before any row is read, and the row
 with the manifest (`checks`).
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_verify.errors import SnapshotRefused, describe_error, failures
+from spark_verify.errors import FAILURES, SnapshotRefused, describe_error
 from spark_verify.input_columns import TABLES
 from spark_verify.snapshot.manifest import SCAN_AGAIN
-from spark_verify.sql_text import ddl, types_of
+from spark_verify.sql_text import types_of
 from spark_verify.storage import spark_path
 
 READER_OPTIONS: Final = {
@@ -35,9 +35,6 @@ READER_OPTIONS: Final = {
     # Detect flipped bits when they are read.
     "parquet.page.verify-checksum.enabled": "true",
 }
-TWICE: Final = re.compile(r"COLUMN_ALREADY_EXISTS.*?`(\w+)`", re.DOTALL)
-"""Spark's error for a file with a duplicate column."""
-
 FOOTERS_AT_ONCE: Final = 8
 """Files whose schema is read concurrently, each by a small Spark job."""
 
@@ -60,7 +57,9 @@ def parquet_reader(spark: SparkSession) -> DataFrameReader:
 
 def read_rows(spark: SparkSession, schema: pa.Schema, *addresses: str) -> DataFrame:
     """Return the rows of Parquet files or directories, with the columns of a schema."""
-    return parquet_reader(spark).schema(ddl(schema)).parquet(*map(spark_path, addresses))
+    return (
+        parquet_reader(spark).schema(from_arrow_schema(schema)).parquet(*map(spark_path, addresses))
+    )
 
 
 def _open_table(spark: SparkSession, directory: str, name: str) -> DataFrame:
@@ -81,7 +80,7 @@ def read_below(
     try:
         rows = read_rows(spark, schema, directory)
         return rows, sorted(unquote(file) for file in rows.inputFiles())
-    except failures() as error:
+    except FAILURES as error:
         if "PATH_NOT_FOUND" in str(error):
             return None, []
         raise unreadable(table, error) from error
@@ -94,29 +93,22 @@ def check_files(
     `files` maps names for error messages to paths.
     """
 
-    wanted = types_of(schema)
-
-    def read(name: str) -> dict[str, str]:
-        return _types(spark, table, name=name, file=files[name])
+    def types(name: str) -> dict[str, str]:
+        try:
+            found = parquet_reader(spark).parquet(files[name]).schema
+        except FAILURES as error:
+            raise unreadable(table, error, name) from error
+        return {field.name: field.dataType.simpleString() for field in found}
 
     with ThreadPoolExecutor(min(FOOTERS_AT_ONCE, len(files))) as pool:
-        for name, found in zip(files, pool.map(read, files), strict=True):
-            if faults := [*_faults(wanted, found)]:
+        for name, found in zip(files, pool.map(types, files), strict=True):
+            faults = [
+                f"column {column} is {found.get(column, 'missing')}, must be {kind}"
+                for column, kind in types_of(schema).items()
+                if found.get(column) != kind
+            ]
+            if faults:
                 raise SnapshotRefused(f"{table}, {name}: {'; '.join(faults)}", hint=SCAN_AGAIN)
-
-
-def _types(spark: SparkSession, table: str, *, name: str, file: str) -> dict[str, str]:
-    """Return the columns of a file with their types."""
-    try:
-        schema = parquet_reader(spark).parquet(file).schema
-        return {field.name: field.dataType.simpleString() for field in schema}
-    except failures() as error:
-        twice = TWICE.search(str(error))
-        if twice is None:
-            raise unreadable(table, error, name) from error
-        raise SnapshotRefused(
-            f"{table}, {name}: column {twice[1]} is there twice", hint=SCAN_AGAIN
-        ) from error
 
 
 def unreadable(table: str, error: Exception, name: str = "") -> SnapshotRefused:
@@ -124,11 +116,3 @@ def unreadable(table: str, error: Exception, name: str = "") -> SnapshotRefused:
     reason = " ".join(describe_error(error).split())
     named = f"{name}: " if name else ""
     return SnapshotRefused(f"{table} cannot be read: {named}{reason}", hint=SCAN_AGAIN)
-
-
-def _faults(wanted: dict[str, str], types: dict[str, str]) -> Iterable[str]:
-    for column, kind in wanted.items():
-        if column not in types:
-            yield f"column {column} is missing"
-        elif types[column] != kind:
-            yield f"column {column} is {types[column]}, must be {kind}"

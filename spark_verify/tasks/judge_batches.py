@@ -9,30 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from health import words
 from health.batch import NO_BCSID, ContainerBatch, Containers, Nodes, Ops, Replicas
 from health.segmented_rows import Bools, Ints
-from health.words import (
-    CONTAINER_STATES,
-    NODE_HEALTHS,
-    OPS,
-    REPLICA_STATES,
-    REPLICATION_TYPES,
-    SERVICE_OF,
-    UNHEALTHY,
-    UNKNOWN,
-    ReplicationType,
-)
 
 
 def nodes_of(table: pa.Table) -> Nodes:
     """Return the rows of `nodes/` as the judge's nodes."""
     table = table.sort_by("datanode_id")
     racks = table["rack"].combine_chunks().dictionary_encode()
-    services = [int(SERVICE_OF[word]) for word in table["op_state"].to_pylist()]
+    services = [int(words.SERVICE_OF[word]) for word in table["op_state"].to_pylist()]
     return Nodes(
         names=tuple(table["datanode_id"].to_pylist()),
         rack=_longs(racks.indices),
-        health=_codes(table["health"], NODE_HEALTHS),
+        health=_codes(table["health"], words.NODE_HEALTHS),
         service=np.array(services, dtype=np.int64),
         is_returning=_bools(pc.equal(table["op_state"], "IN_MAINTENANCE")),
         is_confirmed=_bools(table["has_reported"]),
@@ -45,6 +35,7 @@ class BatchSlice:
 
     batch: ContainerBatch
     containers: pa.Table
+    """One row per container of the batch, of nulls if no row describes the container."""
     table: pa.Table
     order: Ints
     """Position in the table of each replica of the batch."""
@@ -61,6 +52,8 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
     """
     tables = (containers, replicas, ops)
     ids = np.unique(np.concatenate([_longs(table["container_id"]) for table in tables]))
+    place = pc.index_in(pa.array(ids), value_set=containers["container_id"].combine_chunks())
+    containers = containers.take(place)
     names = pa.array(nodes.names, pa.string())
     columns = _replicas(ids, replicas, names)
     columns["origin"], origins = _origins(replicas, columns["node"], nodes)
@@ -81,55 +74,48 @@ def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str
     The origin defaults to the replica's own datanode. The order of the rows does not affect the
     numbers. `node` is the position of each replica's datanode among the nodes, which are sorted.
     """
-    words, codes = coded(table["origin_datanode_id"])
-    told = words.to_pylist()
-    place = _longs(pc.index_in(words, value_set=pa.array(nodes.names, pa.string())), UNKNOWN)
+    values, codes = coded(table["origin_datanode_id"])
+    told = values.to_pylist()
+    place = _longs(pc.index_in(values, value_set=pa.array(nodes.names, pa.string())), words.UNKNOWN)
     names = nodes.names
-    strange = {w for w, at in zip(told, place.tolist(), strict=True) if w and at == UNKNOWN}
+    strange = {w for w, at in zip(told, place.tolist(), strict=True) if w and at == words.UNKNOWN}
     if strange:  # these origins have left the cluster
         names = tuple(sorted({*names, *strange}))
         moved = np.array([bisect_left(names, name) for name in nodes.names], dtype=np.int64)
-        node = np.append(moved, UNKNOWN)[node]
-        place = np.array([bisect_left(names, w) if w else UNKNOWN for w in told], dtype=np.int64)
-    origin = np.append(place, UNKNOWN)[codes]
-    return np.where(origin == UNKNOWN, node, origin), names
+        node = np.append(moved, words.UNKNOWN)[node]
+        place = np.array(
+            [bisect_left(names, w) if w else words.UNKNOWN for w in told], dtype=np.int64
+        )
+    origin = np.append(place, words.UNKNOWN)[codes]
+    return np.where(origin == words.UNKNOWN, node, origin), names
 
 
 def _containers(ids: Ints, table: pa.Table) -> Containers:
-    place = np.searchsorted(ids, _longs(table["container_id"]))
-
-    def column(values: Ints | Bools, missing: int) -> Ints:
-        found = np.full(len(ids), missing, dtype=np.int64)
-        found[place] = values
-        return found
-
-    kind = column(_codes(table["replication_type"], REPLICATION_TYPES), UNKNOWN)
-    data, parity = (column(_longs(table[name], 0), 0) for name in ("ec_data", "ec_parity"))
-    factor = column(_longs(table["replication_factor"]), 0)
-
-    def flag(values: Bools) -> Bools:
-        return column(values, 0).astype(np.bool_)
-
+    """Return the containers with these ids; `table` has nulls for those that no row describes."""
+    kind = _codes(table["replication_type"], words.REPLICATION_TYPES)
+    data, parity, factor = (
+        _longs(table[name], 0) for name in ("ec_data", "ec_parity", "replication_factor")
+    )
     return Containers(
         container_id=ids,
         kind=kind,
-        factor=np.where(kind == ReplicationType.EC, data + parity, factor),
+        factor=np.where(kind == words.ReplicationType.EC, data + parity, factor),
         data=data,
         parity=parity,
-        state=column(_codes(table["state"], CONTAINER_STATES), UNKNOWN),
-        sequence_id=column(_longs(table["sequence_id"]), 0),
-        acknowledged_id=column(_longs(table["acknowledged_bcsid"], NO_BCSID), NO_BCSID),
-        key_count=column(_longs(table["key_count"]), 0),
-        used_bytes=column(_longs(table["used_bytes"]), 0),
-        has_pipeline=flag(_bools(table["pipeline_alive"])),
-        is_suppressed=flag(_bools(table["suppressed"])),
-        owes_deletes=flag(_bools(table["owes_deletes"])),
-        is_known=flag(np.ones(len(place), dtype=np.bool_)),
+        state=_codes(table["state"], words.CONTAINER_STATES),
+        sequence_id=_longs(table["sequence_id"], 0),
+        acknowledged_id=_longs(table["acknowledged_bcsid"], NO_BCSID),
+        key_count=_longs(table["key_count"], 0),
+        used_bytes=_longs(table["used_bytes"], 0),
+        has_pipeline=_bools(table["pipeline_alive"]),
+        is_suppressed=_bools(table["suppressed"]),
+        owes_deletes=_bools(table["owes_deletes"]),
+        is_known=_bools(pc.is_valid(table["container_id"])),
     )
 
 
 def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
-    state = _codes(table["state"], REPLICA_STATES)
+    state = _codes(table["state"], words.REPLICA_STATES)
     _, algorithm = coded(table["tree_algorithm"])
     has_root = pc.and_(pc.is_valid(table["root"]), pc.is_valid(table["tree_algorithm"]))
     return {
@@ -137,7 +123,7 @@ def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
         "node": _places(table["datanode_id"], names),
         "index": _longs(table["replica_index"]),
         # A replica that could not be loaded counts as unhealthy, whatever its state was.
-        "state": np.where(_bools(pc.is_valid(table["load_error"])), UNHEALTHY, state),
+        "state": np.where(_bools(pc.is_valid(table["load_error"])), words.UNHEALTHY, state),
         "bcsid": _longs(table["bcsid"], NO_BCSID),
         "used_bytes": _longs(table["used_bytes"]),
         "is_empty": _bools(table["is_empty"]),
@@ -164,20 +150,21 @@ def _ops(ids: Ints, table: pa.Table, names: pa.Array) -> Ops:
     order = np.argsort(container, kind="stable")
     return Ops(
         container=container[order],
-        kind=_codes(table["op"], OPS)[order],
+        kind=_codes(table["op"], words.OPS)[order],
         node=_places(table["datanode_id"], names)[order],
         index=_longs(table["replica_index"])[order],
     )
 
 
-def _codes(column: pa.ChunkedArray, words: Sequence[str]) -> Ints:
-    """Return the position of each word in `words`."""
-    return _places(column, pa.array(words, pa.string()))
+def _codes(column: pa.ChunkedArray, known: Sequence[str]) -> Ints:
+    """Return the position of each word in `known`."""
+    return _places(column, pa.array(known, pa.string()))
 
 
 def _places(column: pa.ChunkedArray, values: pa.Array) -> Ints:
-    words, codes = coded(column)
-    return np.append(_longs(pc.index_in(words, value_set=values), UNKNOWN), UNKNOWN)[codes]
+    found, codes = coded(column)
+    places = _longs(pc.index_in(found, value_set=values), words.UNKNOWN)
+    return np.append(places, words.UNKNOWN)[codes]
 
 
 def coded(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
@@ -185,7 +172,7 @@ def coded(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
     whole = column.unify_dictionaries().combine_chunks()
     if not pa.types.is_dictionary(whole.type):
         whole = whole.dictionary_encode()
-    return whole.dictionary, _longs(whole.indices, UNKNOWN)
+    return whole.dictionary, _longs(whole.indices, words.UNKNOWN)
 
 
 def _longs(column: pa.Array | pa.ChunkedArray, missing: int | None = None) -> Ints:
@@ -195,4 +182,4 @@ def _longs(column: pa.Array | pa.ChunkedArray, missing: int | None = None) -> In
 
 
 def _bools(column: pa.Array | pa.ChunkedArray) -> Bools:
-    return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.bool_)
+    return np.asarray(pc.fill_null(column, False).to_numpy(zero_copy_only=False)).astype(np.bool_)

@@ -14,35 +14,34 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from health.batch import Nodes, violations
-from health.departure import FREE, HELD_BY
-from health.judge import HealthJudgement, judge
+from health.judge import judge
 from health.rules import Rules
 from health.segmented_rows import Ints
-from spark_verify.input_columns import CASE, schema_of
+from spark_verify.input_columns import CASE
 from spark_verify.result_tables import JUDGED
-from spark_verify.sql_text import ddl
-from spark_verify.tasks.excess_deletes import further_deletes
 from spark_verify.tasks.judge_batches import cut_of
-from spark_verify.tasks.verdict_rows import judged_tables
-from spark_verify.tasks.vote_counts import VOTE, votes
+from spark_verify.tasks.verdict_rows import VOTE, judged_tables, votes
 
 Batches = Iterator[pa.RecordBatch]
 
 REFUSAL: Final = "refusal"
 
-DEPARTURE: Final = schema_of(
-    "datanode_id string, held_by string, is_in_progress boolean, is_locked_out boolean"
-)
-"""A replica on a datanode that is not in service, and the reason that prevents the departure."""
-
 LISTED: Final[dict[str, pa.Schema]] = {
     **{name: JUDGED[name] for name in ("replica_class", "divergent", "plan")},
     "votes": VOTE,
-    "departures": DEPARTURE,
 }
 """Rows of other tables that a judged container has, nested in columns of these names."""
+
+
+DELETES_PER_CONTAINER_MAX: Final = 1_023
+"""Maximum deletes of one container in one plan, with one call of the judge each. The next run plans
+the rest.
+"""
+
+OPS: Final = CASE["pending_ops"]
 
 
 def _fields(schema: pa.Schema) -> list[pa.Field]:
@@ -58,7 +57,7 @@ JUDGED_CASE: Final = pa.schema(
 )
 """Columns of a judged container."""
 
-SPARK_SCHEMA: Final = ddl(JUDGED_CASE)
+SPARK_SCHEMA: Final = from_arrow_schema(JUDGED_CASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,6 @@ def judged_rows(cases: pa.RecordBatch, case: Case) -> pa.Table:
     further = further_deletes(rows, tables["plan"], case.nodes, case.rules)
     tables["plan"] = pa.concat_tables([tables["plan"], further])
     tables["votes"] = votes(judgement, cut, case.versions)
-    tables["departures"] = _departures(judgement)
     ids = cut.batch.containers.container_id
     health = tables["health"]
     found = {name: health[name].combine_chunks() for name in health.column_names}
@@ -135,15 +133,48 @@ def nested(table: pa.Table, ids: Ints) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), rows)
 
 
-def _departures(judgement: HealthJudgement) -> pa.Table:
-    leaving, batch = judgement.departures, judgement.view.batch
-    names = pa.array(batch.nodes.names, pa.string())
-    held = pa.array(leaving.held, mask=leaving.held == FREE)
+def further_deletes(
+    rows: dict[str, pa.Table], plan: pa.Table, nodes: Nodes, rules: Rules
+) -> pa.Table:
+    """Return rows of `plan/` that delete the remaining surplus replicas after the deletes in
+    `plan`. `rows` are the rows of the judged containers, by table.
+
+    The judge returns one replica of each container to delete. To find the next one, it is called
+    again with the first delete as a pending operation. So one plan has the rows of several runs.
+    The control plane checks each row again after it has ordered the earlier rows.
+    """
+    found = [plan.schema.empty_table()]
+    going = _deletes(plan)
+    for _ in range(DELETES_PER_CONTAINER_MAX):
+        if not going.num_rows:
+            break
+        ids = pc.unique(going["container_id"])
+        rows = {
+            name: table.filter(pc.is_in(table["container_id"], value_set=ids))
+            for name, table in rows.items()
+        }
+        rows["pending_ops"] = pa.concat_tables([rows["pending_ops"].cast(OPS), _ops(going)])
+        cut = cut_of(rows["containers"], rows["replicas"], rows["pending_ops"], nodes)
+        going = _deletes(judged_tables(judge(cut.batch, rules), cut)["plan"])
+        found.append(going)
+    return pa.concat_tables(found)
+
+
+def _deletes(plan: pa.Table) -> pa.Table:
+    """Return the rows that delete one of several replicas, without those of emptied containers,
+    which are deleted at once.
+    """
+    return plan.filter(pc.and_(pc.equal(plan["action"], "delete"), plan["is_forced"]))
+
+
+def _ops(deletes: pa.Table) -> pa.Table:
+    """Return these deletes as pending operations."""
+    parents = pc.list_parent_indices(deletes["targets"].combine_chunks())
+    count = len(parents)
     columns = {
-        "container_id": batch.containers.container_id[batch.replicas.container[leaving.row]],
-        "datanode_id": names.take(pa.array(batch.replicas.node[leaving.row])),
-        "held_by": pa.array(HELD_BY, pa.string()).take(held),
-        "is_in_progress": pa.array(leaving.is_in_progress),
-        "is_locked_out": pa.array(leaving.is_locked_out),
+        "container_id": deletes["container_id"].take(parents),
+        "op": pa.repeat("DELETE", count),
+        "datanode_id": pc.list_flatten(deletes["targets"]),
+        "replica_index": pc.list_flatten(deletes["indexes"]),
     }
-    return pa.table(columns, schema=pa.schema([("container_id", pa.int64()), *DEPARTURE]))
+    return pa.table(columns).cast(OPS)

@@ -1,32 +1,34 @@
-"""Converts a judgement to Arrow rows of each result table."""
+"""Converts a judgement to Arrow rows of each result table.
 
-from collections.abc import Iterable, Sequence
+A replica is *exposed* if it could have lost the vote about its root: its container has a majority,
+and enough other replicas voted. Erasure-coded shards, single replicas, and replicas that do not
+answer are not exposed. If they were counted, a volume with many of them would seem healthy.
+
+If all other voters run one software version and the replica's datanode runs another, the replica
+voted `against` that version. Either version may be the cause of a loss (`health.blame`).
+"""
+
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from health import words
 from health.judge import HealthJudgement, roles
 from health.plan.plan_rows import RaggedArray
 from health.reconcile_eligibility import REASONS, REDUNDANCY_UNKNOWN
 from health.root_comparison import incomparable_reasons
-from health.segmented_rows import Bools, Ints
+from health.segmented_rows import Bools, Groups, Ints
 from health.source_issues import DOUBTS
-from health.words import (
-    ACTIONS,
-    CLASSES,
-    CONTAINER_STATES,
-    DIFFERING,
-    ELIGIBILITY,
-    INCOMPARABLE,
-    QUEUES,
-    REPLICA_STATES,
-    REPLICATION_TYPES,
-    ROLES,
-    HealthState,
-)
+from spark_verify.input_columns import schema_of
 from spark_verify.result_tables import JUDGED, PLAN_REPLICA
 from spark_verify.tasks.judge_batches import BatchSlice
+
+VOTE: Final = schema_of("datanode_id string, volume_id string, against string, is_lost boolean")
+"""One exposed replica. `against` is the version of all others if it differs from the replica's
+version, else empty.
+"""
 
 
 def judged_tables(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Table]:
@@ -48,27 +50,22 @@ def _health(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Array]:
     containers = view.batch.containers
     return {
         "container_id": pa.array(containers.container_id),
-        "state": _words(containers.state, CONTAINER_STATES),
-        "replication_type": _words(containers.kind, REPLICATION_TYPES),
+        "state": _words(containers.state, words.CONTAINER_STATES),
+        "replication_type": _words(containers.kind, words.REPLICATION_TYPES),
         "health_state": pa.array(verdicts.state),
         "flags": pa.array(judgement.flags),
-        "queue": _words(verdicts.queue, QUEUES),
+        "queue": _words(verdicts.queue, words.QUEUES),
         "is_qc_stuck": pa.array(verdicts.is_stuck),
-        "checksum_class": _words(judgement.compared.checksum_class, CLASSES),
-        "why_not_compared": _words(incomparable_reasons(view, judgement.compared), INCOMPARABLE),
-        "eligibility": _words(reconciles.eligibility, ELIGIBILITY),
+        "checksum_class": _words(judgement.compared.checksum_class, words.CLASSES),
+        "why_not_compared": _words(
+            incomparable_reasons(view, judgement.compared), words.INCOMPARABLE
+        ),
+        "eligibility": _words(reconciles.eligibility, words.ELIGIBILITY),
         "remaining_redundancy": _redundancy(reconciles.redundancy),
         "replica_count": pa.array(view.rows.sizes()),
         "is_known": pa.array(containers.is_known),
-        "scm_health_state": _told_states(cut),
+        "scm_health_state": cut.containers["health_state"].cast(pa.string()),
     }
-
-
-def _told_states(cut: BatchSlice) -> pa.Array:
-    """Return the health state of each container of a batch in the control plane's snapshot."""
-    ids = pa.array(cut.batch.containers.container_id)
-    place = pc.index_in(ids, value_set=cut.containers["container_id"].combine_chunks())
-    return cut.containers["health_state"].combine_chunks().take(place).cast(pa.string())
 
 
 def _redundancy(redundancy: Ints) -> pa.Array:
@@ -80,8 +77,10 @@ def _matters(judgement: HealthJudgement) -> Bools:
     the control plane, has differing replicas or an outvoted replica.
     """
     compared, batch = judgement.compared, judgement.view.batch
-    found: Bools = np.isin(compared.checksum_class, [CLASSES.index(c) for c in DIFFERING])
-    found |= (judgement.flags != 0) | (judgement.verdicts.state != HealthState.HEALTHY)
+    found: Bools = np.isin(
+        compared.checksum_class, [words.CLASSES.index(c) for c in words.DIFFERING]
+    )
+    found |= (judgement.flags != 0) | (judgement.verdicts.state != words.HealthState.HEALTHY)
     found |= ~batch.containers.is_known
     found[batch.replicas.container[compared.is_minority]] = True
     return found
@@ -95,11 +94,11 @@ def _replica_class(
     shown = ("datanode_id", "replica_index", "volume_id", "root", "tree_algorithm", "finding_count")
     replicas = cut.rows(rows, "container_id", *shown)
     return {name: replicas[name] for name in replicas.column_names} | {
-        "state": _words(view.batch.replicas.state[rows], REPLICA_STATES),
+        "state": _words(view.batch.replicas.state[rows], words.REPLICA_STATES),
         "is_reachable": pa.array(view.is_reachable[rows]),
-        "role": _words(roles(judgement)[rows], ROLES),
+        "role": _words(roles(judgement)[rows], words.ROLES),
         "is_minority": pa.array(compared.is_minority[rows]),
-        "checksum_class": _words(view.of_container(compared.checksum_class)[rows], CLASSES),
+        "checksum_class": _words(view.of_container(compared.checksum_class)[rows], words.CLASSES),
     }
 
 
@@ -111,7 +110,7 @@ def _divergent(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Arra
     structs = {
         name: replicas[name].cast(PLAN_REPLICA.field(name).type).combine_chunks()
         for name in PLAN_REPLICA.names
-    } | {"state": _words(view.batch.replicas.state[rows], REPLICA_STATES)}
+    } | {"state": _words(view.batch.replicas.state[rows], words.REPLICA_STATES)}
     fields = list(PLAN_REPLICA)
     own = np.searchsorted(wanted, view.batch.replicas.container[rows])
     reasons, which = np.unique(reconciles.reasons[wanted], return_inverse=True)
@@ -126,7 +125,7 @@ def _divergent(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Arra
         "is_backed_off": pa.repeat(pa.scalar(False), len(wanted)),
         "priority": _redundancy(reconciles.redundancy[wanted]),
         "reason": _words(which, texts),
-        "checksum_class": _words(judgement.compared.checksum_class[wanted], CLASSES),
+        "checksum_class": _words(judgement.compared.checksum_class[wanted], words.CLASSES),
         "replicas": _lists(
             RaggedArray.of(own, own, len(wanted)),
             pa.StructArray.from_arrays([structs[f.name] for f in fields], fields=fields),
@@ -143,11 +142,15 @@ def _plan(judgement: HealthJudgement) -> dict[str, pa.Array]:
         return _lists(lists, names.take(pa.array(batch.replicas.node[lists.values])))
 
     doubts = source_doubts(judgement)
+    reasons = [
+        f"{reason}; no better source than {'; '.join(told)}" if told else reason
+        for reason, told in zip(actions.reason.tolist(), doubts, strict=True)
+    ]
     return {
         "container_id": pa.array(batch.containers.container_id[actions.container]),
-        "action": _words(actions.action, ACTIONS),
+        "action": _words(actions.action, words.ACTIONS),
         "priority": pa.array(actions.priority),
-        "reason": pa.array(_warned(actions.reason.tolist(), doubts), pa.string()),
+        "reason": pa.array(reasons, pa.string()),
         "sources": named(actions.sources),
         "doubts": pa.array(doubts, pa.list_(pa.string())),
         "targets": named(actions.targets),
@@ -170,18 +173,45 @@ def source_doubts(judgement: HealthJudgement) -> list[list[str]]:
     return told
 
 
-def _warned(reasons: Iterable[str], doubts: Sequence[Sequence[str]]) -> list[str]:
-    """Return the reason of each row, followed by the known problems of its sources."""
-    return [
-        f"{reason}; no better source than {'; '.join(told)}" if told else reason
-        for reason, told in zip(reasons, doubts, strict=True)
-    ]
-
-
 def _lists(lists: RaggedArray, values: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(lists.starts, pa.int32()), values)
 
 
-def _words(codes: Ints, words: Sequence[str]) -> pa.Array:
+def _words(codes: Ints, known: Sequence[str]) -> pa.Array:
     """Return the words of codes; null for UNKNOWN."""
-    return pa.array(words, pa.string()).take(pa.array(codes, mask=codes < 0))
+    return pa.array(known, pa.string()).take(pa.array(codes, mask=codes < 0))
+
+
+def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) -> pa.Table:
+    """Return one row per exposed replica. `versions` are those of the judge's nodes, in order."""
+    compared, batch = judgement.compared, judgement.view.batch
+    rows = np.flatnonzero(compared.is_exposed)
+    node = batch.replicas.node[rows]
+    known, of_node = np.unique(np.array([*versions, ""]), return_inverse=True)
+    against = _against(compared.contest[rows], of_node[node])
+    shown = pa.array([*known.tolist(), ""], pa.string())
+    names = pa.array(batch.nodes.names, pa.string())
+    columns = {
+        "container_id": batch.containers.container_id[batch.replicas.container[rows]],
+        "datanode_id": names.take(pa.array(node)),
+        "volume_id": cut.rows(rows, "volume_id")["volume_id"].cast(pa.string()),
+        "against": shown.take(pa.array(np.where(against < 0, len(known), against))),
+        "is_lost": pa.array(compared.is_minority[rows]),
+    }
+    return pa.table(columns, schema=pa.schema([("container_id", pa.int64()), *VOTE]))
+
+
+def _against(contest: Ints, version: Ints) -> Ints:
+    """Return for each voter the version of all others in its contest if they share one that differs
+    from its own, else -1.
+    """
+    same = Groups.of(contest, version)
+    size = same.tally()
+    own = contest[same.first]
+    _, place, kinds = np.unique(own, return_inverse=True, return_counts=True)
+    both = np.zeros(len(kinds), dtype=np.int64)
+    np.add.at(both, place, version[same.first])
+    other = both[place] - version[same.first]
+    stands_alone = (size == 1) & (kinds[place] == 2)
+    found: Ints = np.where(stands_alone, other, -1)[same.of_row]
+    return found

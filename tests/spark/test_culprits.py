@@ -9,7 +9,7 @@ import pytest
 
 from health.judge import judge
 from health.rules import Rules
-from spark_verify.tasks.vote_counts import votes
+from spark_verify.tasks.verdict_rows import votes
 from tests.support.verification import culprits
 from tests.support.verification.culprits import Cluster, outcome, summed_votes
 from tests.support.verification.judged import cut

@@ -12,6 +12,7 @@ import pytest
 
 from health.words import flag_names
 from merkle.replica import ContainerId
+from spark_verify.options import VerifyOptions
 from spark_verify.pipeline import VerifyRequest, verify
 from suture import Client
 from suture.runtime.exit_codes import ExitCode
@@ -135,7 +136,11 @@ def test_exported_reports_reveal_damaged_moved_and_changed_replicas(
         snapshot = scm.export_snapshot(scm_pb2.ExportSnapshotRequest()).path
     exporting.stop()  # what it writes each second costs more than a verification
 
-    alone = verify(VerifyRequest("", tmp_path / "alone", max_age_s=AGE_MAX_S, reports=str(frozen)))
+    alone = verify(
+        VerifyRequest(
+            "", tmp_path / "alone", options=VerifyOptions(max_age_s=AGE_MAX_S), reports=str(frozen)
+        )
+    )
 
     health = {row["container_id"]: row for row in read(alone.table("health"))}
     assert {first, second} == health.keys()
@@ -153,7 +158,12 @@ def test_exported_reports_reveal_damaged_moved_and_changed_replicas(
     edit(newest(frozen, other), lambda rows: [r.update(root=77) for r in rows if of(r, second)])
 
     both = verify(
-        VerifyRequest(snapshot, tmp_path / "both", max_age_s=AGE_MAX_S, reports=str(frozen))
+        VerifyRequest(
+            snapshot,
+            tmp_path / "both",
+            options=VerifyOptions(max_age_s=AGE_MAX_S),
+            reports=str(frozen),
+        )
     )
 
     found = {(r["container_id"], r["datanode_id"]): r for r in read(both.table("disagreement"))}

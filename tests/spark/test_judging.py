@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_verify.options import VerifyOptions
 from spark_verify.pipeline import VerifyRequest, verify
 from tests.property.test_judge_reference import RACKS, reference
 from tests.support.verification.random_clusters import random_cluster
@@ -26,7 +27,7 @@ def test_exchange_and_judge_agree_with_the_reference(tmp_path: Path) -> None:
     expected = reference(rows)
 
     in_tasks = VerifyRequest(str(snapshot), tmp_path / "out")
-    result = verify(replace(in_tasks, reporting_min_percent=0))
+    result = verify(replace(in_tasks, options=VerifyOptions(reporting_min_percent=0)))
 
     found = opinions(result)
     assert result.summary["rules"]["rack_count"] == RACKS

@@ -33,13 +33,10 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("scheme", ["sc", "spark"])
-def test_a_master_that_is_not_there_is_named_at_once(silent: str, scheme: str) -> None:
-    """Spark retries for minutes without saying what it waits for."""
-    with pytest.raises(
-        SparkRefused, match=f"cannot connect to Spark at {scheme}://{silent}: Connection refused"
-    ):
-        open_session(row_count=0, master=f"{scheme}://{silent}")
+def test_a_server_that_is_not_there_is_named_at_once(silent: str) -> None:
+    """Spark's client retries for minutes without saying what it waits for."""
+    with pytest.raises(SparkRefused, match=f"Spark at sc://{silent}: .*Connection refused"):
+        open_session(row_count=0, master=f"sc://{silent}")
 
 
 def test_silent_master_in_the_environment_is_refused(
@@ -62,17 +59,9 @@ def test_no_secret_is_shown(silent: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_single_reachable_master_is_enough(silent: str, listening: str) -> None:
-    """The masters of a cluster replace each other. A master that is no host and port is left to
-    Spark.
-    """
-    check_reached(f"spark://{silent},{listening}")
+def test_server_that_listens_is_accepted(listening: str) -> None:
+    """Parameters may follow its address."""
     check_reached(f"sc://{listening}/;token=x")
-    check_reached("local[*]")
-    check_reached("yarn")
-    check_reached("k8s://https://nowhere.invalid:6443")
-    with pytest.raises(SparkRefused, match="Connection refused; Connection refused"):
-        check_reached(f"spark://{silent},{silent}")
 
 
 @pytest.mark.parametrize("place", ["host:port", "", "host:99999", "no-such-host.invalid"])

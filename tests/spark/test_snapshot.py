@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from health.tables.snapshot_columns import ROWS_PER_CONTAINER_MAX
 from spark_verify.errors import SnapshotRefused
-from spark_verify.input_columns import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
+from spark_verify.input_columns import AHEAD_MAX_MS
 from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 

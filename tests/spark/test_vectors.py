@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_verify.options import VerifyOptions
 from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.verification.classifier import Opinion
 from tests.support.verification.vectors import Told, Vector, by_rules, told, vectors, world
@@ -23,7 +24,7 @@ def test_the_spark_job_finds_what_the_vectors_say(tmp_path: Path) -> None:
     snapshot = world(GROUPS[()]).write(tmp_path / "snapshot")
 
     in_tasks = VerifyRequest(str(snapshot), tmp_path / "out")
-    result = verify(replace(in_tasks, reporting_min_percent=0))
+    result = verify(replace(in_tasks, options=VerifyOptions(reporting_min_percent=0)))
 
     assert expected(GROUPS[()]) == named(GROUPS[()], opinions(result))
 
@@ -39,7 +40,7 @@ def test_rules_of_their_own_reach_the_judge_on_spark(
     snapshot = world(GROUPS[own]).write(tmp_path / "snapshot", manifest={"rules": dict(own)})
 
     in_tasks = VerifyRequest(str(snapshot), tmp_path / "out")
-    result = verify(replace(in_tasks, reporting_min_percent=0))
+    result = verify(replace(in_tasks, options=VerifyOptions(reporting_min_percent=0)))
 
     assert expected(GROUPS[own]) == named(GROUPS[own], opinions(result))
 

@@ -32,26 +32,6 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> VerifyResult:
     return verify(VerifyRequest(str(snapshot), directory / "out"))
 
 
-def test_leaving_nodes_are_listed_with_what_holds_them_back(result: VerifyResult) -> None:
-    """The list has the stop condition, the progress and the containers that would be locked out.
-    The node that is held back most is first.
-    """
-    shown = ("unclosed", "no_good_replica", "too_few", "in_progress", "locked_out_now", "may_go")
-
-    found = [(n["datanode_id"], *(n[name] for name in shown)) for n in result.summary["leaving"]]
-
-    assert found == [
-        ("dn-2-2", 0, 0, 1, 0, 0, False),
-        ("dn-3-0", 0, 1, 0, 0, 1, False),
-        ("dn-4-2", 1, 0, 0, 0, 0, False),
-        ("dn-5-2", 0, 0, 1, 1, 0, False),
-        ("dn-9-4", 0, 0, 1, 0, 0, False),
-        ("dn-1-3", 0, 0, 0, 0, 0, True),
-        ("dn-10-2", 0, 0, 0, 0, 0, True),
-    ]
-    assert {n["containers"] for n in result.summary["leaving"]} == {1}
-
-
 def test_a_scan_is_planned_for_each_replica_whose_root_could_be_known(result: VerifyResult) -> None:
     """
     A silent node cannot scan, and an open replica has no root to find.

@@ -20,8 +20,7 @@ from spark_verify.snapshot.checks import checked_nodes
 from spark_verify.snapshot.manifest import read_manifest
 from spark_verify.snapshot.tables import open_snapshot
 from spark_verify.storage import LocalStorage
-from spark_verify.tasks.verdict_rows import judged_tables
-from spark_verify.tasks.vote_counts import votes
+from spark_verify.tasks.verdict_rows import judged_tables, votes
 from tests.support.verification.classifier import Case, classify
 from tests.support.verification.judged import cut
 from tests.support.verification.nearly_well import nearly_well

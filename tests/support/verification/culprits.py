@@ -19,7 +19,7 @@ from health.judge import judge
 from health.rules import Rules
 from spark_verify.input_columns import TABLES
 from spark_verify.tasks.judge_batches import cut_of, nodes_of
-from spark_verify.tasks.vote_counts import votes
+from spark_verify.tasks.verdict_rows import votes
 from tests.support.verification.snapshots import ContainerRow, NodeRow, ReplicaRow, SnapshotRows
 
 Floats = NDArray[np.float64]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_verify.errors import SnapshotRefused
-from spark_verify.options import DEFAULTS
+from spark_verify.options import VerifyOptions
 from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.snapshot.checks import check_age, check_reporting
 from spark_verify.snapshot.manifest import SnapshotManifest
@@ -67,7 +67,11 @@ class TestAge:
         (tmp_path / "manifest.json").write_text(json.dumps(MANIFEST))
 
         with pytest.raises(SnapshotRefused, match="s old, at most 3600 s are allowed"):
-            verify(VerifyRequest(str(tmp_path), tmp_path / "out", max_age_s=3600))
+            verify(
+                VerifyRequest(
+                    str(tmp_path), tmp_path / "out", options=VerifyOptions(max_age_s=3600)
+                )
+            )
 
         assert not (tmp_path / "out").exists()
 
@@ -88,7 +92,7 @@ class TestReporting:
     )
     def test_enough_nodes_pass(self, nodes: list[dict[str, object]]) -> None:
         """Half is enough, and a node that may be silent does not count."""
-        check_reporting(nodes, DEFAULTS["reporting_min_percent"])
+        check_reporting(nodes, VerifyOptions().reporting_min_percent)
 
     def test_a_mostly_silent_cluster_is_refused_with_the_silent_nodes_named(self) -> None:
         """
@@ -97,7 +101,7 @@ class TestReporting:
         nodes = [node("a"), node("c", "STALE"), node("b", "DEAD", "DECOMMISSIONING")]
 
         with pytest.raises(SnapshotRefused, match=r"only 1 of 3 nodes .*missing: b, c"):
-            check_reporting(nodes, DEFAULTS["reporting_min_percent"])
+            check_reporting(nodes, VerifyOptions().reporting_min_percent)
 
     def test_a_heartbeat_is_no_report(self) -> None:
         """A node that calls without a full report since the start of the control plane says
@@ -108,7 +112,7 @@ class TestReporting:
         with pytest.raises(
             SnapshotRefused, match=r"only 1 of 3 nodes .* 50 % are required; missing: b, c"
         ):
-            check_reporting(nodes, DEFAULTS["reporting_min_percent"])
+            check_reporting(nodes, VerifyOptions().reporting_min_percent)
 
     def test_the_operator_may_lower_the_share(self) -> None:
         """Zero accepts a cluster without any reporting node."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_verify.errors import SnapshotRefused, describe_error, failures
+from spark_verify.errors import FAILURES, SnapshotRefused, describe_error
 from spark_verify.input_columns import TABLES
 from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.session import open_session
@@ -74,7 +74,7 @@ def test_a_flipped_bit_is_never_another_row(
             check_files(spark, "pending_ops/", {"file": files[0]}, schema)
             found = [row.asDict() for row in rows.select(*OPS.column_names).collect()]
             assert OPS.to_pylist() == found
-        except failures() as error:
+        except FAILURES as error:
             refused.append(describe_error(error))
 
     assert len(refused) > 3

@@ -2,15 +2,16 @@
 
 import re
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from health.rules import Rules
 from spark_verify import job
-from spark_verify.errors import OptionRefused
-from spark_verify.options import OPTIONS, ResolvedOptions
+from spark_verify.options import VerifyOptions
 from spark_verify.pipeline import VerifyRequest, verify
+from suture.errors import RefusedError
 from tests.support.printed_json import document_in
 from tests.support.verification.snapshots import NodeRow, container, gather
 
@@ -29,44 +30,44 @@ def options(directory: Path, text: str) -> Path:
 def test_a_flag_comes_before_the_file_and_the_file_before_the_snapshot(tmp_path: Path) -> None:
     """Each option has its origin, and the rest is the default."""
     file = options(tmp_path, "maintenance_min = 3\nec_redundancy = 4\n")
-    chosen = ResolvedOptions.of({"maintenance_min": 5, "max_age_s": None}, file)
+    flags = {"maintenance_min": 5, "max_age_s": None}
+    chosen = VerifyOptions.of(flags, file)
 
+    rules = {"maintenance_min": 7, "ec_redundancy": 8, "most_copies": 9}
     told = {
-        name: (value, whence)
-        for name, value, whence, _ in chosen.explained(
-            {"maintenance_min": 7, "ec_redundancy": 8, "most_copies": 9}
-        )
+        name: (one["value"], one["from"]) for name, one in chosen.explained(flags, rules).items()
     }
 
     assert (5, "flag") == told["maintenance_min"]
     assert (4, "file") == told["ec_redundancy"]
     assert (9, "snapshot") == told["most_copies"]
     assert (0, "default") == told["max_age_s"]
-    assert set(told) == set(OPTIONS)
-    assert {"maintenance_min": 5, "ec_redundancy": 4} == chosen.rules()
+    assert set(told) == set(VerifyOptions.model_fields)
+    assert {"maintenance_min": 5, "ec_redundancy": 4} == chosen.own_rules
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("maintenance = 1", "unknown options maintenance"),
-        ("maintenance_min = -1", "must be 0 to 100"),
-        ("maintenance_min = true", "must be a whole number"),
-        ("reporting_min_percent = 101", "must be 0 to 100"),
-        ("maintenance_min =", "cannot read"),
+        ("maintenance = 1", "1 maintenance: no such option; maintenance_min"),
+        ("maintenance_min = -1", "1 maintenance_min: -1 is out of bounds"),
+        ("maintenance_min = true", "1 maintenance_min: .* integer, not True"),
+        ("reporting_min_percent = 101", "1 reporting_min_percent: 101 is out of bounds"),
+        ("maintenance_min =", "verify.toml: Invalid value"),
     ],
 )
 def test_invalid_option_value_is_refused_by_its_name(tmp_path: Path, text: str, words: str) -> None:
     """The option is refused before any data is read."""
-    with pytest.raises(OptionRefused, match=words):
-        ResolvedOptions.of({}, options(tmp_path, text))
+    with pytest.raises(RefusedError, match=words):
+        VerifyOptions.of({}, options(tmp_path, text))
 
 
-def test_every_rule_has_an_option() -> None:
+def test_every_rule_has_an_option_with_its_default() -> None:
     """The number of racks has no option, because it is counted."""
-    rules = {option.name for option in OPTIONS.values() if option.is_rule}
+    rules = asdict(Rules())
+    del rules["rack_count"]
 
-    assert set(Rules.__dataclass_fields__) - {"rack_count"} == rules
+    assert rules == VerifyOptions().model_dump(include=set(rules))
 
 
 def test_chosen_rule_and_sample_limit_come_before_the_snapshots(tmp_path: Path) -> None:
@@ -78,9 +79,13 @@ def test_chosen_rule_and_sample_limit_come_before_the_snapshots(tmp_path: Path) 
     rows = gather([*lacking, container(10, "R CLOSED 10", "C=7x2 C=7/m")])
     snapshot = rows.write(tmp_path / "s", manifest={"rules": {"maintenance_min": 2}})
 
-    plain = verify(VerifyRequest(str(snapshot), tmp_path / "out", "plain", sample_max=4))
+    plain = verify(
+        VerifyRequest(str(snapshot), tmp_path / "out", "plain", options=VerifyOptions(sample_max=4))
+    )
     strict = verify(
-        VerifyRequest(str(snapshot), tmp_path / "out", "strict", own_rules={"maintenance_min": 3})
+        VerifyRequest(
+            str(snapshot), tmp_path / "out", "strict", options=VerifyOptions(maintenance_min=3)
+        )
     )
 
     assert 9 == plain.summary["plan"]["replicate"]["rows"]

@@ -8,50 +8,69 @@ from typer.testing import CliRunner
 
 from spark_verify.job import app
 from spark_verify.result_tables import RESULTS
-from spark_verify.retention import (
+from spark_verify.runs import (
     DAY_MS,
-    FinishedRunInfo,
-    RetentionPolicy,
-    remove_old_runs,
+    RunSummary,
+    finished_runs,
+    old_runs,
+    remove_run,
     runs_to_remove,
+    table_of,
 )
-from spark_verify.runs import finished_runs, table_of
 from spark_verify.storage import LocalStorage
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
 
 NOW_MS = 100 * DAY_MS
 
 
-def runs(*days: int, partial: tuple[int, ...] = ()) -> list[FinishedRunInfo]:
+SUMMARY = {
+    "cluster_id": "c",
+    "changed_nodes": [],
+    "containers": 0,
+    "flagged": 0,
+    "flags": {},
+    "checksum_classes": {},
+    "divergent": 0,
+    "inputs": {},
+}
+"""The fields of a summary that later runs use."""
+
+
+def runs(*days: int, partial: tuple[int, ...] = ()) -> list[RunSummary]:
     """Return runs of so many days ago, and partial ones."""
     return [
-        FinishedRunInfo(f"{'p' if is_partial else 'r'}{day}", at_ms, is_partial)
-        for is_partial, own in ((False, days), (True, partial))
+        RunSummary.model_validate(
+            SUMMARY
+            | {"run_id": f"{'p' if nodes else 'r'}{day}", "as_of_ms": NOW_MS - day * DAY_MS}
+            | {"changed_nodes": nodes}
+        )
+        for nodes, own in (([], days), (["dn1"], partial))
         for day in own
-        for at_ms in [NOW_MS - day * DAY_MS]
     ]
 
 
 @pytest.mark.parametrize(
     ("known", "keep", "gone"),
     [
-        (runs(9, 5, 1), RetentionPolicy(), ""),
-        (runs(9, 5, 1), RetentionPolicy(count=2), "r9"),
-        (runs(1, 9, 5), RetentionPolicy(count=1), "r9 r5"),
-        (runs(9, 5, 1), RetentionPolicy(days=6), "r9"),
-        (runs(9, 5, 1), RetentionPolicy(count=1, days=6), "r9"),
-        (runs(9, 5), RetentionPolicy(days=2), "r9"),
-        (runs(9, partial=(3, 2, 1)), RetentionPolicy(count=1), "p3 p2"),
-        (runs(9, partial=(3, 2, 1)), RetentionPolicy(days=1), "p3 p2"),
-        (runs(partial=(3, 2)), RetentionPolicy(days=1), "p3 p2"),
-        ([], RetentionPolicy(count=1), ""),
+        (runs(9, 5, 1), (0, 0), ""),
+        (runs(9, 5, 1), (2, 0), "r9"),
+        (runs(1, 9, 5), (1, 0), "r9 r5"),
+        (runs(9, 5, 1), (0, 6), "r9"),
+        (runs(9, 5, 1), (1, 6), "r9"),
+        (runs(9, 5), (0, 2), "r9"),
+        (runs(9, partial=(3, 2, 1)), (1, 0), "p3 p2"),
+        (runs(9, partial=(3, 2, 1)), (0, 1), "p3 p2"),
+        (runs(partial=(3, 2)), (0, 1), "p3 p2"),
+        ([], (1, 0), ""),
     ],
 )
 def test_runs_beyond_the_retention_are_deleted(
-    known: list[FinishedRunInfo], keep: RetentionPolicy, gone: str
+    known: list[RunSummary], keep: tuple[int, int], gone: str
 ) -> None:
     """The oldest go first, and the latest full run never goes."""
-    found = [run.run_id for run in runs_to_remove(known, keep, NOW_MS)]
+    count, days = keep
+
+    found = runs_to_remove(known, keep_runs=count, keep_days=days, now_ms=NOW_MS)
 
     assert gone.split() == found
 
@@ -63,27 +82,22 @@ def finished(out: Path, name: str, **summary: object) -> None:
         place.mkdir(parents=True)
         (place / "part-00000.parquet").write_text("rows")
     (out / f"run_id={name}").mkdir()
-    (out / f"run_id={name}" / "summary.json").write_text(json.dumps(summary))
+    (out / f"run_id={name}" / "summary.json").write_text(json.dumps(SUMMARY | summary))
     (out / f"run_id={name}" / "_SUCCESS").write_text("own")
 
 
-@pytest.mark.parametrize(
-    "keep", [RetentionPolicy(count=2), RetentionPolicy(days=1), RetentionPolicy(count=1, days=1)]
-)
-def test_the_run_that_was_asked_for_stays(tmp_path: Path, keep: RetentionPolicy) -> None:
-    """This holds also if its snapshot is older than all others, as after a clock was set back,
-    and it is not reported as removed.
-    """
+@pytest.mark.parametrize("keep", [(2, 0), (0, 1), (1, 1)])
+def test_the_run_that_was_asked_for_stays(tmp_path: Path, keep: tuple[int, int]) -> None:
+    """This holds also if its snapshot is older than all others, as after a clock was set back."""
     out = LocalStorage(str(tmp_path))
     for instant in (1, 2, 3, 4):
         finished(tmp_path, f"r{instant}", cluster_id="c", as_of_ms=instant, changed_nodes=[])
-    told: list[str] = []
+    count, days = keep
 
-    removed = remove_old_runs(out, keep, told.extend, asked="r1")
+    old = old_runs(out, keep_runs=count, keep_days=days, asked="r1")
 
-    assert removed
-    assert told == removed
-    assert "r1" in finished_runs(out)
+    assert old
+    assert "r1" not in old
 
 
 @pytest.mark.spark
@@ -114,9 +128,11 @@ def test_a_run_goes_with_its_rows_and_the_others_stay(tmp_path: Path) -> None:
     (tmp_path / "run_id=half").mkdir()
     (tmp_path / "run_id=half" / "summary.json").write_text("{}")
 
-    removed = remove_old_runs(out, RetentionPolicy(count=1))
+    old = old_runs(out, keep_runs=1, keep_days=0)
+    for run_id in old:
+        remove_run(out, run_id)
 
-    assert ["a1"] == removed
+    assert ["a1"] == old
     kept = ["a2", "b1", "strange"]
     assert kept == finished_runs(out)
     for table in RESULTS:

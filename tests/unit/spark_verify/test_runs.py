@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from health.rules import Rules
 from spark_verify.errors import FlagRefused, RunConflict
 from spark_verify.input_columns import RESULT_VERSION
+from spark_verify.options import VerifyOptions
 from spark_verify.runs import (
     LEFT_MS,
     PACKAGES,
@@ -26,18 +26,8 @@ from spark_verify.storage import LocalStorage
 MANIFEST = SnapshotManifest(2, "s1", 5_000, 1, "c", {"containers": 1, "replicas": 3})
 
 
-def inputs(
-    manifest: SnapshotManifest = MANIFEST,
-    *nodes: str,
-    rules: Rules | None = None,
-    reporting_min_percent: int = 50,
-) -> dict[str, object]:
-    return inputs_of(
-        manifest,
-        changed_nodes=nodes,
-        rules=rules or Rules(),
-        reporting_min_percent=reporting_min_percent,
-    )
+def inputs(manifest: SnapshotManifest = MANIFEST, *nodes: str, **options: int) -> dict[str, object]:
+    return inputs_of(manifest, nodes, VerifyOptions(**options))
 
 
 def kept(out: Path, summary: object, run_id: str = "r") -> LocalStorage:
@@ -97,15 +87,15 @@ class TestReuse:
     @pytest.mark.parametrize(
         ("asked", "words"),
         [
-            (inputs(MANIFEST, "b"), "changed nodes: none there, b here"),
-            (inputs(replace(MANIFEST, snapshot_id="s2")), "snapshot: s1 there, s2 here"),
-            (inputs(replace(MANIFEST, cluster_id="d")), "cluster: c there, d here"),
+            (inputs(MANIFEST, "b"), "changed_nodes: [] there, ['b'] here"),
+            (inputs(replace(MANIFEST, snapshot_id="s2")), "snapshot_id: s1 there, s2 here"),
+            (inputs(replace(MANIFEST, cluster_id="d")), "cluster_id: c there, d here"),
             (inputs(replace(MANIFEST, term=2)), "term: 1 there, 2 here"),
-            (inputs(replace(MANIFEST, rows={"containers": 2})), "rows of the snapshot"),
-            (inputs(rules=Rules(maintenance_min=1)), "rules.maintenance_min: 2 there, 1 here"),
+            (inputs(replace(MANIFEST, rows={"containers": 2})), "rows.containers: 1 there, 2 here"),
+            (inputs(maintenance_min=1), "rules.maintenance_min: 2 there, 1 here"),
             (inputs(reporting_min_percent=90), "reporting_min_percent: 50 there, 90 here"),
-            (inputs() | {"result_version": 99}, f"result version: {RESULT_VERSION} there, 99 here"),
-            (inputs() | {"code": "fff"}, "version of the code"),
+            (inputs() | {"result_version": 99}, f"result_version: {RESULT_VERSION} there, 99 here"),
+            (inputs() | {"code": "fff"}, "code: "),
         ],
     )
     def test_another_question_is_refused_and_what_differs_is_named(
@@ -127,8 +117,8 @@ class TestReuse:
         [
             ("", "no readable summary.json"),
             ("[]", "no readable summary.json"),
-            ({"snapshot_id": "s1"}, "does not name its inputs"),
-            ({"inputs": ["s1"]}, "does not name its inputs"),
+            ({"snapshot_id": "s1"}, "no readable summary.json"),
+            ({"inputs": ["s1"]}, "no readable summary.json"),
         ],
     )
     def test_a_result_that_says_nothing_of_its_question_is_refused(

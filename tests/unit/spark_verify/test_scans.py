@@ -1,6 +1,5 @@
 """Scans that a plan lists, and a mass of them."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -36,8 +35,6 @@ def listed(directory: Path, rows: SnapshotRows) -> tuple[list[dict[str, object]]
     result = verify(VerifyRequest(str(snapshot), directory / "out"))
     found = pq.read_table(result.table("plan")).to_pylist()
     scans = [row for row in found if row["action"] == "scan"]
-    manifest = json.loads((result.directory / "manifest.json").read_text())
-    assert manifest["rows"]["plan"] == len(found)
     counted = result.summary["plan"]["scan"] | {"listed": result.summary["scans_listed"]}
     return scans, counted
 

@@ -7,6 +7,7 @@ import pytest
 from scm.api import wire
 from scm.state.entities import CommandKind
 from scm.state.options import ScmOptions
+from spark_verify.options import VerifyOptions
 from spark_verify.pipeline import VerifyRequest, verify
 from suture.wire.mapping.plan_file import FinishedRun, read_plan
 from tests.support.control.scm_world import ScmWorld, confirm, replica
@@ -29,7 +30,11 @@ def test_plan_rows_that_remove_two_replicas_are_all_executed(tmp_path: Path) -> 
             world.beat(node, replica(node, bcsid=made.sequence_id))
         confirm(world, *NODES)
         snapshot = world.control.queries.export_snapshot().place
-        run = verify(VerifyRequest(snapshot, tmp_path / "out", reporting_min_percent=0)).directory
+        run = verify(
+            VerifyRequest(
+                snapshot, tmp_path / "out", options=VerifyOptions(reporting_min_percent=0)
+            )
+        ).directory
         rows = wire.plan_rows_from(read_plan(FinishedRun.opened(str(run)), only="delete"))
 
         shown = world.control.plans.apply_plan(rows, dry_run=True)

@@ -11,6 +11,7 @@ from scm.administration.node_removal import RemovalLoss
 from scm.api.calls.control import ControlPlane
 from scm.state.entities import CommandKind, ContainerState, PendingCommand
 from scm.state.options import ScmOptions
+from spark_verify.options import VerifyOptions
 from spark_verify.pipeline import VerifyRequest, verify
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.observe.audit import AuditLog
@@ -330,7 +331,9 @@ def test_spark_report_names_keys_at_risk_from_a_snapshot(world: ScmWorld, tmp_pa
     pass_time(world, 3, *left(world))
 
     exported = world.control.queries.export_snapshot()
-    request = VerifyRequest(str(exported.path), tmp_path / "out", reporting_min_percent=0)
+    request = VerifyRequest(
+        str(exported.path), tmp_path / "out", options=VerifyOptions(reporting_min_percent=0)
+    )
     told = verify(request).summary["keys_at_risk"]
 
     assert (1, len(names)) == (told["container_count"], told["key_count"])
