@@ -6,15 +6,14 @@ replicas on other nodes. Ozone uses one counter for this rule, which misses cont
 unhealthy, missing or stuck. In this module each such container prevents the departure.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from health.batch import BatchView
 from health.health_state import Counts
-from health.remaining import answering, is_readable, needed_to_read, remainder
-from health.segmented_rows import Bools, Groups, Ints, first_that_holds, popcount
+from health.remaining import answering, is_readable
+from health.segmented_rows import Bools, Ints, first_that_holds, popcount
 from health.words import ContainerOnlyState, ServiceState, SharedState, flag_bit
 
 HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")
@@ -22,34 +21,6 @@ HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")
 
 FREE: Final = -1
 """No reason prevents the departure."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Departures:
-    """Replicas on nodes that are not in service."""
-
-    row: Ints
-    """The replica."""
-    held: Ints
-    """Index in HELD_BY, or FREE."""
-    is_locked_out: Bools
-    """True if the container could not be read without this replica."""
-    is_in_progress: Bools
-
-
-def departures(view: BatchView, counts: Counts, flags: Ints) -> Departures:
-    """Return the replicas on nodes that leave service or are in maintenance, with what they
-    prevent."""
-    containers, rows = view.batch.containers, view.rows
-    leaving = view.is_present & (view.service != ServiceState.IN_SERVICE)
-    row = np.flatnonzero(leaving & view.of_container(containers.is_known))
-    held = _blocking_reasons(view, counts, flags, row)
-    return Departures(
-        row=row,
-        held=held,
-        is_locked_out=_locks_out(view, counts, row),
-        is_in_progress=(held != FREE) & (view.adds > 0)[rows.owner[row]],
-    )
 
 
 def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
@@ -76,18 +47,6 @@ def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
     return first_that_holds(rules, FREE)
 
 
-def _blocking_reasons(view: BatchView, counts: Counts, flags: Ints, row: Ints) -> Ints:
-    """Return for each replica why its node must not leave: an index in HELD_BY, or FREE. For EC,
-    only the replica's own index counts."""
-    owner = view.rows.owner[row]
-    held = obstacles(view, counts, flags)[owner]
-    online = view.is_present & ~view.is_bad & (view.service == ServiceState.IN_SERVICE)
-    by_index = view.is_ec[owner] & (view.service[row] == ServiceState.DECOMMISSION)
-    by_index &= held == HELD_BY.index("too_few")
-    held[by_index] = np.where(_has_twin(view, online, row[by_index]), FREE, held[by_index])
-    return held
-
-
 def lacking(view: BatchView, counts: Counts) -> Ints:
     """Return how many replicas of each container must be created, besides copies in flight.
 
@@ -106,23 +65,3 @@ def locked_out(view: BatchView, is_off: Bools) -> Bools:
     serves = answering(view)
     left = serves & ~is_off[view.batch.replicas.node]
     return is_readable(view, serves) & ~is_readable(view, left)
-
-
-def _has_twin(view: BatchView, online: Bools, row: Ints) -> Bools:
-    """Return which replicas have another online replica of their index."""
-    replicas = view.batch.replicas
-    is_asked = np.zeros(view.rows.count, dtype=np.bool_)
-    is_asked[replicas.container[row]] = True
-    here = np.flatnonzero(online & is_asked[replicas.container])
-    both = np.concatenate((here, row))
-    same = Groups.of(replicas.container[both], replicas.index[both])
-    is_online = np.arange(len(both)) < len(here)
-    return same.some(is_online)[same.of_row[len(here) :]]
-
-
-def _locks_out(view: BatchView, counts: Counts, row: Ints) -> Bools:
-    owner, state = view.rows.owner[row], view.batch.containers.state
-    found = remainder(view, view.is_present & ~view.is_sick & view.is_reachable)
-    left = found.count[owner] - found.is_single[row]
-    holds = ((state == SharedState.CLOSED) | (state == SharedState.QUASI_CLOSED)) & ~counts.is_empty
-    return (left < needed_to_read(view)[owner]) & holds[owner]

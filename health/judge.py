@@ -1,7 +1,7 @@
 """The judge: computes all verdicts on a batch.
 
     batch ─► view ─┬► counts (ratis, erasure, quasi-closed, placement) ─► verdicts ─► flags
-                   └► comparison ─► reconciles                             └► actions, departures
+                   └► comparison ─► reconciles                             └► actions
 
 Only this module decides the health of a container. The control plane calls it for changed
 containers and the Spark job for all containers, so both get the same result.
@@ -13,7 +13,6 @@ import numpy as np
 
 from health.batch import BatchView, ContainerBatch, view
 from health.conditions import flags
-from health.departure import Departures, departures
 from health.ec_replication import count_erasure
 from health.health_state import Counts, Verdicts, apply_handlers, is_empty
 from health.plan.plan_input import PlanInput
@@ -49,7 +48,6 @@ class HealthJudgement(Diagnosis):
     """The health of a batch's containers, and the actions that follow."""
 
     actions: PlanRows
-    departures: Departures
 
 
 def diagnose(batch: ContainerBatch, rules: Rules) -> Diagnosis:
@@ -93,7 +91,6 @@ def judge(batch: ContainerBatch, rules: Rules) -> HealthJudgement:
     return HealthJudgement(
         **{field.name: getattr(found, field.name) for field in fields(found)},
         actions=plan(scene_of(found)),
-        departures=departures(found.view, found.counts, found.flags),
     )
 
 
