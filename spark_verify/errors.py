@@ -14,6 +14,8 @@ RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Refused)\b: ")
 REASON_CHARACTERS_MAX: Final = 1500
 """Maximum length of a library's message in output."""
 
+MORE_MEMORY: Final = "has this machine too little memory? --master names a cluster of Spark"
+
 
 class VerifyError(Exception):
     """Base class of all errors; `code` is stable, `hint` tells the user what to do next."""

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from spark_verify.catalog_tables import Catalog, check_catalog
-from spark_verify.errors import FAILURES, CatalogRefused, FlagRefused, describe_error
+from spark_verify.errors import FAILURES, MORE_MEMORY, CatalogRefused, FlagRefused, describe_error
 from spark_verify.options import NAMES, VerifyOptions
 from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.report.sql_views import views
@@ -45,7 +45,7 @@ FROM_OPTIONS: Final = "from --options, else from the snapshot"
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-def _number(name: str, metavar: str, text: str, *names: str) -> Any:
+def _number(name: str, text: str, *names: str, metavar: str = "N") -> Any:
     """Return a flag for one of VerifyOptions, which a file or the snapshot may set, too."""
     bounds = VerifyOptions.model_json_schema()["properties"][name]
     low, high = bounds["minimum"], bounds["maximum"]
@@ -59,21 +59,25 @@ def _timed_progress() -> Progress:
 
 
 MaintenanceMinOption = Annotated[
-    int | None, _number("maintenance_min", "N", "Keep N replicas online during maintenance.")
+    int | None, _number("maintenance_min", "Keep N replicas online during maintenance.")
 ]
 EcRedundancyOption = Annotated[
-    int | None, _number("ec_redundancy", "N", "Keep N redundant EC shards online in maintenance.")
+    int | None, _number("ec_redundancy", "Keep N redundant EC shards online in maintenance.")
 ]
 SampleMaxOption = Annotated[
-    int | None, _number("sample_max", "N", "Name at most N container ids of each kind.")
+    int | None, _number("sample_max", "Name at most N container ids of each kind.")
 ]
 MaxAgeSOption = Annotated[
     int | None,
-    _number("max_age_s", "SECONDS", "Reject an older snapshot; 0 = unlimited.", "--max-age"),
+    _number(
+        "max_age_s", "Reject an older snapshot; 0 = unlimited.", "--max-age", metavar="SECONDS"
+    ),
 ]
 ReportingMinPercentOption = Annotated[
     int | None,
-    _number("reporting_min_percent", "PERCENT", "Reject a snapshot with fewer reporting nodes."),
+    _number(
+        "reporting_min_percent", "Reject a snapshot with fewer reporting nodes.", metavar="PERCENT"
+    ),
 ]
 KeepRunsOption = Annotated[
     int, option("N", "Remove runs beyond the N newest; 0 = disabled.", min=0)
@@ -83,25 +87,17 @@ KeepDaysOption = Annotated[int, option("N", "Remove runs older than N days; 0 = 
 
 @app.command(cls=SectionedCommand, context_settings=HELP)
 def verify_command(
-    snapshot: Annotated[
-        str, argument("SNAPSHOT", "Directory: a path, file:///, s3a:// or hdfs://.")
-    ] = "",
+    snapshot: Annotated[str, argument("SNAPSHOT", "Path, file:///, s3a:// or hdfs://.")] = "",
     *,
     out: Annotated[str, option("DIR", "Write the result to DIR/run_id=ID/.")],
     reports: Annotated[str, option("DIR", "Verify the datanodes' reports in DIR.")] = "",
-    named_snapshot: Annotated[
-        str, option("DIR", "Compare reports with this snapshot.", "--snapshot")
-    ] = "",
+    named_snapshot: Annotated[str, option("DIR", "Compare with this snapshot.", "--snapshot")] = "",
     run_id: Annotated[str, option("ID", "Name the run; default: from snapshot and nodes.")] = "",
-    master: Annotated[
-        str, option("URL", "Connect to this Spark master; default: local cores.")
-    ] = "",
+    master: Annotated[str, option("URL", "Use this Spark master; default: local cores.")] = "",
     changed_node: Annotated[
         list[str] | None, option("DATANODE", "Verify only containers with a replica there.")
     ] = None,
-    options: Annotated[
-        Path | None, option("FILE", "Read options and rules from this TOML file.")
-    ] = None,
+    options: Annotated[Path | None, option("FILE", "Read options from this TOML file.")] = None,
     maintenance_min: MaintenanceMinOption = None,
     ec_redundancy: EcRedundancyOption = None,
     sample_max: SampleMaxOption = None,
@@ -109,9 +105,7 @@ def verify_command(
     reporting_min_percent: ReportingMinPercentOption = None,
     keep_runs: KeepRunsOption = 0,
     keep_days: KeepDaysOption = 0,
-    catalog: Annotated[
-        str, option("CATALOG.NAMESPACE", "Also write tables to this Spark catalog.")
-    ] = "",
+    catalog: Annotated[str, option("CATALOG.NAMESPACE", "Also write to this catalog.")] = "",
     table_format: Annotated[
         Literal["iceberg", "delta"],
         option("FORMAT", "Write the catalog as iceberg or delta tables.", "--format"),
@@ -248,7 +242,7 @@ def _remove_old(
 
 def _say_error(error: Exception, *, as_json: bool) -> None:
     message = describe_error(error)
-    hint = getattr(error, "hint", "")
+    hint = getattr(error, "hint", MORE_MEMORY if isinstance(error, MemoryError) else "")
     code = getattr(error, "code", "VERIFY_FAILED")
     if as_json:
         facts: dict[str, Any] = {"code": code, "message": message, "hint": hint, "facts": {}}

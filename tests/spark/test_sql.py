@@ -161,7 +161,7 @@ def test_the_command_prints_the_views(results: Path) -> None:
 
     assert views(str(results), "spark") == printed.stdout.splitlines()
     assert ExitCode.USAGE == refused.returncode
-    assert "excel is none of duckdb, spark" in refused.stderr
+    assert "'excel' is not one of 'duckdb', 'spark'" in refused.stderr
     assert ExitCode.FAILED == told.returncode
     assert (
         "suture-verify: cannot use an address of s3:// with credentials"
