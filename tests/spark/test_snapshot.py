@@ -62,7 +62,11 @@ class TestRefused:
             ),
             ["column root is string, must be bigint"],
         ),
-        ("replicas", lambda t: t.append_column("root", t["root"]), ["column `root` already exists"]),
+        (
+            "replicas",
+            lambda t: t.append_column("root", t["root"]),
+            ["column `root` already exists"],
+        ),
         ("replicas", put("state", 1, "SLEEPY"), ["state is none of", "container_id 1", "dn-1-1"]),
         ("containers", put("state", 0, "SHUT"), ["state is none of", "container_id 1"]),
         ("nodes", put("health", 2, "TIRED"), ["health is none of", "dn-1-2"]),
