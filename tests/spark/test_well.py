@@ -57,6 +57,29 @@ def sound(rows: SnapshotRows) -> SnapshotRows:
     )
 
 
+def test_container_of_unknown_state_keeps_none_in_generated_code(spark: SparkSession) -> None:
+    """Large inputs use generated code, in which Spark 4.3 returns the last element of an array for
+    the index null."""
+    facts = spark.range(2).selectExpr(
+        *("id AS container_id", "1 AS state", "0 AS kind", "3L AS replicas", "0 AS parity"),
+        "true AS is_well",
+        f"CASE WHEN id = 1 THEN {int(HealthState.MISSING)} END AS told_state",
+    )
+    generated = {"wholeStage": "true", "factoryMode": "CODEGEN_ONLY"}
+    former = {name: spark.conf.get(f"spark.sql.codegen.{name}") for name in generated}
+    for name, value in generated.items():
+        spark.conf.set(f"spark.sql.codegen.{name}", value)
+    try:
+        found = {
+            row["container_id"]: row["scm_health_state"] for row in well_health(facts).collect()
+        }
+    finally:
+        for name, was in former.items():
+            spark.conf.set(f"spark.sql.codegen.{name}", was)
+
+    assert {0: None, 1: "MISSING"} == found
+
+
 @pytest.mark.parametrize("kind", DRAWN)
 def test_containers_accepted_by_spark_are_healthy_for_the_judge(
     spark: SparkSession, tmp_path: Path, kind: str
