@@ -50,14 +50,12 @@ def put(directory: Path, address: str) -> None:
 
 
 @contextmanager
-def object_store(gate: Path | None = None) -> Iterator[ObjectStore]:
-    """Yield a store; afterwards it is deleted with its content. With a gate, given as a directory,
-    writes of `health/` wait until a test opens the gate (`gated_store`)."""
+def object_store() -> Iterator[ObjectStore]:
+    """Yield a store; afterwards it is deleted with its content."""
     give_credentials()
     port = str(free_port())
     host = f"127.0.0.1:{port}"
-    plain = ["moto.server", "-H", "127.0.0.1", "-p", port]
-    module = ["tests.support.verification.gated_store", port, str(gate)] if gate else plain
+    module = ["moto.server", "-H", "127.0.0.1", "-p", port]
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", *module],
         cwd=ROOT,
