@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import pyspark.sql.functions as f
 from pyspark.sql import SparkSession
 
+from health.tables.snapshot_columns import RESULT_VERSION
 from spark_verify.errors import FlagRefused
-from spark_verify.input_columns import RESULT_VERSION
 from spark_verify.result_tables import RESULTS, RUNS
 from spark_verify.runs import table_of
 from spark_verify.snapshot.tables import read_rows

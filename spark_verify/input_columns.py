@@ -1,4 +1,4 @@
-"""Declares the columns and limits of the job's input, and the versions of input and output.
+"""Declares the columns and limits of the job's input.
 
 Spark has no unsigned 64-bit integer, so roots and tombstone checksums are stored as signed longs
 with the same 64 bits (two's complement). They are only ever compared for equality.
@@ -10,9 +10,6 @@ from typing import Final
 import pyarrow as pa
 
 from health.tables import report_columns, snapshot_columns
-
-RESULT_VERSION: Final = 3
-"""Version of the output, written into its manifest and summary."""
 
 AHEAD_MAX_MS: Final = 3_600_000
 """How far an instant may lie in the future, because clocks differ by up to an hour."""

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from health.blame import suspects
 from health.rules import Rules
+from health.tables.snapshot_columns import RESULT_VERSION
 from spark_verify import runs
 from spark_verify.errors import FAILURES, WorkersApart, describe_error
 from spark_verify.frames import counting, result_frames
@@ -27,7 +28,6 @@ from spark_verify.frames.facts import Inputs
 from spark_verify.frames.previous_run import TREND, divergent_before, previous_run
 from spark_verify.frames.result_frames import JudgedContainers, judge_containers
 from spark_verify.frames.volumes import count_votes
-from spark_verify.input_columns import RESULT_VERSION
 from spark_verify.options import VerifyOptions
 from spark_verify.report import summary as summaries
 from spark_verify.report.pages import html_report, text_report

@@ -31,8 +31,8 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from health.rules import Rules
+from health.tables.snapshot_columns import RESULT_VERSION
 from spark_verify.errors import FlagRefused, RunConflict
-from spark_verify.input_columns import RESULT_VERSION
 from spark_verify.options import VerifyOptions
 from spark_verify.result_tables import RESULTS, RUNS
 from spark_verify.snapshot.manifest import SnapshotManifest

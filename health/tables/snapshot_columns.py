@@ -33,6 +33,9 @@ from health.words import (
 SCHEMA_VERSION: Final = 5
 """A snapshot of another version is refused: an older one lacks columns."""
 
+RESULT_VERSION: Final = 3
+"""Version of a verification's result tables, in its manifest. Others are not applied."""
+
 Row = Mapping[str, Any]
 """Values of one row by the names of its columns, without the snapshot's id. A column that may be
 null may be left out."""

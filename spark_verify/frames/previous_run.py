@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from health.tables.snapshot_columns import RESULT_VERSION
 from spark_verify.frames.result_frames import BEFORE, Keep
-from spark_verify.input_columns import RESULT_VERSION
 from spark_verify.result_tables import JUDGED
 from spark_verify.runs import RunSummary, attempt_of, finished_summaries, table_of
 from spark_verify.snapshot.manifest import SnapshotManifest

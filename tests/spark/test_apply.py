@@ -148,28 +148,29 @@ def test_the_plan_of_a_partial_run_is_called_so(
         assert is_told == told
 
 
-def old_layout(plan: Path, directory: Path) -> Path:
-    """Return the same run as earlier releases wrote it: its tables within it."""
-    run = Path(shutil.copytree(plan, directory / plan.name))
-    for table in ("plan", "reconcile_plan"):
-        shutil.copytree(plan.parent / table / plan.name, run / table)
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps(manifest | {"result_version": 2}))
-    return run
-
-
-def test_a_plan_is_taken_from_wherever_it_lies(
+def test_plan_of_another_result_version_is_refused(
     suture: CommandLine, plan: Path, tmp_path: Path
 ) -> None:
+    """The error names both versions."""
+    run = Path(shutil.copytree(plan, tmp_path / plan.name))
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"result_version": 2}))
+
+    answer = suture.json("scm", "apply-plan", str(run), "--dry-run", code=ExitCode.FAILED)
+
+    assert "STALE_PLAN" == answer["error"]["code"]
+    assert "result version 2, expected 3" in answer["error"]["message"]
+
+
+def test_a_plan_is_taken_from_wherever_it_lies(suture: CommandLine, plan: Path) -> None:
     """
-    By path, by address, from a store, and as an earlier release laid it out; an address with
-    credentials is refused, and so is one where nothing is.
+    By path, by address and from a store; an address with credentials is refused, and so is one
+    where nothing is.
     """
-    old = old_layout(plan, tmp_path)
     with object_store() as store:
         put(plan.parent, store.address("results"))
         there = store.address(f"results/{plan.name}")
-        places = [str(plan), plan.as_uri(), there, str(old)]
+        places = [str(plan), plan.as_uri(), there]
         shown = [
             suture.json("scm", "apply-plan", place, "--dry-run")["decisions"] for place in places
         ]
@@ -181,7 +182,7 @@ def test_a_plan_is_taken_from_wherever_it_lies(
     )
 
     assert 3 == len(shown[0])
-    assert shown[0] == shown[1] == shown[2] == shown[3]
+    assert shown[0] == shown[1] == shown[2]
     assert "has no _SUCCESS" in missing["error"]["message"]
     assert "with credentials" in keys["error"]["message"]
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.catalog_tables import check_catalog
-from spark_verify.errors import OptionRefused
+from spark_verify.errors import FlagRefused
 from spark_verify.result_tables import RESULTS
 from suture.runtime.exit_codes import ExitCode
 from tests.support.verification.java import skip_without_java
@@ -146,5 +146,5 @@ def test_a_name_that_is_no_catalog_and_namespace_is_refused(name: str) -> None:
     """
     Before anything is read.
     """
-    with pytest.raises(OptionRefused, match="expected CATALOG"):
+    with pytest.raises(FlagRefused, match="expected CATALOG"):
         check_catalog(name, "iceberg")

@@ -152,7 +152,7 @@ class TestRefused:
         crowd.replicas.append(replace(first, state="UNHEALTHY"))
         directory = crowd.write(tmp_path / "snapshot")
 
-        with pytest.raises(SnapshotRefused, match=r"replicas/.* 1: 16384 rows"):
+        with pytest.raises(SnapshotRefused, match=r"replicas/.* 1: 16384 replicas, 0 pending_ops"):
             verify(VerifyRequest(str(directory), tmp_path / "out"))
 
     def test_a_cluster_of_which_a_whole_table_is_missing_is_refused(self, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ class TestRefused:
                 whole, replicas=[], pending_ops=[]
             ),
             "containers/ is empty, and replicas/ has 8 rows": replace(whole, containers=[]),
-            "container_id 2: 16384 rows": replace(whole, pending_ops=many),
+            "container_id 2: 5 replicas, 16384 pending_ops": replace(whole, pending_ops=many),
         }
         for i, (words, less) in enumerate(cases.items()):
             directory = less.write(tmp_path / f"s{i}")

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from health.tables.snapshot_columns import RESULT_VERSION
 from suture.config.bounded_read import read_up_to
 from suture.errors import Code, RefusedError
 from suture.wire.mapping import addresses
@@ -20,9 +21,6 @@ ROWS_PER_PAGE: Final = 5_000  # in one message; a row takes kilobytes, twice
 
 SCAN: Final = "scan"  # no SCM command: the applying process calls the datanode
 
-
-TABLES_BESIDE: Final = 3
-"""First version of the result in which the tables are in directories beside the run's directory."""
 
 TEXT_BYTES_MAX: Final = 64 * 1024**2
 """Limit of a run's JSON, which has about 100 bytes per datanode."""
@@ -62,6 +60,12 @@ class FinishedRun:
         run = cls(name, place.files, place.path, {})
         attempt = run._read(SUCCESS).decode(errors="replace").strip()
         manifest = run.json_object(MANIFEST)
+        if (version := manifest.get("result_version")) != RESULT_VERSION:
+            raise RefusedError(
+                Code.STALE_PLAN,
+                f"cannot read the run {name}: result version {version}, expected {RESULT_VERSION}",
+                hint="verify the cluster with suture-verify of this version",
+            )
         if attempt != manifest.get("attempt", ""):
             told = ValueError(f"{SUCCESS} and {MANIFEST} belong to different attempts")
             raise unreadable(name, told)
@@ -104,10 +108,7 @@ class FinishedRun:
         import pyarrow.parquet  # only where a plan is read: other commands start without it
 
         above, _, own = self.path.rpartition("/")
-        is_beside = self.manifest.get("result_version", 0) >= TABLES_BESIDE
-        directory = f"{above}/{table}/{own}" if is_beside else f"{self.path}/{table}"
-        if self.attempt:
-            directory = f"{directory}/attempt={self.attempt}"
+        directory = f"{above}/{table}/{own}/attempt={self.attempt}"
         wanted = [("action", *rule) for rule in (("==", only), ("!=", but)) if rule[1]]
         read = pyarrow.parquet.read_table(
             directory,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from health.tables.snapshot_columns import RESULT_VERSION
 from spark_verify.errors import FlagRefused, RunConflict
-from spark_verify.input_columns import RESULT_VERSION
 from spark_verify.options import VerifyOptions
 from spark_verify.runs import (
     LEFT_MS,
