@@ -147,4 +147,4 @@ def test_a_name_that_is_no_catalog_and_namespace_is_refused(name: str) -> None:
     Before anything is read.
     """
     with pytest.raises(FlagRefused, match="expected CATALOG"):
-        check_catalog(name, "iceberg")
+        check_catalog(name)
