@@ -213,7 +213,7 @@ def test_history_tells_damage_and_repair(suture: CommandLine, damaged: int) -> N
     (entries,) = (r["entries"] for r in told["replicas"].values() if r["entries"][1:])
     assert [1, 1, 3] == lengths
     assert entries[0]["root"] == entries[2]["root"] != entries[1]["root"]
-    assert "damaged: 1 CHUNK_CHECKSUM" == entries[1]["why"]
+    assert "damaged: 1 CHUNK_CHECKSUM" == entries[1]["reason"]
     assert "closed with 1 block" in said
     assert "reconcile: converged, 1 chunk repaired" in said
     assert said.index("damaged: 1 CHUNK_CHECKSUM") < said.index("reconcile: converged, 1 chunk")

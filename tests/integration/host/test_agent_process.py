@@ -8,11 +8,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.services.server import CALLS, SERVICE
 from agent.store.files.layout import VolumeLayout
 from agent.store.recovery.fsck import fsck
 from suture.client.cluster_client import ClusterClient
-from suture.wire.clients.block_peer import Endpoint
+from suture.wire.clients.block_peer import ENCODERS, Endpoint
+from suture.wire.mapping.rpc_services import DATANODE
 from suture.wire.v1 import datanode_pb2, scm_pb2
 from tests.support.nursery import Child, forked
 from tests.support.printed_json import document_in
@@ -55,7 +55,7 @@ def test_fsck_refuses_a_volume_in_use(cluster: Cluster) -> None:
     assert "VOLUME_IN_USE" == getattr(caught.value, "code", "")
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", DATANODE.methods_by_name)
 def test_an_agent_answers_every_call(cluster: Cluster, call: str) -> None:
     """
     A request without content is answered, or refused for what it lacks; no call is unknown.
@@ -63,8 +63,10 @@ def test_an_agent_answers_every_call(cluster: Cluster, call: str) -> None:
     with ClusterClient(cluster.scm.address) as client:
         address = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes[0].address
         stub = client.peer(Endpoint("", address)).stub
-        method = SERVICE.methods_by_name[call]
+        method = DATANODE.methods_by_name[call]
         request = getattr(datanode_pb2, method.input_type.name)()
+        if call in ENCODERS:  # the caller encodes its messages
+            request = request.SerializeToString()
         asked = iter([request]) if method.client_streaming else request
         code = grpc.StatusCode.OK
         try:

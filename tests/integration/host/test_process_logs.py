@@ -11,7 +11,7 @@ DEFECTS = """
 import gc, logging, threading, warnings
 from suture.observe import logs
 logs.configure("info")
-logs.take_over()
+logs.redirect_stderr()
 class Breaks:
     def __del__(self):
         raise KeyError("while it is removed")
@@ -65,7 +65,7 @@ import sys
 from suture.observe import logs
 from suture.runtime.loop import Busy, NoMoreWork, WorkerLoop
 logs.configure("info")
-logs.take_over()
+logs.redirect_stderr()
 class Fails:
     name = "scan"
     count = 0

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.main import run
+from health.tables.snapshot_columns import RESULT_VERSION
 from ozone.clients.authentication import HadoopIdentity
 from ozone.clients.connection import parse_addresses
 from ozone.clients.scm import OzoneScmClient, ScmClientOptions
@@ -26,6 +26,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.wire.mapping.plan_file import FinishedRun
 from tests.support.ozone.recorded_scm import RecordedScm, recorded_scm
 from tests.support.printed_json import document_in
+from tests.support.verification.result_files import write_result_table
 
 CLUSTER = "3ae656e7-e14e-41c6-99bb-9487cfe99e40"  # of the recording
 NOW_MS = 1_800_000_000_000
@@ -51,10 +52,11 @@ def finished_run(directory: Path, *rows: dict[str, Any], cluster_id: str = CLUST
     }
     wanted = [defaults | {"priority": place} | row for place, row in enumerate(rows)]
     for name, own in (("reconcile_plan", wanted), ("plan", [])):
-        (directory / name).mkdir(parents=True)
         table = pa.Table.from_pylist(own) if own else empty_plan()
-        pq.write_table(table, directory / name / "part.parquet")
-    (directory / "manifest.json").write_text('{"snapshot_id": "s", "run_id": "r"}')
+        write_result_table(directory, name, table)
+    directory.mkdir()
+    manifest = {"snapshot_id": "s", "run_id": "r", "result_version": RESULT_VERSION}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
     (directory / "summary.json").write_text(json.dumps({"cluster_id": cluster_id}))
     (directory / "_SUCCESS").touch()
     return directory

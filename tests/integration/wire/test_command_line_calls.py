@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from google.protobuf.message import Message
 
 from agent.cli.main import run
+from health.tables.snapshot_columns import RESULT_VERSION
 from suture.wire.v1 import container_pb2 as c
 from suture.wire.v1 import datanode_pb2 as d
 from suture.wire.v1 import scm_pb2 as s
 from tests.support.control.scripted_calls import FIRST, ScriptedCalls, filled
+from tests.support.verification.result_files import write_result_table
 
 ME, PEER = "dn-1", "dn-2"
 VOLUME, OTHER_VOLUME = "volume-9", "volume-8"
@@ -538,7 +539,7 @@ def printed(
             for replica in answer.container.replicas:
                 replica.datanode.datanode_id, replica.datanode.address = ME, calls.address
         calls.answers[CALLS.get(type(answer).__name__) or call_of(row, answer)] = [answer]
-    bundle, plan = folder / "bundle", folder / "plan"
+    bundle, plan = folder / "bundle", folder / "run"
     paths = {"expected": expected, "bundle": bundle, "plan": plan}
     if "{plan}" in row.words:
         write_plan(plan)
@@ -552,9 +553,10 @@ def printed(
 def write_plan(run_directory: Path) -> None:
     """Write a finished run of suture-verify with the planned rows."""
     for name, row in PLANNED.items():
-        (run_directory / name).mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist([row]), run_directory / name / "part.parquet")
+        write_result_table(run_directory, name, pa.Table.from_pylist([row]))
+    run_directory.mkdir()
     names = {"snapshot_id": PLAN["snapshot_id"], "run_id": PLAN["run_id"]}
+    names["result_version"] = RESULT_VERSION
     (run_directory / "manifest.json").write_text(json.dumps(names))
     (run_directory / "_SUCCESS").touch()
 

@@ -27,9 +27,11 @@ PROGRAM = """
 import json, pathlib, shutil, sys
 snapshot, out = pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[4])
 run = out / ("run_id=" + snapshot.name)
-shutil.copytree(sys.argv[1], run)
+run.mkdir()
+for table in pathlib.Path(sys.argv[1]).iterdir():
+    shutil.copytree(table, out / table.name / run.name / "attempt=")
 manifest = json.loads((snapshot / "manifest.json").read_text())
-ids = {"snapshot_id": manifest["snapshot_id"], "run_id": "r"}
+ids = {"snapshot_id": manifest["snapshot_id"], "run_id": "r", "result_version": 3}
 (run / "manifest.json").write_text(json.dumps(ids))
 (run / "_SUCCESS").touch()
 (out / "arguments.json").write_text(json.dumps(sys.argv[5:]))

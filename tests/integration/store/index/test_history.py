@@ -28,7 +28,7 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
 
 def told(replica: StoredReplica) -> list[tuple[ReplicaState, str]]:
     """Return state and reason of every entry, the oldest first."""
-    return [(entry.state, entry.why) for entry in replica.store.view(CONTAINER).history()]
+    return [(entry.state, entry.reason) for entry in replica.store.view(CONTAINER).history()]
 
 
 def repaired(replica: StoredReplica, block_id: int) -> None:
@@ -76,7 +76,7 @@ def test_deleted_blocks_are_told(replica: StoredReplica) -> None:
 
     first, second = replica.store.view(CONTAINER).history()
     assert first.root == second.root
-    assert (2, "2 blocks deleted") == (second.tombstone_count, second.why)
+    assert (2, "2 blocks deleted") == (second.tombstone_count, second.reason)
 
 
 def test_history_survives_a_restart_and_ends_with_the_replica(replica: StoredReplica) -> None:
@@ -110,7 +110,7 @@ def test_only_the_newest_entries_are_kept(replica: StoredReplica) -> None:
 
     entries = replica.store.view(CONTAINER).history()
     assert KEPT_COUNT == len(entries)
-    assert "closed with 3 blocks" not in {entry.why for entry in entries}
+    assert "closed with 3 blocks" not in {entry.reason for entry in entries}
     assert 1 == len(replica.store.view(ContainerId(2)).history())
 
 

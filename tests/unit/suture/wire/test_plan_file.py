@@ -6,18 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from health.tables.snapshot_columns import RESULT_VERSION
 from suture.config.bounded_read import ANSWER_BYTES_MAX, read_file_bounded
 from suture.errors import RefusedError
 from suture.wire.mapping import plan_file
 from suture.wire.mapping.plan_file import FinishedRun
 
 MIB = 1024**2
+MANIFEST = {"run_id": "r", "snapshot_id": "s", "result_version": RESULT_VERSION}
 
 
 def written(directory: Path, **said: object) -> str:
     """Write the texts of a finished run; return where."""
     directory.mkdir()
-    (directory / "manifest.json").write_text(json.dumps({"run_id": "r", "snapshot_id": "s"} | said))
+    (directory / "manifest.json").write_text(json.dumps(MANIFEST | said))
     (directory / "_SUCCESS").write_text("")
     return str(directory)
 
