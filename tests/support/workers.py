@@ -58,6 +58,7 @@ TOGETHER: Final = {
 FIRST: Final = (
     "one Spark session",
     "tests/integration/test_demo.py",
+    "tests/spark",
     "tests/fault",
     "one cluster",
     "tests/packaging",
