@@ -29,7 +29,7 @@ from agent.config.ozone import ozone_scms
 from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.external_control_plane import ExternalControlPlane
 from agent.host.host import AgentProcess
-from agent.host.protocol_servers import MakeDoor
+from agent.host.protocol_servers import MakeServer
 from agent.host.report_export import check_export
 from agent.store.volumes.identity import remembered
 from agent.store.volumes.volume_registry import check_first_start
@@ -214,7 +214,7 @@ def replicas_elsewhere(
 
 def ozone_of(
     config: AgentConfig,
-) -> tuple[Sequence[MakeDoor], Sequence[ExternalControlPlane]]:
+) -> tuple[Sequence[MakeServer], Sequence[ExternalControlPlane]]:
     """Return the functions that create the servers for Ozone, and Ozone's control planes in the
     config. Ozone's modules are imported only if needed."""
     theirs = ozone_scms(config.node.scm)
@@ -255,7 +255,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
             scms,
             supervisor,
             security=security,
-            doors=server_factories,
+            server_factories=server_factories,
             leaders=leaders,
         )
     except SutureError as error:

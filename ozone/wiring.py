@@ -12,7 +12,7 @@ from typing import Final
 from agent.commands.handlers import THREADS_DEFAULT_MAX
 from agent.config.options import AgentConfig, OzoneConfig
 from agent.host.external_control_plane import AgentServices, ExternalControlPlane
-from agent.host.protocol_servers import HostServices, MakeDoor
+from agent.host.protocol_servers import HostServices, MakeServer
 from ozone.clients.datanode_messages import XCEIVER
 from ozone.datanode_server.grpc_server import bound_server, built_service
 from ozone.datanode_server.xceiver_service import accept_any
@@ -39,7 +39,7 @@ def secure_datanode(config: AgentConfig) -> SecureDatanode | None:
 
 def server_factories(
     config: OzoneConfig, secure: SecureDatanode | None = None
-) -> Sequence[MakeDoor]:
+) -> Sequence[MakeServer]:
     """Return the factories of an agent's servers for Ozone: one, or two in a secure cluster."""
 
     def plain(inside: HostServices) -> BoundServer:

@@ -9,7 +9,7 @@ from agent.config.loading import diff_options, with_live
 from agent.config.options import AgentConfig
 from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.external_control_plane import ExternalControlPlane
-from agent.host.protocol_servers import MakeDoor
+from agent.host.protocol_servers import MakeServer
 from agent.host.wiring import AgentComponents
 from suture.runtime.sd_notify import SystemdNotifier
 from suture.wire.clients.scm import ScmClient
@@ -27,17 +27,23 @@ class AgentProcess:
         supervisor: SystemdNotifier,
         *,
         security: Security = LOOPBACK_ONLY,
-        doors: Sequence[MakeDoor] = (),
+        server_factories: Sequence[MakeServer] = (),
         leaders: Sequence[ExternalControlPlane] = (),
     ) -> None:
-        """Open and recover the store, and bind the gRPC server and the servers of `doors`.
+        """Open and recover the store, and bind the gRPC server and those of `server_factories`.
         `leaders` are external control planes, which replace `scms`.
 
         Raise SutureError if a part cannot be built.
         """
         self.security = security
         self._parts = AgentComponents(
-            config, who, scms, supervisor, security=security, doors=doors, leaders=leaders
+            config,
+            who,
+            scms,
+            supervisor,
+            security=security,
+            server_factories=server_factories,
+            leaders=leaders,
         )
 
     @property
@@ -53,13 +59,13 @@ class AgentProcess:
     @property
     def protocol_addresses(self) -> list[str]:
         """Addresses of the servers for other protocols."""
-        return self._parts.doors.addresses
+        return self._parts.protocol_servers.addresses
 
     def start(self) -> None:
         """Start the loops and the servers. Call it once."""
         self._parts.loops.start()
         self._parts.server.server.start()
-        self._parts.doors.start()
+        self._parts.protocol_servers.start()
         self._parts.face.start()
 
     def reconfigure(self, config: AgentConfig) -> dict[str, bool]:
@@ -86,12 +92,12 @@ class AgentProcess:
         parts.requested.stop()
         parts.server.health.enter_graceful_shutdown()
         stopped = parts.server.server.stop(deadline_s / 4)
-        doors_stopped = parts.doors.stop(deadline_s / 4)
+        servers_stopped = parts.protocol_servers.stop(deadline_s / 4)
         unfinished = parts.handlers.stop(deadline_s / 2)
         unfinished += parts.loops.stop(deadline_s / 4)
-        for ended in (stopped, *doors_stopped):
+        for ended in (stopped, *servers_stopped):
             ended.wait()
-        parts.doors.close()
+        parts.protocol_servers.close()
         parts.executor.shutdown(wait=True, cancel_futures=True)
         parts.writers.shutdown(wait=True, cancel_futures=True)
         parts.disk_writers.shutdown(wait=True)

@@ -49,7 +49,7 @@ class HostServices:
     """Requests a scan of a replica, with a reason."""
 
 
-MakeDoor: TypeAlias = Callable[[HostServices], BoundServer]
+MakeServer: TypeAlias = Callable[[HostServices], BoundServer]
 
 
 class ProtocolServers:
@@ -57,17 +57,17 @@ class ProtocolServers:
 
     def __init__(
         self,
-        makers: Sequence[MakeDoor],
+        makers: Sequence[MakeServer],
         inside: Callable[[Executor], HostServices],
         threads: Callable[[], Executor],
     ) -> None:
         """Create all servers, or none. Raise SutureError if one cannot be created."""
         self._executors: list[Executor] = []
-        self._doors: list[BoundServer] = []
+        self._servers: list[BoundServer] = []
         try:
             for make in makers:
                 self._executors.append(threads())
-                self._doors.append(make(inside(self._executors[-1])))
+                self._servers.append(make(inside(self._executors[-1])))
         except BaseException:
             self.close()
             raise
@@ -75,16 +75,16 @@ class ProtocolServers:
     @property
     def addresses(self) -> list[str]:
         """Addresses of all servers."""
-        return [door.address for door in self._doors]
+        return [bound.address for bound in self._servers]
 
     def start(self) -> None:
         """Start all servers."""
-        for door in self._doors:
-            door.server.start()
+        for bound in self._servers:
+            bound.server.start()
 
     def stop(self, grace_s: float) -> list[Event]:
         """Begin to stop all servers; return the events of their ends."""
-        return [door.server.stop(grace_s) for door in self._doors]
+        return [bound.server.stop(grace_s) for bound in self._servers]
 
     def close(self) -> None:
         """Stop servers that are still running, and end the threads. A second call does nothing."""

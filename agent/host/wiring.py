@@ -34,7 +34,7 @@ from agent.host.housekeeper import Housekeeper
 from agent.host.http_server import DatanodeHttpServer
 from agent.host.outbox import OutboxFanout
 from agent.host.peer_check_workers import ControlPlanes, PeerQueryDeps
-from agent.host.protocol_servers import HostServices, MakeDoor, ProtocolServers
+from agent.host.protocol_servers import HostServices, MakeServer, ProtocolServers
 from agent.host.recovering_replicas import REASON, RecoveringReplicas
 from agent.host.recovering_replicas import TIMEOUT_S as RECOVERING_TIMEOUT_S
 from agent.host.report_export import ReportExport
@@ -98,17 +98,17 @@ class AgentComponents:
         supervisor: SystemdNotifier,
         *,
         security: Security = LOOPBACK_ONLY,
-        doors: Sequence[MakeDoor] = (),
+        server_factories: Sequence[MakeServer] = (),
         leaders: Sequence[ExternalControlPlane] = (),
     ) -> None:
-        """Open and recover the store, and bind the gRPC server and the servers of `doors`.
+        """Open and recover the store, and bind the gRPC server and those of `server_factories`.
         `leaders` are external control planes, which replace `scms`.
 
         Raise SutureError if a part cannot be built.
         """
         assert not (scms and leaders), "an agent is led by one kind of control plane"
         self.config = config
-        self.door_makers = doors
+        self.server_factories = server_factories
         self.security = security
         self.who = who
         self.scms = tuple(scms)
@@ -167,7 +167,7 @@ class AgentComponents:
         self.volumes = VolumeAdmin(
             self.store, self.moves, self.observer, self.scrub.check_new, self._volume_added
         )
-        limits = server_limits(config, server_count=1 + len(self.door_makers))
+        limits = server_limits(config, server_count=1 + len(self.server_factories))
         self.executor = call_threads(config)
         waits = BlockedCalls(limits.rpc_count_max, slow_s=limits.patience.slow_s)
         self.face = self._built_face(waits)
@@ -175,12 +175,12 @@ class AgentComponents:
         self.recoveries = self._built_recoveries()
         self.server = self._built_server(limits, waits)
         self.meters.registry.register(self.server.connections)
-        self.doors = ProtocolServers(
-            self.door_makers,
+        self.protocol_servers = ProtocolServers(
+            self.server_factories,
             lambda executor: self._inside(executor, limits, waits),
             lambda: call_threads(config),
         )
-        undo.callback(self.doors.close)
+        undo.callback(self.protocol_servers.close)
         self.watch = (
             ChangeWatch(self.store, self.leases, self.scrub.on_demand)
             if config.scan.watch
@@ -392,7 +392,7 @@ class AgentComponents:
             store=self.store,
             reporter=self.observer,
             clock=self.clock,
-            protocol_addresses=self.doors.addresses,
+            protocol_addresses=self.protocol_servers.addresses,
             leases=self.leases,
             submit=self.disk_writers.submit,
             request_scan=self.request_scan,

@@ -59,7 +59,7 @@ class ChallengeWorker:
         self._interval_s = interval_s
         self._info = info
         self._dial = dial
-        self._ask_scan = request_scan
+        self._request_scan = request_scan
         self._count = count
         self._clock = clock
         self._due_at_s = clock.monotonic_s() + self._pause_s()
@@ -130,7 +130,7 @@ class ChallengeWorker:
         container_id, block_id, chunk = found
         if chunk not in self._store.view(container_id).block(block_id).chunks:
             return ""
-        self._ask_scan(container_id, why)
+        self._request_scan(container_id, why)
         return OWN
 
     def _drawn(self) -> tuple[ContainerId, BlockId, ChunkInfo] | None:

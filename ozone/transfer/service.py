@@ -66,7 +66,7 @@ class ReplicationService:
         self._store = store
         self._leases = leases
         self._audit = audit
-        self._ask_scan = request_scan
+        self._request_scan = request_scan
         self._turns = turns
         self._timeout_s = lease_timeout_s
         self._monotonic_s = monotonic_s
@@ -84,7 +84,7 @@ class ReplicationService:
                     yield from _parts(container_id, data)
             except RefusedError as error:
                 if error.code is Code.CHECKSUM_MISMATCH:
-                    self._ask_scan(container_id, DAMAGED)
+                    self._request_scan(container_id, DAMAGED)
                 raise
 
     def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:

@@ -2,9 +2,9 @@
 
     cases ─► columns of the judge ─► health.judge ─► health, and nested the rows of other tables
 
-Spark passes all rows of a container together (`frames.container_cases`), so that no state is kept
-between batches. If a container's rows are inconsistent, only the faults are returned, because the
-snapshot is rejected.
+Spark passes all rows of a container together (`frames.result_frames.cases`), so that no state is
+kept between batches. If a container's rows are inconsistent, only the faults are returned, because
+the snapshot is rejected.
 """
 
 from collections.abc import Callable, Iterator

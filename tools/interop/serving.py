@@ -54,7 +54,7 @@ def agent(place: Path, number: int) -> Iterator[str]:
         DatanodeIdentity(datanode_id, CLUSTER, version="interop", boot_id=1),
         [ScmClient(NOWHERE)],
         SystemdNotifier(),
-        doors=server_factories(options.ozone),
+        server_factories=server_factories(options.ozone),
     )
     host.start()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))

@@ -46,7 +46,11 @@ def built(folder: Path) -> AgentProcess:
     """Return an agent that serves Ozone's peers, whose control plane is away."""
     config = load(configured(folder))
     return AgentProcess(
-        config, WHO, [ScmClient(NOWHERE)], SystemdNotifier(), doors=server_factories(config.ozone)
+        config,
+        WHO,
+        [ScmClient(NOWHERE)],
+        SystemdNotifier(),
+        server_factories=server_factories(config.ozone),
     )
 
 
@@ -93,7 +97,7 @@ def test_ozone_server_frees_its_port_when_the_agent_stops(tmp_path: Path) -> Non
         WHO,
         [ScmClient(NOWHERE)],
         SystemdNotifier(),
-        doors=server_factories(load(configured(tmp_path, address)).ozone),
+        server_factories=server_factories(load(configured(tmp_path, address)).ozone),
     )
     assert [address] == again.protocol_addresses
     assert [] == again.stop()
@@ -110,7 +114,7 @@ def test_an_address_in_use_starts_nothing(tmp_path: Path, host: AgentProcess) ->
             WHO,
             [ScmClient(NOWHERE)],
             SystemdNotifier(),
-            doors=server_factories(config.ozone),
+            server_factories=server_factories(config.ozone),
         )
 
     assert Code.INVALID_CONFIG is caught.value.code

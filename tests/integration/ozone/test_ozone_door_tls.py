@@ -45,7 +45,7 @@ class Doors:
 
 @pytest.fixture
 def doors(tmp_path: Path) -> Iterator[Doors]:
-    """Both servers of one store, as `ozone.wiring.doors` builds them; one container is closed."""
+    """Both servers of one store, as `ozone.wiring` builds them; one container is closed."""
     authority = Authority(tmp_path / "ca")
     certificates = Certificates(authority.issue("dn1", Role.PEER))
     agent = OzoneAgent(tmp_path / "volume", algorithm=Algorithm.CRC32C)

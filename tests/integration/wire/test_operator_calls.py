@@ -503,18 +503,8 @@ def test_key_that_exists_gets_no_room(nodes: DialledNodes) -> None:
 
 def test_close_names_the_last_commit(nodes: DialledNodes) -> None:
     """Each datanode is told the commit up to which its replica must be whole."""
-    request = pb.AllocateBlocksRequest(client_id="closer", sizes=[10])
-    [block] = nodes.scm.AllocateBlocks(request).blocks
+    block = nodes.write()
     number = block.block_id.container_id
-    for place in block.replicas:
-        nodes.all[place.datanode_id].report_some(report(number, bcsid=block.block_id.bcsid))
-    key = pb.KeyInfo(
-        key=f"key{number}",
-        size=10,
-        blocks=[pb.BlockLocation(block_id=block.block_id, length=10)],
-    )
-    nodes.scm.CommitKey(pb.CommitKeyRequest(client_id="closer", keys=[key]))
-    nodes.scm.EndWriteSession(pb.EndWriteSessionRequest(client_id="closer", close=True))
 
     orders = nodes.wait_for("close", 3)
 

@@ -21,16 +21,16 @@ class DialledNodes:
             node.report_full()
         self.scm = self.all["dn1"].stub
 
-    def closed(self, scheme: str = "") -> int:
-        """Write a container on three of them, or shards on five, and close it; return its id."""
+    def write(self, scheme: str = "") -> scm_pb2.BlockAllocation:
+        """Write a container on three of them, or shards on five, and end the session, which closes
+        it; return its block."""
         request = scm_pb2.AllocateBlocksRequest(client_id="client", sizes=[1_000], scheme=scheme)
         [block] = self.scm.AllocateBlocks(request).blocks
         number = int(block.block_id.container_id)
-        holders = [endpoint.datanode_id for endpoint in block.replicas]
-        for index, name in enumerate(holders, start=1):
+        for index, endpoint in enumerate(block.replicas, start=1):
             mine = report(number, bcsid=block.block_id.bcsid)
             mine.replica_index = index if scheme else 0
-            self.all[name].report_some(mine)
+            self.all[endpoint.datanode_id].report_some(mine)
         self.local_ids[number] = [block.block_id.local_id]
         key = scm_pb2.KeyInfo(
             key=f"key{number}",
@@ -39,6 +39,13 @@ class DialledNodes:
         )
         self.scm.CommitKey(scm_pb2.CommitKeyRequest(client_id="client", keys=[key]))
         self.scm.EndWriteSession(scm_pb2.EndWriteSessionRequest(client_id="client", close=True))
+        return block
+
+    def closed(self, scheme: str = "") -> int:
+        """Write a container, and wait until it is closed; return its id."""
+        block = self.write(scheme)
+        number = int(block.block_id.container_id)
+        holders = [endpoint.datanode_id for endpoint in block.replicas]
 
         def is_closed() -> bool:
             for name in holders:

@@ -52,7 +52,7 @@ def built(config: AgentConfig, who: DatanodeIdentity = WHO) -> AgentProcess:
         who,
         [],
         SystemdNotifier(),
-        doors=server_factories(config.ozone),
+        server_factories=server_factories(config.ozone),
         leaders=make_scm_links(config.node.scm),
     )
 
