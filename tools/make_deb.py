@@ -8,9 +8,6 @@ options are conffiles; removing keeps all data.
 """
 
 import argparse
-import lzma
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -92,9 +89,6 @@ MEMBERS = {
     },
 }
 """Package metadata for dpkg."""
-WINDOW_BYTES = 64 << 20
-AR_MAGIC = b"!<arch>\n"  # a .deb is an archive of `ar`, whose last member has the files
-AR_HEADER_BYTES = 60  # name 16, time 12, owner 6, group 6, mode 8, size 10, end 2
 
 
 def main() -> int:
@@ -132,40 +126,14 @@ def pack(root: Path, package: str, out: Path) -> Path:
             (root / "DEBIAN" / name).chmod(0o755)
     (root / "DEBIAN").chmod(0o755)
     target = out / f"{package}_{stage.PROJECT['version']}_{architecture}.deb"
-    is_job = package == stage.VERIFY  # of a gigabyte, half of which is compressed already
-    level = ("-Zzstd", "-z9") if is_job else ("-Znone",)
+    one_thread = "--threads-max=1"  # the number of threads changes the result
     subprocess.run(
-        [stage.tool("dpkg-deb", "dpkg"), "--root-owner-group", *level, "--build", root, target],
+        [stage.tool("dpkg-deb", "dpkg"), "--root-owner-group", "-Zzstd", "-z9", one_thread,
+         "--build", root, target],
         check=True,
         stdout=subprocess.DEVNULL,
-    )
-    if not is_job:
-        compress(target)
+    )  # fmt: skip
     return target
-
-
-def compress(package: Path) -> None:
-    """Compress the data of an uncompressed package.
-
-    The window is that of xz's level 9, because it must hold two versions of the largest library.
-    The other parameters are those of level 1: the result is as small, in a sixth of the time.
-    """
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": WINDOW_BYTES}]
-    whole = package.with_suffix(".tmp")
-    with package.open("rb") as source, whole.open("w+b") as target:
-        target.write(source.read(len(AR_MAGIC)))
-        while (header := source.read(AR_HEADER_BYTES))[:16].rstrip() != b"data.tar":
-            length = int(header[48:58])
-            target.write(header + source.read(length + length % 2))
-        start = target.tell()
-        target.seek(AR_HEADER_BYTES, os.SEEK_CUR)
-        with lzma.open(target, "wb", filters=filters) as data:
-            shutil.copyfileobj(source, data, 1 << 20)
-        length = target.tell() - start - AR_HEADER_BYTES
-        target.write(b"\n" * (length % 2))
-        target.seek(start)
-        target.write(b"data.tar.xz".ljust(16) + header[16:48] + b"%-10d" % length + header[58:])
-    whole.replace(package)
 
 
 def control(text: str, architecture: str) -> str:

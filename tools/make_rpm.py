@@ -32,7 +32,7 @@ Requires: ({pythons})
 Requires: systemd, util-linux, coreutils, /bin/sh
 %global __os_install_post %{{nil}}
 %global _build_id_links none
-%global _binary_payload w9T2.xzdio
+%global _binary_payload w9.zstdio
 %description
 The agent of a storage host, a reference control plane, and the command line.
 It makes a virtual environment of its own under /opt/suture.

@@ -28,6 +28,7 @@ from tools.packages import stage  # noqa: E402
 from tools.packages.contents import bill_of_materials  # noqa: E402
 
 FRAGMENTS = ROOT / "changelog.d"
+AGENT_BYTES_MAX = 80_000_000  # of each package of the agent
 
 
 def main() -> int:
@@ -54,6 +55,10 @@ def main() -> int:
         return 1
     os.environ.setdefault("SOURCE_DATE_EPOCH", str(stage.commit_time()))
     build(version, out)
+    large = oversized(out)
+    if large:
+        print(f"cannot release {version}: over {AGENT_BYTES_MAX:,} bytes: {large}", file=sys.stderr)
+        return 1
     sign(out)
     for path in sorted(out.iterdir()):
         print(f"{path.stat().st_size:>12,}  {path}")
@@ -101,6 +106,12 @@ def build(version: str, out: Path) -> None:
         archive([roots[0] / stage.SITE], out / f"suture-{version}-site.tar.xz")
         manuals = [root / stage.MAN_PAGES for root in roots]
         archive(manuals, out / f"suture-{version}-man.tar.xz")
+
+
+def oversized(out: Path) -> list[str]:
+    """Return the names of the agent's packages that are larger than allowed."""
+    packages = sorted([*out.glob("suture_*.deb"), *out.glob("suture-[0-9]*.rpm")])
+    return [path.name for path in packages if path.stat().st_size > AGENT_BYTES_MAX]
 
 
 def archive(folders: Iterable[Path], target: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def wheel(folder: Path, name: str, *needed: str, tag: str = "py3-none-any", text
     return path
 
 
+def without_compiled(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Return a member of an archive, unless Python wrote it."""
+    return None if member.name.endswith("__pycache__") else member
+
+
 class Package:
     """What a package brought to a host, and the host's folder of Pythons."""
 
@@ -43,11 +49,11 @@ class Package:
         self.home = home / "suture"
         self.wheels = self.home / "wheels"
         self.wheels.mkdir(parents=True)
+        self.staged = home / "staged"
+        self.staged.mkdir()
         self.pythons = home / "bin"
         self.pythons.mkdir()
         shutil.copy(ROOT / "tools/packages/make-environment", self.home)
-        (self.wheels / "pip-0.whl").mkdir()  # as a folder, because modules in a file are slow
-        (self.wheels / "pip-0.whl/pip").symlink_to(Path(pip.__file__).parent)
         (self.wheels / "pythons").write_text(f"4.1\n{VERSION}\n")
         (self.wheels / "requirements").write_text("suture\n")
         self.release("1-a")
@@ -55,7 +61,16 @@ class Package:
 
     def release(self, build: str, text: str = "") -> None:
         """Bring other wheels."""
-        wheel(self.wheels, "suture", text=text)
+        wheel(self.staged, "suture", text=text)
+        self.pack(build)
+
+    def pack(self, build: str) -> None:
+        """Replace the archive by one of the staged wheels and pip, which is a folder there, because
+        modules in a wheel are slow."""
+        with tarfile.open(self.wheels / wheels.ARCHIVE, "w:xz", preset=0) as archive:
+            for each in self.staged.iterdir():
+                archive.add(each, each.name)
+            archive.add(Path(pip.__file__).parent, "pip-0.whl/pip", filter=without_compiled)
         (self.wheels / "build").write_text(f"{build}\n")
 
     def install(self, *names: str) -> None:
@@ -142,8 +157,9 @@ class TestMaking:
         package.made()
         package.release("1-b", text="NEW = 1")
 
-        package.made()
+        second = package.made()
 
+        assert [second] == list((package.home / "environments").iterdir())
         assert "1" == package.says("import suture.errors; print(suture.errors.NEW)")
 
     def test_failed_environment_keeps_the_old_one(self, package: Package) -> None:
@@ -151,13 +167,14 @@ class TestMaking:
         good run replaces the environment.
         """
         first = package.made()
-        package.release("1-b")
-        (package.wheels / "suture-1-py3-none-any.whl").write_bytes(b"no wheel")
+        (package.staged / "suture-1-py3-none-any.whl").write_bytes(b"no wheel")
+        package.pack("1-b")
 
         failed = package.make()
 
         assert 0 != failed.returncode
         assert first == (package.home / "venv").resolve()
+        assert [] == list((package.home / "environments").glob("wheels-*"))
         package.release("1-c")
         assert [package.made()] == list((package.home / "environments").iterdir())
 
@@ -215,14 +232,6 @@ class TestMaking:
         assert 0 == told.returncode
         assert "does not fit" in told.stderr
         assert "" == package.says("import suture.errors")
-
-    def test_folder_in_place_of_the_link_is_replaced(self, package: Package) -> None:
-        """Earlier packages shipped the environment as a folder."""
-        (package.home / "venv/lib").mkdir(parents=True)
-
-        package.made()
-
-        assert (package.home / "venv").is_symlink()
 
     def test_removing_leaves_what_is_not_its_own(self, package: Package) -> None:
         """

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from packaging.requirements import Requirement
@@ -115,6 +116,52 @@ class TestStoredWheels:
         }
 
 
+class TestArchive:
+    """The wheels of a package are compressed together, once for both kinds of packages."""
+
+    def test_archives_of_equal_wheels_are_equal(self, tmp_path: Path) -> None:
+        """Times, permissions and the order of the directory do not matter."""
+        for place, names in (("a", ("one", "two")), ("b", ("two", "one"))):
+            (tmp_path / place).mkdir()
+            for name in names:
+                stage.place(tmp_path / place / f"{name}.whl", name.encode())
+        os.utime(tmp_path / "b/one.whl", (1, 1))
+        (tmp_path / "b/one.whl").chmod(0o600)
+
+        first, second = (tmp_path / f"{place}.tar.xz" for place in ("a", "b"))
+        for archive in (first, second):
+            wheels.compress(tmp_path / archive.name[0], archive)
+
+        assert first.read_bytes() == second.read_bytes()
+        with tarfile.open(first, "r:xz") as packed:
+            assert ["one.whl", "two.whl"] == packed.getnames()
+
+    def test_equal_libraries_of_two_pythons_are_stored_once(self, tmp_path: Path) -> None:
+        """The window of the compression is larger than that of xz's lower presets."""
+        library = random.Random(1).randbytes(4 << 20)
+        for name in ("a", "b"):
+            stage.place(tmp_path / f"{name}.whl", library)
+
+        wheels.compress(tmp_path, tmp_path / wheels.ARCHIVE)
+
+        assert (tmp_path / wheels.ARCHIVE).stat().st_size < len(library) * 1.1
+
+    def test_packed_folder_names_what_a_host_installs(self, tmp_path: Path) -> None:
+        """The folder has the archive, the name to install, the Pythons, and the build."""
+        (tmp_path / "own").mkdir()
+        bundled(tmp_path / "own", "suture")
+
+        wheels.pack(tmp_path / "own", tmp_path / "packed")
+
+        texts = {p.name: p.read_text() for p in (tmp_path / "packed").iterdir() if not p.suffix}
+        assert texts.pop("build").startswith("1.0-")
+        assert texts == {
+            "requirements": "suture[ozone] == 1.0\npip\n",
+            "pythons": "3.14\n3.13\n3.12\n3.11\n",
+        }
+        assert [tmp_path / "packed" / wheels.ARCHIVE] == list((tmp_path / "packed").glob("*.*"))
+
+
 class TestContents:
     """The copyright file and the bill of materials."""
 
@@ -139,35 +186,44 @@ class TestContents:
             contents.copyright_text([wheel])
 
     def test_bill_of_materials_has_every_file(self, tmp_path: Path) -> None:
-        """Each file below /opt/suture has its hash, and each wheel its project and files."""
-        folder = tmp_path / "opt/suture/wheels"
-        folder.mkdir(parents=True)
-        wheel = bundled(folder, "some")
-        (folder / "pythons").write_text("3.11\n")
+        """Each file below /opt/suture has its hash, the archive its wheels, and each wheel its
+        project and files."""
+        own, home = tmp_path / "own", tmp_path / "root/opt/suture"
+        for folder in (own, home / "wheels", home / "more"):
+            folder.mkdir(parents=True)
+        packed = bundled(own, "packed")
+        wheels.compress(own, home / "wheels" / wheels.ARCHIVE)
+        bundled(home / "more", "some")
 
-        bill: dict[str, Any] = json.loads(contents.bill_of_materials([tmp_path], "0.1.0", 86400))
+        bill = json.loads(contents.bill_of_materials([tmp_path / "root"], "0.1.0", 86400))
 
         assert ("CycloneDX", "1.6") == (bill["bomFormat"], bill["specVersion"])
         assert "1970-01-02T00:00:00+00:00" == bill["metadata"]["timestamp"]
         found = {each["bom-ref"]: each for each in bill["components"]}
-        files = {f"/{path.relative_to(tmp_path)}": path for path in folder.iterdir()}
+        paths = [path for path in home.rglob("*") if path.is_file()]
+        files = {f"/opt/suture/{path.relative_to(home)}": path for path in paths}
         assert files.keys() == found.keys()
         for name, path in files.items():
             (digest,) = found[name]["hashes"]
             assert hashlib.sha256(path.read_bytes()).hexdigest() == digest["content"]
-        some = found[f"/opt/suture/wheels/{wheel.name}"]
-        assert "pkg:pypi/some@1.0" == some["purl"]
-        assert [{"expression": "MIT"}] == some["licenses"]
-        assert {"some/__init__.py", "some-1.0.dist-info/RECORD"} == {
-            member["name"] for member in some["components"]
-        }
+        (archived,) = found[f"/opt/suture/wheels/{wheels.ARCHIVE}"]["components"]
+        assert f"/opt/suture/wheels/{wheels.ARCHIVE}!{packed.name}" == archived["bom-ref"]
+        for name, each in (("some", found["/opt/suture/more/some-1.0-py3-none-any.whl"]),
+                           ("packed", archived)):  # fmt: skip
+            assert f"pkg:pypi/{name}@1.0" == each["purl"]
+            assert [{"expression": "MIT"}] == each["licenses"]
+            assert {f"{name}/__init__.py", f"{name}-1.0.dist-info/RECORD"} == {
+                member["name"] for member in each["components"]
+            }
 
     def test_unlisted_files_of_a_host_are_found(self, tmp_path: Path) -> None:
         """Files of the package and of its wheels are known by name and content. Files that the
         installation writes are known by name."""
-        home = tmp_path / "opt/suture"
-        (home / "wheels").mkdir(parents=True)
-        bundled(home / "wheels", "some")
+        own, home = tmp_path / "own", tmp_path / "opt/suture"
+        for folder in (own, home / "wheels"):
+            folder.mkdir(parents=True)
+        bundled(own, "some")
+        wheels.compress(own, home / "wheels" / wheels.ARCHIVE)
         bill = contents.bill_of_materials([tmp_path], "0.1.0", 86400)
         site = home / "environments/one/lib/python3.11/site-packages"
         for name in ("bin/some", "pyvenv.cfg", "made-of", ".gitignore"):
@@ -285,13 +341,15 @@ class TestRelease:
     def test_debian_packages_of_equal_trees_are_equal(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """dpkg-deb reads what was compressed apart from it, and gets the files of the tree."""
+        """Directory, mask and number of processors do not matter. The compression is cheap."""
         monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+        content = "".join(map(str, range(1_000_000))).encode()  # in parts, if there are threads
         packages = []
         for place, mode in (("one", 0o600), ("another", 0o644)):  # of another umask
+            monkeypatch.setenv("DPKG_DEB_THREADS_MAX", "2" if packages else "1")
             root = tmp_path / place / "root"
             stage.place(root / stage.OPTIONS, b"")
-            stage.place(root / "opt/suture/some", b"content" * 1000)
+            stage.place(root / "opt/suture/some", content)
             stage.place(root / "opt/suture/wheels/build", b"1")
             (root / "opt/suture/wheels/build").chmod(mode)
             stage.readable(root)
@@ -301,12 +359,21 @@ class TestRelease:
 
         assert packages[0].read_bytes() == packages[1].read_bytes()
         assert [packages[0]] == list(packages[0].parent.iterdir())
-        subprocess.run(
-            ["dpkg-deb", "--extract", packages[0], tmp_path / "seen"],  # noqa: S607 - the system's
-            check=True,
-            timeout=60,
-        )
-        assert b"content" * 1000 == (tmp_path / "seen/opt/suture/some").read_bytes()
+        assert b"data.tar.zst" in packages[0].read_bytes()
+
+    def test_large_package_of_the_agent_is_found(self, tmp_path: Path) -> None:
+        """Only the packages of the agent have a limit."""
+        names = ("suture_1_amd64.deb", "suture-1-1.x86_64.rpm", "suture-verify_1_amd64.deb",
+                 "suture-verify-1-1.x86_64.rpm", "suture-1.tar.gz")  # fmt: skip
+        for name in names:
+            (tmp_path / name).touch()
+            os.truncate(tmp_path / name, 80_000_000)
+
+        assert [] == release.oversized(tmp_path)
+
+        for name in names:
+            os.truncate(tmp_path / name, 80_000_001)
+        assert sorted(names[:2]) == release.oversized(tmp_path)
 
     def test_checksums_match_the_artifacts(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

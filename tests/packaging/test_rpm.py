@@ -125,7 +125,7 @@ def test_rpm_scripts_do_the_steps_of_the_debian_package(package: Path) -> None:
 
 @needs_rpm
 def test_packages_of_equal_trees_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Directory, times and the user's mask do not matter."""
+    """Directory, times and the user's mask do not matter. The compression is a cheap one."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     packages = []
     for place, mode in (("one", 0o600), ("another/place", 0o644)):
@@ -139,3 +139,4 @@ def test_packages_of_equal_trees_are_equal(tmp_path: Path, monkeypatch: pytest.M
         packages.append(make_rpm.packed("rpmbuild", make_rpm.spec(root), root.parent, out))
 
     assert packages[0].read_bytes() == packages[1].read_bytes()
+    assert "zstd 9" == asked(packages[0], "--queryformat", "%{PAYLOADCOMPRESSOR} %{PAYLOADFLAGS}")

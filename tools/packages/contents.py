@@ -5,6 +5,8 @@ import csv
 import hashlib
 import json
 import re
+import tarfile
+import tempfile
 import uuid
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -19,7 +21,7 @@ from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from tools.packages.wheels import metadata_of
+from tools.packages.wheels import ARCHIVE, metadata_of
 
 HOME: Final = Path("opt/suture")
 WRITTEN: Final = re.compile(  # by Python's venv module, pip and make-environment
@@ -73,12 +75,13 @@ def terms_of(wheel: Path) -> Iterator[tuple[str, str]]:
 
 
 def bill_of_materials(roots: Iterable[Path], version: str, built_at: int) -> str:
-    """Return every file below /opt/suture of staged packages, and the files within each wheel, as a
-    CycloneDX document (JSON, version 1.6). `built_at` is in seconds since the epoch."""
+    """Return every file below /opt/suture of staged packages, the wheels within the archive, and
+    the files within each wheel, as a CycloneDX document (JSON, version 1.6). `built_at` is in
+    seconds since the epoch."""
     files = sorted(path for root in roots for path in (root / HOME).rglob("*") if path.is_file())
     whole = hashlib.sha256(b"".join(hashlib.sha256(p.read_bytes()).digest() for p in files))
     suture = Component(name="suture", version=version, type=ComponentType.APPLICATION)
-    components = [component_of(path) for path in files]
+    components = [component_of(p, f"/{HOME}/{str(p).partition(f'/{HOME}/')[2]}") for p in files]
     bom = Bom(
         components=components,
         serial_number=uuid.UUID(bytes=whole.digest()[:16], version=4),
@@ -89,12 +92,15 @@ def bill_of_materials(roots: Iterable[Path], version: str, built_at: int) -> str
     return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
 
 
-def component_of(path: Path) -> Component:
-    """Return a file of a package; a wheel also has its project, licence and files."""
-    name = f"/{HOME}/{str(path).partition(f'/{HOME}/')[2]}"
+def component_of(path: Path, name: str) -> Component:
+    """Return a file of a package; a wheel also has its project, licence and files, and the archive
+    has its wheels."""
     hashes = [HashType(alg=HashAlgorithm.SHA_256, content=sha256_of(path))]
     if path.suffix != ".whl":
-        return Component(name=name, type=ComponentType.FILE, bom_ref=name, hashes=hashes)
+        contents = list(archived(path, name)) if path.name == ARCHIVE else []
+        return Component(
+            name=name, type=ComponentType.FILE, bom_ref=name, hashes=hashes, components=contents
+        )
     metadata = metadata_of(path)
     licence = licence_of(path)
     return Component(
@@ -111,6 +117,18 @@ def component_of(path: Path) -> Component:
         ],
         components=list(members_of(path, name)),
     )
+
+
+def archived(archive: Path, reference: str) -> Iterator[Component]:
+    """Yield the wheels in an archive."""
+    with tarfile.open(archive) as packed, tempfile.TemporaryDirectory() as scratch:
+        for member in packed:
+            content = packed.extractfile(member)
+            assert content is not None, "the archive has only files"
+            wheel = Path(scratch, member.name)
+            wheel.write_bytes(content.read())
+            yield component_of(wheel, f"{reference}!{member.name}")
+            wheel.unlink()
 
 
 def members_of(wheel: Path, reference: str) -> Iterator[Component]:
@@ -133,10 +151,11 @@ def unlisted(root: Path, bill: str) -> list[str]:
     """Return the files below /opt/suture of a host that a bill of materials does not have with
     their content, except for files that the installation itself writes."""
     listed: dict[str, set[str]] = {}
-    for component in json.loads(bill)["components"]:
-        for each in (component, *component.get("components", ())):
-            hashes = {digest["content"] for digest in each.get("hashes", ())}
-            listed.setdefault(each["bom-ref"].rpartition("!")[2], set()).update(hashes)
+    components = json.loads(bill)["components"]
+    for each in components:  # grows by the contents of archives and wheels
+        components += each.get("components", ())
+        hashes = {digest["content"] for digest in each.get("hashes", ())}
+        listed.setdefault(each["bom-ref"].rpartition("!")[2], set()).update(hashes)
     found = []
     for path in sorted(path for path in (root / HOME).rglob("*") if path.is_file()):
         _, installed, member = str(path).partition("/site-packages/")

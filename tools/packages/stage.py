@@ -55,13 +55,14 @@ def stage(scratch: Path, layout: Layout) -> dict[str, Path]:
     """Lay out both packages below `scratch`; return the folder of each by the package's name.
     Wheels and site are made once."""
     os.environ.setdefault("SOURCE_DATE_EPOCH", str(commit_time()))
-    gathered, spark, site = (scratch / name for name in ("wheels", "spark", "site"))
-    if not gathered.exists():
-        wheels.gather(gathered)
+    own, packed, spark, site = (scratch / name for name in ("own", "packed", "spark", "site"))
+    if not own.exists():
+        wheels.gather(own)
+        wheels.pack(own, packed)
         wheels.gather_spark(spark)
         build_site(site)
     root, verify_root = scratch / layout.name / "suture", scratch / layout.name / VERIFY
-    shutil.copytree(gathered, root / HOME / "wheels", copy_function=os.link)
+    shutil.copytree(packed, root / HOME / "wheels", copy_function=os.link)
     place_files(root, layout)
     place_programs(root, layout)
     place_manuals(root, PROGRAMS)
@@ -69,11 +70,11 @@ def stage(scratch: Path, layout: Layout) -> dict[str, Path]:
     shutil.copytree(spark, verify_root / HOME / "more", copy_function=os.link)
     place_verify_files(verify_root, layout)
     place_manuals(verify_root, [VERIFY])
-    roots = {"suture": root, VERIFY: verify_root}
-    for package, folder in roots.items():
-        place_copyright(folder, package)
+    place_copyright(root, "suture", own)
+    place_copyright(verify_root, VERIFY, spark)
+    for folder in (root, verify_root):
         readable(folder)
-    return roots
+    return {"suture": root, VERIFY: verify_root}
 
 
 def commit_time() -> int:
@@ -89,9 +90,9 @@ def commit_time() -> int:
     return int(shown.stdout)
 
 
-def place_copyright(root: Path, package: str) -> None:
-    """Write the licences of the bundled projects where Debian's policy expects them."""
-    text = copyright_text((root / HOME).rglob("*.whl"))
+def place_copyright(root: Path, package: str, bundled: Path) -> None:
+    """Write the licences of the bundled wheels where Debian's policy expects them."""
+    text = copyright_text(bundled.glob("*.whl"))
     place(root / "usr/share/doc" / package / "copyright", text.encode())
 
 
@@ -189,8 +190,8 @@ def place(target: Path, content: bytes) -> None:
 
 
 def readable(root: Path) -> None:
-    """Make the folders accessible, and the wheels with their lists readable by all, whatever the
-    umask was."""
+    """Make the folders accessible, and the wheels with their lists readable by all, for every
+    umask."""
     for path in [root, *root.rglob("*")]:
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)

@@ -5,11 +5,13 @@ them from pyproject.toml.
 """
 
 import hashlib
+import lzma
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable
@@ -28,6 +30,8 @@ EXTRAS: Final = "ozone"
 GLIBC_MINORS: Final = range(5, 29)  # manylinux_2_5 to manylinux_2_28, that of RHEL 8
 SDISTS: Final = frozenset({"pyspark"})  # published as source; the wheel of one fits every Python
 ZIP_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+ARCHIVE: Final = "wheels.tar.xz"
+WINDOW_BYTES: Final = 64 << 20  # holds two versions of the largest library
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +65,40 @@ def pins_of(lock: str) -> list[Pin]:
 
 
 def gather(folder: Path) -> None:
-    """Put the wheels of `suture` and their list into an empty folder."""
+    """Put the wheels of `suture` into an empty folder."""
     folder.mkdir(parents=True)
-    wheel = build(folder)
+    build(folder)
     fetch(folder, pins_of("agent"))
+
+
+def pack(wheels: Path, folder: Path) -> None:
+    """Put the archive of the wheels of `suture`, and what a host must know about it, into an empty
+    folder."""
+    folder.mkdir(parents=True)
+    compress(wheels, folder / ARCHIVE)
+    (wheel,) = wheels.glob("suture-*.whl")
     version = wheel.name.split("-")[1]
     (folder / "requirements").write_text(f"suture[{EXTRAS}] == {version}\npip\n")
     (folder / "pythons").write_text("".join(f"{python}\n" for python in PYTHONS))
-    (folder / "build").write_text(f"{version}-{checksum(folder)}\n")
+    (folder / "build").write_text(f"{version}-{checksum(wheels)}\n")
+
+
+def compress(wheels: Path, target: Path) -> None:
+    """Pack the wheels in a folder, in a fixed order and without times.
+
+    The window of xz's preset 1 does not reach from a library to the same library for another
+    Python. Higher presets take six times as long for the same size.
+    """
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": WINDOW_BYTES}]
+    with (
+        lzma.open(target, "wb", filters=filters) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as archive,
+    ):
+        for wheel in sorted(wheels.glob("*.whl")):
+            member = tarfile.TarInfo(wheel.name)
+            member.size, member.mode = wheel.stat().st_size, 0o644
+            with wheel.open("rb") as content:
+                archive.addfile(member, content)
 
 
 def gather_spark(folder: Path) -> None:
@@ -119,8 +149,8 @@ def run_pip(pins: Iterable[Pin], command: str, *options: str) -> None:
 def store_uncompressed(wheel: Path, target: Path) -> None:
     """Copy a wheel without compression, in a fixed order and with fixed times.
 
-    The package is then compressed as a whole. Most of a native library is equal in the wheels of
-    all Pythons, so the package has less than half of the compressed wheels' size.
+    The wheels of a package are then compressed together. Most of a native library is equal in the
+    wheels of all Pythons, so the result has less than half of the compressed wheels' size.
     """
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w") as stored:
         for member in sorted(source.infolist(), key=lambda member: member.filename):
