@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import accumulate
 from threading import Lock
 from typing import Final
@@ -24,6 +25,7 @@ from scm.state.history.interval_samples import NOTHING_TO_VERIFY
 from suture.observe.metric_table import MetricTable, alone, counted, counter, gauge, named
 from suture.runtime.loop import WorkerStatus
 
+VERSION: Final = version("suture")  # of this process, also after an upgrade of its files
 COUNTED_TOGETHER: Final = 512  # upper bounds for holds of the lock
 LOCK_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
@@ -234,6 +236,7 @@ VOLUMES: Final = {
         _oldest_verified_s,
     ),
 }
+INFO: Final = {"suture_scm_info": gauge("Version of this SCM; always 1.")}
 CALLS: Final = {
     "suture_scm_calls_overloaded": gauge(
         "1 if calls wait too long for a thread, otherwise 0.", lambda at: at.has_waiting_calls
@@ -276,6 +279,7 @@ WORKERS: Final = {
 TABLES: Final = (
     MetricTable((), lambda at: alone(at.cluster), CLUSTER),
     MetricTable((), lambda at: alone(at.cluster.sums), VOLUMES),
+    MetricTable(("version",), lambda _: [((VERSION,), 1)], INFO),
     MetricTable((), alone, CALLS),
     MetricTable(("health", "op_state"), counted(lambda at: at.cluster.nodes), NODES),
     MetricTable(("state",), counted(lambda at: at.cluster.containers), STATES),

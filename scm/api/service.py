@@ -1,6 +1,5 @@
 """Serves suture.v1.Scm over gRPC: parses requests, calls the control plane, builds answers."""
 
-from importlib.metadata import version
 from typing import Final
 
 from grpc import ServicerContext as Context
@@ -9,10 +8,10 @@ from merkle.replica import ID_MAX
 from scm.administration.decommission import LEAVING, RESTING
 from scm.api import datanode_wire, recovering, responses, shutdown_impact_wire, wire
 from scm.api.calls.control import ControlPlane
+from scm.api.metrics import VERSION
 from suture.wire.mapping.codec import malformed, parse_container_id, parse_int
 from suture.wire.v1 import scm_pb2 as pb
 
-VERSION: Final = version("suture")  # of this process, also after an upgrade of its files
 ANSWER_BYTES_MAX: Final = 8 * 1024**2  # further outcomes are left for the next call
 PAGE_MAX: Final = 1_000
 ITERATIONS_DEFAULT: Final = 10  # iterations of the balancer (Ozone's default)

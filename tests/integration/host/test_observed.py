@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -27,7 +28,8 @@ from tools.demo.cluster import Cluster
 pytestmark = pytest.mark.slow
 
 WAIT_S = 30.0
-SCM_METRICS = Path(__file__).resolve().parents[3] / "scm" / "api" / "metrics.py"
+ROOT = Path(__file__).resolve().parents[3]
+SCM_METRICS = ROOT / "scm" / "api" / "metrics.py"
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +175,16 @@ def test_everything_that_is_asked_for_is_in_a_scrape(cluster: Cluster) -> None:
     # Only who has a certificate tells when it ends; test_secured_cluster.py looks at that.
     assert {"suture_certificate_expiry_timestamp_seconds"} == asked - names
     assert len(asked) > 15
+
+
+def test_a_scrape_has_the_version_of_the_agent(cluster: Cluster) -> None:
+    """The version is that of the project."""
+    release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+    text = fetched(web_address(cluster, 0), "/metrics")[1]
+
+    (labels,) = re.findall(r"^suture_agent_info\{(.*)\} 1\.0$", text, re.MULTILINE)
+    assert f'version="{release}"' in labels.split(",")
 
 
 def test_the_listener_only_reads(cluster: Cluster) -> None:

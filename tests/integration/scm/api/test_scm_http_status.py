@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -202,7 +203,9 @@ def test_a_process_answers_and_stops(tmp_path: Path) -> None:
     assert "well\n" == pages["/healthz"]
     assert "Unknown: " in pages["/"]
     assert "no datanode has registered yet" in pages["/"]
-    assert 1 == values(pages["/metrics"])["suture_scm_term"]
+    release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    found = values(pages["/metrics"])
+    assert (1, 1) == (found["suture_scm_term"], found[f'suture_scm_info{{version="{release}"}}'])
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://{scm.listening['web']}/healthz", timeout=5)
 
