@@ -48,6 +48,7 @@ class AuditLog:
         """Open the file, if there is one. Raise RefusedError(INVALID_CONFIG) if it cannot be
         written.
         """
+        self.path = path
         self._now_s = now_s
         self._bounded = RateLimitProcessor(monotonic_s)
         self._handler: logging.Handler = (

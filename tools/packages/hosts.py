@@ -44,7 +44,8 @@ class Host:
         text = (self.root / "usr/lib/systemd/system" / unit).read_text()
         (command,) = re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)
         (folder,) = re.findall(r"^StateDirectory=(.+)$", text, re.MULTILINE)
-        self.run(f"install -d -m 0750 -o suture -g suture /var/lib/{folder}")
+        (logs,) = re.findall(r"^LogsDirectory=(.+)$", text, re.MULTILINE)
+        self.run(f"install -d -m 0750 -o suture -g suture /var/lib/{folder} /var/log/{logs}")
         declared = " ".join(re.findall(r"^Environment=(.+)$", text, re.MULTILINE))
         settings = dict(word.split("=", 1) for word in declared.split())
         for path in re.findall(r"^EnvironmentFile=-(.+)$", text, re.MULTILINE):

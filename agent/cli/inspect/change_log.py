@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.inspect.audit_lines import show_audit
 from agent.cli.inspect.container_history import SHOWN_COUNT as HISTORY_SHOWN
 from agent.cli.inspect.container_history import moment, order_words, show_container_history
 from agent.cli.inspect.scm_commands import show_outcomes, state_name
@@ -86,6 +87,13 @@ def history(
     commands: Annotated[
         bool, flag("List the newest commands and their results.", "--commands")
     ] = False,
+    audit: Annotated[
+        bool, flag("List what people ordered, from the audit logs.", "--audit")
+    ] = False,
+    about: Annotated[
+        str | None,
+        option("NAME", "With --audit: list only this id, key or prefix.", "--object"),
+    ] = None,
     since_s: Annotated[
         float, duration("--since", text="Show changes of this period.", shown="12h")
     ] = SINCE_S_DEFAULT,
@@ -98,24 +106,37 @@ def history(
 
     Without CONTAINER, all datanodes are queried. With CONTAINER, the roots of its replicas are
     shown over time, with the reasons of changes. Each datanode keeps the last 64 changes of a
-    replica.
+    replica. With --audit, the control plane and all datanodes are queried for
+    commands of people.
 
     Exit codes:
-        2: a datanode did not answer
+        2: a datanode did not answer, or has no file for its audit log
 
     Example:
         suture history --since 1d
     """
-    if container_id is not None and (commands or datanode):
+    if container_id is not None and (commands or audit or datanode):
         raise typer.BadParameter(
             "cannot combine CONTAINER with options other than --count", param_hint="CONTAINER"
         )
+    if about is not None and not audit:
+        raise typer.BadParameter("cannot use it without --audit", param_hint="--object")
     if container_id is not None:
         return show_container_history(scm, container_id, count or HISTORY_SHOWN, as_json=as_json)
     if commands:
         show_outcomes(scm, datanode, count, as_json=as_json)
         return ExitCode.OK
     since_ms = max(0, int((time.time() - since_s) * 1000))
+    if audit:
+        return show_audit(scm, datanode, since_ms, about or "", count or SHOWN_COUNT, as_json)
+    ago = format_duration(since_s)
+    return show_changes(scm, datanode, since_ms, ago, count or SHOWN_COUNT, as_json=as_json)
+
+
+def show_changes(
+    scm: str, datanode: str | None, since_ms: int, ago: str, count: int, *, as_json: bool
+) -> int:
+    """Print the changes on all datanodes or on one, and the commands to them; oldest first."""
     with connect(scm) as client:
         nodes = nodes_of(client, datanode)
         by_address = datanode is not None and ":" in datanode
@@ -130,14 +151,13 @@ def history(
             {"since_ms": since_ms, "events": [asdict(line) for line in lines], "errors": missing}
         )
     else:
-        shown = lines[-(count or SHOWN_COUNT) :]
+        shown = lines[-count:]
         if len(lines) > len(shown):
             print_line(
                 f"{pluralize(len(lines) - len(shown), 'older line')} left out; --count shows more"
             )
         if shown:
             print_rows(COLUMNS, [line.row() for line in shown])
-        ago = format_duration(since_s)
         print_line(
             f"{pluralize(len(lines), 'change')} on {answered_text(answers)} in the last {ago}"
         )

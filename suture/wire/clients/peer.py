@@ -198,6 +198,11 @@ class Peer(BlockPeer, ShardWriter):
         answer: pb.ListChangesResponse = self._call(self.stub.ListChanges, request)
         return answer
 
+    def audit(self, request: container_pb2.ListAuditRequest) -> container_pb2.ListAuditResponse:
+        """Return what people ordered on this datanode."""
+        answer: container_pb2.ListAuditResponse = self._call(self.stub.ListAudit, request)
+        return answer
+
     def scan(
         self, container_id: ContainerId, *, queue: bool = False, full_speed: bool = False
     ) -> Iterator[pb.ScanProgress]:

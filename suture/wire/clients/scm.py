@@ -13,6 +13,7 @@ from suture.errors import Code, SutureError
 from suture.wire.clients.channel import call, call_again, open_channel, retry_while
 from suture.wire.mapping.rpc_services import SCM, Stub
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
+from suture.wire.v1 import container_pb2
 from suture.wire.v1 import scm_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 15.0
@@ -210,6 +211,10 @@ class ScmClient:
     list_holds = RetriedCall[pb.ListHoldsRequest, pb.ListHoldsResponse](Rpcs.ListHolds)
     # Return the stored heads of verification logs.
     list_anchors = RetriedCall[pb.ListAnchorsRequest, pb.ListAnchorsResponse](Rpcs.ListAnchors)
+    # Return what people ordered.
+    list_audit = RetriedCall[container_pb2.ListAuditRequest, container_pb2.ListAuditResponse](
+        Rpcs.ListAudit
+    )
     # Start, stop or show the balancing of replicas from full datanodes to empty ones.
     balance = ScmCall[pb.BalanceRequest, pb.BalanceResponse](Rpcs.Balance)
     # Return a page of keys that have blocks in some containers.

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
@@ -78,6 +79,7 @@ DATANODE: Final[Mapping[str, AccessRule]] = {
     "ListFindings": AccessRule(ADMIN),
     "ListHistory": AccessRule(ADMIN),
     "ListChanges": AccessRule(ADMIN),
+    "ListAudit": AccessRule(ADMIN),
     "Status": AccessRule(ADMIN),
     "ScrubStatus": AccessRule(ADMIN),
     "ListDisks": AccessRule(ADMIN),
@@ -123,6 +125,7 @@ SCM: Final[Mapping[str, AccessRule]] = {
     "ChangeSettings": _audited(ADMIN, "control", "works", "rack", "value", "duration_ms", "remove"),
     "ListSettings": AccessRule(ADMIN),
     "ListAnchors": AccessRule(ADMIN),
+    "ListAudit": AccessRule(ADMIN),
     "ListContainerKeys": AccessRule(ADMIN),
     "GetRestoreRecovery": AccessRule(ADMIN),
     "RecoverFromRestore": _audited(ADMIN, "dry_run", "finish", "force"),
@@ -145,7 +148,9 @@ TABLE: Final[Mapping[str, AccessRule]] = {
 
 
 class Audit(Protocol):
-    """Receiver of audit entries."""
+    """Receiver of audit entries. `path` is the file that they go to, if there is one."""
+
+    path: Path | None
 
     def record(self, action: str, result: str, **facts: object) -> None:
         """Record one action and its result. Never raise."""
@@ -154,6 +159,8 @@ class Audit(Protocol):
 
 class NullAudit:
     """Audit that records nothing, for servers of tests and benchmarks."""
+
+    path: Path | None = None
 
     def record(self, action: str, result: str, **facts: object) -> None:
         """Do nothing."""

@@ -14,7 +14,8 @@ from suture.wire.clients.channel import MESSAGE_BYTES_MAX
 from suture.wire.mapping.errors import ErrorStatusMiddleware
 from suture.wire.mapping.rpc_services import method_handlers
 from suture.wire.security.tls import LOOPBACK_ONLY, Security
-from suture.wire.server.authorization import Audit, AuthorizationMiddleware
+from suture.wire.server.audit_handlers import AuditHandlers
+from suture.wire.server.authorization import Audit, AuthorizationMiddleware, NullAudit
 from suture.wire.server.blocked_calls import (
     BlockedCallMiddleware,
     BlockedCalls,
@@ -117,7 +118,8 @@ def build_limited_server(
     )
     methods = MiddlewareStack(layers, waits.sweep, refusal=refusal)
     checks = Health([service.full_name], parts.get("is_well", lambda: True))
-    for each, having in ((service, servicers), (HEALTH, [checks])):
+    own = [*servicers, AuditHandlers(parts.get("audit") or NullAudit())]
+    for each, having in ((service, own), (HEALTH, [checks])):
         methods.add_service(each.full_name, method_handlers(each, having))
     bound = bind_server(
         methods,

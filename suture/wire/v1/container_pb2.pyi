@@ -150,6 +150,22 @@ class ReplicaReport(_message.Message):
     contradiction_count: int
     def __init__(self, container_id: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., used_bytes: _Optional[int] = ..., block_count: _Optional[int] = ..., bcsid: _Optional[int] = ..., origin_datanode_id: _Optional[str] = ..., replica_index: _Optional[int] = ..., is_empty: bool = ..., tree: _Optional[_Union[TreeSummary, _Mapping]] = ..., volume_id: _Optional[str] = ..., data_scan_at_ms: _Optional[int] = ..., finding_count: _Optional[int] = ..., load_error: _Optional[str] = ..., contradiction_count: _Optional[int] = ...) -> None: ...
 
+class ListAuditRequest(_message.Message):
+    __slots__ = ("since_ms", "object")
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    since_ms: int
+    object: str
+    def __init__(self, since_ms: _Optional[int] = ..., object: _Optional[str] = ...) -> None: ...
+
+class ListAuditResponse(_message.Message):
+    __slots__ = ("lines", "left_out_count")
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    left_out_count: int
+    def __init__(self, lines: _Optional[_Iterable[str]] = ..., left_out_count: _Optional[int] = ...) -> None: ...
+
 class DatanodeEndpoint(_message.Message):
     __slots__ = ("datanode_id", "address")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]

@@ -29,6 +29,7 @@ SAYS = {
     "Which keys are in this container?": r"\breport\.pdf\b",
     "Where are the replicas of this container, and when was each read last?": r"\b(never|ago)\b",
     "What was changed on the disks last night?": r"\b1\b",
+    "Who deleted or replaced this key?": r"plaintext +DeleteKeys +OK +keys=report.pdf",
     "Is safe mode on, and which datanodes are missing?": r"\Asafe mode is off",
     "Which containers are not healthy, and which keys are in them?": r"Container Summary Report",
 }
@@ -40,7 +41,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return three datanodes of two volumes each."""
     root = tmp_path_factory.mktemp("questions")
     sections = "[scan]\nstart_jitter_s = 0\nwatch = false\n"
-    with Cluster(root, agents=3, volumes=2, agent_sections=sections, launch=forked) as running:
+    with Cluster(
+        root,
+        agents=3,
+        volumes=2,
+        agent_sections=sections,
+        scm_settings={"audit_file": str(root / "audit.jsonl")},
+        launch=forked,
+    ) as running:
         yield running
 
 
@@ -56,6 +64,7 @@ def store_and_damage(cluster: Cluster, suture: CommandLine, path: Path) -> None:
     content[70_000] ^= 1
     block.write_bytes(bytes(content))
     suture("scrub", "scan", "1", "--wait", code=ExitCode.TO_DO)
+    suture("rm", "report.pdf", "--dry-run")
 
 
 def test_every_question_in_the_manual_has_a_command() -> None:

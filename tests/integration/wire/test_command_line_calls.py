@@ -394,6 +394,12 @@ ROWS: Final = (
         ],
     ),
     Row(
+        "history --audit --since 2h",
+        [],
+        [c.ListAuditResponse(lines=['{"at": "2026"}'], left_out_count=71)],
+        shows=['"at": "2026"', f"{ME}: 71 older lines left out", "scm: 71 older lines"],
+    ),
+    Row(
         f"scrub sample --fraction 0.5 --datanode {ME}",
         [d.SampleChunksRequest()],
         [d.SampleProgress(result=d.SampleResult(chunk_count=10))],

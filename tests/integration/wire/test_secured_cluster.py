@@ -174,6 +174,39 @@ def test_a_cluster_works_over_mutual_tls(
     ]
 
 
+def test_commands_of_people_are_found_by_their_object(
+    cluster: SecuredCluster, suture: Suture, tmp_path: Path
+) -> None:
+    """The audit logs of the control plane and of each datanode are searched, also rotated files.
+    Only commands of people are listed."""
+    client, admin = suture("carol", Role.CLIENT), suture("ada", Role.ADMIN)
+    source = tmp_path / "found by its name"
+    source.write_bytes(b"x")
+    stored = client.json("put", str(source), "--close")
+    [container_id] = stored["container_ids"]
+    admin.wait_until_closed([container_id])
+    admin("scrub", "scan", str(container_id), "--wait")
+    client("put", str(source), "--replace")
+    client("rm", stored["keys"][0]["key"], "--yes")
+    log = cluster.root / "audit1.jsonl"
+    log.rename(f"{log}.7")
+
+    def found(about: str) -> set[tuple[str, str, str]]:
+        shown = admin.json("history", "--audit", "--object", about)
+        assert [] == shown["errors"]
+        return {(line["program"], line["who"], line["action"]) for line in shown["lines"]}
+
+    nodes = {node["datanode_id"] for node in admin.json("scm", "nodes")["nodes"]}
+    assert {("scm", "carol", "CommitKey"), ("scm", "carol", "DeleteKeys")} == found("found by")
+    scans = {(node, "ada", "ScanContainer") for node in nodes}
+    assert scans == {line for line in found(str(container_id)) if line[2] == "ScanContainer"}
+    assert found("ada") >= scans
+    everything = admin.json("history", "--audit")["lines"]
+    assert {"ada", "carol"} <= {line["who"] for line in everything}
+    assert "found by its name" in admin("history", "--audit", "--object", "found by")
+    assert [] == admin.json("history", "--audit", "--since", "1ms")["lines"]
+
+
 def test_the_wrong_certificate_is_told_why(
     cluster: SecuredCluster,
     suture: Suture,

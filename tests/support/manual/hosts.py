@@ -3,7 +3,7 @@
 The left column is in the manual; the right column is its replacement in the tests:
 
     scm.example.org, datanode1.example.org   addresses of loopback, with the ports of the manual
-    /etc/suture, /var/lib, /srv, /data, /mnt the same, below a directory of the host
+    /etc/suture, /var, /srv, /data, /mnt the same, below a directory of the host
     ~                                        a directory of the host
     a unit                                   the command of its file in systemd/, with its settings,
                                              as a child process: no systemd, no other user
@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 UNITS: Final = ROOT / "systemd"
 PORTS: Final = (9859, 9860, 9861, 9862, 9866)  # ports of the manual and the units
 PLACES: Final = (
-    r"(?<![\w./~-])/(etc/suture|etc/systemd|usr/share/suture|var/lib|srv|data|mnt|tmp)\b"
+    r"(?<![\w./~-])/(etc/suture|etc/systemd|usr/share/suture|var/lib|var/log|srv|data|mnt|tmp)\b"
 )
 PROGRAMS: Final = {"suture-agent": "agent.main", "suture-scm": "scm.main"}
 SITES_MAX: Final = 64 * 256
@@ -107,9 +107,10 @@ class Host:
             file = self.path(path)
             lines = file.read_text() if file.exists() else ""
             settings |= dict(re.findall(r"^(\w+)=(.*)$", lines, re.MULTILINE))
-        for folder in re.findall(r"^StateDirectory=(.+)$", text, re.MULTILINE):
-            for name in folder.split():
-                self.path(f"/var/lib/{name}").mkdir(parents=True, exist_ok=True)
+        for kind, names in re.findall(r"^(State|Logs)Directory=(.+)$", text, re.MULTILINE):
+            for name in names.split():
+                folder = "lib" if kind == "State" else "log"
+                self.path(f"/var/{folder}/{name}").mkdir(parents=True, exist_ok=True)
         *_, command = re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)
         return shlex.split(self.placed(Template(command).safe_substitute(settings)))
 

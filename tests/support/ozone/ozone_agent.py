@@ -38,6 +38,8 @@ MiB = 1024**2
 class Actions:
     """An audit log that a test reads."""
 
+    path = None
+
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, dict[str, object]]] = []
 

@@ -34,6 +34,8 @@ Q, C, U, OPEN = (
 class Audit:
     """An audit log in memory."""
 
+    path = None
+
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, dict[str, object]]] = []
 

@@ -16,6 +16,8 @@ NODES = ("dn1", "dn2", "dn3", "dn4")
 class Lines:
     """An audit log in memory."""
 
+    path = None
+
     def __init__(self) -> None:
         self.lines: list[dict[str, object]] = []
 

@@ -98,6 +98,7 @@ class TestTable:
                 "CheckStop",
                 "ListDisks",
                 "ListChanges",
+                "ListAudit",
                 "GetRestoreRecovery",
                 "ListContainerKeys",
             ),
@@ -245,6 +246,8 @@ class TestAllowance:
 
 class Notes:
     """Keeps what would go to the audit log."""
+
+    path = None
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []

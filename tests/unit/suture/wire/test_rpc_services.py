@@ -12,12 +12,13 @@ from agent.services.scan_handlers import ScanHandlers
 from agent.services.trust_handlers import TrustHandlers
 from agent.services.write_handlers import WriteHandlers
 from suture.wire.mapping.rpc_services import DATANODE, SCM, Stub, method_handlers
+from suture.wire.server.audit_handlers import AuditHandlers
 from suture.wire.v1 import datanode_pb2 as pb
 from suture.wire.v1 import scm_pb2
 
 GROUPS = (
     *(ReadHandlers, WriteHandlers, ImportHandlers),
-    *(ScanHandlers, TrustHandlers, AdminHandlers, ProofHandlers),
+    *(ScanHandlers, TrustHandlers, AdminHandlers, ProofHandlers, AuditHandlers),
 )
 
 
