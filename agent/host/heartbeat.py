@@ -166,7 +166,7 @@ class HeartbeatWorker:
         self._full = None
         self._full_due_s = self._clock.monotonic_s()
         self.outbox.note_state(REGISTERED)
-        log.info("agent_registered", cluster_id=answer.cluster_id, term=answer.term)
+        log.info("agent_registered", cluster_id=answer.cluster_id)
 
     def _send_heartbeat(self) -> bool:
         """Send one heartbeat; return whether more reports or answers are pending."""

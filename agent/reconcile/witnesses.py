@@ -149,8 +149,7 @@ class ReplicaProofCollector:
         nonce, _, proof = self._proven(peer, age_max_s)
         self._check_answer(theirs, nonce, proof)
         text = (
-            f"{peer_id} {nonce.hex()} {proof.answer.hex()} root {theirs.root:016x} "
-            f"age_ms {proof.age_ms} chunks {count}"
+            f"{peer_id} {nonce.hex()} {proof.answer.hex()} root {theirs.root:016x} chunks {count}"
         )
         return ReplicaProof(text, kept_since_s)
 

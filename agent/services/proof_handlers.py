@@ -90,7 +90,6 @@ class ProofHandlers:
         self.pins.pin(container_id, keep_s)
         age_ms = self.clock.now_ms() - self._whole(container_id).data_scan_at_ms
         if not 0 <= age_ms <= age_max_ms or not age_max_ms:
-            age_ms = 0
             for _ in self.scan(container_id, lambda: not context.is_active(), ScanMode.WAIT):
                 yield pb.ProveReplicaResponse()
         facts = self._whole(container_id)
@@ -99,7 +98,6 @@ class ProofHandlers:
         yield pb.ProveReplicaResponse(
             proof=pb.ReplicaProof(
                 tree=codec.summary_message(tree.summary()),
-                age_ms=age_ms,
                 answer=tree_answer_of(nonce, container_id, tree),
             )
         )

@@ -58,7 +58,6 @@ def to_recover_message(found: RecoveryBacklog) -> scm_pb2.GetRestoreRecoveryResp
     return scm_pb2.GetRestoreRecoveryResponse(
         restored=restored is not None,
         taken_at_ms=0 if restored is None else restored.taken_at_ms,
-        restored_at_ms=0 if restored is None else restored.restored_at_ms,
         missing_datanode_ids=found.missing,
         container_ids=found.container_ids,
     )

@@ -34,7 +34,6 @@ class ScmService:
         self._datanodes.register(datanode_wire.registration_from(request))
         return pb.RegisterResponse(
             cluster_id=self._control.state.cluster_id,
-            term=self._control.state.term,
             heartbeat_interval_ms=self._control.options.heartbeat_interval_ms,
         )
 

@@ -304,14 +304,12 @@ class ProveReplicaResponse(_message.Message):
     def __init__(self, proof: _Optional[_Union[ReplicaProof, _Mapping]] = ...) -> None: ...
 
 class ReplicaProof(_message.Message):
-    __slots__ = ("tree", "age_ms", "answer")
+    __slots__ = ("tree", "answer")
     TREE_FIELD_NUMBER: _ClassVar[int]
-    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     tree: _container_pb2.TreeSummary
-    age_ms: int
     answer: bytes
-    def __init__(self, tree: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., age_ms: _Optional[int] = ..., answer: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, tree: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., answer: _Optional[bytes] = ...) -> None: ...
 
 class BlockRange(_message.Message):
     __slots__ = ("first", "last")

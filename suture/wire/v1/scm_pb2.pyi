@@ -55,14 +55,12 @@ class RegisterRequest(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., boot_id: _Optional[int] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., layout_version: _Optional[int] = ..., seen_starts: _Optional[_Iterable[_Union[SeenStart, _Mapping]]] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("cluster_id", "term", "heartbeat_interval_ms")
+    __slots__ = ("cluster_id", "heartbeat_interval_ms")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
-    TERM_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
-    term: int
     heartbeat_interval_ms: int
-    def __init__(self, cluster_id: _Optional[str] = ..., term: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
 
 class ContainerReport(_message.Message):
     __slots__ = ("full", "report_id", "page", "last", "replicas")
@@ -1462,18 +1460,16 @@ class GetRestoreRecoveryRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetRestoreRecoveryResponse(_message.Message):
-    __slots__ = ("restored", "taken_at_ms", "restored_at_ms", "missing_datanode_ids", "container_ids")
+    __slots__ = ("restored", "taken_at_ms", "missing_datanode_ids", "container_ids")
     RESTORED_FIELD_NUMBER: _ClassVar[int]
     TAKEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
-    RESTORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     MISSING_DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     restored: bool
     taken_at_ms: int
-    restored_at_ms: int
     missing_datanode_ids: _containers.RepeatedScalarFieldContainer[str]
     container_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, restored: bool = ..., taken_at_ms: _Optional[int] = ..., restored_at_ms: _Optional[int] = ..., missing_datanode_ids: _Optional[_Iterable[str]] = ..., container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, restored: bool = ..., taken_at_ms: _Optional[int] = ..., missing_datanode_ids: _Optional[_Iterable[str]] = ..., container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RecoveredContainer(_message.Message):
     __slots__ = ("container_id", "scheme", "deleted_local_ids")

@@ -17,11 +17,12 @@ from scm.api.call_values import Heartbeat
 from scm.api.replication_report import LastVerification
 from scm.state.entities import CommandKind
 from scm.state.options import ScmOptions
+from suture.wire.mapping.replica_columns import column_report
 from suture.wire.mapping.rpc_services import SCM, Stub
 from suture.wire.v1 import scm_pb2 as pb
 from suture.wire.v1.datanode_pb2 import VolumeStatus
 from tests.support.control.restored import NODES, TAKEN_MS, restored_world
-from tests.support.control.scm_world import ScmWorld, confirm, replica, volume
+from tests.support.control.scm_world import GIB, ScmWorld, confirm, replica, volume
 
 MANY: Final = ("dn1", "dn2", "dn3", "dn4", "dn5")
 CAPACITY: Final = 100_000
@@ -88,6 +89,35 @@ def test_delete_of_a_plan_needs_its_target_and_its_force(world: ScmWorld) -> Non
     command = world.state.commands.get(command_id)
     assert command is not None
     assert (name, CommandKind.DELETE) == (command.datanode_id, command.kind)
+
+
+def test_copy_is_queued_behind_others_of_its_source(world: ScmWorld) -> None:
+    """The preview estimates the time that those take. Only one datanode can be a source."""
+    numbers = [world.made_closed().container_id for _ in range(2)]
+    source, target = MANY[0], MANY[-1]
+    for name in MANY:
+        state = ReplicaState.DELETED if name in MANY[3:] else ReplicaState.CLOSED
+        held = [replica(name, state, container_id=number, bcsid=1) for number in numbers]
+        world.queues[name] = (("replicate", 99 if name in MANY[1:4] else 0),)
+        world.beat(name, *(replace(one, used_bytes=GIB) for one in held))
+    first, second = (
+        pb.ReplicateContainersRequest(container_ids=[number], target_datanode_id=target)
+        for number in numbers
+    )
+    second.dry_run = True
+    with stub(world) as scm:
+        [alone] = scm.ReplicateContainers(second).decisions
+        scm.ReplicateContainers(first)
+        [behind] = scm.ReplicateContainers(second).decisions
+
+    [one], [two] = alone.orders, behind.orders
+    assert (source, source) == (one.datanode_id, two.datanode_id)
+    assert (0, one.duration_ms, one.duration_ms) == (
+        one.queued_ms,
+        two.queued_ms,
+        two.duration_ms,
+    )
+    assert one.duration_ms > 0
 
 
 def test_report_has_the_last_verification_and_what_is_rebuilt(world: ScmWorld) -> None:
@@ -415,6 +445,25 @@ def test_datanode_that_kept_its_state_gets_no_order(world: ScmWorld) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["reports", "column_reports"])
+def test_pages_of_two_full_reports_are_not_one_report(world: ScmWorld, kind: str) -> None:
+    """The last page of another report removes no replica that it does not name."""
+    number = world.made_closed().container_id
+    name = min(r.datanode_id for r in world.state.replicas.of(number))
+    with stub(world) as scm:
+        for report_id, page in ((1, 0), (2, 1)):
+            whole = pb.ContainerReport(full=True, report_id=report_id, page=page, last=page > 0)
+            one = whole if kind == "reports" else column_report(whole)
+            scm.Heartbeat(pb.HeartbeatRequest(datanode_id=name, boot_id=1, **{kind: [one]}))
+        before = world.state.replicas.get((number, name))
+        whole = pb.ContainerReport(full=True, report_id=3, last=True)
+        one = whole if kind == "reports" else column_report(whole)
+        scm.Heartbeat(pb.HeartbeatRequest(datanode_id=name, boot_id=1, **{kind: [one]}))
+
+    assert before is not None
+    assert world.state.replicas.get((number, name)) is None
+
+
 @pytest.fixture
 def restored(tmp_path: Path) -> Iterator[ScmWorld]:
     """A control plane that was restored, and of which one datanode has not reported."""
@@ -429,7 +478,6 @@ def test_recovery_shows_its_backup_and_who_is_waited_for(restored: ScmWorld) -> 
     assert answer == pb.GetRestoreRecoveryResponse(
         restored=True,
         taken_at_ms=TAKEN_MS - 1,
-        restored_at_ms=TAKEN_MS,
         missing_datanode_ids=NODES,
         container_ids=answer.container_ids,
     )

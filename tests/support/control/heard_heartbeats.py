@@ -29,7 +29,6 @@ class Scm:
         self.registered.append(request)
         return scm_pb2.RegisterResponse(
             cluster_id=CLUSTER,
-            term=3,
             heartbeat_interval_ms=1000,
         )
 

@@ -66,7 +66,7 @@ class ScriptedScm:
             self.registrations.append(request)
             self.changed.notify_all()
         return scm_pb2.RegisterResponse(
-            cluster_id=self.cluster_id, term=self.term, heartbeat_interval_ms=self.interval_ms
+            cluster_id=self.cluster_id, heartbeat_interval_ms=self.interval_ms
         )
 
     def Heartbeat(
