@@ -97,7 +97,6 @@ class OlderStates(ControlComponent):
         first_id = since.first_container_id
         restored = RestoreRecord(
             taken_at_ms=0,
-            restored_at_ms=now_ms,
             first_new_container_id=first_id,
             unfinished=tuple(sorted(number for number in unfinished if number < first_id)),
         )

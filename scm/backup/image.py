@@ -122,7 +122,6 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
             first_new_id = min(first_new_id, earlier.first_new_container_id)
         found = RestoreRecord(
             taken_at_ms=taken_at_ms,
-            restored_at_ms=now_ms,
             first_new_container_id=first_new_id,
             unfinished=tuple(sorted(unfinished)),
         )

@@ -65,7 +65,6 @@ class RestoreRecord:
     written at the time of the backup."""
 
     taken_at_ms: int
-    restored_at_ms: int
     first_new_container_id: int  # the backup has no container with this id or a higher one
     unfinished: tuple[int, ...]
     end_container_id: int = 0  # first container id after the recovery; 0: not recovered

@@ -196,7 +196,7 @@ class TestRestoring:
         """The ids continue where none was allocated since, not even by an earlier restore."""
         path = take(data, tmp_path / "to")
         first = restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1_000)
-        second = restore_backup(path, tmp_path / "again", now_ms=NOW_MS + 2_000)
+        restore_backup(path, tmp_path / "again", now_ms=NOW_MS + 2_000)
 
         state = StateDatabase.open(tmp_path / "new", map_bytes=MAP_BYTES)
         counters, restored = dict(state.counters), state.restored
@@ -209,7 +209,6 @@ class TestRestoring:
         assert all(counters[name] < again.counters[name] for name in COUNTERS if name in CLOCKED)
         again.close()
         assert first.restored == restored
-        assert second.restored.restored_at_ms == NOW_MS + 2_000
         before = first.manifest.counters
         assert all(before[name] < counters[name] for name in COUNTERS)
         assert before["next_container_id"] + CONTAINER_GAP == counters["next_container_id"]

@@ -365,7 +365,7 @@ def test_containers_of_a_restored_state_are_not_counted_as_lacking(world: ScmWor
     report(world, blocks=3, deleted=6)
     with world.state.change() as change:
         change.move_counter("next_container_id", 2)
-        change.begin_restore(RestoreRecord(1, 2, 2, ()))
+        change.begin_restore(RestoreRecord(1, 2, ()))
         change.end_restore()
         change.put(world.state.containers, replace(container(), allocated_bcsid=8))
 

@@ -315,14 +315,14 @@ class TestBlocksThatWereNeverCommitted:
     def test_stay_where_they_were_promised_before_a_backup(self, world: ScmWorld) -> None:
         """Before and after the recovery it is unknown whether they were committed since."""
         [old] = world.control.clients.allocate("a", [5])
-        world.state.note_restore(RestoreRecord(0, 0, 2, ()), None)
+        world.state.note_restore(RestoreRecord(0, 2, ()), None)
         world.control.closures.close_containers([1])
         for endpoint in old.replicas:
             world.beat(endpoint.datanode_id, replica(endpoint.datanode_id, bcsid=1))
         is_over = not world.state.allocations.has_any(1)
         [later] = world.control.clients.allocate("b", [5])
         world.state.note_restore(
-            None, RestoreRecord(0, 0, 2, (), end_container_id=later.container_id + 1)
+            None, RestoreRecord(0, 2, (), end_container_id=later.container_id + 1)
         )
         world.control.closures.close_containers([later.container_id])
         for endpoint in later.replicas:
@@ -345,7 +345,7 @@ def test_a_shard_that_missed_what_was_never_committed_is_closed_all_the_same(
         first, _never = world.control.clients.allocate("a", [5, 6], scheme="rs-3-2-1024k")
         world.control.clients.commit("a", [key("k", [first], [5])], may_replace=False, failed=())
         if is_restored:
-            world.state.note_restore(RestoreRecord(0, 0, 1, ()), None)
+            world.state.note_restore(RestoreRecord(0, 1, ()), None)
         world.control.clients.finish("a", close=True)
         for index, endpoint in enumerate(first.replicas, start=1):
             is_short = index == 5
