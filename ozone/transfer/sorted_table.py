@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import zstandard
-
 from merkle.damaged_data import DamagedData
 
 BLOCKS_MAX: Final = 1_000_000  # of a table of 512 MiB, with 4 KiB each: eight times as many
@@ -25,8 +23,7 @@ FORMATS: Final = range(2, 7)
 NAMED_SINCE: Final = 6  # format in which the metaindex first names the index
 METAINDEX_SIZE: Final = struct.Struct("<12xI24x")
 TRAILER_BYTES: Final = 5
-NONE, SNAPPY, LZ4, LZ4HC, ZSTD = 0, 1, 4, 5, 7  # those that state their size before the content
-SIZED: Final = frozenset({SNAPPY, LZ4, LZ4HC, ZSTD})
+NONE, SNAPPY = 0, 1  # Ozone exports its tables with RocksDB's default, which is snappy
 PROPERTIES: Final = b"rocksdb.properties"
 INDEX: Final = b"rocksdb.index"
 INDEX_TYPE: Final = b"rocksdb.block.based.table.index.type"
@@ -52,7 +49,7 @@ def check_blocks(path: Path, block_bytes_max: int) -> None:
             _Table(data, block_bytes_max).check()
         except DamagedData:
             raise
-        except (LookupError, ValueError, struct.error, zstandard.ZstdError) as error:
+        except (LookupError, ValueError, struct.error) as error:
             raise DamagedData(f"no sorted table: {error}") from error
 
 
@@ -105,7 +102,7 @@ class _Table:
         if handle.offset < 0 or end + TRAILER_BYTES > len(self._data) - FOOTER.size:
             raise DamagedData(f"a block of {handle.size_bytes} bytes at byte {handle.offset}")
         kind, start, size_bytes = self._data[end], handle.offset, handle.size_bytes
-        if kind in SIZED:
+        if kind == SNAPPY:  # it states its size before the content
             size_bytes, start = _number(self._data, start)
         elif kind != NONE:
             raise DamagedData(f"the block at byte {handle.offset} is packed by method {kind}")
@@ -121,12 +118,6 @@ class _Table:
         content = self._data[start : handle.offset + handle.size_bytes]
         if kind == SNAPPY:
             content = _unsnapped(content, size_bytes)
-        elif kind in {LZ4, LZ4HC}:
-            content = _unpacked_lz4(content, size_bytes)
-        elif kind == ZSTD:
-            unpacker = zstandard.ZstdDecompressor(max_window_size=0)
-            with unpacker.stream_reader(content) as stream:
-                content = stream.read(size_bytes + 1)
         if len(content) != size_bytes:
             raise DamagedData(f"the block at byte {handle.offset} has not the size that it states")
         return content
@@ -197,18 +188,10 @@ def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
         yield last
 
 
-def _copied(out: bytearray, *, distance: int, length_bytes: int, size_bytes: int) -> None:
-    """Repeat earlier output, which may overlap with the result."""
-    if not 0 < distance <= len(out) or len(out) + length_bytes > size_bytes:
-        raise DamagedData("a copy of what is not there, or of too much")
-    start = len(out) - distance
-    while length_bytes > 0:
-        piece = out[start : start + length_bytes]
-        out += piece
-        length_bytes -= len(piece)
-
-
 def _unsnapped(data: bytes, size_bytes: int) -> bytes:
+    """Return the unpacked content of a block. A copy repeats earlier output, which may overlap with
+    the result.
+    """
     out, at = bytearray(), 0
     while at < len(data):
         tag = data[at]
@@ -228,29 +211,11 @@ def _unsnapped(data: bytes, size_bytes: int) -> bytes:
         if width == 1:
             distance |= tag >> 5 << 8
             length_bytes = (tag >> 2 & 7) + 4
-        _copied(out, distance=distance, length_bytes=length_bytes, size_bytes=size_bytes)
-    return bytes(out)
-
-
-def _unpacked_lz4(data: bytes, size_bytes: int) -> bytes:
-    def length(at: int, begun: int) -> tuple[int, int]:
-        value = begun
-        while begun == 15:
-            octet = data[at]
-            at, value = at + 1, value + octet
-            if octet < 255:
-                break
-        return value, at
-
-    out, at = bytearray(), 0
-    while at < len(data):
-        token = data[at]
-        literal_bytes, at = length(at + 1, token >> 4)
-        out += data[at : at + literal_bytes]
-        at += literal_bytes
-        if at >= len(data):
-            break
-        distance = int.from_bytes(data[at : at + 2], "little")
-        length_bytes, at = length(at + 2, token & 15)
-        _copied(out, distance=distance, length_bytes=length_bytes + 4, size_bytes=size_bytes)
+        if not 0 < distance <= len(out) or len(out) + length_bytes > size_bytes:
+            raise DamagedData("a copy of what is not there, or of too much")
+        start = len(out) - distance
+        while length_bytes > 0:
+            piece = out[start : start + length_bytes]
+            out += piece
+            length_bytes -= len(piece)
     return bytes(out)

@@ -18,7 +18,7 @@ from tests.support.ozone.ozone_volumes import key
 
 MiB = 1024**2
 BOUND = 16 * MiB
-METHODS = ["none", "snappy", "lz4", "lz4hc", "zstd"]
+METHODS = ["none", "snappy"]
 ROUNDS = 600
 SEED = 20_261_127
 ABSURD = [2**28, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1]
@@ -69,8 +69,8 @@ def table(
 @pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_table_that_is_whole_passes(tmp_path: Path, method: str, version: int) -> None:
-    """All formats and methods that the library writes pass, because a refused table is never
-    copied.
+    """All formats pass, packed as Ozone packs its exports or not at all, because a refused table
+    is never copied.
     """
     path = tmp_path / "table"
 
@@ -100,14 +100,13 @@ def test_tables_that_ozone_wrote_pass(tmp_path: Path) -> None:
     assert 4 <= len(tables)
 
 
-@pytest.mark.parametrize("method", ["zstd", "lz4", "snappy"])
-def test_a_block_that_unpacks_to_much_is_not_unpacked(tmp_path: Path, method: str) -> None:
+def test_a_block_that_unpacks_to_much_is_not_unpacked(tmp_path: Path) -> None:
     """One block is a row of zeros in a few kilobytes, and another only claims a large size."""
     path = tmp_path / "table"
-    table(path, method, rows=1, row_bytes=64 * MiB)
+    table(path, "snappy", rows=1, row_bytes=64 * MiB)
     with pytest.raises(DamagedData, match="unpacks to 6710"):
         check_blocks(path, BOUND)
-    data = bytearray(table(path, method))
+    data = bytearray(table(path, "snappy"))
     data[:5] = varint(2**32 - 1)
     path.write_bytes(data)
 
@@ -115,7 +114,24 @@ def test_a_block_that_unpacks_to_much_is_not_unpacked(tmp_path: Path, method: st
         check_blocks(path, BOUND)
 
 
-def test_a_method_whose_size_does_not_bind_is_refused(tmp_path: Path) -> None:
+def test_a_copy_of_bytes_that_do_not_exist_is_refused(tmp_path: Path) -> None:
+    """
+    Snappy's copies name a distance to earlier output. One of 0 would be repeated for ever.
+    """
+    path = tmp_path / "table"
+    data = table(path, "snappy")  # its index is packed, too
+    said = set()
+    for at in range(len(data) * 2 // 3, len(data) - FOOTER.size, 3):
+        path.write_bytes(data[:at] + b"\xfe\x00\x00" + data[at + 3 :])
+        try:
+            check_blocks(path, BOUND)
+        except DamagedData as damage:
+            said.add(str(damage))
+
+    assert "a copy of what is not there, or of too much" in said
+
+
+def test_a_method_that_ozone_does_not_use_is_refused(tmp_path: Path) -> None:
     """
     RocksDB lets zlib have more than it states.
     """
