@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from grpc import ServicerContext as Context
-
 from agent.services.service_protocols import ScrubControl, VolumeControl
 from suture.errors import Code, RefusedError
 from suture.wire.mapping import codec
@@ -25,9 +23,7 @@ class AdminHandlers:
     scrub: ScrubControl | None = None
     volumes: VolumeControl | None = None
 
-    def ControlVolume(
-        self, request: pb.ControlVolumeRequest, _context: Context
-    ) -> pb.ControlVolumeResponse:
+    def ControlVolume(self, request: pb.ControlVolumeRequest) -> pb.ControlVolumeResponse:
         """Change the service mode of a volume, or add a volume; return the state of all volumes."""
         if self.volumes is None:
             raise RefusedError(
@@ -46,21 +42,17 @@ class AdminHandlers:
                 raise codec.malformed("wish", "is not set")
         return pb.ControlVolumeResponse(volumes=self.volumes.status())
 
-    def ListDisks(self, _request: pb.ListDisksRequest, _context: Context) -> pb.ListDisksResponse:
+    def ListDisks(self, _request: pb.ListDisksRequest) -> pb.ListDisksResponse:
         """Return what the disks and the kernel report about themselves."""
         return pb.ListDisksResponse(disks=() if self.volumes is None else self.volumes.disks())
 
-    def ScrubStatus(
-        self, request: pb.ScrubStatusRequest, _context: Context
-    ) -> pb.ScrubStatusResponse:
+    def ScrubStatus(self, request: pb.ScrubStatusRequest) -> pb.ScrubStatusResponse:
         """Return the progress of the background scans."""
         if self.scrub is None:
             return pb.ScrubStatusResponse()
         return self.scrub.status(with_last_pass=request.with_last_pass)
 
-    def ControlScrub(
-        self, request: pb.ControlScrubRequest, _context: Context
-    ) -> pb.ScrubStatusResponse:
+    def ControlScrub(self, request: pb.ControlScrubRequest) -> pb.ScrubStatusResponse:
         """Pause, resume or cancel background scans; return their progress."""
         if self.scrub is None:
             raise RefusedError(
@@ -78,6 +70,6 @@ class AdminHandlers:
                 raise codec.malformed("wish", "is not set")
         return self.scrub.status()
 
-    def Status(self, _request: pb.StatusRequest, _context: Context) -> pb.StatusResponse:
+    def Status(self, _request: pb.StatusRequest) -> pb.StatusResponse:
         """Return the status of this datanode."""
         return self.status()

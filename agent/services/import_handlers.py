@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from grpc import ServicerContext as Context
-
 from agent.services import report_messages
 from agent.services.service_protocols import Importer
 from suture.wire.v1 import datanode_pb2 as pb
@@ -20,9 +18,7 @@ class ImportHandlers:
         }
         """Decoders for requests with so much data that protobuf's own decoder is too slow."""
 
-    def ImportContainer(
-        self, requests: Iterator[Any], _context: Context
-    ) -> pb.ImportContainerResponse:
+    def ImportContainer(self, requests: Iterator[Any]) -> pb.ImportContainerResponse:
         """Receive a complete replica from another datanode. It becomes visible only when it is
         complete.
 

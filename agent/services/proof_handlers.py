@@ -37,9 +37,7 @@ class ProofHandlers:
     clock: Clock
     on_damage: Callable[[ContainerId, str], None] = lambda *_: None
 
-    def ProveChunks(
-        self, request: pb.ProveChunksRequest, _context: Context
-    ) -> pb.ProveChunksResponse:
+    def ProveChunks(self, request: pb.ProveChunksRequest) -> pb.ProveChunksResponse:
         """Read chunks from the medium, and return hashes that cannot be computed without their
         bytes.
 

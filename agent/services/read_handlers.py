@@ -6,8 +6,6 @@ from dataclasses import KW_ONLY, dataclass
 from time import perf_counter
 from typing import Any, Final
 
-from grpc import ServicerContext as Context
-
 from agent.services import report_messages
 from agent.services.chunk_keys import (
     BYTES_MAX,
@@ -50,9 +48,7 @@ class ReadHandlers:
     def __post_init__(self) -> None:
         self.encoders: Mapping[str, Callable[[Any], bytes]] = {"ReadBlock": encode_piece}
 
-    def GetContainer(
-        self, request: pb.GetContainerRequest, _context: Context
-    ) -> pb.GetContainerResponse:
+    def GetContainer(self, request: pb.GetContainerRequest) -> pb.GetContainerResponse:
         """Return the report of one replica. It may be one that cannot be loaded."""
         container_id = codec.parse_container_id(request.container_id)
         for unloadable in self.store.unloadable():
@@ -63,9 +59,7 @@ class ReadHandlers:
         facts = self.store.replica(container_id)
         return pb.GetContainerResponse(replica=report_messages.replica_report(facts))
 
-    def ListContainers(
-        self, request: pb.ListContainersRequest, _context: Context
-    ) -> pb.ListContainersResponse:
+    def ListContainers(self, request: pb.ListContainersRequest) -> pb.ListContainersResponse:
         """Return a page of replica reports by ascending container id."""
         start = codec.parse_int(
             request.start_container_id, "start_container_id", low=0, high=ID_MAX
@@ -82,7 +76,7 @@ class ReadHandlers:
         found.sort(key=lambda report: report.container_id)
         return pb.ListContainersResponse(replicas=found, next_container_id=next_id)
 
-    def GetBlocks(self, request: pb.GetBlocksRequest, _context: Context) -> pb.GetBlocksResponse:
+    def GetBlocks(self, request: pb.GetBlocksRequest) -> pb.GetBlocksResponse:
         """Return the metadata of committed blocks. For a block that cannot be returned, return its
         error."""
         keys = [codec.parse_block_key(asked, "block_ids") for asked in request.block_ids]
@@ -131,7 +125,7 @@ class ReadHandlers:
             )
         return container_id, found
 
-    def ListBlocks(self, request: pb.ListBlocksRequest, _context: Context) -> pb.ListBlocksResponse:
+    def ListBlocks(self, request: pb.ListBlocksRequest) -> pb.ListBlocksResponse:
         """Return a page of blocks by ascending id."""
         container_id = codec.parse_container_id(request.container_id)
         start = codec.parse_int(request.start_local_id, "start_local_id", low=0, high=ID_MAX)
@@ -149,9 +143,7 @@ class ReadHandlers:
             page.next_local_id = blocks[len(page.blocks)].block_id
         return page
 
-    def ReadChunk(
-        self, request: pb.ReadChunkRequest, _context: Context
-    ) -> Iterator[pb.ReadChunkResponse]:
+    def ReadChunk(self, request: pb.ReadChunkRequest) -> Iterator[pb.ReadChunkResponse]:
         """Send the bytes of one chunk, with its recorded checksums in the first message. A small
         chunk is one message.
 
@@ -167,7 +159,7 @@ class ReadHandlers:
             yield pb.ReadChunkResponse(chunk=described, data=data)
             described, before_s = None, 0.0
 
-    def ReadChunks(self, request: pb.ReadChunksRequest, _context: Context) -> pb.ReadChunksResponse:
+    def ReadChunks(self, request: pb.ReadChunksRequest) -> pb.ReadChunksResponse:
         """Send several chunks in one message. Unreadable chunks are omitted."""
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
@@ -182,7 +174,7 @@ class ReadHandlers:
                 answer.chunks.add(local_id=found.block.block_id, chunk=described, data=data)
         return answer
 
-    def ReadBlock(self, request: pb.ReadBlockRequest, _context: Context) -> Iterator[BlockPiece]:
+    def ReadBlock(self, request: pb.ReadBlockRequest) -> Iterator[BlockPiece]:
         """Send a block, chunk after chunk. gRPC's flow control limits how far ahead data is
         read."""
         begun_s = perf_counter()
@@ -195,9 +187,7 @@ class ReadHandlers:
                 yield BlockPiece(described, data)
                 described, before_s = None, 0.0
 
-    def GetSmallFile(
-        self, request: pb.ReadBlockRequest, _context: Context
-    ) -> pb.GetSmallFileResponse:
+    def GetSmallFile(self, request: pb.ReadBlockRequest) -> pb.GetSmallFileResponse:
         """Send a block from an offset to its end in one message."""
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
@@ -235,24 +225,18 @@ class ReadHandlers:
         self.on_read(before_s + perf_counter() - begun_s)
         return data
 
-    def GetContainerHashes(
-        self, request: pb.GetContainerHashesRequest, _context: Context
-    ) -> Iterator[pb.HashesPage]:
+    def GetContainerHashes(self, request: pb.GetContainerHashesRequest) -> Iterator[pb.HashesPage]:
         """Send the replica's tree to the requested depth."""
         container_id = codec.parse_container_id(request.container_id)
         selection = tree_pages.parse_selection(request)
         yield from tree_pages.pages(self.store.view(container_id).tree(), selection)
 
-    def ListHistory(
-        self, request: pb.ListHistoryRequest, _context: Context
-    ) -> pb.ListHistoryResponse:
+    def ListHistory(self, request: pb.ListHistoryRequest) -> pb.ListHistoryResponse:
         """Return a replica's history, oldest entry first. The store limits its length."""
         entries = self.store.view(codec.parse_container_id(request.container_id)).history()
         return pb.ListHistoryResponse(entries=report_messages.HISTORY_ENTRY.messages(entries))
 
-    def ListChanges(
-        self, request: pb.ListChangesRequest, _context: Context
-    ) -> pb.ListChangesResponse:
+    def ListChanges(self, request: pb.ListChangesRequest) -> pb.ListChangesResponse:
         """Return the changes of this datanode's replicas since a time. If there are too many,
         return the newest."""
         since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)

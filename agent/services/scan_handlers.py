@@ -91,9 +91,7 @@ class ScanHandlers:
                 progress.result.CopyFrom(SAMPLE_RESULT.message(step.result))
             yield progress
 
-    def ListFindings(
-        self, request: pb.ListFindingsRequest, _context: Context
-    ) -> pb.ListFindingsResponse:
+    def ListFindings(self, request: pb.ListFindingsRequest) -> pb.ListFindingsResponse:
         """Return a page of findings by container. The findings of one container are not divided
         between pages."""
         count = self.limits.findings_page_max

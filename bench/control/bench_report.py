@@ -214,7 +214,7 @@ class Handler:
             boot_id=1,
             layout_version=LAYOUT_VERSION,
         )
-        self.service.Register(request, AWAITED)
+        self.service.Register(request)
 
     def heartbeat(self, data: bytes) -> bytes:
         """Handle a heartbeat's encoded request, and encode the answer."""

@@ -29,7 +29,7 @@ class ScmService:
 
     # Datanodes.
 
-    def Register(self, request: pb.RegisterRequest, _context: Context) -> pb.RegisterResponse:
+    def Register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         """Register a datanode."""
         self._datanodes.register(datanode_wire.registration_from(request))
         return pb.RegisterResponse(
@@ -44,9 +44,7 @@ class ScmService:
         now_ms = self._control.clock.wall_ms()
         return responses.heartbeat_response(answer, self._control.reported_start, now_ms=now_ms)
 
-    def ConfirmDeletes(
-        self, request: pb.ConfirmDeletesRequest, _context: Context
-    ) -> pb.ConfirmDeletesResponse:
+    def ConfirmDeletes(self, request: pb.ConfirmDeletesRequest) -> pb.ConfirmDeletesResponse:
         """Return which deletes reported by a peer the control plane ordered, and which of the
         blocks a key needs."""
         claimed = datanode_wire.claimed_deletes_from(request)
@@ -57,9 +55,7 @@ class ScmService:
 
     # Clients.
 
-    def AllocateBlocks(
-        self, request: pb.AllocateBlocksRequest, _context: Context
-    ) -> pb.AllocateBlocksResponse:
+    def AllocateBlocks(self, request: pb.AllocateBlocksRequest) -> pb.AllocateBlocksResponse:
         """Allocate blocks to a writer."""
         client_id = wire.client_id_from(request.client_id)
         return responses.allocation_response(
@@ -72,7 +68,7 @@ class ScmService:
             renew_ms=self._clients.renew_ms,
         )
 
-    def CommitKey(self, request: pb.CommitKeyRequest, _context: Context) -> pb.CommitKeyResponse:
+    def CommitKey(self, request: pb.CommitKeyRequest) -> pb.CommitKeyResponse:
         """Record keys with their blocks; all or none."""
         self._clients.commit(
             wire.client_id_from(request.client_id),
@@ -82,12 +78,12 @@ class ScmService:
         )
         return pb.CommitKeyResponse()
 
-    def LookupKey(self, request: pb.LookupKeyRequest, _context: Context) -> pb.LookupKeyResponse:
+    def LookupKey(self, request: pb.LookupKeyRequest) -> pb.LookupKeyResponse:
         """Return a key's blocks and their locations."""
         key, containers = self._clients.lookup(wire.parse_key(request.key, "key"))
         return responses.lookup_response(key, containers)
 
-    def ListKeys(self, request: pb.ListKeysRequest, _context: Context) -> pb.ListKeysResponse:
+    def ListKeys(self, request: pb.ListKeysRequest) -> pb.ListKeysResponse:
         """Return a page of keys by name."""
         keys, next_start_after = self._clients.list_keys(
             prefix=wire.cut(request.prefix),
@@ -100,9 +96,7 @@ class ScmService:
             next_start_after=next_start_after,
         )
 
-    def EndWriteSession(
-        self, request: pb.EndWriteSessionRequest, _context: Context
-    ) -> pb.EndWriteSessionResponse:
+    def EndWriteSession(self, request: pb.EndWriteSessionRequest) -> pb.EndWriteSessionResponse:
         """End a writer's session."""
         client_id = wire.client_id_from(request.client_id)
         self._clients.finish(client_id, close=request.close)
@@ -110,7 +104,7 @@ class ScmService:
 
     # Operators.
 
-    def ListNodes(self, _request: pb.ListNodesRequest, _context: Context) -> pb.ListNodesResponse:
+    def ListNodes(self, _request: pb.ListNodesRequest) -> pb.ListNodesResponse:
         """Return every node and its health."""
         return pb.ListNodesResponse(
             nodes=[responses.node_message(view) for view in self._queries.nodes()],
@@ -120,7 +114,7 @@ class ScmService:
         )
 
     def ListContainerInfos(
-        self, request: pb.ListContainerInfosRequest, _context: Context
+        self, request: pb.ListContainerInfosRequest
     ) -> pb.ListContainerInfosResponse:
         """Return a page of containers by id."""
         start = parse_int(request.start_container_id, "start_container_id", low=0, high=ID_MAX)
@@ -130,25 +124,19 @@ class ScmService:
             next_container_id=next_id,
         )
 
-    def GetContainerInfo(
-        self, request: pb.GetContainerInfoRequest, _context: Context
-    ) -> pb.GetContainerInfoResponse:
+    def GetContainerInfo(self, request: pb.GetContainerInfoRequest) -> pb.GetContainerInfoResponse:
         """Return one container."""
         view = self._control.views.container(parse_container_id(request.container_id))
         return pb.GetContainerInfoResponse(container=responses.container_message(view))
 
-    def CountContainers(
-        self, _request: pb.CountContainersRequest, _context: Context
-    ) -> pb.CountContainersResponse:
+    def CountContainers(self, _request: pb.CountContainersRequest) -> pb.CountContainersResponse:
         """Return the container counts."""
         counts = self._queries.count_containers()
         _look, judgement = self._queries.judgement()
         settings = self._control.run_time.settings()
         return responses.counts_message(counts, judgement, settings)
 
-    def CloseContainers(
-        self, request: pb.CloseContainersRequest, _context: Context
-    ) -> pb.ContainerDecisions:
+    def CloseContainers(self, request: pb.CloseContainersRequest) -> pb.ContainerDecisions:
         """Close containers now."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.fingerprints_from(request.worlds, ids)
@@ -158,9 +146,7 @@ class ScmService:
             )
         )
 
-    def ReconcileContainers(
-        self, request: pb.ReconcileContainersRequest, _context: Context
-    ) -> pb.ContainerDecisions:
+    def ReconcileContainers(self, request: pb.ReconcileContainersRequest) -> pb.ContainerDecisions:
         """Order a reconcile of each container."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.fingerprints_from(request.worlds, ids)
@@ -168,7 +154,7 @@ class ScmService:
             self._control.admin.reconcile(ids, worlds=worlds, dry_run=request.dry_run)
         )
 
-    def ApplyPlan(self, request: pb.ApplyPlanRequest, _context: Context) -> pb.ContainerDecisions:
+    def ApplyPlan(self, request: pb.ApplyPlanRequest) -> pb.ContainerDecisions:
         """Order the actions of a plan's rows that still match the state."""
         rows = wire.plan_rows_from(request)
         worlds = wire.fingerprints_from(request.worlds, rows)
@@ -176,9 +162,7 @@ class ScmService:
             self._control.plans.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
         )
 
-    def ExportSnapshot(
-        self, _request: pb.ExportSnapshotRequest, _context: Context
-    ) -> pb.ExportSnapshotResponse:
+    def ExportSnapshot(self, _request: pb.ExportSnapshotRequest) -> pb.ExportSnapshotResponse:
         """Write a snapshot for the Spark job."""
         exported = self._queries.export_snapshot()
         return pb.ExportSnapshotResponse(
@@ -188,9 +172,7 @@ class ScmService:
             replica_count=exported.rows["replicas"],
         )
 
-    def ListOutcomes(
-        self, request: pb.ListOutcomesRequest, _context: Context
-    ) -> pb.ListOutcomesResponse:
+    def ListOutcomes(self, request: pb.ListOutcomesRequest) -> pb.ListOutcomesResponse:
         """Return outcomes of commands, and the ids of pending commands.
 
         The size of an answer is limited. An outcome beyond the limit is missing from the answer
@@ -223,9 +205,7 @@ class ScmService:
             )
         )
 
-    def ReplicateContainers(
-        self, request: pb.ReplicateContainersRequest, _context: Context
-    ) -> pb.ContainerDecisions:
+    def ReplicateContainers(self, request: pb.ReplicateContainersRequest) -> pb.ContainerDecisions:
         """Order one more copy of each container."""
         ids = wire.container_ids_from(request.container_ids)
         target = request.target_datanode_id
@@ -237,9 +217,7 @@ class ScmService:
         )
         return responses.decisions_message(decisions)
 
-    def DeleteReplicas(
-        self, request: pb.DeleteReplicasRequest, _context: Context
-    ) -> pb.ContainerDecisions:
+    def DeleteReplicas(self, request: pb.DeleteReplicasRequest) -> pb.ContainerDecisions:
         """Order the removal of one datanode's replicas of containers."""
         ids = wire.container_ids_from(request.container_ids)
         decisions = self._control.admin.delete(
@@ -250,17 +228,17 @@ class ScmService:
         )
         return responses.decisions_message(decisions)
 
-    def CommandNodes(self, request: pb.CommandNodesRequest, _context: Context) -> pb.NodeDecisions:
+    def CommandNodes(self, request: pb.CommandNodesRequest) -> pb.NodeDecisions:
         """Order datanodes to measure their volumes, or to register again."""
         return responses.node_decisions_message(
             self._control.admin.command_nodes(*wire.node_order_from(request))
         )
 
-    def GetQueues(self, _request: pb.GetQueuesRequest, _context: Context) -> pb.GetQueuesResponse:
+    def GetQueues(self, _request: pb.GetQueuesRequest) -> pb.GetQueuesResponse:
         """Return the pending work by datanode, and the limits."""
         return responses.QUEUES.message(self._queries.queues())
 
-    def SafeMode(self, request: pb.SafeModeRequest, _context: Context) -> pb.SafeModeResponse:
+    def SafeMode(self, request: pb.SafeModeRequest) -> pb.SafeModeResponse:
         """Return whether safe mode is on, enter it, or end it."""
         safe_mode = self._control.safe_mode
         if request.leave and request.enter:
@@ -281,14 +259,12 @@ class ScmService:
             left_ms=int(gate.left_s * 1000),
         )
 
-    def SetOperationalStates(
-        self, request: pb.SetOperationalStatesRequest, _context: Context
-    ) -> pb.NodeDecisions:
+    def SetOperationalStates(self, request: pb.SetOperationalStatesRequest) -> pb.NodeDecisions:
         """Start departures, maintenance or returns of datanodes."""
         wanted = wire.node_states_from(request)
         return responses.node_decisions_message(self._control.departure_requests.submit(wanted))
 
-    def RemoveNodes(self, request: pb.RemoveNodesRequest, _context: Context) -> pb.NodeDecisions:
+    def RemoveNodes(self, request: pb.RemoveNodesRequest) -> pb.NodeDecisions:
         """Remove dead datanodes and their replica records."""
         return responses.node_decisions_message(
             self._control.parting.remove_nodes(
@@ -299,7 +275,7 @@ class ScmService:
         )
 
     def MarkContainersLost(
-        self, request: pb.MarkContainersLostRequest, _context: Context
+        self, request: pb.MarkContainersLostRequest
     ) -> pb.MarkContainersLostResponse:
         """Give up missing containers, or restore them."""
         ids = wire.container_ids_from(request.container_ids)
@@ -311,19 +287,17 @@ class ScmService:
             forgetting.forget(ids, worlds=worlds, is_dry_run=request.dry_run)
         )
 
-    def CheckStop(self, request: pb.CheckStopRequest, _context: Context) -> pb.CheckStopResponse:
+    def CheckStop(self, request: pb.CheckStopRequest) -> pb.CheckStopResponse:
         """Return the effect if datanodes or volumes are switched off."""
         return shutdown_impact_wire.IMPACT.message(
             self._control.impacts.analyze(shutdown_impact_wire.question_from(request))
         )
 
-    def GetReport(self, _request: pb.GetReportRequest, _context: Context) -> pb.GetReportResponse:
+    def GetReport(self, _request: pb.GetReportRequest) -> pb.GetReportResponse:
         """Return the replication manager's report."""
         return responses.report_message(self._queries.report())
 
-    def HoldContainers(
-        self, request: pb.HoldContainersRequest, _context: Context
-    ) -> pb.ContainerDecisions:
+    def HoldContainers(self, request: pb.HoldContainersRequest) -> pb.ContainerDecisions:
         """Suspend management of containers or replicas, or resume it."""
         holding = self._control.holding
         do = holding.release if request.release else holding.hold
@@ -335,32 +309,26 @@ class ScmService:
             )
         )
 
-    def ListHolds(self, _request: pb.ListHoldsRequest, _context: Context) -> pb.ListHoldsResponse:
+    def ListHolds(self, _request: pb.ListHoldsRequest) -> pb.ListHoldsResponse:
         """Return the suppressed containers and excluded replicas."""
         holds = self._control.holding.holds()
         return pb.ListHoldsResponse(holds=responses.HOLD.messages(holds))
 
-    def ChangeSettings(
-        self, request: pb.ChangeSettingsRequest, _context: Context
-    ) -> pb.SettingsResponse:
+    def ChangeSettings(self, request: pb.ChangeSettingsRequest) -> pb.SettingsResponse:
         """Pause or limit work, or end that."""
         settings = self._control.run_time.change(wire.setting_from(request))
         return responses.settings_message(settings)
 
-    def ListSettings(
-        self, _request: pb.ListSettingsRequest, _context: Context
-    ) -> pb.SettingsResponse:
+    def ListSettings(self, _request: pb.ListSettingsRequest) -> pb.SettingsResponse:
         """Return the settings in force, and the options."""
         return responses.settings_message(self._control.run_time.settings(), self._control.options)
 
-    def ListAnchors(
-        self, request: pb.ListAnchorsRequest, _context: Context
-    ) -> pb.ListAnchorsResponse:
+    def ListAnchors(self, request: pb.ListAnchorsRequest) -> pb.ListAnchorsResponse:
         """Return the recorded heads of verification logs."""
         logs = self._control.anchoring.anchors(request.datanode_id, request.volume_id)
         return pb.ListAnchorsResponse(logs=responses.ANCHORS.messages(logs))
 
-    def Balance(self, request: pb.BalanceRequest, _context: Context) -> pb.BalanceResponse:
+    def Balance(self, request: pb.BalanceRequest) -> pb.BalanceResponse:
         """Start, stop or show the balancer."""
         threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
         count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
@@ -372,7 +340,7 @@ class ScmService:
         )
 
     def ListContainerKeys(
-        self, request: pb.ListContainerKeysRequest, _context: Context
+        self, request: pb.ListContainerKeysRequest
     ) -> pb.ListContainerKeysResponse:
         """Return a page of keys that have blocks in some containers."""
         asked = request.container_ids
@@ -386,13 +354,13 @@ class ScmService:
         return responses.KEY_PAGE.message(page)
 
     def GetRestoreRecovery(
-        self, _request: pb.GetRestoreRecoveryRequest, _context: Context
+        self, _request: pb.GetRestoreRecoveryRequest
     ) -> pb.GetRestoreRecoveryResponse:
         """Return the containers to examine after a restore."""
         return recovering.to_recover_message(self._queries.to_recover())
 
     def RecoverFromRestore(
-        self, request: pb.RecoverFromRestoreRequest, _context: Context
+        self, request: pb.RecoverFromRestoreRequest
     ) -> pb.RecoverFromRestoreResponse:
         """Apply the findings of a recovery."""
         found = recovering.found_from(request)
@@ -401,7 +369,7 @@ class ScmService:
         )
 
     def ListDecommissions(
-        self, _request: pb.ListDecommissionsRequest, _context: Context
+        self, _request: pb.ListDecommissionsRequest
     ) -> pb.ListDecommissionsResponse:
         """Return the datanodes that are not in service, and what they wait for."""
         departures = self._control.departures

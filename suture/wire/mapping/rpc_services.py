@@ -6,6 +6,7 @@ calls per call (ADR 0041).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -76,8 +77,9 @@ class _HeaderMethod:
 def method_handlers(service: ServiceDescriptor, servicers: Sequence[object]) -> dict[str, Any]:
     """Return gRPC's handlers of the RPCs that the servicers have as methods, by RPC.
 
-    No two servicers may have the same RPC. A servicer may have mappings `decoders` and `encoders`,
-    which replace those of the generated classes, by RPC.
+    No two servicers may have the same RPC. A method takes the request, or the request and gRPC's
+    context. A servicer may have mappings `decoders` and `encoders`, which replace those of the
+    generated classes, by RPC.
     """
     handlers: dict[str, Any] = {}
     for name, rpc in service.methods_by_name.items():
@@ -86,11 +88,17 @@ def method_handlers(service: ServiceDescriptor, servicers: Sequence[object]) -> 
         for servicer in having:
             decode, encode = GetMessageClass(rpc.input_type), GetMessageClass(rpc.output_type)
             handlers[name] = getattr(grpc, f"{kind_of(rpc)}_rpc_method_handler")(
-                getattr(servicer, name),
+                _with_context(getattr(servicer, name)),
                 getattr(servicer, "decoders", NO_CODECS).get(name, decode.FromString),
                 getattr(servicer, "encoders", NO_CODECS).get(name, encode.SerializeToString),
             )
     return handlers
+
+
+def _with_context(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method as gRPC calls it, with its context."""
+    takes_context = len(signature(method).parameters) > 1
+    return method if takes_context else lambda request, _context: method(request)
 
 
 def kind_of(rpc: MethodDescriptor) -> str:
