@@ -64,12 +64,12 @@ class Recovering(Garbler):
 
     is_well = False
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
+    def ReadChunk(self, request):  # type: ignore[no-untyped-def]
         """Serve a chunk."""
         if Recovering.is_well:
-            yield from CountingReads.ReadChunk(self, request, context)
+            yield from CountingReads.ReadChunk(self, request)
         else:
-            yield from super().ReadChunk(request, context)
+            yield from super().ReadChunk(request)
 
 
 class TestVainRepairs:

@@ -92,7 +92,7 @@ class TestOrphans:
                 if not Waning.lists_left:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
                 Waning.lists_left -= 1
-                return super().ListBlocks(request, context)
+                return super().ListBlocks(request)
 
         rest = groups_of(RS_3_2, LENGTHS)
         del rest[2]
@@ -177,7 +177,7 @@ class TestOrphans:
             def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
                 if request.block_id.local_id == 3:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
-                yield from super().ReadChunk(request, context)
+                yield from super().ReadChunk(request)
 
             def GetBlocks(self, _request, context):  # type: ignore[no-untyped-def]
                 context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
@@ -276,7 +276,7 @@ class TestTwoOfOneShard:
                 if not Waning.lists_left:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
                 Waning.lists_left -= 1
-                return super().ListBlocks(request, context)
+                return super().ListBlocks(request)
 
         with ec_cluster(tmp_path, RS_3_2, [20_000] * 3, spare=2) as cluster:
             write_shard(cluster.nodes[6].store, 2, cluster.groups)
@@ -306,11 +306,11 @@ def deletes_before_it_is_read(
     that offset on."""
 
     class Deleting(CountingReads):
-        def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
+        def ReadChunk(self, request):  # type: ignore[no-untyped-def]
             if request.block_id.local_id == 3 and request.offset >= offset:
                 with DELETING:
                     for index in deleted_on:
                         cluster.nodes[index].store.free_blocks(CONTAINER, [BlockId(3)])
-            yield from super().ReadChunk(request, context)
+            yield from super().ReadChunk(request)
 
     return Deleting

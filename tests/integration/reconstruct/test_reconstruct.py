@@ -185,9 +185,9 @@ class TestBadSources:
         release = threading.Event()
 
         class SlowService(CountingReads):
-            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
+            def ReadChunk(self, request):  # type: ignore[no-untyped-def]
                 release.wait(30.0)
-                yield from super().ReadChunk(request, context)
+                yield from super().ReadChunk(request)
 
         with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
             cluster.serve(dn2=SlowService)
@@ -321,13 +321,13 @@ class TestRefusals:
         """If too few sources remain midway, the new shard is removed and the sources stay."""
 
         class DyingService(CountingReads):
-            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
+            def ReadChunk(self, request):  # type: ignore[no-untyped-def]
                 if request.offset >= 5 * 4096:
                     self.datanode.built.server.stop(0)
                     raise UnavailableError(
                         Code.UNAVAILABLE, "what is answered now may still arrive"
                     )
-                yield from super().ReadChunk(request, context)
+                yield from super().ReadChunk(request)
 
         with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
             cluster.serve(dn2=DyingService)

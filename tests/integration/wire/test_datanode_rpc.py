@@ -410,11 +410,11 @@ class Slow(CountingReads):
     go_on = Event()
     arrived = Event()
 
-    def GetContainer(self, request, context):  # type: ignore[no-untyped-def]
+    def GetContainer(self, request):  # type: ignore[no-untyped-def]
         """Wait, then answer."""
         self.arrived.set()
         self.go_on.wait(10)
-        return super().GetContainer(request, context)
+        return super().GetContainer(request)
 
 
 class TestLoad:

@@ -12,9 +12,9 @@ from tests.support.storage.datanodes import CountingReads, Datanode
 class Liar(CountingReads):
     """Serves other bytes than its tree says, with checksums that match these bytes."""
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
+    def ReadChunk(self, request):  # type: ignore[no-untyped-def]
         """Serve a chunk of wrong bytes that is consistent in itself."""
-        for answer in super().ReadChunk(request, context):
+        for answer in super().ReadChunk(request):
             if answer.HasField("chunk"):
                 lie = bytes(answer.chunk.length)
                 kind = answer.chunk.checksum
@@ -29,9 +29,9 @@ class Liar(CountingReads):
 class Garbler(CountingReads):
     """Serves bytes that do not match the checksums in the same answer."""
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
+    def ReadChunk(self, request):  # type: ignore[no-untyped-def]
         """Flip a bit of every piece of a chunk."""
-        for answer in super().ReadChunk(request, context):
+        for answer in super().ReadChunk(request):
             if answer.data:
                 answer.data = bytes([answer.data[0] ^ 1]) + answer.data[1:]
             yield answer
@@ -53,7 +53,7 @@ class Dying(CountingReads):
         """
         over = Event()
         assert context.add_callback(over.set)
-        for answer in super().ReadChunk(request, context):
+        for answer in super().ReadChunk(request):
             yield datanode_pb2.ReadChunkResponse(chunk=answer.chunk)
             assert self.datanode.built is not None
             if next(self._deaths) == 0:
@@ -67,9 +67,8 @@ class Hanging(CountingReads):
 
     go_on = Event()
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
+    def ReadChunk(self, request):  # type: ignore[no-untyped-def]
         """Record the request, and wait."""
-        del context
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         self.go_on.wait(20)
         return iter(())
@@ -78,10 +77,10 @@ class Hanging(CountingReads):
 class Shifting(CountingReads):
     """Its tree changes between the request for its blocks and the request for their chunks."""
 
-    def GetContainerHashes(self, request, context):  # type: ignore[no-untyped-def]
+    def GetContainerHashes(self, request):  # type: ignore[no-untyped-def]
         """Repair the replica before the first request for chunks is answered."""
         if request.level == datanode_pb2.CHUNKS and not self.datanode.reads:
             self.datanode.reads.append((0, 0))
             self.datanode.replica.flip(3, 5)
             self.datanode.scan()
-        yield from super().GetContainerHashes(request, context)
+        yield from super().GetContainerHashes(request)

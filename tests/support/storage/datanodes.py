@@ -220,12 +220,12 @@ class CountingReads(ReadHandlers):
         super().__init__(datanode.replica.store, limits=LIMITS)
         self.datanode = datanode
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
+    def ReadChunk(self, request):  # type: ignore[no-untyped-def]
         """Note the chunk, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
-        yield from super().ReadChunk(request, context)
+        yield from super().ReadChunk(request)
 
-    def ReadChunks(self, request, context):  # type: ignore[no-untyped-def]
+    def ReadChunks(self, request):  # type: ignore[no-untyped-def]
         """Serve each chunk by `ReadChunk`, whatever its result is."""
         answer = datanode_pb2.ReadChunksResponse()
         for key in request.chunks:
@@ -234,22 +234,22 @@ class CountingReads(ReadHandlers):
             )
             alone = datanode_pb2.ReadChunkRequest(block_id=block_id, offset=key.offset)
             try:
-                parts = list(self.ReadChunk(alone, context))  # type: ignore[no-untyped-call]
+                parts = list(self.ReadChunk(alone))  # type: ignore[no-untyped-call]
             except SutureError:
                 continue
             data = b"".join(part.data for part in parts)
             answer.chunks.add(local_id=key.local_id, chunk=parts[0].chunk, data=data)
         return answer
 
-    def ReadBlock(self, request, context):  # type: ignore[no-untyped-def]
+    def ReadBlock(self, request):  # type: ignore[no-untyped-def]
         """Record the offset from which the block is read, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
-        yield from super().ReadBlock(request, context)
+        yield from super().ReadBlock(request)
 
-    def GetSmallFile(self, request, context):  # type: ignore[no-untyped-def]
+    def GetSmallFile(self, request):  # type: ignore[no-untyped-def]
         """Record the offset from which the block is read, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
-        return super().GetSmallFile(request, context)
+        return super().GetSmallFile(request)
 
 
 def scan_steps(datanode: Datanode, container_id: ContainerId) -> Iterator[ScanStep]:
