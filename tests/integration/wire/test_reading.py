@@ -51,7 +51,7 @@ def test_the_row_that_a_read_looks_up_counts_once(
     handlers = ReadHandlers(replica.store, limits=DatanodeServerLimits(), on_read=heard.append)
     block_id = container_pb2.BlockId(container_id=CONTAINER, local_id=1)
 
-    for _ in getattr(handlers, call)(request_type(block_id=block_id), None):
+    for _ in getattr(handlers, call)(request_type(block_id=block_id)):
         next(ticks)  # on the way
 
     assert told == heard
