@@ -24,6 +24,7 @@ from merkle.replica import BlockId, ContainerId
 from suture.client.replica_ranking import DatanodeStats
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.wire.clients.block_peer import BlockPeer
+from suture.wire.clients.channel import DatanodesSilent
 from suture.wire.clients.response_checks import SMALL_BYTES_MAX
 from suture.wire.mapping.blockpieces import Data
 
@@ -68,7 +69,7 @@ class ReplicaBlockReader:
         """Yield the block from its first byte to its last, or from `start` to before `stop`.
 
         Raise UnavailableError at the first chunk that no replica returns, naming the block, the
-        offset and each replica's answer.
+        offset and each replica's answer. It is DatanodesSilent if a datanode did not answer.
         """
         at = start
         end = self.length_bytes if stop is None else stop
@@ -119,7 +120,9 @@ class ReplicaBlockReader:
         if left:
             return min(left, key=lambda one: (one.is_late, one.fault_count))
         reasons = "; ".join(f"{who}: {why}" for who, why in said.items())
-        raise UnavailableError(
+        is_silent = any(holder.silent_count for holder in self.holders)
+        kind = DatanodesSilent if is_silent else UnavailableError
+        raise kind(
             Code.UNAVAILABLE,
             f"cannot read {self.key}: no good copy of block {self.block_id} of container "
             f"{self.container_id}, chunk at offset {at}: {reasons or 'no replica is known'}",

@@ -22,7 +22,7 @@ from suture.client.writer import StoredFile, Waits, WriterSession
 from suture.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.wire.clients.block_peer import BlockPeer, NodeAddress
-from suture.wire.clients.channel import ChannelClosed
+from suture.wire.clients.channel import ChannelClosed, DatanodesSilent, pause, restart_pauses
 from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping.blockpieces import Data
 from suture.wire.mapping.rpc_services import Stub
@@ -181,27 +181,35 @@ class ClusterClient:
         degraded, the obstacles are added to `degraded`.
 
         Containers may move while a large key is read. When bytes become unavailable, the client
-        looks the key up again and continues at the same position. Raise RefusedError(KEY_REPLACED)
-        if the key then has other blocks, so that two versions are never mixed.
+        looks the key up again and continues at the same position. If datanodes did not answer, it
+        calls them again for a few seconds, because they may be restarting. Raise
+        RefusedError(KEY_REPLACED) if the key then has other blocks, so that two versions are never
+        mixed.
         """
         at, looked_up_at = start, -1
+        waits_s: Iterator[float] = iter(())
         while True:
             try:
                 for part in self._read_from(answer, at, stop, datanode_id):
                     at += len(part)
                     yield part
             except UnavailableError as error:
-                if at == looked_up_at:  # no progress since the last lookup
+                if at != looked_up_at:
+                    waits_s = restart_pauses()
+                wait_s = next(waits_s, None) if isinstance(error, DatanodesSilent) else None
+                if at == looked_up_at and wait_s is None:  # no progress since the last lookup
                     raise
-                answer, looked_up_at = self._found_again(answer, error), at
+                answer = self._found_again(answer, error, is_called_again=wait_s is not None)
+                looked_up_at = at
+                pause(wait_s or 0)
             else:
                 return
 
     def _found_again(
-        self, answer: scm_pb2.LookupKeyResponse, error: UnavailableError
+        self, answer: scm_pb2.LookupKeyResponse, error: UnavailableError, *, is_called_again: bool
     ) -> scm_pb2.LookupKeyResponse:
         """Return the present location of a key. Raise `error`, the cause of the lookup, if the
-        location is unchanged or cannot be looked up."""
+        location cannot be looked up, or is unchanged and `is_called_again` is False."""
         key = answer.key.key
         try:
             now = self.find(key)
@@ -218,7 +226,7 @@ class ClusterClient:
                 f"cannot read key {key}: it was replaced during the read",
                 hint="read it again from the beginning; the data read so far is of the old version",
             ) from error
-        if now.containers == answer.containers:
+        if now.containers == answer.containers and not is_called_again:
             raise error
         return now
 

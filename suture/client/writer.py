@@ -16,8 +16,6 @@ reports the failure to the SCM, and a reconcile later copies the missing blocks.
 does not count as failed; the writer calls it again.
 """
 
-import random
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -37,7 +35,7 @@ from suture.client.put_metadata import PutMetadata
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.clock import SystemClock
 from suture.wire.clients.block_peer import NodeAddress
-from suture.wire.clients.channel import retry_while, start_call
+from suture.wire.clients.channel import RESTART_PAUSES_S, pause, retry_while, start_call
 from suture.wire.clients.scm import ScmClient
 from suture.wire.mapping.bounds import SIZES_MAX
 from suture.wire.mapping.errors import error_from
@@ -46,8 +44,7 @@ from suture.wire.v1 import datanode_pb2, scm_pb2
 
 WRITE_TIMEOUT_S: Final = 60.0
 LOOK_S: Final = 0.1  # renewal interval until the control plane has given one
-ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
-PAUSE_S: Final = 0.1  # pause before the second attempt; twice as long before the third
+ATTEMPTS_MAX: Final = 1 + len(RESTART_PAUSES_S)  # containers tried for a block; then the put fails
 ALLOCATION_BLOCKS_MAX: Final = 4_096  # blocks per request: other clients wait during it
 assert ALLOCATION_BLOCKS_MAX <= SIZES_MAX
 
@@ -259,7 +256,7 @@ class WriterSession:
                     raise UnavailableError(
                         Code.NOT_ENOUGH_NODES, f"cannot store {run[0][0].source.key}: {left}"
                     ) from left
-                pause(PAUSE_S * 2 ** (ATTEMPTS_MAX - attempts))
+                pause(RESTART_PAUSES_S[ATTEMPTS_MAX - attempts])
                 pieces = [piece for piece, _ in run]
                 fresh = self._allocate([piece.size_bytes for piece in pieces])
                 found += self._put_placed(list(zip(pieces, fresh, strict=True)), attempts - 1)
@@ -410,8 +407,3 @@ def failures_of(calls: Mapping[Name, tuple[Any, object]]) -> dict[Name, SutureEr
         except grpc.RpcError as error:
             failed[name] = error_from(error)
     return failed
-
-
-def pause(longest_s: float) -> None:
-    """Sleep for between half of `longest_s` and all of it."""
-    time.sleep(random.uniform(longest_s / 2, longest_s))  # noqa: S311 - jitter, not a secret

@@ -46,7 +46,7 @@ class CommandLine:
         """Poll a condition of the cluster until it is true."""
         wait_until(condition)
 
-    def status_when_well(self) -> str:
+    def status_when_well(self, *, within_s: float | None = None) -> str:
         """Return the first output of `status` that finds no fault. An earlier test may have left
         damage, such as a put that was interrupted on some replicas; the cluster repairs it within
         seconds."""
@@ -59,7 +59,10 @@ class CommandLine:
             shown = self.capsys.readouterr().out
             return code == ExitCode.OK
 
-        self.wait_until(is_well)
+        try:
+            wait_until(is_well, within_s=within_s)
+        except AssertionError as error:
+            raise AssertionError(f"the cluster is still not well:\n{shown}") from error
         return shown
 
     def wait_until_reported(self, container_id: int, replica_count: int = 3) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from suture.ec.scheme import Scheme
 from suture.ec.wrong_shard import Proof, StripeVerdict, judge_stripe
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.ports import Executor
+from suture.wire.clients.channel import DatanodesSilent
 from suture.wire.clients.message_groups import GROUP_BYTES_MAX, grouped
 from suture.wire.clients.replica_peer import BatchReplicaPeer, ChunkProver, ReplicaPeer
 from suture.wire.mapping import codec
@@ -174,9 +175,13 @@ class RebuildSources:
 
     def _shortage(self, what: str) -> UnavailableError:
         """Return the error for a container that cannot be rebuilt because too many sources fail."""
+        is_silent = self._unreached or any(
+            source.silent_count for many in self._sources.values() for source in many
+        )
+        kind = DatanodesSilent if is_silent else UnavailableError
         reasons = "; ".join(f"{who}: {why}" for who, why in self.account.replaced.items())
         listing = f"`suture scm containers {self.container_id}`"
-        return UnavailableError(
+        return kind(
             Code.UNAVAILABLE,
             f"container {self.container_id}{what}: {reasons}",
             hint=f"start a datanode that has another shard; {listing} lists them",

@@ -4,8 +4,10 @@ Every call has a deadline. A call is retried before its deadline if it is idempo
 was "try again later". Errors of calls are `SutureError`s.
 """
 
+import random
 import time
 from collections.abc import Callable, Collection, Iterator
+from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -29,6 +31,9 @@ PORT_MAX: Final = 65_535
 RETRY_WAIT_S: Final = 0.05
 UPLOAD_POLL_S: Final = 0.2
 RETRY_WAIT_S_MAX: Final = 1.0
+RESTART_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""The longest pauses of a client between attempts to reach datanodes that may be restarting."""
+assert sum(RESTART_PAUSES_S) / 2 > RECONNECT_MS_MAX / 1000, "the last attempt connects again"
 PATIENCE_S: Final = 120.0  # control plane restart: start, and three slow heartbeats
 
 _RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
@@ -41,6 +46,10 @@ class ChannelClosed(UnavailableError):
 
     def __init__(self) -> None:
         super().__init__(Code.UNAVAILABLE, "the connection was closed")
+
+
+class DatanodesSilent(UnavailableError):
+    """Data cannot be read, and at least one datanode that should have it did not answer."""
 
 
 Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
@@ -266,6 +275,19 @@ def retry_while(
         reraise=True,
     )
     return attempts(work)
+
+
+def restart_pauses() -> Iterator[float]:
+    """Yield the longest pause before each attempt to reach datanodes that may be restarting. End
+    when the attempts have taken as long as the pauses together, because a datanode that does not
+    refuse a call costs its whole deadline."""
+    deadline_s = time.monotonic() + sum(RESTART_PAUSES_S)
+    yield from takewhile(lambda _: time.monotonic() < deadline_s, RESTART_PAUSES_S)
+
+
+def pause(longest_s: float) -> None:
+    """Sleep for between half of `longest_s` and all of it."""
+    time.sleep(random.uniform(longest_s / 2, longest_s))  # noqa: S311 - jitter, not a secret
 
 
 def _is_worth_repeating(error: BaseException) -> bool:

@@ -20,6 +20,7 @@ from suture.ec.scheme import CodecName, Scheme
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.runtime.ports import Executor, Future
 from suture.wire.clients.block_peer import TransferCost
+from suture.wire.clients.channel import DatanodesSilent
 from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, scm_pb2
 from tests.integration.reconstruct.test_reconstruct import flip
@@ -222,6 +223,16 @@ class TestShards:
                 sources.finish(sources.begin(agreed, 0))
 
             assert sorted(cluster.nodes[node].address for node in (1, 2, 3)) == sorted(asked)
+
+    def test_stopped_datanodes_may_return(self, tmp_path: Path) -> None:
+        """The error is the one after which a client calls them again."""
+        with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES]) as cluster:
+            cluster.serve()
+            for node in (1, 2, 3):
+                cluster.nodes[node].stop_serving()
+
+            with pytest.raises(DatanodesSilent, match="2 of the 3 sources"):
+                read_group(cluster, (1, 2, 3, 4, 5))
 
     def test_readable_cells_are_fetched_from_any_holder(self, tmp_path: Path) -> None:
         """Locating a corrupt shard needs every cell, also one whose first holder lost it."""

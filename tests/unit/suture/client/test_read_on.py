@@ -1,13 +1,18 @@
 """A key is looked up again where its bytes cannot be had any more, and read on from there."""
 
 from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
 from merkle.replica import BlockId, ContainerId
+from suture.client import cluster_client
 from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError, UnavailableError
+from suture.wire.clients import channel
 from suture.wire.clients.block_peer import NodeAddress
+from suture.wire.clients.channel import RESTART_PAUSES_S
 from suture.wire.v1 import container_pb2, scm_pb2
 
 MIB = 1024**2
@@ -23,6 +28,7 @@ class Cluster:
         self.asked: list[tuple[int, int]] = []  # port and offset, in their order
         self.answers: list[scm_pb2.LookupKeyResponse | RefusedError] = []
         self.looked_up_count = 0
+        self.silent_count = 0  # the next calls of datanodes are not answered
 
     def peer(self, datanode: NodeAddress) -> "Datanode":
         """Return the datanode at an address."""
@@ -49,6 +55,9 @@ class Datanode:
     ) -> Iterator[tuple[int, bytes]]:
         """Send what is left behind `offset`, up to where this datanode ends."""
         self._cluster.asked.append((self._port, offset))
+        if self._cluster.silent_count:
+            self._cluster.silent_count -= 1
+            raise UnavailableError(Code.UNAVAILABLE, "connection refused")
         for at in range(offset, self._cluster.sends_until.get(self._port, 0), MIB):
             yield at, CONTENT[at : at + MIB]
         raise RefusedError(Code.CONTAINER_NOT_FOUND, "no container 1")
@@ -106,6 +115,55 @@ def test_failed_replicas_of_an_unmoved_block_are_not_asked_again(
 
     assert [(1, 0)] == cluster.asked
     assert 1 == cluster.looked_up_count
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The client's pauses, which take no time."""
+    slept: list[float] = []
+    monkeypatch.setattr(cluster_client, "pause", slept.append)
+    return slept
+
+
+def test_datanodes_that_restart_are_called_again(
+    client: ClusterClient, cluster: Cluster, pauses: list[float]
+) -> None:
+    """The block did not move, and no byte is lost or read twice."""
+    cluster.sends_until = {1: BLOCK_BYTES}
+    cluster.answers = [at_port(1)]
+    cluster.silent_count = len(RESTART_PAUSES_S)
+
+    assert CONTENT == b"".join(client.read(at_port(1)))
+    assert list(RESTART_PAUSES_S) == pauses
+
+
+def test_datanodes_that_do_not_come_back_are_reported(
+    client: ClusterClient, cluster: Cluster, pauses: list[float]
+) -> None:
+    """The client gives up after a few seconds, and names what each datanode did."""
+    cluster.answers = [at_port(1)]
+    cluster.silent_count = 100
+
+    with pytest.raises(UnavailableError, match="dn1: connection refused"):
+        list(client.read(at_port(1)))
+
+    assert list(RESTART_PAUSES_S) == pauses
+
+
+def test_datanode_that_costs_its_deadline_is_not_called_again(
+    client: ClusterClient, cluster: Cluster, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call to a hung datanode takes longer than all pauses."""
+    now_s = count(step=sum(RESTART_PAUSES_S))
+    monkeypatch.setattr(channel, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    cluster.answers = [at_port(1)]
+    cluster.silent_count = 100
+
+    with pytest.raises(UnavailableError, match="dn1: connection refused"):
+        list(client.read(at_port(1)))
+
+    assert [] == pauses
+    assert [(1, 0)] == cluster.asked
 
 
 def test_places_that_change_for_ever_are_not_followed_for_ever(
