@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from health.words import ServiceState
-from scm.administration.decommission_rules import DONE
+from scm.administration.decommission_rules import DONE, DepartureCheck, Violation
 from scm.administration.replica_orders import NodeDecision
 from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.replication.health.live_judge import LiveHealthJudge
@@ -46,6 +46,7 @@ class OpStateRequest:
     op_state: OpState
     op_expiry_ms: int = 0
     is_forced: bool = False
+    skipped_checks: Collection[DepartureCheck] = ()
     is_dry_run: bool = False
 
 
@@ -53,7 +54,7 @@ class OpStateRequest:
 class DepartureAssessment:
     """The consequences of a request to change operational states."""
 
-    against: tuple[str, ...]
+    against: tuple[Violation, ...]
     notes: tuple[str, ...]  # facts to report even if there is no objection
     service: Mapping[str, ServiceState]  # of all nodes, when the check began
 
@@ -128,19 +129,22 @@ class DatanodeAdminMonitor(ControlComponent):
     ) -> list[NodeDecision]:
         """Set the operational state of nodes; all of them are checked together.
 
-        Unless forced, nothing changes if the cluster needs these nodes, or if the previewed
+        Unless forced, nothing changes if a check fails that is not skipped, or if the previewed
         consequences (`prospect`) are out of date.
         """
         unknown = [n for n in request.datanode_ids if self._state.nodes.get(n) is None]
         if unknown:
             return [NodeDecision(n, Code.WRONG_DATANODE, "never registered") for n in unknown]
-        against = "; ".join(prospect.against if is_current else (*prospect.against, OTHERS_CAME))
-        if against and not request.is_forced:
-            return [NodeDecision(n, VIOLATED, against) for n in request.datanode_ids]
+        skipped = request.skipped_checks
+        failed = [f"{text} ({check})" for check, text in prospect.against if check not in skipped]
+        failed += [] if is_current else [OTHERS_CAME]
+        if failed and not request.is_forced:
+            return [NodeDecision(n, VIOLATED, "; ".join(failed)) for n in request.datanode_ids]
         if not request.is_dry_run:
             for datanode_id in request.datanode_ids:
                 self._set(change, datanode_id, request.op_state, request.op_expiry_ms)
-        notes = ["in spite of: " + against] if against else []
+        ignored = failed + [text for check, text in prospect.against if check in skipped]
+        notes = ["in spite of: " + "; ".join(ignored)] if ignored else []
         note = "; ".join([*notes, *prospect.notes])
         return [NodeDecision(n, "OK", note) for n in request.datanode_ids]
 

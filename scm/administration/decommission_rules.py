@@ -13,7 +13,8 @@ online replicas. This module finds the objections to a departure.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from enum import StrEnum
+from typing import Final, TypeAlias
 
 from health.rules import Rules
 from scm.cluster.allocate import TargetCandidate
@@ -23,6 +24,17 @@ from suture.errors import size_text
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 NAMED_MAX: Final = 5  # containers named in one message
+
+
+class DepartureCheck(StrEnum):
+    """A check of a departure, which its request may skip."""
+
+    NODES = "nodes"  # enough datanodes stay for each scheme
+    SOURCES = "sources"  # lacking replicas can be made from others
+    SPACE = "space"  # the datanodes that stay have room for the copies
+
+
+Violation: TypeAlias = tuple[DepartureCheck, str]
 
 DONE: Final = {
     OpState.DECOMMISSIONING: OpState.DECOMMISSIONED,
@@ -66,13 +78,15 @@ def need(
     )
 
 
-def violations(needs: Sequence[ReplicaNeed], remaining: Collection[TargetCandidate]) -> list[str]:
+def violations(
+    needs: Sequence[ReplicaNeed], remaining: Collection[TargetCandidate]
+) -> list[Violation]:
     """Return the objections to letting the nodes leave: too few nodes per scheme, no sources for
     copies, too little space.
 
     `remaining` are the nodes in service that answer, without those that leave.
     """
-    found = []
+    found: list[Violation] = []
     to_copy: dict[str, int] = {}
     for scheme in sorted({n.scheme for n in needs}):
         mine = [n for n in needs if n.scheme == scheme]
@@ -80,24 +94,25 @@ def violations(needs: Sequence[ReplicaNeed], remaining: Collection[TargetCandida
         needed = max(n.online_count for n in mine)
         if len(remaining) < needed:
             tight = sum(n.online_count > len(remaining) for n in mine)
-            found.append(
+            text = (
                 f"{scheme}: {needed} nodes in service are needed for {tight} containers, "
                 f"{len(remaining)} would be left"
             )
+            found.append((DepartureCheck.NODES, text))
         stuck = [n.container_id for n in mine if n.is_stuck]
         if stuck:
-            found.append(
-                f"{scheme}: {len(stuck)} containers lack replicas that can be made from nothing: "
-                + ", ".join(map(str, sorted(stuck)[:NAMED_MAX]))
-            )
+            named = ", ".join(map(str, sorted(stuck)[:NAMED_MAX]))
+            text = f"{scheme}: {len(stuck)} containers lack replicas that can be made from nothing"
+            found.append((DepartureCheck.SOURCES, f"{text}: {named}"))
     free_bytes = sum(max(0, c.available_bytes - c.scheduled_bytes) for c in remaining)
     total_bytes = sum(to_copy.values())
     if total_bytes > free_bytes:
         parts = ", ".join(f"{name}: {size_text(size)}" for name, size in to_copy.items() if size)
-        found.append(
+        text = (
             f"{size_text(total_bytes)} would have to be copied ({parts}), "
             f"the nodes that are left have {size_text(free_bytes)} free"
         )
+        found.append((DepartureCheck.SPACE, text))
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from health.tables.snapshot_columns import ROWS_PER_CONTAINER_MAX
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.administration.decommission import REQUESTED_STATES, OpStateRequest
+from scm.administration.decommission_rules import DepartureCheck
 from scm.administration.run_time_control import SettingRequest
 from scm.replication.reconcile.plan_check import ACTIONS, PlanReplica, PlanRow
 from scm.state.entities import CommandKind, ControlKind, Key, KeyBlock, OpState, WorkKind
@@ -90,6 +91,11 @@ def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateReq
         op_state=op_state,
         op_expiry_ms=parse_number(message.op_expiry_ms, "op_expiry_ms"),
         is_forced=message.force,
+        skipped_checks=parse_each(
+            message.skipped_checks,
+            "skipped_checks",
+            lambda word, where: _one_of(word, where, tuple(DepartureCheck)),
+        ),
         is_dry_run=message.dry_run,
     )
 

@@ -3,7 +3,10 @@
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Final
+
+import typer
 
 from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.key_lists import keys_in
@@ -42,6 +45,20 @@ Datanodes = Annotated[
     list[str], argument("DATANODE", "Datanode ids or their prefixes, addresses, or /racks.")
 ]
 ForceFlag = Annotated[bool, flag("Ignore failed safety checks.", "--force")]
+
+
+class Check(StrEnum):
+    """Safety checks of a departure."""
+
+    NODES = "nodes"
+    SOURCES = "sources"
+    SPACE = "space"
+
+
+SkipOption = Annotated[
+    list[Check] | None,
+    typer.Option("--skip", metavar="CHECK", help="Ignore this check: nodes, sources or space."),
+]
 UndoFlag = Annotated[bool, flag("Return the datanodes to service at any stage.", "--undo")]
 
 
@@ -51,6 +68,7 @@ def decommission(
     scm: ScmOption = SCM_DEFAULT,
     undo: UndoFlag = False,
     force: ForceFlag = False,
+    skip: SkipOption = None,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,
@@ -63,6 +81,7 @@ def decommission(
     if undo:
         return return_to_service(scm, ids, dry_run=dry_run, as_json=as_json)
     request = scm_pb2.SetOperationalStatesRequest(op_state="DECOMMISSIONING", force=force)
+    request.skipped_checks[:] = skip or ()
     return set_states(scm, ids, request, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
@@ -75,6 +94,7 @@ def maintenance(
     ] = 0,
     undo: UndoFlag = False,
     force: ForceFlag = False,
+    skip: SkipOption = None,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,
@@ -90,6 +110,7 @@ def maintenance(
     if undo:
         return return_to_service(scm, ids, dry_run=dry_run, as_json=as_json)
     request = scm_pb2.SetOperationalStatesRequest(op_state="ENTERING_MAINTENANCE", force=force)
+    request.skipped_checks[:] = skip or ()
     request.op_expiry_ms = int((time.time() + until) * 1000) if until else 0
     return set_states(scm, ids, request, dry_run=dry_run, yes=yes, as_json=as_json)
 

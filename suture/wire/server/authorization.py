@@ -114,7 +114,8 @@ SCM: Final[Mapping[str, AccessRule]] = {
     "SafeMode": _audited(ADMIN, "leave", "enter"),
     "GetReport": AccessRule(ADMIN),
     "SetOperationalStates": _audited(
-        ADMIN, "datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run"
+        ADMIN,
+        *("datanode_ids", "op_state", "op_expiry_ms", "force", "skipped_checks", "dry_run"),
     ),
     "RemoveNodes": _audited(ADMIN, "datanode_ids", "force", "dry_run"),
     "MarkContainersLost": _audited(ADMIN, "container_ids", "dry_run", "undo"),

@@ -1134,18 +1134,20 @@ class GetReportResponse(_message.Message):
     def __init__(self, generated_at_ms: _Optional[int] = ..., states: _Optional[_Mapping[str, int]] = ..., conditions: _Optional[_Iterable[_Union[ConditionSample, _Mapping]]] = ..., verified_at_ms: _Optional[int] = ..., decisions: _Optional[_Mapping[str, int]] = ..., verify_error: _Optional[str] = ..., recovering_replica_count: _Optional[int] = ..., waits: _Optional[_Iterable[_Union[ContainerWait, _Mapping]]] = ...) -> None: ...
 
 class SetOperationalStatesRequest(_message.Message):
-    __slots__ = ("datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run")
+    __slots__ = ("datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run", "skipped_checks")
     DATANODE_IDS_FIELD_NUMBER: _ClassVar[int]
     OP_STATE_FIELD_NUMBER: _ClassVar[int]
     OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_CHECKS_FIELD_NUMBER: _ClassVar[int]
     datanode_ids: _containers.RepeatedScalarFieldContainer[str]
     op_state: str
     op_expiry_ms: int
     force: bool
     dry_run: bool
-    def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., force: bool = ..., dry_run: bool = ...) -> None: ...
+    skipped_checks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., force: bool = ..., dry_run: bool = ..., skipped_checks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListDecommissionsRequest(_message.Message):
     __slots__ = ()

@@ -85,6 +85,7 @@ def replicas(*names: str) -> s.GetContainerInfoResponse:
 
 
 IDS: Final = {"container_ids": [7, 8], "worlds": WORLDS.values()}
+LEAVE: Final[Any] = {"datanode_ids": [ME], "op_state": "DECOMMISSIONING", "dry_run": True}
 EXPECT: Final = "--yes --expect {expected}"
 REPLICA: Final = c.ReplicaReport(
     container_id=7,
@@ -269,12 +270,8 @@ ROWS: Final = (
     ),
     Row(f"scm remove-node {ME} --dry-run", [s.RemoveNodesRequest(datanode_ids=[ME], dry_run=True)]),
     Row(
-        f"scm decommission {ME} --force --dry-run",
-        [
-            s.SetOperationalStatesRequest(
-                datanode_ids=[ME], op_state="DECOMMISSIONING", force=True, dry_run=True
-            )
-        ],
+        f"scm decommission {ME} --force --skip space --dry-run",
+        [s.SetOperationalStatesRequest(**LEAVE, force=True, skipped_checks=["space"])],
         [s.NodeDecisions()],
     ),
     Row(

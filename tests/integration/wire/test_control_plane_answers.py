@@ -216,11 +216,19 @@ def test_departure_of_too_many_datanodes_needs_force(world: ScmWorld) -> None:
         datanode_ids=MANY[:3], op_state="DECOMMISSIONING", dry_run=True
     )
     with stub(world) as scm:
-        refused = scm.SetOperationalStates(request).decisions
+        refused = list(scm.SetOperationalStates(request).decisions)
+        request.skipped_checks[:] = ["sources", "space"]
+        refused += scm.SetOperationalStates(request).decisions
+        request.skipped_checks[:] = ["nodes"]
+        skipped = scm.SetOperationalStates(request).decisions
+        request.skipped_checks[:] = []
         request.force = True
         forced = scm.SetOperationalStates(request).decisions
 
-    assert "OK" not in {one.code for one in refused}
+    assert {"PRECHECK_FAILED"} == {one.code for one in refused}
+    assert {True} == {one.message.endswith("(nodes)") for one in refused}
+    assert ["OK"] * 3 == [one.code for one in skipped]
+    assert {True} == {one.message.startswith("in spite of: ") for one in skipped}
     assert ["OK"] * 3 == [one.code for one in forced]
 
 
