@@ -10,7 +10,7 @@ close and records it for the audit log.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -74,26 +74,20 @@ class _ClosePlan:
         )
 
 
+@dataclass(eq=False)
 class ContainerCloser(ControlComponent):
     """Closes containers. Callers of undecorated methods hold the lock."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        observer: ContainerStateUpdater,
-        closes: CloseCommands,
-        writers: WriterSessions,
-        previews: Previews,
-        safe_mode: SafeMode,
-    ) -> None:
-        super().__init__(basis)
-        self._observer = observer
-        self._closes = closes
-        self._writers = writers
-        self._previews = previews
-        self._safe_mode = safe_mode
+    _observer: ContainerStateUpdater
+    _closes: CloseCommands
+    _writers: WriterSessions
+    _previews: Previews
+    _safe_mode: SafeMode
+    _held_up_since_s: dict[int, float] = field(init=False, default_factory=dict)
+
+    def __post_init__(self, basis: DecisionContext) -> None:
+        super().__post_init__(basis)
         self._quiet = self._state.settled()
-        self._held_up_since_s: dict[int, float] = {}
 
     def advance(self, change: StateChange, ended_short: Collection[int] = ()) -> None:
         """Close containers that only lost commits, never acknowledged, prevent from closing.

@@ -7,6 +7,7 @@ meantime, the result is discarded and computed again. Otherwise two nodes that l
 time could each count on the other.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from scm.administration.decommission import (
 )
 from scm.administration.decommission_rules import ReplicaNeed, lock_out, need, not_known, violations
 from scm.administration.replica_orders import NodeDecision
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.replication.health.live_judge import losses_without
 from scm.replication.replication_manager import ReplicationManager
 from scm.state.database import StateChange
@@ -31,22 +32,14 @@ from scm.state.entities import OpState
 TRIES: Final = 3  # attempts at a check that other orders invalidate
 
 
+@dataclass(eq=False)
 class DepartureRequests(ControlComponent):
     """Judges requests for departures, and begins them."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        pages: ContainerPages,
-        departures: DatanodeAdminMonitor,
-        closures: ContainerCloser,
-        manager: ReplicationManager,
-    ) -> None:
-        super().__init__(basis)
-        self._pages = pages
-        self._departures = departures
-        self._closures = closures
-        self._manager = manager
+    _pages: ContainerPages
+    _departures: DatanodeAdminMonitor
+    _closures: ContainerCloser
+    _manager: ReplicationManager
 
     def submit(self, request: OpStateRequest) -> list[NodeDecision]:
         """Start departures, maintenance or returns of nodes; close open containers on leaving

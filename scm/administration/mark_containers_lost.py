@@ -17,7 +17,7 @@ import structlog
 
 from merkle.replica import ReplicaState
 from scm.cluster.container_context import is_bad
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.cluster.replica_map import ReportProcessor
 from scm.cluster.safemode import SafeMode
 from scm.containers.state_updater import ContainerStateUpdater
@@ -53,20 +53,13 @@ class ForgetResult:
     keys: tuple[str, ...] = ()  # the first ones by name
 
 
+@dataclass(eq=False)
 class MarkContainersLost(ControlComponent):
     """Forgets and recalls containers."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        reports: ReportProcessor,
-        safe_mode: SafeMode,
-        observer: ContainerStateUpdater,
-    ) -> None:
-        super().__init__(basis)
-        self._reports = reports
-        self._safe_mode = safe_mode
-        self._observer = observer
+    _reports: ReportProcessor
+    _safe_mode: SafeMode
+    _observer: ContainerStateUpdater
 
     @state_change
     def forget(

@@ -12,7 +12,7 @@ tombstones then differ from those of its peers, and a reconcile deletes the bloc
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from itertools import islice
 from typing import Final, Protocol
 
@@ -61,25 +61,19 @@ class RemovalLoss:
     fewer: int  # containers still readable, but with fewer replicas than required
 
 
+@dataclass(eq=False)
 class NodeRemoval(ControlComponent):
     """Removes replica records and nodes."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        judge: LiveHealthJudge,
-        safe_mode: SafeMode,
-        pages: ContainerPages,
-        closures: ContainerCloser,
-        observer: ContainerStateUpdater,
-        memories: Sequence[NodeMemory],
-    ) -> None:
-        super().__init__(basis)
-        self._judge = judge
-        self._safe_mode = safe_mode
-        self._pages = pages
-        self._closures = closures
-        self._observer = observer
+    _judge: LiveHealthJudge
+    _safe_mode: SafeMode
+    _pages: ContainerPages
+    _closures: ContainerCloser
+    _observer: ContainerStateUpdater
+    memories: InitVar[Sequence[NodeMemory]]
+
+    def __post_init__(self, basis: DecisionContext, memories: Sequence[NodeMemory]) -> None:
+        super().__post_init__(basis)
         self._memories = (basis.nodes, *memories)
         self._needed = self._state.settled()  # checked: these records of a dead node are needed
 

@@ -5,7 +5,7 @@ the same action. Otherwise the row is rejected as STALE_PLAN.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from health.words import ACTIONS
@@ -14,7 +14,7 @@ from scm.administration.close_requests import ContainerCloser
 from scm.administration.previews import Previews
 from scm.administration.replica_orders import OperatorCommands
 from scm.cluster.container_context import ContainerContext
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.cluster.safemode import SafeMode
 from scm.containers.empty_container_rules import next_step
 from scm.replication.health.live_judge import HealthRow, LiveHealthJudge
@@ -30,26 +30,16 @@ AWAITS_REPAIR: Final = "AWAITS_REPAIR"
 LATER: Final = "is judged again once the one before it is ordered"
 
 
+@dataclass(eq=False)
 class PlanApplier(ControlComponent):
     """Applies plans."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        judge: LiveHealthJudge,
-        reconciles: ReconcileScheduler,
-        admin: OperatorCommands,
-        safe_mode: SafeMode,
-        closures: ContainerCloser,
-        previews: Previews,
-    ) -> None:
-        super().__init__(basis)
-        self._judge = judge
-        self._reconciles = reconciles
-        self._admin = admin
-        self._safe_mode = safe_mode
-        self._closures = closures
-        self._previews = previews
+    _judge: LiveHealthJudge
+    _reconciles: ReconcileScheduler
+    _admin: OperatorCommands
+    _safe_mode: SafeMode
+    _closures: ContainerCloser
+    _previews: Previews
 
     @state_change
     def apply_plan(

@@ -3,11 +3,11 @@ one.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scm.cluster.container_context import ContainerContext, container_fingerprint
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.replication.health.live_judge import LiveHealthJudge
 from scm.replication.reconcile.eligibility import Eligibility
 from scm.replication.reconcile.plan_check import ContainerDecision, PlannedCommand, PlanRow
@@ -18,15 +18,12 @@ from suture.errors import Code
 CHANGED_TOLD_MAX: Final = 5  # containers named as the reason when a plan is rejected
 
 
+@dataclass(eq=False)
 class Previews(ControlComponent):
     """Computes previews; decides and changes nothing. Callers hold the control plane's lock."""
 
-    def __init__(
-        self, basis: DecisionContext, judge: LiveHealthJudge, reconciles: ReconcileScheduler
-    ) -> None:
-        super().__init__(basis)
-        self._judge = judge
-        self._reconciles = reconciles
+    _judge: LiveHealthJudge
+    _reconciles: ReconcileScheduler
 
     def each(
         self,

@@ -19,7 +19,7 @@ from scm.cluster.container_context import (
     needed_bytes,
     neighbours,
 )
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.cluster.safemode import SafeMode
 from scm.replication.health.live_judge import HealthRow, LiveHealthJudge
 from scm.replication.reconcile.eligibility import Eligibility
@@ -73,24 +73,15 @@ class DatanodeQueue:
         return self.replication_load >= self.replication_limit
 
 
+@dataclass(eq=False)
 class OperatorCommands(ControlComponent):
     """Carries out operators' requests. Callers of `copy` and `remove` hold the lock."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        judge: LiveHealthJudge,
-        manager: ReplicationManager,
-        safe_mode: SafeMode,
-        reconciles: ReconcileScheduler,
-        previews: Previews,
-    ) -> None:
-        super().__init__(basis)
-        self._judge = judge
-        self._manager = manager
-        self._safe_mode = safe_mode
-        self._reconciles = reconciles
-        self._previews = previews
+    _judge: LiveHealthJudge
+    _manager: ReplicationManager
+    _safe_mode: SafeMode
+    _reconciles: ReconcileScheduler
+    _previews: Previews
 
     @state_change
     def reconcile(

@@ -116,25 +116,19 @@ class RecoveryBacklog:
     container_ids: tuple[int, ...]
 
 
+@dataclass(eq=False)
 class RestoreRecovery(ControlComponent):
     """Recovers a restored state."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        reports: ReportProcessor,
-        safe_mode: SafeMode,
-        deletions: BlockDeletion,
-        older_states: OlderStates,
-        observer: ContainerStateUpdater,
-    ) -> None:
-        super().__init__(basis)
+    _reports: ReportProcessor
+    _safe_mode: SafeMode
+    _deletions: BlockDeletion
+    _older_states: OlderStates
+    _observer: ContainerStateUpdater
+
+    def __post_init__(self, basis: DecisionContext) -> None:
+        super().__post_init__(basis)
         self._factor = basis.options.replication_factor
-        self._reports = reports
-        self._safe_mode = safe_mode
-        self._deletions = deletions
-        self._older_states = older_states
-        self._observer = observer
 
     def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> RecoveryResult:
         """Apply a portion of a recovery's findings. After the last portion, decisions are

@@ -14,7 +14,7 @@ import numpy as np
 from health.segmented_rows import Ints
 from scm.administration.container_pages import ContainerPages
 from scm.administration.impact_analysis import ImpactTotals, StopAnswer, StopTargets
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.cluster.safemode import SafeMode
 from scm.state.entities import Container, NodeHealthState, OpState
 from suture.errors import Code, RefusedError, size_text
@@ -65,13 +65,12 @@ class _Begun:
     reasons: tuple[str, ...]
 
 
+@dataclass(eq=False)
 class StopImpactAnalyzer(ControlComponent):
     """Computes answers without changing anything. Takes the control plane's lock itself."""
 
-    def __init__(self, basis: DecisionContext, pages: ContainerPages, safe_mode: SafeMode) -> None:
-        super().__init__(basis)
-        self._pages = pages
-        self._safe_mode = safe_mode
+    _pages: ContainerPages
+    _safe_mode: SafeMode
 
     def analyze(self, question: StopQuery) -> StopImpact:
         """Return the answer. Raise RefusedError(WRONG_DATANODE) for an unknown datanode or

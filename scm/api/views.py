@@ -7,7 +7,7 @@ from typing import Final
 
 from merkle.diff import SummaryComparison, compare
 from merkle.replica import TREE_STATES, ReplicaState
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.cluster.replica_map import ReportProcessor
 from scm.replication.container_waits import ContainerWait, ContainerWaits
 from scm.state.entities import Container, Key, Liveness, Node, NodeHealthState, Replica
@@ -117,15 +117,12 @@ def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
     return shards_hint(replicas) if is_coded else checksums_hint(replicas)
 
 
+@dataclass(eq=False)
 class ViewBuilder(ControlComponent):
     """Builds the views. Callers of undecorated methods hold the lock."""
 
-    def __init__(
-        self, basis: DecisionContext, reports: ReportProcessor, waits: ContainerWaits
-    ) -> None:
-        super().__init__(basis)
-        self._reports = reports
-        self._waits = waits
+    _reports: ReportProcessor
+    _waits: ContainerWaits
 
     def nodes(self, datanode_ids: Sequence[str] | None = None) -> list[NodeView]:
         """Return nodes by id: all, or those of the given ids that are known."""

@@ -1,6 +1,6 @@
 """The shared dependencies of every decision about replicas, as one object."""
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.container_contexts import ContainerContexts
@@ -24,10 +24,13 @@ class DecisionContext:
     options: ScmOptions
 
 
+@dataclass(eq=False)
 class ControlComponent:
     """A component of the control plane; the shared dependencies are its attributes."""
 
-    def __init__(self, basis: DecisionContext) -> None:
+    basis: InitVar[DecisionContext]
+
+    def __post_init__(self, basis: DecisionContext) -> None:
         self.access = basis.access
         self._state = basis.state
         self._nodes = basis.nodes

@@ -1,13 +1,13 @@
 """Updates the state of containers from the states of their replicas."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
 from scm.cluster import lifecycle
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.cluster.last_copies import LastReplicaTracker
 from scm.containers.block_deletion import BlockDeletion
 from scm.containers.close_commands import CloseCommands
@@ -21,20 +21,13 @@ _COMMIT_OVER: Final = frozenset(
 _log = structlog.get_logger("suture.scm")
 
 
+@dataclass(eq=False)
 class ContainerStateUpdater(ControlComponent):
     """Moves containers along their lifecycle. Callers hold the control plane's lock."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        deletions: BlockDeletion,
-        closes: CloseCommands,
-        last_copies: LastReplicaTracker,
-    ) -> None:
-        super().__init__(basis)
-        self._deletions = deletions
-        self._closes = closes
-        self._last_copies = last_copies
+    _deletions: BlockDeletion
+    _closes: CloseCommands
+    _last_copies: LastReplicaTracker
 
     def update_many(self, change: StateChange, container_ids: Collection[int]) -> None:
         """Update many containers as `update_containers` does, but skip those that need nothing.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scm.cluster.container_context import needed_bytes, neighbours
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.cluster.run_time_settings import text_of
 from scm.cluster.safemode import SafeMode
 from scm.replication.processors.removals import OverReplicatedProcessor
@@ -33,22 +33,14 @@ class ContainerWait:
     reasons: tuple[str, ...]
 
 
+@dataclass(eq=False)
 class ContainerWaits(ControlComponent):
     """Explains containers. Callers hold the control plane's lock."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        manager: ReplicationManager,
-        removals: OverReplicatedProcessor,
-        healing: AutoReconcile,
-        safe_mode: SafeMode,
-    ) -> None:
-        super().__init__(basis)
-        self._manager = manager
-        self._removals = removals
-        self._healing = healing
-        self._safe_mode = safe_mode
+    _manager: ReplicationManager
+    _removals: OverReplicatedProcessor
+    _healing: AutoReconcile
+    _safe_mode: SafeMode
 
     def of(self, container_id: int) -> ContainerWait | None:
         """Return the delay of a container, or None if nothing is to be done for it."""

@@ -5,29 +5,23 @@ command names. Callers hold the control plane's lock.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from health.removal import Removals
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.replication.health.live_judge import LiveHealthJudge
 from scm.replication.processors.reconstruction import Reconstructor
 from scm.replication.reconcile.reconcile_scheduler import ReconcileScheduler
 from scm.state.entities import CommandKind, CommandPriority, ContainerState, PendingCommand
 
 
+@dataclass(eq=False)
 class PreSendCheck(ControlComponent):
     """Finds objections to commands that are no longer right."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        judge: LiveHealthJudge,
-        reconciles: ReconcileScheduler,
-        coding: Reconstructor,
-    ) -> None:
-        super().__init__(basis)
-        self._judge = judge
-        self._reconciles = reconciles
-        self._coding = coding
+    _judge: LiveHealthJudge
+    _reconciles: ReconcileScheduler
+    _coding: Reconstructor
 
     def named_by(self, commands: Sequence[PendingCommand]) -> list[tuple[str, ...]]:
         """Return the datanodes that each command names, besides the datanode that receives it."""

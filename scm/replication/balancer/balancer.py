@@ -11,7 +11,7 @@ and the replication manager removes it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -20,7 +20,7 @@ import structlog
 
 from health.words import HealthState
 from scm.cluster.container_context import ContainerContext
-from scm.cluster.decision_context import ControlComponent, DecisionContext
+from scm.cluster.decision_context import ControlComponent
 from scm.cluster.safemode import SafeMode
 from scm.replication.balancer.balance_moves import (
     BalanceLimits,
@@ -61,24 +61,18 @@ class BalanceStatus:
     shares: tuple[tuple[str, float], ...] = ()  # used share by node
 
 
+@dataclass(eq=False)
 class Balancer(ControlComponent):
     """Balancer with at most one run at a time. Callers of `advance` hold the state lock."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        judge: LiveHealthJudge,
-        manager: ReplicationManager,
-        removals: OverReplicatedProcessor,
-        safe_mode: SafeMode,
-    ) -> None:
-        super().__init__(basis)
-        self._judge = judge
-        self._manager = manager
-        self._removals = removals
-        self._safe_mode = safe_mode
-        self._run = BalanceStatus()
-        self._moves: dict[int, tuple[Move, float]] = {}  # with the time when each began
+    _judge: LiveHealthJudge
+    _manager: ReplicationManager
+    _removals: OverReplicatedProcessor
+    _safe_mode: SafeMode
+    _run: BalanceStatus = field(init=False, default_factory=BalanceStatus)
+    _moves: dict[int, tuple[Move, float]] = field(
+        init=False, default_factory=dict
+    )  # with the time when each began
 
     @locked
     def status(self) -> BalanceStatus:
