@@ -36,6 +36,7 @@ from tests.support.waiting import wait_until
 COUNT_MAX = 40
 SHARE = COUNT_MAX // 4
 ANSWER_S = 20.0
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 KNOWN = "127.0.0.9:9860"  # where a datanode is
 PAUSE_S = 0.005
 Known = Callable[[], Iterable[str]]
@@ -116,7 +117,7 @@ def test_idle_connections_of_one_peer_lock_nobody_out(serve: Serve, tmp_path: Pa
         opened(address, COUNT_MAX, stack)
         with logged() as events, watched(connections):
             assert is_answered(address)
-            Event().wait(2 * GRACE_S)
+            wait_until(lambda: connections.ended_count >= COUNT_MAX - SHARE)
 
         ended = [event for event in events if event["event"] == "connections_closed"]
         assert {"127.0.0.1"} == {event["peer"] for event in ended}
@@ -129,17 +130,20 @@ def test_idle_connections_of_one_peer_lock_nobody_out(serve: Serve, tmp_path: Pa
 
 @both
 def test_a_connection_with_a_call_is_not_ended(serve: Serve, tmp_path: Path) -> None:
-    """The connection is the oldest, its host has too many connections, and its call takes long."""
+    """The connection is the oldest and least recently used, its host has too many connections, and
+    its call takes long."""
     with serve(tmp_path) as (address, connections), ExitStack() as stack:
         [busy] = opened(address, 1, stack)
-        busy.begin(1, "/grpc.health.v1.Health/Check")
+        busy.begin(1, HEALTH_CHECK)
         busy.settle()
-        opened(address, COUNT_MAX - 1, stack)
+        for raw in opened(address, COUNT_MAX - 1, stack):
+            raw.begin(1, HEALTH_CHECK)
+            raw.finish(1)
+            raw.until(Type.DATA)
         with watched(connections):
-            Event().wait(3 * GRACE_S)
+            wait_until(lambda: connections.ended_count >= COUNT_MAX - SHARE - 1)
         busy.finish(1)
 
-        assert connections.ended_count >= COUNT_MAX - SHARE - 1
         assert Type.DATA in (found.type for found in busy.frames())
 
 
@@ -159,9 +163,8 @@ def test_a_connection_that_was_used_goes_after_those_that_were_not(
         channel.subscribe(states.append)
         opened(address, COUNT_MAX - 1, stack)
         with watched(connections):
-            Event().wait(3 * GRACE_S)
+            wait_until(lambda: connections.ended_count >= COUNT_MAX - SHARE - 1)
 
-        assert connections.ended_count >= COUNT_MAX - SHARE - 1
         assert grpc.ChannelConnectivity.READY is states[-1]
         assert 1 == len([one for one in states if one is grpc.ChannelConnectivity.READY])
 
@@ -232,7 +235,7 @@ def use(address: str, hosts: Sequence[str], stack: ExitStack) -> list[RawHttp2]:
         made.append(raw)
         with suppress(OSError, StopIteration):
             raw.greet()
-            raw.begin(1, "/grpc.health.v1.Health/Check")
+            raw.begin(1, HEALTH_CHECK)
             raw.finish(1)
             raw.until(Type.DATA)
     return made
