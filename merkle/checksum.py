@@ -66,7 +66,7 @@ def crc32c(data: Buffer, value: int = 0) -> int:
 class LongCrc(Protocol):
     """A CRC function: a contiguous buffer, and the CRC of preceding data."""
 
-    def __call__(self, data: Any, value: int = 0, /) -> int: ...
+    def __call__(self, data: Any, value: int = 0, /) -> int: ...  # noqa: D102 - documented by its class
 
 
 @cache

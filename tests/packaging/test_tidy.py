@@ -38,15 +38,6 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         {"agent/x.py": LONG_FILE},
         {"agent/x.py": LONG_FILE.removesuffix("value = 1\n")},
     ),
-    tidy.folders_are_small: (
-        {f"agent/x{number}.py": "" for number in range(tidy.FOLDER_MODULES_MAX + 1)},
-        {f"agent/x{number}.py": "" for number in range(tidy.FOLDER_MODULES_MAX)}
-        | {"agent/__init__.py": ""},
-    ),
-    tidy.python_is_old_enough: (
-        {"agent/x.py": "class Codec[Row]: ...\n"},
-        {"agent/x.py": "class Codec: ...\n"},
-    ),
     tidy.packages_are_docstrings: (
         {
             "agent/__init__.py": '"""The agent."""\n\nimport os\n',
@@ -100,18 +91,6 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
             "agent/z.py": "def at(name: str, offset: int, size_bytes: int) -> None: ...\n",
         },
     ),
-    tidy.public_things_have_docstrings: (
-        {"agent/x.py": '"""X."""\n\nclass Lease:\n    """A."""\n    def hold(self): ...\n'},
-        {"agent/x.py": '"""X."""\n\nclass Lease:\n    """A."""\n    def _hold(self): ...\n'},
-    ),
-    tidy.nothing_is_mocked: (
-        {"tests/unit/test_x.py": "from unittest import mock\n"},
-        {"tests/unit/test_x.py": "from unittest import TestCase\n"},
-    ),
-    tidy.tests_do_not_sleep: (
-        {"tests/unit/test_x.py": "import time\ntime.sleep(1)\n"},
-        {"tests/unit/test_x.py": "import time\ntime.monotonic()\n", "agent/x.py": "time.sleep(1)"},
-    ),
     tidy.nothing_is_left_undone: (
         {"docs/X.md": UNFINISHED, "agent/x.py": "raise NotImplementedError\n"},
         {"docs/X.md": "# Done\n", "agent/x.py": "raise ValueError\n"},
@@ -119,17 +98,6 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
     tidy.skips_have_reasons: (
         {"tests/test_x.py": "@pytest.mark.skip\ndef test_a(): pytest.skip('')\n"},
         {"tests/test_x.py": "@pytest.mark.skip('why')\ndef test_a(): pytest.skip(reason='why')\n"},
-    ),
-    tidy.only_faces_print: (
-        {"agent/store/x.py": "print(1)\n"},
-        {"agent/cli/x.py": "print(1)\n"},
-    ),
-    tidy.only_loops_catch_everything: (
-        {"agent/x.py": "try:\n    go()\nexcept Exception:\n    stop()\n"},
-        {
-            "agent/x.py": "try:\n    go()\nexcept Exception:\n    stop()\n    raise\n",
-            "suture/runtime/loop.py": "try:\n    go()\nexcept Exception:\n    stop()\n",
-        },
     ),
     tidy.no_path_of_one_machine: (
         {"docs/X.md": f"cd {HOME}\n"},
