@@ -231,16 +231,16 @@ setup_programs() { # what cannot be had costs its tests; CI fails for a skip tha
 
 # --- promtool ------------------------------------------------------------------------------------
 
-setup_promtool() { # Debian has it in the server's package, which is unpacked and not installed
+setup_promtool() { # Debian has it, and amtool, in packages of servers, which are only unpacked
     local folder="$VENV/promtool" unpacked
-    if command -v promtool >/dev/null; then
+    if command -v promtool >/dev/null && command -v amtool >/dev/null; then
         dirname "$(command -v promtool)"
         return 0
     fi
-    if [ ! -x "$folder/usr/bin/promtool" ]; then
+    if [ ! -x "$folder/usr/bin/promtool" ] || [ ! -x "$folder/usr/bin/amtool" ]; then
         ! may_install || refresh_lists
         unpacked="$(mktemp -d)"
-        if ! (cd "$unpacked" && apt-get -qq -o APT::Sandbox::User=root download prometheus && dpkg-deb -x ./*.deb .) >&2; then
+        if ! (cd "$unpacked" && apt-get -qq -o APT::Sandbox::User=root download prometheus prometheus-alertmanager && for each in *.deb; do dpkg-deb -x "$each" . || exit; done) >&2; then
             rm -rf "$unpacked"
             say "promtool is not here and could not be fetched: the alerts are not tried;" \
                 "to have them tried: apt-get install prometheus"
@@ -248,7 +248,7 @@ setup_promtool() { # Debian has it in the server's package, which is unpacked an
         fi
         rm -rf "$folder"
         mkdir -p "$folder/usr/bin"
-        mv "$unpacked/usr/bin/promtool" "$folder/usr/bin/"
+        mv "$unpacked/usr/bin/promtool" "$unpacked/usr/bin/amtool" "$folder/usr/bin/"
         rm -rf "$unpacked"
     fi
     printf '%s\n' "$folder/usr/bin"

@@ -25,6 +25,9 @@ needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed"
 )
 
+needs_amtool = pytest.mark.skipif(shutil.which("amtool") is None, reason="amtool is not installed")
+ALERTMANAGER = FOLDER / "alertmanager.yaml"
+
 
 def declared() -> set[str]:
     """Return every metric that agent, control plane and scrub declare."""
@@ -55,7 +58,7 @@ def test_an_alert_leads_to_its_first_three_commands(rule: dict[str, Any]) -> Non
                             re.MULTILINE | re.DOTALL | re.IGNORECASE)  # fmt: skip
 
     assert 3 == section.count("\n$ ")
-    assert rule["labels"]["severity"] in {"critical", "warning"}
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
 
 
 def test_list_of_alerts_is_complete() -> None:
@@ -83,6 +86,39 @@ def test_every_alert_fires_and_keeps_silent() -> None:
     )
 
     assert 0 == checked.returncode, checked.stdout + checked.stderr
+
+
+def test_alertmanager_hides_alerts_that_exist() -> None:
+    """Each pattern of the example's inhibit rules matches an alert."""
+    names = {rule["alert"] for rule in rules()}
+
+    for rule in yaml.safe_load(ALERTMANAGER.read_text())["inhibit_rules"]:
+        for matcher in (*rule["source_matchers"], *rule["target_matchers"]):
+            (pattern,) = re.findall(r'^alertname=~?"(.+)"$', matcher)
+            parts = pattern.split("|")
+            matching = [{name for name in names if re.fullmatch(one, name)} for one in parts]
+            assert all(matching), matcher
+
+
+@needs_amtool
+def test_alertmanager_reads_the_example() -> None:
+    """Critical alerts, messages and other alerts reach their receivers."""
+    checked = run_amtool("check-config", str(ALERTMANAGER))
+    routed = {
+        severity: run_amtool("config", "routes", "test", f"--config.file={ALERTMANAGER}",
+                             f"severity={severity}").strip()
+        for severity in ("critical", "warning", "info")
+    }  # fmt: skip
+
+    assert "SUCCESS" in checked
+    assert {"critical": "operators", "warning": "operators", "info": "events"} == routed
+
+
+def run_amtool(*words: str) -> str:
+    """Return the output of amtool."""
+    done = subprocess.run(["amtool", *words], capture_output=True, text=True, timeout=60)  # noqa: S607 - Debian's
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_every_alert_is_tested() -> None:

@@ -143,6 +143,7 @@ def place_files(root: Path, layout: Layout) -> None:
         ROOT / "systemd/tmpfiles.d/suture.conf": "usr/lib/tmpfiles.d/suture.conf",
         ROOT / "systemd/agent.toml": OPTIONS,
         ROOT / "monitoring/alerts.yaml": "usr/share/suture/alerts.yaml",
+        ROOT / "monitoring/alertmanager.yaml": "usr/share/suture/alertmanager.yaml",
         ROOT / "monitoring/dashboard.json": "usr/share/suture/dashboard.json",
         ROOT / "tools/packages/make-environment": HOME / "make-environment",
         **{ROOT / n: f"usr/share/doc/suture/{n.removeprefix('docs/')}" for n in DOCUMENTS},

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 
+import typer
+
 from health.cluster_verdict import DataVerdict
 from suture.errors import SutureError
 from suture.pages.status_headline import Told, answer_of, headline, unreachable_nodes
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import security
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, option
+from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, flag, option
 from suture.wire.clients.channel import Method, call, call_with_retry, open_channel
 from suture.wire.mapping.addressee import ADDRESSEE_HEADER
 from suture.wire.mapping.rpc_services import DATANODE, Stub
@@ -35,6 +37,9 @@ def status(
     datanode: Annotated[
         str | None, option("ID|HOST:PORT", "Query only this datanode; default: all.", "--datanode")
     ] = None,
+    as_nagios: Annotated[
+        bool, flag("Print one line with numbers, for Nagios or Icinga.", "--nagios")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Show the health of all data and of every datanode.
@@ -46,9 +51,19 @@ def status(
     Example:
         suture status
     """
+    if as_nagios and (as_json or datanode is not None):
+        raise typer.BadParameter("cannot combine with --json or --datanode", param_hint="--nagios")
     if datanode is not None:
         return one_datanode(address_of(scm, datanode), as_json=as_json)
-    return whole_cluster(scm, as_json=as_json)
+    try:
+        return whole_cluster(scm, as_json=as_json, as_nagios=as_nagios)
+    except SutureError as error:
+        if not as_nagios:
+            raise
+        from suture.terminal.output import print_line
+
+        print_line(f"SUTURE {DataVerdict.UNKNOWN}: {error}")  # Nagios reads only stdout
+        return ExitCode.UNAVAILABLE
 
 
 def address_of(scm: str, datanode: str) -> str:
@@ -91,8 +106,9 @@ def document_of(told: Told) -> dict[str, object]:
     }
 
 
-def whole_cluster(scm: str, *, as_json: bool) -> int:
-    """Show the state of the cluster according to the control plane and each datanode."""
+def whole_cluster(scm: str, *, as_json: bool, as_nagios: bool = False) -> int:
+    """Show the state of the cluster according to the control plane and each datanode. The exit
+    codes are those of Nagios, too: 0 is OK, 2 CRITICAL, 3 UNKNOWN."""
     from suture.wire.clients.scm import ScmClient  # not needed for a single datanode
 
     proof = security()
@@ -128,6 +144,10 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
                 ],
             }
         )
+    elif as_nagios:
+        from agent.cli.inspect.status_tables import show_nagios_line
+
+        show_nagios_line(counts, known, line)
     else:
         from agent.cli.inspect.status_tables import show_cluster
 

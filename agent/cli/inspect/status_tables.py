@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from suture.config.quantity import format_duration
-from suture.pages.status_headline import Told, percent
+from suture.pages.status_headline import DataStatus, Headline, Told, percent
 from suture.terminal.output import ago, print_line, print_rows, short, size
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
@@ -27,6 +27,26 @@ def show_cluster(
     for setting in counts.settings:
         print_line(setting)
     print_nodes(nodes, answers)
+
+
+def show_nagios_line(
+    counts: scm_pb2.CountContainersResponse, known: DataStatus, line: Headline
+) -> None:
+    """Print the headline and numbers as the output of a plugin of Nagios: `TEXT | NAME=VALUE`."""
+    numbers = {
+        "containers": counts.all,
+        "containers_to_do": counts.to_do,
+        "containers_unknown": counts.unknown,
+        "containers_lost": counts.lost + counts.lacking,
+        "datanodes": known.asked_count,
+        "datanodes_silent": len(known.silent),
+        "volumes_failed": known.failed_volume_count,
+        "findings": known.finding_count,
+        "data": f"{known.data_bytes}B",
+        "data_in_time": f"{known.in_time_bytes}B",
+    }
+    figures = " ".join(f"{name}={value}" for name, value in numbers.items())
+    print_line(f"SUTURE {line.verdict}: {line.text.replace('|', '/')} | {figures}")
 
 
 def containers_line(counts: scm_pb2.CountContainersResponse) -> str:

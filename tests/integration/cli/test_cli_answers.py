@@ -128,6 +128,33 @@ def test_a_silent_datanode_stands_in_the_first_sentence(
     assert told["healthy"] is False
 
 
+def test_line_for_nagios_has_the_exit_codes_and_numbers_of_a_plugin(
+    suture: CommandLine, damaged: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The output is one line. An unreachable control plane is UNKNOWN, and on stdout, too."""
+    critical = suture("status", "--nagios", code=ExitCode.TO_DO)
+    suture("reconcile", str(damaged))
+    suture.status_when_well()
+    well = suture("status", "--nagios")
+    unknown_code = run(["status", "--nagios", "--scm", "127.0.0.1:1"])
+    unknown = capsys.readouterr().out
+
+    lines = [text.splitlines() for text in (critical, well, unknown)]
+    assert [1, 1, 1] == [len(text) for text in lines]
+    (text, figures), (well_text, _) = (line[0].split(" | ") for line in lines[:2])
+    values = dict(item.split("=") for item in figures.split())
+    assert text.startswith("SUTURE DEGRADED: 1 container with damaged replicas")
+    assert ("3", "0", "1") == tuple(
+        values[name] for name in ("datanodes", "datanodes_silent", "findings")
+    )
+    assert (
+        int(values["data"].removesuffix("B")) >= int(values["data_in_time"].removesuffix("B")) > 0
+    )
+    assert well_text.startswith("SUTURE WHOLE: 100 % of bytes verified")
+    assert ExitCode.UNAVAILABLE == unknown_code
+    assert unknown.startswith("SUTURE UNKNOWN: ")
+
+
 def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
     suture: CommandLine, tmp_path: Path
 ) -> None:
