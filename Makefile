@@ -98,8 +98,8 @@ lock: python ## Pin the versions that the packages bundle to the newest allowed 
 	$(LOCK) --extra ozone --extra scm --extra spark --constraint tools/packages/agent.lock \
 	    --output-file tools/packages/spark.lock
 
-outdated: python ## List the direct dependencies that have a newer version than the installed one.
-	@$(BIN)/uv pip tree --quiet --outdated --package suture --depth 1
+outdated: python ## List the installed libraries that have a newer version.
+	@$(BIN)/uv pip list --python $(BIN)/python --outdated
 
 site: python ## Build the documents as a web site in dist/site.
 	$(BIN)/mkdocs build --quiet
