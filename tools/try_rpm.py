@@ -1,11 +1,12 @@
 """Try the RPM package: dependencies, contents, scriptlets, and the installed programs.
 
-    python tools/try_rpm.py dist/suture-*.rpm [--suite trixie] [--base DIR]
+    python tools/try_rpm.py dist/suture-*.rpm [--newer PACKAGE] [--suite trixie] [--base DIR]
 
 The host is a Debian root, into which this machine's rpm installs; an empty package declares there
 that the host has its Python and systemd. A control plane and an agent are started by the commands
-of the units and connect; the package is removed and installed again, and they are the same. Needs
-root, debootstrap, rpm, and a minute. Exit code 1, with the reason, if something is wrong.
+of the units and connect. The package is upgraded to --newer and downgraded again, removed and
+installed again, and the datanode is the same each time. Needs root, debootstrap, rpm, and minutes.
+Exit code 1, with the reason, if something is wrong.
 """
 
 import argparse
@@ -51,22 +52,25 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("package", type=Path, help="the .rpm")
+    parser.add_argument("--newer", type=Path, help="another version of it, to upgrade to")
     parser.add_argument("--suite", default=this_suite(), help="the release of the host")
     parser.add_argument("--base", type=Path, help="default: /var/tmp/suture-try-SUITE")
     arguments = parser.parse_args()
     base = arguments.base or Path(f"/var/tmp/suture-try-{arguments.suite}")  # noqa: S108
     try:
         with ExitStack() as stack:
-            tried(stack.enter_context(a_host(made(base, arguments.suite), 1)), arguments.package)
+            host = stack.enter_context(a_host(made(base, arguments.suite), 1))
+            tried(host, arguments.package, arguments.newer)
     except Fault as fault:
         print(f"try_rpm: {fault}", file=sys.stderr)
         return 1
-    print("try_rpm: installed, used, removed and installed again")
+    changes = "upgraded, downgraded, " if arguments.newer else ""
+    print(f"try_rpm: installed, used, {changes}removed and installed again")
     return 0
 
 
-def tried(host: Host, package: Path) -> None:
-    """Install, use, remove, install again. Raise Fault."""
+def tried(host: Host, package: Path, newer: Path | None) -> None:
+    """Install, use, upgrade and downgrade, remove, install again. Raise Fault."""
     python = host.run("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'").strip()
     said(host, "--initdb")
     asked = said(host, "--install", package, expected=1)
@@ -79,6 +83,11 @@ def tried(host: Host, package: Path) -> None:
     said(host, "--install", package)
     said(host, "--verify", "suture")
     datanode_id = registered(host)
+    for each in (newer, package) if newer else ():
+        said(host, "--upgrade", "--oldpackage", each)
+        version = said(host, "--query", "--queryformat", "%{NAME} %{VERSION}\n", "suture")
+        if datanode_id != registered(host) or host.run("suture --version") != version:
+            raise Fault(f"datanode or version is not right after the change to {each.name}")
     said(host, "--erase", "suture")
     left = [name for name in GONE if (host.root / name).exists()]
     if left:

@@ -261,6 +261,22 @@ class TestRelease:
         assert expected == done.stderr
         assert not (ROOT / "dist/9.9.9").exists()
 
+    @pytest.mark.parametrize("program", PROJECT["scripts"])
+    def test_program_prints_the_version_of_the_project(self, program: str) -> None:
+        """Each program of the package has the option."""
+        module, _, function = PROJECT["scripts"][program].partition(":")
+        code = f"from {module} import {function} as start; start()"
+
+        printed = subprocess.run(
+            [sys.executable, "-c", code, "--version"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout
+
+        assert f"{program} {PROJECT['version']}\n" == printed
+
     def test_changelog_begins_with_the_version_of_the_project(self) -> None:
         """The newest section of CHANGELOG.md has at most 60 lines."""
         sections = re.split(r"^(?=## \[)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
