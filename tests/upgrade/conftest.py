@@ -1,4 +1,4 @@
-"""Two versions of Suture: that of the checkout, and another one in an environment of its own."""
+"""Two versions of Suture in environments of their own: the newest release, and the checkout."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.support.packaging.checkouts import built, copied
 from tools.demo.cluster import Running
 
 RELEASED: Final = Path(__file__).parent / "released"
-UNRELEASED: Final = "0.0.9"
+NEXT: Final = "9.9.9"  # the checkout may have the number of the newest release
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,21 @@ class InstalledVersion:
 
 
 @pytest.fixture(scope="module")
-def earlier(tmp_path_factory: pytest.TempPathFactory) -> InstalledVersion:
-    """The newest released version. Before the first release, it is this checkout with another
-    version number. Both use the libraries of this environment."""
-    scratch = tmp_path_factory.mktemp("earlier")
-    wheels = sorted(RELEASED.glob("*.whl"), key=lambda path: numbers(path.name.split("-")[1]))
-    wheel = wheels[-1] if wheels else renumbered(scratch)
+def released(tmp_path_factory: pytest.TempPathFactory) -> InstalledVersion:
+    """The newest released version."""
+    wheel = max(RELEASED.glob("*.whl"), key=lambda path: numbers(path.name.split("-")[1]))
+    return installed(wheel, tmp_path_factory.mktemp("released"))
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> InstalledVersion:
+    """The checkout, with another version number."""
+    scratch = tmp_path_factory.mktemp("checkout")
+    return installed(renumbered(scratch), scratch)
+
+
+def installed(wheel: Path, scratch: Path) -> InstalledVersion:
+    """Install a wheel; it uses the libraries of this environment."""
     environment = scratch / "venv"
     run(sys.executable, "-m", "venv", "--without-pip", environment)
     python = environment / "bin/python"
@@ -60,7 +69,7 @@ def renumbered(scratch: Path) -> Path:
     """Build the wheel of the checkout as another version; return its path."""
     project = copied(scratch / "checkout") / "pyproject.toml"
     text, count = re.subn(
-        r'^version = ".*"$', f'version = "{UNRELEASED}"', project.read_text(), flags=re.MULTILINE
+        r'^version = ".*"$', f'version = "{NEXT}"', project.read_text(), flags=re.MULTILINE
     )
     assert count == 1
     project.write_text(text)

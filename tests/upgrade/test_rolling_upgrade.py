@@ -1,4 +1,4 @@
-"""A cluster that is upgraded host by host, and rolled back, while clients store and read."""
+"""A cluster that is upgraded from the newest release host by host, and rolled back, under load."""
 
 import os
 import threading
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +13,6 @@ import pytest
 
 from suture import Client, KeyExists, UnavailableError
 from tests.support.command_line import CommandLine
-from tests.support.nursery import forked
 from tests.support.waiting import wait_until
 from tests.upgrade.conftest import InstalledVersion
 from tools.demo.cluster import Cluster, Launch
@@ -109,12 +107,15 @@ def wait_for_files(load: Load) -> None:
 
 
 def test_cluster_serves_while_it_is_upgraded_and_rolled_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], earlier: InstalledVersion
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    released: InstalledVersion,
+    checkout: InstalledVersion,
 ) -> None:
     """Files are stored between all restarts, every read succeeds, and at the end each datanode
     has the version that it was rolled to, and every acknowledged file is there."""
     with (
-        Cluster(tmp_path / "c", agents=4, volumes=1, launch=earlier.launch) as cluster,
+        Cluster(tmp_path / "c", agents=4, volumes=1, launch=released.launch) as cluster,
         Client(cluster.scm.address) as client,
     ):
         suture = CommandLine(cluster.scm.address, capsys)
@@ -125,13 +126,12 @@ def test_cluster_serves_while_it_is_upgraded_and_rolled_back(
             assert len(servers) == 5
             return {(expected, "")} == {(one["version"], one["error"]) for one in servers}
 
-        wait_until(lambda: has_version(earlier.version))
+        wait_until(lambda: has_version(released.version))
         with loaded(client) as load:
             wait_for_files(load)
-            roll(cluster, forked, load)
-            wait_until(lambda: has_version(version("suture")))
-            roll(cluster, earlier.launch, load)
-            wait_until(lambda: has_version(earlier.version))
+            for version in (checkout, released):
+                roll(cluster, version.launch, load)
+                wait_until(partial(has_version, version.version))
         for key, content in load.stored.items():
             assert client.get(key) == content
         suture.status_when_well(within_s=REPAIR_S)
