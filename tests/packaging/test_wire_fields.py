@@ -9,12 +9,18 @@ from typing import Final
 
 import pytest
 
-from tests.support.wire.holders import candidates, table, tried
+from tests.support.wire.holders import candidates, sides, table, tried
 from tests.support.wire.lost_field import SEEN, all_fields
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HELD: Final = table()
-UNHELD_MAX: Final = 27  # sides of fields; it may only fall
+BRIDGE: Final = "set by the bridge to Ozone, for the agent in the same process"
+UNSEEN: Final = {
+    "suture.v1.ImportBlocks.padding": "moves the data behind it; no receiver looks at it",
+    "suture.v1.ReplicateCommand.sources": BRIDGE,
+    "suture.v1.ReplicateCommand.replica_index": BRIDGE,
+}
+"""Fields without an effect on a connection, each with its reason. No test can hold them."""
 SAMPLE: Final = 4  # of HELD, at each run; all: python -m tests.support.wire.holders try
 COMMANDS: Final = (
     "sent:suture.v1.DeleteCommand.witnesses",
@@ -34,13 +40,13 @@ def test_the_table_has_every_field_of_the_contract() -> None:
     assert all_fields() == rows
 
 
-def test_no_more_fields_are_held_by_no_test() -> None:
+def test_every_field_is_held_on_both_sides() -> None:
     """
     A new field comes with a test that fails when it is not sent, and one when it is not received.
     """
     unheld = [key for key, test in HELD.items() if not test]
 
-    assert UNHELD_MAX == len(unheld), "\n".join(unheld)
+    assert list(sides(UNSEEN)) == unheld
 
 
 def test_every_holder_is_a_test() -> None:

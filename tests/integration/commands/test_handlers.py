@@ -1,6 +1,7 @@
 """What a command's pool does for it: shares, weights, streams of a disk, and more while leaving."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,26 @@ from agent.commands.command_queue import Task
 from agent.commands.handlers import CommandHandlers, HandlerDeps, threads_for
 from agent.commands.pool import TaskContext
 from agent.config.options import TaskConfig
-from agent.plan.reconcile_outcome import ReadBack
+from agent.plan.reconcile_outcome import (
+    ChunkOutcome,
+    ChunkResult,
+    ReadBack,
+    ReconcileResult,
+    ReconcileVerdict,
+)
+from agent.reconcile.reconciler import Reconciler
+from agent.reconcile.trust_preview import fingerprint
 from agent.scan.container_scan import scan_container
+from agent.services.limits import DatanodeServerLimits
+from agent.services.server import build_server
+from agent.services.trust_handlers import TrustHandlers
 from merkle.replica import BlockId, ContainerId
 from suture.ec.rebuild_task import ShardLocation
 from suture.ec.scheme import CodecName, Scheme
 from suture.errors import Code, RefusedError
 from suture.runtime.clock import Clock, SystemClock
 from suture.runtime.ports import Pace, at_once
+from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate
@@ -384,3 +397,38 @@ def test_copy_for_another_datanode_at_the_target_address_is_refused(
 
         assert Code.WRONG_DATANODE is refused.value.code
         assert [] == list(target.replica.store.replica_ids())
+
+
+def test_trust_counts_the_chunks_that_it_could_not_install(
+    replica: StoredReplica, handlers: CommandHandlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator is told the result and how many failed."""
+    chunks = [
+        ChunkOutcome(BlockId(1), 0, 10, "MISSING_BLOCK", result)
+        for result in (ChunkResult.FAILED, ChunkResult.REPAIRED, ChunkResult.FAILED)
+    ]
+    result = ReconcileResult(CONTAINER, ReconcileVerdict.PARTIAL, chunks=tuple(chunks))
+    monkeypatch.setattr(Reconciler, "preview", lambda *_: [])
+    monkeypatch.setattr(Reconciler, "reconcile", lambda *_, **__: result)
+    request = datanode_pb2.TrustReplicaRequest(
+        container_id=CONTAINER,
+        trusted_datanode_id="dn2",
+        trusted_address="127.0.0.1:1",
+        shown=fingerprint([]),
+    )
+    with ThreadPoolExecutor(2) as executor:
+        built = build_server(
+            [TrustHandlers(handlers.trust)],
+            "127.0.0.1:0",
+            executor,
+            datanode_id=replica.store.datanode_id,
+            limits=DatanodeServerLimits(),
+        )
+        built.server.start()
+        with Peer(f"127.0.0.1:{built.port}") as peer:
+            answer = peer.stub.TrustReplica(request)
+        built.server.stop(0).wait()
+
+    assert answer == datanode_pb2.TrustReplicaResponse(
+        shown=request.shown, result="partial", failed_count=2
+    )

@@ -1,14 +1,22 @@
 """Peers that are asked at random to prove a chunk: honest ones, stale ones, forgers."""
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.config.options import ScanConfig
 from agent.reconcile.peer_challenges import ChallengeWorker
+from agent.scan.scan_control import BackgroundScans
+from agent.scan.scan_manager import ScanManager
+from agent.services.admin_handlers import AdminHandlers
+from agent.services.limits import DatanodeServerLimits
+from agent.services.server import build_server
 from agent.store.operations.reading import LocalReplicaView
 from merkle.replica import BlockId, ContainerId
 from suture.errors import Code, UnavailableError
@@ -257,4 +265,52 @@ def test_challenge_status_counts_results_and_has_the_last_time(two: Two) -> None
         unanswered.proven_count,
         unanswered.unanswered_count,
         unanswered.asked_at_ms,
+    )
+
+
+def test_results_are_told_to_operators(two: Two) -> None:
+    """Each result is counted, with the time of the last challenge."""
+    scrub = ScanManager(two.mine.replica.tools, ScanConfig(enabled=False), threading.Event())  # type: ignore[call-arg]
+    damage = (
+        (two.other.replica, "failed", 3),
+        (two.mine.replica, "own", 4),
+    )
+    with dialled([two.other]) as peers, ThreadPoolExecutor(2) as executor:
+        worker = two.worker(peers["dn2"])
+        built = build_server(
+            [AdminHandlers(datanode_pb2.StatusResponse, BackgroundScans(scrub, worker))],
+            "127.0.0.1:0",
+            executor,
+            datanode_id="dn1",
+            limits=DatanodeServerLimits(),
+        )
+        built.server.start()
+
+        def ask(count: int) -> None:
+            for _ in range(count):
+                two.clock.advance_s(2 * INTERVAL_S)
+                worker.step()
+
+        ask(2)
+        for replica, _result, count in damage:
+            for block in (1, 2, 3):
+                replica.flip(block, 3)
+                replica.flip(block, CHUNK_BYTES + 3)
+            ask(count)
+        two.other.stop_serving()
+        for block in (1, 2, 3):  # what is right again
+            two.mine.replica.flip(block, 3)
+            two.mine.replica.flip(block, CHUNK_BYTES + 3)
+        ask(1)
+        with Peer(f"127.0.0.1:{built.port}") as peer:
+            told = peer.stub.ScrubStatus(datanode_pb2.ScrubStatusRequest()).challenges
+        built.server.stop(0).wait()
+
+    assert told == datanode_pb2.Challenges(
+        interval_ms=int(INTERVAL_S * 1000),
+        asked_at_ms=two.clock.now_ms(),
+        proven_count=2,
+        failed_count=3,
+        unanswered_count=1,
+        own_count=4,
     )

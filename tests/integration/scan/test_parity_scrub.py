@@ -2,16 +2,22 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from agent.scan.parity_scrub import ParityPolicy, ParityScrub
+from agent.services.admin_handlers import AdminHandlers
+from agent.services.limits import DatanodeServerLimits
+from agent.services.server import build_server
 from merkle.replica import BlockId, ContainerId
 from suture.ec.scheme import CodecName, Scheme
 from suture.errors import Code, UnavailableError
 from suture.runtime.loop import Busy, ProgressMarker, RetryAfter
-from suture.wire.v1 import container_pb2, scm_pb2
+from suture.wire.clients.peer import Peer
+from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 from tests.support.clock import FakeClock
 from tests.support.storage.ec_cluster import CONTAINER, EcCluster, altered, ec_cluster, groups_of
 
@@ -103,6 +109,41 @@ def test_every_stripe_is_read_once_in_the_interval(tmp_path: Path) -> None:
         )
         assert sum(bench.paced) == status.read_bytes
         bench.worker.close()
+
+
+def test_container_that_is_verified_now_is_named(tmp_path: Path) -> None:
+    """The status that is asked for in between has its id, and the one afterwards has none."""
+    with (
+        ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster,
+        ThreadPoolExecutor(2) as executor,
+    ):
+        cluster.serve()
+        bench = Bench(cluster)
+        scrub = SimpleNamespace(
+            status=lambda **_: datanode_pb2.ScrubStatusResponse(parity=bench.worker.status())
+        )
+        built = build_server(
+            [AdminHandlers(datanode_pb2.StatusResponse, scrub)],  # type: ignore[arg-type]
+            "127.0.0.1:0",
+            executor,
+            datanode_id="dn1",
+            limits=DatanodeServerLimits(),
+        )
+        built.server.start()
+        told: list[int] = []
+        with Peer(f"127.0.0.1:{built.port}") as peer:
+
+            def ask() -> None:
+                status = peer.stub.ScrubStatus(datanode_pb2.ScrubStatusRequest())
+                told.append(status.parity.container_id)
+
+            bench.on_pace = ask
+            bench.worker.step()
+            ask()
+        built.server.stop(0).wait()
+        bench.worker.close()
+
+    assert ({CONTAINER}, 0) == (set(told[:-1]), told[-1])
 
 
 def test_a_wrong_shard_is_named_until_it_is_right(tmp_path: Path) -> None:

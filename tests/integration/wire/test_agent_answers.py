@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from agent.config.options import ScanConfig
 from agent.host import heartbeat as heartbeat_module
 from agent.host.heartbeat import HeartbeatWorker
 from agent.host.outbox import Outbox
+from agent.host.peer_check_workers import ControlPlanes
 from agent.observe.datanode_status import DatanodeStatus, ProcessInfo
 from agent.observe.disk_reports import disk_reports
 from agent.scan.container_scan import StoreScanDeps, VerdictBreaker
@@ -28,8 +29,8 @@ from agent.services.limits import DatanodeServerLimits
 from agent.services.read_handlers import ReadHandlers
 from agent.services.scan_handlers import ScanHandlers
 from agent.services.server import build_server
-from agent.services.service_protocols import SampleResult, SampleStep, ScanStep
-from merkle.replica import ID_MAX, ContainerId
+from agent.services.service_protocols import SampleResult, SampleStep, ScanMode, ScanStep
+from merkle.replica import ID_MAX, BlockId, ContainerId
 from suture.errors import Code, VolumeFailed
 from suture.runtime.loop import Busy, RetryAfter, WorkerState, WorkerStatus
 from suture.wire.clients.peer import Peer
@@ -96,6 +97,15 @@ class Disks:
 
     volumes: Sequence[object]
     device: Path | None
+    added: list[str] = field(default_factory=list)
+
+    def add(self, path: str) -> None:
+        """Open a volume."""
+        self.added.append(path)
+
+    def status(self) -> Sequence[d.VolumeStatus]:
+        """Return the state of every volume."""
+        return [d.VolumeStatus(path=path) for path in self.added]
 
     def disks(self) -> Sequence[d.DiskReport]:
         """Return what the agent reports."""
@@ -115,7 +125,9 @@ class Pools:
         return [s.QueueCount(type="replicate", count=3), s.QueueCount(type="close", count=4)]
 
 
-def test_status_has_troubled_workers_tasks_and_a_retiring_volume(replica: StoredReplica) -> None:
+def test_status_has_troubled_workers_tasks_and_a_retiring_volume(
+    replica: StoredReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = WorkerStatus("scan", WorkerState.WORKING, 5, 6, "no such file", 7_000.0)
     status = DatanodeStatus(
         ProcessInfo(datanode_id="dn-1", cluster_id="CID", version="9", started_at_ms=8),
@@ -129,6 +141,8 @@ def test_status_has_troubled_workers_tasks_and_a_retiring_volume(replica: Stored
         describe=lambda volume: volume.MergeFrom(DESCRIBED),
     )
     [facts] = replica.store.volumes()
+    summary = replace(status.summary(), contradictory_count=10)
+    monkeypatch.setattr(status, "summary", lambda: summary)
     with served(AdminHandlers(status.status)) as peer:
         answer = peer.stub.Status(d.StatusRequest())
 
@@ -165,6 +179,7 @@ def test_status_has_troubled_workers_tasks_and_a_retiring_volume(replica: Stored
         task_count=7,
         scm_state="registered",
         interval_ms=10_000,
+        contradictory_count=10,
         clock_offset_ms=-9,
     )
 
@@ -178,6 +193,7 @@ def test_disks_have_what_smart_and_the_kernel_say(replica: StoredReplica, tmp_pa
         said = peer.stub.ListDisks(d.ListDisksRequest())
         volumes.device = None
         [silent] = peer.stub.ListDisks(d.ListDisksRequest()).disks
+        added = peer.stub.ControlVolume(d.ControlVolumeRequest(add_path="/disk"))
 
     about = {"volume_id": facts.volume_id, "path": str(facts.path)}
     assert said == d.ListDisksResponse(
@@ -186,6 +202,7 @@ def test_disks_have_what_smart_and_the_kernel_say(replica: StoredReplica, tmp_pa
         ]
     )
     assert silent.kernel_error
+    assert ["/disk"] == [volume.path for volume in added.volumes]
 
 
 def test_scan_and_sample_tell_progress_and_results(replica: StoredReplica) -> None:
@@ -202,17 +219,25 @@ def test_scan_and_sample_tell_progress_and_results(replica: StoredReplica) -> No
         unread_count=79,
         unread=["container 7: no row"],
     )
+    modes: list[ScanMode] = []
+
+    def scan(_id: ContainerId, _stop: object, mode: ScanMode) -> list[ScanStep]:
+        modes.append(mode)
+        return [ScanStep(5, 10, is_waiting=True)]
+
     handlers = ScanHandlers(
         replica.store,
-        lambda *_: [ScanStep(5, 10, is_waiting=True)],
+        scan,
         lambda *_: [SampleStep(3), SampleStep(72, result)],
         limits=LIMITS,
     )
     with served(handlers) as peer:
-        scan = list(peer.stub.ScanContainer(d.ScanContainerRequest(container_id=CONTAINER)))
+        request = d.ScanContainerRequest(container_id=CONTAINER, full_speed=True)
+        progress = list(peer.stub.ScanContainer(request))
         sample = list(peer.stub.SampleChunks(d.SampleChunksRequest()))
 
-    assert [d.ScanProgress(bytes_read=5, bytes_total=10, waiting=True)] == scan
+    assert [d.ScanProgress(bytes_read=5, bytes_total=10, waiting=True)] == progress
+    assert [ScanMode.FULL_SPEED] == modes
     assert [
         d.SampleProgress(read_count=3),
         d.SampleProgress(
@@ -319,14 +344,19 @@ def test_scrub_tells_of_a_late_scan_and_of_what_it_doubts(replica: StoredReplica
     assert "is gone" in failed.volumes[0].check
 
 
-def beats(calls: ScriptedCalls, replicas: Replicas, last_copies: Callable[..., None]) -> object:
+def beats(
+    calls: ScriptedCalls,
+    replicas: Replicas,
+    last_copies: Callable[..., None] = lambda _: None,
+    on_commands: Callable[..., None] = lambda *_: None,
+) -> object:
     """Send heartbeats about replicas until nothing is left; return what the agent does then."""
     with ScmClient(calls.address) as scm:
         worker = HeartbeatWorker(
             scm,
             replicas,
             IDENTITY,
-            lambda *_: None,
+            on_commands,
             FakeClock(),
             outbox=Outbox(),
             on_last_copies=last_copies,
@@ -353,6 +383,42 @@ def test_answers_set_the_interval_and_name_last_copies() -> None:
     assert [5, 6] == told
 
 
+def test_orders_arrive_whole() -> None:
+    """A reconcile that a person asked for is done however often it changed nothing."""
+    order = s.Command(
+        command_id=71,
+        term=3,
+        lifetime_ms=72,
+        priority=s.LOW,
+        reconcile=s.ReconcileCommand(
+            container_id=73,
+            peers=[c.DatanodeEndpoint(datanode_id="dn2", address="dn2:9859")],
+            holders=[s.KnownHolder(datanode_id="dn3", is_dead=True)],
+            asked_for=True,
+        ),
+    )
+    taken: list[s.Command] = []
+    with ScriptedCalls() as calls:
+        calls.answers["Register"] = [s.RegisterResponse(cluster_id=CLUSTER)]
+        calls.answers["Heartbeat"] = [s.HeartbeatResponse(term=3, commands=[order])]
+
+        beats(calls, Replicas(0), on_commands=lambda commands, _: taken.extend(commands))
+
+    assert [order] == taken
+
+
+def test_deletes_that_peers_claim_are_confirmed_by_the_control_plane() -> None:
+    """The answer tells which were ordered, and which blocks a key names."""
+    answer = s.ConfirmDeletesResponse(ordered_local_ids=[1], kept_local_ids=[2])
+    with ScriptedCalls() as calls, ScmClient(calls.address) as scm:
+        calls.answers["ConfirmDeletes"] = [answer]
+
+        got = ControlPlanes([scm]).confirm_deletes(CONTAINER, [BlockId(1), BlockId(2)])
+
+    asked = s.ConfirmDeletesRequest(container_id=CONTAINER, local_ids=[1, 2])
+    assert ([asked], answer) == (calls.requests["ConfirmDeletes"], got)
+
+
 def test_page_with_an_invalid_replica_is_sent_by_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has its place among the pages by columns, and the number of its report."""
     monkeypatch.setattr(heartbeat_module, "REPLICAS_PER_HEARTBEAT_MAX", 2)
@@ -361,7 +427,7 @@ def test_page_with_an_invalid_replica_is_sent_by_replica(monkeypatch: pytest.Mon
     with ScriptedCalls() as calls:
         calls.answers["Register"] = [s.RegisterResponse(cluster_id=CLUSTER)]
 
-        beats(calls, replicas, lambda _: None)
+        beats(calls, replicas)
 
         sent = calls.requests["Heartbeat"]
     first, second = (page for request in sent for page in request.column_reports)

@@ -3,8 +3,11 @@ that it uses. The test is the control plane and all datanodes.
 """
 
 import socket
+import threading
+import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +19,7 @@ from suture.wire.v1 import datanode_pb2 as d
 from suture.wire.v1 import scm_pb2 as s
 from tests.support.command_line import CommandLine
 from tests.support.control.scripted_calls import ScriptedCalls
+from tests.support.waiting import wait_until
 
 KEY: Final = "reports/today"
 BLOCK: Final = c.BlockId(container_id=71, local_id=74, bcsid=73)
@@ -83,6 +87,35 @@ def test_put_sends_the_block_and_names_the_replica_that_failed(calls: ScriptedCa
         )
     ]
     assert [s.EndWriteSessionRequest(client_id=session)] == calls.requests["EndWriteSession"]
+
+
+def test_waiting_put_renews_its_session_in_the_time_that_it_is_told(calls: ScriptedCalls) -> None:
+    """Each renewal is a commit without keys. No two are closer than the interval."""
+    replicas = [c.DatanodeEndpoint(datanode_id=f"dn-{n}", address=calls.address) for n in range(3)]
+    answer = allocated(*replicas)
+    answer.renew_ms = 300
+    calls.answers["AllocateBlocks"] = [answer]
+    calls.answers["WriteBlocks"] = [d.WriteBlocksResponse(block_count=1)]
+    calls.held["WriteBlocks"] = threading.Event()
+    seen_at_s: list[float] = []
+
+    def watch() -> None:
+        for count in (1, 4):
+            wait_until(lambda count=count: len(calls.requests["CommitKey"]) >= count)
+            seen_at_s.append(time.monotonic())
+        calls.held["WriteBlocks"].set()
+
+    with ThreadPoolExecutor(1) as executor, Client(calls.address) as client:
+        watching = executor.submit(watch)
+        client.put(KEY, b"abc")
+        watching.result()
+
+    *renewals, last = calls.requests["CommitKey"]
+    assert {s.CommitKeyRequest(client_id=session_of(calls)).SerializeToString()} == {
+        one.SerializeToString() for one in renewals
+    }
+    assert [KEY] == [one.key for one in last.keys]
+    assert seen_at_s[1] - seen_at_s[0] > 0.6
 
 
 def test_put_of_a_new_key_names_it_when_it_asks_for_room(calls: ScriptedCalls) -> None:

@@ -8,7 +8,6 @@ import base64
 import itertools
 import json
 import tarfile
-import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +17,13 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message import Message
 
-from agent.cli.evidence.cluster_sample import last_of
 from agent.cli.main import run
 from health.tables.snapshot_columns import RESULT_VERSION
-from merkle.replica import ContainerId
-from suture.client.put_metadata import PutMetadata, metadata_of
-from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2 as c
 from suture.wire.v1 import datanode_pb2 as d
 from suture.wire.v1 import scm_pb2 as s
+from tests.support.control.recovery_answers import FOUND, FOUND_KEY, LOOKED_INTO, RECOVERED
 from tests.support.control.scripted_calls import FIRST, ScriptedCalls, filled
-from tests.support.storage.stored_replica import DATANODE, StoredReplica
 from tests.support.verification.result_files import write_result_table
 
 ME, PEER = "dn-1", "dn-2"
@@ -87,76 +82,6 @@ def replicas(*names: str) -> s.GetContainerInfoResponse:
 IDS: Final = {"container_ids": [7, 8], "worlds": WORLDS.values()}
 LEAVE: Final[Any] = {"datanode_ids": [ME], "op_state": "DECOMMISSIONING", "dry_run": True}
 EXPECT: Final = "--yes --expect {expected}"
-REPLICA: Final = c.ReplicaReport(
-    container_id=7,
-    state=c.CLOSED,
-    replica_index=1,
-    tree=c.TreeSummary(algorithm=c.TREE_XXH3_64, generation=1, tombstone_count=1),
-)
-LOOKED_INTO: Final = s.RecoveredContainer(
-    container_id=7, scheme="rs-3-2-64k", deleted_local_ids=[3]
-)
-RECOVERED: Final = (
-    s.GetRestoreRecoveryResponse(
-        restored=True,
-        taken_at_ms=1_700_000_000_000,
-        container_ids=[7],
-        missing_datanode_ids=["dn-9"],
-    ),
-    s.GetContainerInfoResponse(
-        container=s.ContainerInfo(
-            container_id=7,
-            state="CLOSED",
-            scheme="rs-3-2-64k",
-            replicas=[s.ContainerInfoReplica(replica=REPLICA)],
-        )
-    ),
-    d.HashesPage(
-        summary=REPLICA.tree,
-        block_ids=[3],
-        block_checksums=[0],
-        block_deleted=[True],
-    ),
-    s.RecoverFromRestoreResponse(
-        adopted_container_ids=[7],
-        keys=[s.RecoveredKey(key="key", code="KEPT_ASIDE", kept_as="key.old")],
-        deleted_keys=["other"],
-    ),
-)
-AT_MS: Final = 1_700_000_000_000
-NOTE: Final = PutMetadata("put-1", 1, 10, AT_MS)
-FOUND_BLOCK: Final = c.BlockId(container_id=7, local_id=5, bcsid=6)
-FOUND_KEY: Final = s.KeyInfo(
-    key="found",
-    size=10,
-    created_at_ms=AT_MS,
-    blocks=[s.BlockLocation(block_id=FOUND_BLOCK, length=10)],
-)
-FOUND: Final = (
-    s.GetContainerInfoResponse(
-        container=s.ContainerInfo(
-            container_id=7,
-            state="CLOSED",
-            replicas=[
-                s.ContainerInfoReplica(replica=c.ReplicaReport(container_id=7, state=c.CLOSED))
-            ],
-        )
-    ),
-    d.ListBlocksResponse(
-        blocks=[
-            c.BlockData(
-                block_id=FOUND_BLOCK,
-                chunks=[c.ChunkInfo(length=10, checksum=c.ChecksumData(type=c.NONE))],
-                size=10,
-                metadata=[
-                    c.KeyValue(key=key, value=value)
-                    for key, value in metadata_of("found", 0, NOTE, "")
-                ],
-            )
-        ]
-    ),
-)
-"""A replica with one block, which names its file."""
 STOP: Final = s.CheckStopRequest(
     volumes=[s.CheckStopRequest.Volume(datanode_id=ME, volume_id=VOLUME)], keep_count=1
 )
@@ -654,67 +579,3 @@ def test_command_sends_its_options_and_shows_the_answers(
             continue
         lost = {name for name, value in leaves(answer) if value not in text}
         assert set() == lost - NOT_SHOWN - row.silent, text
-
-
-def test_times_in_requests_are_counted_from_now(capsys: pytest.CaptureFixture[str]) -> None:
-    """The end of a maintenance, and the begin of a history."""
-    began_ms = time.time_ns() // 1_000_000
-    with ScriptedCalls() as calls:
-        node = s.NodeInfo(datanode_id=ME, address=calls.address)
-        calls.answers["ListNodes"] = [s.ListNodesResponse(nodes=[node])]
-        run(["scm", "maintenance", ME, "--until", "2h", "--dry-run", "--scm", calls.address])
-        run(["history", "--since", "2h", "--datanode", ME, "--scm", calls.address])
-    passed_ms = time.time_ns() // 1_000_000 - began_ms
-
-    [rest], [history] = calls.requests["SetOperationalStates"], calls.requests["ListChanges"]
-    assert 0 <= rest.op_expiry_ms - began_ms - 120 * MINUTE_MS <= passed_ms
-    assert 0 <= history.since_ms - began_ms + 120 * MINUTE_MS <= passed_ms
-    assert capsys.readouterr().out
-
-
-def test_seed_draws_the_same_sample_again() -> None:
-    """Each datanode draws with a seed that follows from the one of the command."""
-    seeds = []
-    with ScriptedCalls() as calls:
-        node = s.NodeInfo(datanode_id=ME, address=calls.address)
-        calls.answers["ListNodes"] = [s.ListNodesResponse(nodes=[node])]
-        counted = d.SampleProgress(result=d.SampleResult(chunk_count=10))
-        calls.answers["SampleChunks"] = [counted]
-        for seed in ("5", "5", "6"):
-            run(["scrub", "sample", "--fraction", "0.5", "--seed", seed, "--scm", calls.address])
-            seeds.append(calls.requests["SampleChunks"][-1].seed)
-
-    assert seeds[0] == seeds[1] != seeds[2]
-    assert all(seeds)
-
-
-def test_progress_of_a_scan_and_of_a_sample_is_counted() -> None:
-    """Those who wait get the bytes of the scan, and the chunks of the sample."""
-    scanned, drawn = list[int](), list[int]()
-    with ScriptedCalls() as calls, Peer(calls.address) as peer:
-        calls.answers["ScanContainer"] = [
-            d.ScanProgress(bytes_read=71, bytes_total=100),
-            d.ScanProgress(bytes_read=100, bytes_total=100, result=d.ScanResult()),
-        ]
-        calls.answers["SampleChunks"] = [
-            d.SampleProgress(read_count=3),
-            d.SampleProgress(read_count=5, result=d.SampleResult(chunk_count=10)),
-        ]
-        peer.scanned(ContainerId(7), progress=lambda step: scanned.append(step.bytes_read))
-        last_of(peer, d.SampleChunksRequest(chunk_count=10, drawn_count=5), drawn.append)
-
-    assert ([71, 100], [3, 2]) == (scanned, drawn)
-
-
-def test_log_is_checked_with_the_heads_of_its_own_volume(tmp_path: Path) -> None:
-    """The datanode and the volume are those that the log itself names."""
-    replica = StoredReplica(tmp_path / "volume")
-    replica.create()
-    replica.scan()
-    [facts] = replica.store.volumes()
-    replica.close()
-    with ScriptedCalls() as calls:
-        run(["verify-log", str(tmp_path / "volume"), "--from-scm", "--scm", calls.address])
-
-    asked = s.ListAnchorsRequest(datanode_id=DATANODE, volume_id=facts.volume_id)
-    assert [asked] == calls.requests["ListAnchors"]

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 
 from merkle.checksum import window_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from suture.errors import UnavailableError
 from suture.wire.clients.peer import Peer
 from suture.wire.mapping import new_blocks_message
 from suture.wire.mapping.errors import error_from
@@ -82,6 +84,44 @@ def test_written_blocks_are_read_back(peer: Peer) -> None:
     assert noise(SMALL_BYTES, 3) == peer.read_chunk(OPEN, BlockId(1), 0)[1]
     assert first == peer.read_chunk(OPEN, BlockId(2), 0)[1]
     assert last == peer.read_chunk(OPEN, BlockId(2), LARGE_BYTES)[1]
+
+
+def test_block_keeps_its_metadata_and_closes_behind_a_missing_commit(
+    datanode: Datanode, peer: Peer
+) -> None:
+    """A replica that lacks the last commit is QUASI_CLOSED. A proof of another one is kept, and a
+    tree has only the blocks that are asked for.
+    """
+    checksums = window_checksums(ChecksumType.CRC32C, 16_384, b"abc")
+    chunk = ChunkInfo(0, 3, ChecksumType.CRC32C, 16_384, checksums)
+    blocks = [
+        new_blocks_message.new_block_message(
+            container_pb2.BlockId(container_id=OPEN, local_id=number, bcsid=number),
+            [chunk],
+            is_whole=True,
+            metadata=[("key", f"name {number}")],
+        )
+        for number in (1, 2)
+    ]
+    stream = iter([new_blocks_message.encode(blocks, [b"abc", b"abc"])])
+    peer.begin_blocks(stream, CALL_S).result()
+    found = list(peer.blocks_of(OPEN))
+    quasi = peer.stub.CloseContainer(pb.CloseContainerRequest(container_id=OPEN, bcsid=3))
+    closed = peer.stub.CloseContainer(
+        pb.CloseContainerRequest(container_id=OPEN, bcsid=3, force=True)
+    )
+    _, tree = peer.chunks(OPEN, np.array([2], np.uint64))
+    asked = pb.ProveReplicaRequest(container_id=OPEN, nonce=bytes(16), keep_ms=60_000)
+    peer.prove_replica(asked, CALL_S)
+
+    assert [(("key", "name 1"),), (("key", "name 2"),)] == [tuple(b.metadata) for b in found]
+    assert (container_pb2.QUASI_CLOSED, container_pb2.CLOSED) == (
+        quasi.replica.state,
+        closed.replica.state,
+    )
+    assert [2] == tree.block_ids.tolist()
+    with pytest.raises(UnavailableError, match="relies on this one"), datanode.pins.deleting(OPEN):
+        pass
 
 
 def test_an_ordinary_message_does_as_well(peer: Peer) -> None:

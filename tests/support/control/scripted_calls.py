@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
+from tests.support.waiting import WAIT_S
 
 METHODS: Final = {
     f"/{service.full_name}/{method.name}": method
@@ -31,6 +32,7 @@ class ScriptedCalls(grpc.GenericRpcHandler):
 
     def __init__(self) -> None:
         self.requests: dict[str, list[Any]] = defaultdict(list)
+        self.held: dict[str, threading.Event] = {}  # calls that are answered after this
         self.answers: dict[str, list[Any]] = {}
         """The answers of each call; the last one is repeated. A call with a stream of answers is
         answered with all of them."""
@@ -60,6 +62,8 @@ class ScriptedCalls(grpc.GenericRpcHandler):
         answered = GetMessageClass(method.output_type)
 
         def unary(request: Any, _context: grpc.ServicerContext) -> Message:
+            if method.name in self.held:
+                self.held[method.name].wait(WAIT_S)
             with self._lock:
                 self.requests[method.name].append(request)
                 left = self.answers.get(method.name) or [answered()]
