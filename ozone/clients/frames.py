@@ -19,6 +19,7 @@ from ozone.clients.messages import (
     REQUEST_HEADER,
     SASL,
 )
+from suture.wire.mapping.varint import read_varint, varint
 
 MAGIC: Final = b"hrpc"
 IPC_VERSION: Final = 9
@@ -37,7 +38,6 @@ UNAUTHORIZED: Final = 15  # RpcErrorCodeProto
 ANSWER_BYTES_MAX: Final = 128 * 1024**2  # ipc.maximum.response.length of Hadoop
 LENGTH_BYTES: Final = 4
 HTTP: Final = b"HTTP"
-_VARINT_BYTES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,26 +191,9 @@ def _delimited(message: Any) -> bytes:
     return varint(len(data)) + data
 
 
-def varint(number: int) -> bytes:
-    """Return a number as a protobuf varint: seven bits per byte, the lowest bits first."""
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
-
-
 def _length(frame: bytes, at: int) -> tuple[int, int]:
     """Return a varint and the offset after it. Raise DamagedData if it is invalid."""
-    number = 0
-    for place in range(_VARINT_BYTES_MAX):
-        if at + place >= len(frame):
-            break
-        byte = frame[at + place]
-        number |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            if at + place + 1 + number > len(frame):
-                break
-            return number, at + place + 1
-    raise DamagedData(f"an answer of {len(frame)} bytes breaks off at byte {at}")
+    number, end = read_varint(memoryview(frame), at)
+    if end == at or end + number > len(frame):
+        raise DamagedData(f"an answer of {len(frame)} bytes breaks off at byte {at}")
+    return number, end

@@ -4,7 +4,8 @@ import pytest
 
 from merkle.damaged_data import DamagedData
 from ozone.clients.connection import Address, parse_addresses
-from ozone.clients.frames import Failure, connection_header, context_frame, parse_answer, varint
+from ozone.clients.frames import Failure, connection_header, context_frame, parse_answer
+from suture.wire.mapping.varint import varint
 from tests.support.ozone import hadoop_server
 from tests.support.ozone.recorded_scm import recorded
 
@@ -23,6 +24,8 @@ def test_truncated_scm_answer_is_damaged() -> None:
         for end in range(len(frame)):
             with pytest.raises(DamagedData):
                 parse_answer(frame[:end])
+    with pytest.raises(DamagedData, match="9 bytes breaks off at byte 0"):
+        parse_answer(b"\xff" * 9)  # a length that does not end
 
 
 def test_bytes_behind_an_answer_are_not_passed_over() -> None:
