@@ -86,10 +86,12 @@ def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbe
     refused: list[str] = []
 
     def report(message: scm_pb2.ContainerReport, where: str) -> NodeReplicaReport:
-        return _report(message, datanode_id, where, now_ms)
+        columns = columns_of(message.replicas, f"{where}.replicas")
+        return _report(message, columns, datanode_id, where, now_ms)
 
     def column_report(message: scm_pb2.ColumnReport, where: str) -> NodeReplicaReport:
-        return _column_report(message, datanode_id, where, now_ms)
+        columns = columns_from(message.replicas, f"{where}.replicas")
+        return _report(message, columns, datanode_id, where, now_ms)
 
     def outcome(message: scm_pb2.CommandStatus, where: str) -> CommandOutcome:
         return _outcome(message, datanode_id, where, now_ms)
@@ -200,28 +202,15 @@ def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
 
 
 def _report(
-    message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_ms: int
+    message: scm_pb2.ContainerReport | scm_pb2.ColumnReport,
+    columns: Columns,
+    datanode_id: str,
+    where: str,
+    now_ms: int,
 ) -> NodeReplicaReport:
-    where = f"{where}.replicas"
-    told = _believed(columns_of(message.replicas, where), where)
+    told = _believed(columns, f"{where}.replicas")
     return NodeReplicaReport(
-        is_full=message.full,
-        report_id=message.report_id,
-        page=message.page,
-        is_last=message.last,
-        replicas=_reported(told, datanode_id, now_ms),
-        refused_ids=told.refused_ids,
-        refused=told.refused,
-    )
-
-
-def _column_report(
-    message: scm_pb2.ColumnReport, datanode_id: str, where: str, now_ms: int
-) -> NodeReplicaReport:
-    where = f"{where}.replicas"
-    told = _believed(columns_from(message.replicas, where), where)
-    return NodeReplicaReport(
-        is_full=True,
+        is_full=isinstance(message, scm_pb2.ColumnReport) or message.full,
         report_id=message.report_id,
         page=message.page,
         is_last=message.last,
