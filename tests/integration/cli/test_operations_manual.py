@@ -12,6 +12,7 @@ import pytest
 from agent.cli.main import run
 from suture.observe.events import EVENTS
 from suture.runtime.exit_codes import ExitCode
+from tests.support.command_line import CommandLine
 from tests.support.manual.hosts import Host, Site
 from tests.support.manual.reader import LISTED, Reader
 from tests.support.manual.reading import MANUAL, Step, manual_text, steps
@@ -234,11 +235,6 @@ def certificates(reader: Reader, own: Own) -> None:
         reader.words = kept
 
 
-def authority_is_replaced(reader: Reader, own: Own) -> None:
-    """Check that `certificates` has typed the chapter, on the site that it secured."""
-    assert {step.command for step in own} <= set(reader.typed)
-
-
 def edited(host: Host, path: str) -> None:
     """Write into an agent's file what the chapter says belongs there, and the operator's file."""
     name = host.path("/etc/suture/tls") / host.address
@@ -259,7 +255,7 @@ def control_plane_is_secured(reader: Reader, host: Host) -> None:
     for name in (f"{host.site.network}.1.pem", f"{host.site.network}.1.key"):
         shutil.copy(host.directory / name, host.path("/etc/suture/tls"))
     for step in STEPS:
-        if step.path in {"/etc/suture/scm.env", "/etc/suture/scm.toml"}:
+        if step.chapter == "On the first host" and step.path:
             reader.follow(step, host)
     host.start("suture-scm")
 
@@ -416,6 +412,101 @@ def emptied(reader: Reader, own: Own) -> None:
     as_written(reader, own)
 
 
+def small_site(reader: Reader, name: str, *, agents: int, hosts: int) -> Site:
+    """Start a control plane and some agents without TLS, on hosts of their own."""
+    site = Site(reader.root / name, hosts=hosts)
+    first = site.hosts[0]
+    first.write("/etc/suture/scm.env", f"LISTEN={site.scm}\n")
+    for host in site.hosts:
+        installed(host, scm=site.scm)
+    first.start("suture-scm")
+    for host in site.hosts[:agents]:
+        host.start("suture-agent")
+    reader.registered(agents, first)
+    return site
+
+
+def ten_datanodes_more(reader: Reader, own: Own) -> None:
+    """Expand three datanodes to thirteen. The authority is that of the first site."""
+    site = small_site(reader, "ten", agents=3, hosts=13)
+    try:
+        for step in own:
+            if step.command.startswith("systemctl"):
+                for host in site.hosts[3:]:
+                    reader.follow(step, host)
+                reader.registered(13, site.hosts[0])
+            else:
+                is_of_authority = step.command.startswith("suture tls")
+                reader.follow(step, reader.host if is_of_authority else site.hosts[0])
+    finally:
+        site.stop()
+
+
+def disks_are_moved(reader: Reader, own: Own) -> None:
+    """Move the volume of the third host to a fourth. The file is read from the moved datanode's
+    site, and the datanode keeps its id."""
+    site = small_site(reader, "hardware", agents=3, hosts=4)
+    first, old, new = site.hosts[0], site.hosts[2], site.hosts[3]
+    kept, nodes = reader.words, reader.suture_of(first).json("scm", "nodes")["nodes"]
+    ids = {node["address"]: node["datanode_id"] for node in nodes}
+    old_address, new_address = f"{old.address}:9859", f"{new.address}:9859"
+    reader.words = kept | {"ADDRESS": old_address, "ID": ids[old_address]}
+    try:
+        reader.suture_of(first)("put", str(ROOT / "README.md"), "--close")
+        for step in own:
+            if step.command.startswith("systemctl stop"):
+                reader.follow(step, old)
+                volume = new.path("/srv/datanode4/vol1")
+                volume.rmdir()
+                old.path("/srv/datanode3/vol1").rename(volume)
+            elif step.command.startswith(("systemctl", "suture config")):
+                reader.follow(step, new)
+            else:
+                is_of_authority = step.command.startswith("suture tls")
+                reader.follow(step, reader.host if is_of_authority else first)
+        reader.registered(3, first)
+        nodes = reader.suture_of(first).json("scm", "nodes")["nodes"]
+        moved = {node["datanode_id"]: node for node in nodes}[ids[old_address]]
+        assert (new_address, 1) == (moved["address"], moved["container_count"])
+        assert "IN_SERVICE" == moved["op_state"]
+    finally:
+        site.stop()
+        reader.words = kept
+
+
+def control_plane_moves(reader: Reader, own: Own) -> None:
+    """Follow both chapters of the page on a site of one datanode, which follows to the address."""
+    site = small_site(reader, "address", agents=1, hosts=1)
+    [host] = site.hosts
+    there = CommandLine(f"{site.network}.2:9860", reader.capsys)
+    switch = [step for step in STEPS if step.chapter == "Switch to the new address"]
+    try:
+        for step in (*own, *switch):
+            is_of_authority = step.command.startswith("suture tls")
+            reader.follow(step, reader.host if is_of_authority else host)
+        wait_until(lambda: "HEALTHY" == there.json("scm", "nodes")["nodes"][0]["health"])
+        assert not reader.suture_of(host).json_any("scm", "nodes").get("nodes")
+    finally:
+        site.stop()
+
+
+def already_typed(reader: Reader, own: Own) -> None:
+    """Check that the chapter before has typed this chapter, too."""
+    assert {step.command for step in own} <= set(reader.typed) | {""}
+
+
+def site_is_switched_off_or_on(reader: Reader, own: Own) -> None:
+    """Stop or start the agents of all hosts."""
+    for step in own:
+        is_for_all = step.command.startswith("systemctl") and "agent" in step.command
+        for host in reader.site.hosts if is_for_all else [reader.host]:
+            reader.follow(step, host)
+        if is_for_all and "start" in step.command:
+            reader.registered(3)
+    is_on = reader.host.is_running("suture-scm")
+    assert [is_on] * 3 == [host.is_running("suture-agent") for host in reader.site.hosts]
+
+
 CHAPTERS: Final[dict[str, Callable[[Reader, Own], None]]] = {
     "Install": install,
     "On the first host": on_the_first_host,
@@ -424,7 +515,13 @@ CHAPTERS: Final[dict[str, Callable[[Reader, Own], None]]] = {
     "The first hour": the_first_hour,
     "Damage and repair": damage_and_repair,
     "Certificates": certificates,
-    "Replace the certificate authority": authority_is_replaced,
+    "Replace the certificate authority": already_typed,
+    "Add ten datanodes": ten_datanodes_more,
+    "Move the disks to new hardware": disks_are_moved,
+    "Announce the new address": control_plane_moves,
+    "Switch to the new address": already_typed,
+    "Shut down the site": site_is_switched_off_or_on,
+    "Start the site": site_is_switched_off_or_on,
     "Restore the control plane's state": control_plane_is_lost,
     "Recover files from volumes": off_the_volumes_alone,
     "Replace a disk": disk_is_replaced,

@@ -174,7 +174,8 @@ class Site:
     def names(self) -> dict[str, str]:
         """Return the manual's host names with their addresses on this machine."""
         own = {host.name: host.address for host in self.hosts}
-        return own | {"scm.example.org": f"{self.network}.1"}
+        scm = {f"scm{number}.example.org": f"{self.network}.{number or 1}" for number in ("", 2)}
+        return own | scm
 
     @property
     def scm(self) -> str:

@@ -41,13 +41,16 @@ def steps(manual: str) -> list[Step]:
 
 
 def _steps(lines: Iterator[str]) -> Iterator[Step]:
+    """Yield the steps. Blocks of a list are indented."""
     chapter = path = ""
-    for line in lines:
+    for indented in lines:
+        line = indented.lstrip()
         heading, file = HEADING.match(line), FILE.match(line)
         if heading:
             chapter, path = heading[1], ""
         elif line.startswith("```"):
-            block = list(_until_fence(lines))
+            indent = len(indented) - len(line)
+            block = [text[indent:] for text in _until_fence(lines)]
             if line == "```console":
                 yield from _typed(chapter, block)
             elif path:
@@ -59,7 +62,7 @@ def _steps(lines: Iterator[str]) -> Iterator[Step]:
 
 def _until_fence(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
-        if line == "```":
+        if line.lstrip() == "```":
             return
         yield line
 

@@ -20,7 +20,7 @@ StandIn = Callable[[Host, Sequence[str]], str]
 
 
 def systemctl(host: Host, words: Sequence[str]) -> str:
-    """Start, restart, reload or show a unit."""
+    """Start, stop, restart, reload or show a unit."""
     verb, unit = words[0], words[-1]
     if verb == "daemon-reload":
         return ""  # a unit's files are read at each start anyway
@@ -28,9 +28,12 @@ def systemctl(host: Host, words: Sequence[str]) -> str:
         assert host.command_of(unit.replace(".timer", ".service"))
         return f"{unit}: active (waiting)"
     match verb:
-        case "enable":
-            assert "--now" in words
+        case "enable" | "start":
+            assert "--now" in words or verb == "start"
             host.start(unit)
+        case "stop":
+            host.stop(unit)
+            return f"{unit}: inactive (dead)"
         case "restart":
             if host.is_running(unit):
                 host.stop(unit)
