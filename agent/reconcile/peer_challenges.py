@@ -13,6 +13,7 @@ verified by the parity scrub, because no other datanode has the same shard.
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from agent.reconcile.witnesses import request_chunk_proofs
@@ -35,41 +36,35 @@ STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 IDLE_S: Final = 60.0
 
 
+@dataclass(eq=False)
 class ChallengeWorker:
-    """Worker that challenges peers."""
+    """Worker that challenges peers.
+
+    `info` queries the control plane, and raises SutureError. `request_scan` requests a scan
+    of a local replica. `count` gets each result. `interval_s` 0 = disabled.
+    """
 
     name = "challenges"
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        datanode_id: str,
-        interval_s: float,
-        *,
-        info: Callable[[ContainerId], scm_pb2.ContainerInfo],
-        dial: Callable[[NodeAddress], Peer],
-        request_scan: Callable[[ContainerId, str], None],
-        count: Callable[[str], None],
-        clock: Clock,
-    ) -> None:
-        """`info` queries the control plane, and raises SutureError. `request_scan` requests a scan
-        of a local replica. `count` gets each result. `interval_s` 0 = disabled."""
-        self._store = store
-        self._datanode_id = datanode_id
-        self._interval_s = interval_s
-        self._info = info
-        self._dial = dial
-        self._request_scan = request_scan
-        self._count = count
-        self._clock = clock
-        self._due_at_s = clock.monotonic_s() + self._pause_s()
+    store: ReplicaStore
+    datanode_id: str
+    interval_s: float
+    _: KW_ONLY
+    info: Callable[[ContainerId], scm_pb2.ContainerInfo]
+    dial: Callable[[NodeAddress], Peer]
+    request_scan: Callable[[ContainerId, str], None]
+    count: Callable[[str], None]
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._due_at_s = self.clock.monotonic_s() + self._pause_s()
         self._counts: Counter[str] = Counter()
         self._asked_at_ms = 0
 
     def status(self) -> datanode_pb2.Challenges:
         """Return the number of each result so far."""
         return datanode_pb2.Challenges(
-            interval_ms=int(self._interval_s * 1000),
+            interval_ms=int(self.interval_s * 1000),
             asked_at_ms=self._asked_at_ms,
             proven_count=self._counts[PROVEN],
             failed_count=self._counts[FAILED],
@@ -79,26 +74,26 @@ class ChallengeWorker:
 
     def step(self) -> Step:
         """Challenge one peer if the interval has passed."""
-        if not self._interval_s:
+        if not self.interval_s:
             return RetryAfter(IDLE_S)
-        left_s = self._due_at_s - self._clock.monotonic_s()
+        left_s = self._due_at_s - self.clock.monotonic_s()
         if left_s > 0:
             return RetryAfter(min(left_s, IDLE_S))
-        self._due_at_s = self._clock.monotonic_s() + self._pause_s()
+        self._due_at_s = self.clock.monotonic_s() + self._pause_s()
         try:
             result = self._challenge()
         except SutureError:  # no control plane, or the replica was deleted: try later
             return RetryAfter(IDLE_S)
         if result:
             self._counts[result] += 1
-            self._asked_at_ms = self._clock.now_ms()
-            self._count(result)
+            self._asked_at_ms = self.clock.now_ms()
+            self.count(result)
         return RetryAfter(0.0)
 
     def _pause_s(self) -> float:
         """Return a random time around the interval in seconds, so that datanodes do not
         synchronise."""
-        return self._interval_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+        return self.interval_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
 
     def _challenge(self) -> str:
         """Challenge one peer about one chunk; return the result, "" if there was no chunk or no
@@ -110,9 +105,9 @@ class ChallengeWorker:
         holders = self._holders(container_id)
         if not holders:
             return ""
-        readable = self._store.view(container_id).readable(block_id)
+        readable = self.store.view(container_id).readable(block_id)
         try:
-            data = self._store.view(container_id).read(
+            data = self.store.view(container_id).read(
                 readable, chunk.offset, chunk.length_bytes, past_cache=True
             )
         except SutureError:
@@ -120,7 +115,7 @@ class ChallengeWorker:
         if not verifies(chunk, data):
             return self._own(found, "a chunk is not what its row says")
         asked = random.choice(holders)  # noqa: S311 - no secret
-        peer, wanted = self._dial(asked), [(block_id, chunk.offset, data)]
+        peer, wanted = self.dial(asked), [(block_id, chunk.offset, data)]
         [word] = request_chunk_proofs(asked.datanode_id, peer, container_id, wanted)
         return PROVEN if word.proof else FAILED if word.is_false else UNANSWERED
 
@@ -128,34 +123,34 @@ class ChallengeWorker:
         """Request a scan of a local replica with a bad chunk; return OWN, or "" if the chunk was
         deleted meanwhile. Raise SutureError if the replica or the block was deleted."""
         container_id, block_id, chunk = found
-        if chunk not in self._store.view(container_id).block(block_id).chunks:
+        if chunk not in self.store.view(container_id).block(block_id).chunks:
             return ""
-        self._request_scan(container_id, why)
+        self.request_scan(container_id, why)
         return OWN
 
     def _drawn(self) -> tuple[ContainerId, BlockId, ChunkInfo] | None:
         """Return a random replica, one of its blocks and a chunk of that; None if there is none."""
-        ids = self._store.replica_ids()
+        ids = self.store.replica_ids()
         container_id = random.choice(ids) if ids else None  # noqa: S311 - no secret
-        if container_id is None or self._store.replica(container_id).state not in STATES:
+        if container_id is None or self.store.replica(container_id).state not in STATES:
             return None
-        tree = self._store.view(container_id).tree()
+        tree = self.store.view(container_id).tree()
         live = tree.block_ids[~tree.deleted]
         if not len(live):
             return None
         block_id = BlockId(int(random.choice(live)))  # noqa: S311 - no secret
-        chunks = self._store.view(container_id).block(block_id).chunks
+        chunks = self.store.view(container_id).block(block_id).chunks
         return (container_id, block_id, random.choice(chunks)) if chunks else None  # noqa: S311
 
     def _holders(self, container_id: ContainerId) -> Sequence[container_pb2.DatanodeEndpoint]:
         """Return the other holders of a closed replica, according to the control plane; none for
         shards."""
-        info = self._info(container_id)
+        info = self.info(container_id)
         if info.scheme:
             return ()
         return [
             one.datanode
             for one in info.replicas
-            if one.datanode.datanode_id != self._datanode_id
+            if one.datanode.datanode_id != self.datanode_id
             and one.replica.state in {container_pb2.CLOSED, container_pb2.QUASI_CLOSED}
         ]

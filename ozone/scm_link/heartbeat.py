@@ -11,6 +11,7 @@ the SCM with the highest term; it answers and logs the commands of other SCMs.
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 import structlog
@@ -59,37 +60,29 @@ def check_cluster(theirs: str, ours: str, *, address: str) -> None:
         )
 
 
+@dataclass(eq=False)
 class OzoneHeartbeat:
-    """The worker behind one heartbeat loop."""
+    """The worker behind one heartbeat loop.
 
-    def __init__(
-        self,
-        calls: DatanodeProtocol,
-        me: DatanodeInfo,
-        led: AgentServices,
-        *,
-        outbox: Outbox,
-        leads: Callable[[int], bool],
-        address: str,
-        name: str,
-        interval_s: float,
-        before: Callable[[], None],
-        uses_host_names: bool,
-    ) -> None:
-        """`before` is called before each heartbeat; it renews certificates. Peers in commands are
-        called by name if `uses_host_names`, otherwise by their IP address."""
-        self.name = name
-        self.outbox = outbox
-        self._leads = leads
-        self._address = address
-        self._calls = calls
-        self._me = me
-        self._led = led
-        self._roots = RootCache(led.store)
+    `before` is called before each heartbeat; it renews certificates. Peers in commands are
+    called by name if `uses_host_names`, otherwise by their IP address.
+    """
+
+    calls: DatanodeProtocol
+    me: DatanodeInfo
+    led: AgentServices
+    _: KW_ONLY
+    outbox: Outbox
+    leads: Callable[[int], bool]
+    address: str
+    name: str
+    interval_s: float
+    before: Callable[[], None]
+    uses_host_names: bool
+
+    def __post_init__(self) -> None:
+        self._roots = RootCache(self.led.store)
         self._indexes: dict[int, int] = {}  # of shards, also removed ones not yet reported
-        self._interval_s = interval_s
-        self._before = before
-        self._uses_host_names = uses_host_names
         self._is_registered = False
         self._full_due_s = 0.0
         self._sent_at_s = float("-inf")
@@ -97,25 +90,25 @@ class OzoneHeartbeat:
 
     def step(self) -> Step:
         """Register if needed, then send one heartbeat."""
-        wait_s = self._sent_at_s + NEWS_SPACING_S - self._led.clock.monotonic_s()
+        wait_s = self._sent_at_s + NEWS_SPACING_S - self.led.clock.monotonic_s()
         if wait_s > 0:
             return RetryAfter(wait_s)
-        self._before()
+        self.before()
         if self.outbox.pop_reregister_request():
             self._is_registered = False
         try:
             if not self._is_registered:
                 self._register()
-            self._sent_at_s = self._led.clock.monotonic_s()
+            self._sent_at_s = self.led.clock.monotonic_s()
             more = self._send_heartbeat()
         except (RefusedError, UnavailableError) as error:
             self._is_registered &= isinstance(error, UnavailableError)
             return RetryAfter(self._retry_delay_s(error))
         if self._failures:
             self.outbox.note_state(REGISTERED)
-            log.info("scm_reachable", scm=self._address, failures=self._failures)
+            log.info("scm_reachable", scm=self.address, failures=self._failures)
         self._failures = 0
-        return Busy() if more else RetryAfter(self._interval_s)
+        return Busy() if more else RetryAfter(self.interval_s)
 
     def _retry_delay_s(self, error: SutureError) -> float:
         """Return a pause that grows with the failures up to the interval, with full jitter."""
@@ -123,42 +116,42 @@ class OzoneHeartbeat:
         self.outbox.note_state(f"{error.code.value}: {error}")
         if self._failures == 1:
             log.warning(
-                "scm_unreachable", scm=self._address, error=str(error), code=error.code.value
+                "scm_unreachable", scm=self.address, error=str(error), code=error.code.value
             )
-        longest_s = max(RETRY_S_MIN, min(RETRY_S_MAX, self._interval_s))
+        longest_s = max(RETRY_S_MIN, min(RETRY_S_MAX, self.interval_s))
         return jittered_backoff_s(self._failures, first_s=RETRY_S_MIN, longest_s=longest_s)
 
     # reporting
 
     def _register(self) -> None:
-        theirs = cluster_of(self._calls.get_version())
-        check_cluster(theirs, self._led.who.cluster_id, address=self._address)
+        theirs = cluster_of(self.calls.get_version())
+        check_cluster(theirs, self.led.who.cluster_id, address=self.address)
         self.outbox.pop_full_report_request()  # this registration includes a full report
         message = messages.REGISTER(
-            extended_details=reports.extended_details(self._me, self._details()),
+            extended_details=reports.extended_details(self.me, self._details()),
             node=self._node(),
             containers=messages.REPLICAS(replicas=self._replicas(self._all())),
             pipelines=messages.PIPELINE_REPORTS(),
-            layout=reports.layout(self._me),
+            layout=reports.layout(self.me),
         )
-        answer = self._calls.register(message)
+        answer = self.calls.register(message)
         if answer.error != messages.REGISTERED:
             raise RefusedError(
                 Code.INELIGIBLE,
-                f"{self._address} rejected the registration: {self._why(answer.error)}",
+                f"{self.address} rejected the registration: {self._why(answer.error)}",
                 hint="set ozone.layout_version to the version of the manager's Ozone",
             )
-        check_cluster(text_of(answer.cluster_id), self._led.who.cluster_id, address=self._address)
+        check_cluster(text_of(answer.cluster_id), self.led.who.cluster_id, address=self.address)
         self._is_registered = True
         self._plan_full_report()
         self.outbox.note_state(REGISTERED)
-        log.info("agent_registered", scm=self._address, cluster_id=theirs)
+        log.info("agent_registered", scm=self.address, cluster_id=theirs)
 
     def _why(self, error: int) -> str:
         """Return the reason of a rejected registration as text."""
         if error != messages.NOT_PERMITTED:
             return f"error {error}"
-        ours = self._me.layout_version
+        ours = self.me.layout_version
         numbers, versions = ", ".join(map(str, OZONE_VERSIONS)), ", ".join(OZONE_VERSIONS.values())
         return (
             f"its software does not have layout version {ours} (Ozone "
@@ -168,7 +161,7 @@ class OzoneHeartbeat:
     def _send_heartbeat(self) -> bool:
         """Send one heartbeat; return True if more reports are waiting."""
         # Queues first: if a command leaves them meanwhile, its answer is among the statuses.
-        queues = reports.queue_report(self._led.reporter.queues())
+        queues = reports.queue_report(self.led.reporter.queues())
         statuses = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
         is_full_due = self.outbox.pop_full_report_request() or self._is_full_due()
         changed = self.outbox.pop_changed(REPLICAS_PER_HEARTBEAT_MAX)
@@ -176,9 +169,9 @@ class OzoneHeartbeat:
             message = messages.HEARTBEAT(
                 details=self._details(),
                 node=self._node(),
-                statuses=[reports.status_reports(self._me, statuses)],
+                statuses=[reports.status_reports(self.me, statuses)],
                 pipelines=messages.PIPELINE_REPORTS(),
-                layout=reports.layout(self._me),
+                layout=reports.layout(self.me),
                 queues=queues,
             )
             if is_full_due:
@@ -186,11 +179,11 @@ class OzoneHeartbeat:
                 message.containers.replicas.extend(self._replicas(self._all()))
             if changed:
                 self._add_changed(message, changed)
-            answer = self._calls.heartbeat(message)
+            answer = self.calls.heartbeat(message)
         except BaseException:
             self.outbox.put_back(changed)
             if is_full_due:
-                self._full_due_s = self._led.clock.monotonic_s()
+                self._full_due_s = self.led.clock.monotonic_s()
             raise
         if is_full_due:
             self._plan_full_report()
@@ -202,26 +195,26 @@ class OzoneHeartbeat:
     def _add_changed(self, message: Any, changed: Iterable[ContainerId]) -> None:
         told = list(self._replicas(changed))
         message.changed.add(replicas=told)
-        wishes = reports.actions(told, self._led.config.storage.container_bytes_max)
+        wishes = reports.actions(told, self.led.config.storage.container_bytes_max)
         if wishes is not None:
             message.actions.CopyFrom(wishes)
 
     def _details(self) -> Any:
-        self._calls.connect()
-        state = self._led.reporter.node_state()
-        return reports.details(self._me, self._calls.local_host, state)
+        self.calls.connect()
+        state = self.led.reporter.node_state()
+        return reports.details(self.me, self.calls.local_host, state)
 
     def _node(self) -> Any:
-        return reports.node_report(self._me, self._led.reporter.volumes())
+        return reports.node_report(self.me, self.led.reporter.volumes())
 
     def _all(self) -> Iterable[ContainerId]:
-        return self._led.reporter.replica_ids()
+        return self.led.reporter.replica_ids()
 
     def _replicas(self, container_ids: Iterable[ContainerId]) -> Iterator[Any]:
         for container_id in container_ids:
-            report = self._led.reporter.report(container_id)
+            report = self.led.reporter.report(container_id)
             self._name_shard(report)
-            told = reports.replica(self._me, report, self._roots.root(report))
+            told = reports.replica(self.me, report, self._roots.root(report))
             if told is not None:
                 yield told
 
@@ -242,27 +235,27 @@ class OzoneHeartbeat:
                     self._indexes.pop(one.container_id, None)
 
     def _is_full_due(self) -> bool:
-        return self._led.clock.monotonic_s() >= self._full_due_s
+        return self.led.clock.monotonic_s() >= self._full_due_s
 
     def _plan_full_report(self) -> None:
         jitter = random.uniform(0.75, 1.0)  # noqa: S311 - so that a cluster's reports spread
-        self._full_due_s = self._led.clock.monotonic_s() + FULL_REPORT_INTERVAL_S * jitter
+        self._full_due_s = self.led.clock.monotonic_s() + FULL_REPORT_INTERVAL_S * jitter
 
     # obeying
 
     def _obey(self, answer: Any) -> None:
         if answer.term > 0:
-            self._leads(answer.term)
+            self.leads(answer.term)
         accepted: list[scm_pb2.Command] = []
         for command in answer.commands:
-            if self._uses_host_names:
+            if self.uses_host_names:
                 command_translation.prefer_host_names(command)
-            meant = command_translation.translate_command(command, self._led.clock.now_ms())
+            meant = command_translation.translate_command(command, self.led.clock.now_ms())
             if isinstance(meant, command_translation.Reregister):
                 self._is_registered = False  # with the manager that orders it, leader or not
             elif isinstance(meant, command_translation.UnknownCommand):
-                log.warning("ozone_command_unknown", scm=self._address, type=meant.number)
-            elif not self._leads(max(0, command.term)):
+                log.warning("ozone_command_unknown", scm=self.address, type=meant.number)
+            elif not self.leads(max(0, command.term)):
                 self._answer_stale(meant)
             elif isinstance(meant, command_translation.ImmediateAnswer):
                 self._answer(meant)
@@ -271,7 +264,7 @@ class OzoneHeartbeat:
             else:
                 accepted.append(meant.command)
         if accepted:
-            self._led.accept(accepted, max(command.term for command in accepted))
+            self.led.accept(accepted, max(command.term for command in accepted))
 
     def _answer_stale(
         self, meant: command_translation.TranslatedCommand | command_translation.ImmediateAnswer
@@ -280,9 +273,9 @@ class OzoneHeartbeat:
         status = _status_of(meant)
         status.state, status.code = scm_pb2.CommandStatus.SKIPPED, Code.STALE_TERM.value
         log.warning(
-            "ozone_command_stale", scm=self._address, command_id=status.command_id, type=status.type
+            "ozone_command_stale", scm=self.address, command_id=status.command_id, type=status.type
         )
-        self._led.answer(status)
+        self.led.answer(status)
 
     def _answer(self, meant: command_translation.ImmediateAnswer) -> None:
         status = _status_of(meant)
@@ -291,24 +284,24 @@ class OzoneHeartbeat:
             status.message = meant.why
             if meant.order is messages.ScmCommandType.CREATE_PIPELINE:
                 log.warning(
-                    "ozone_pipeline_rejected", scm=self._address, command_id=meant.command_id
+                    "ozone_pipeline_rejected", scm=self.address, command_id=meant.command_id
                 )
             else:
                 log.warning(
                     "ozone_command_rejected",
-                    scm=self._address,
+                    scm=self.address,
                     command_id=meant.command_id,
                     type=status.type,
                     why=meant.why,
                 )
-        self._led.answer(status)
+        self.led.answer(status)
 
     def _is_other_shard(self, meant: command_translation.TranslatedCommand) -> bool:
         """Return True if a delete or copy names another shard than the local one."""
         if not meant.replica_index:
             return False
         try:
-            mine = self._led.store.replica(ContainerId(_status_of(meant).container_id))
+            mine = self.led.store.replica(ContainerId(_status_of(meant).container_id))
         except SutureError:
             return False  # it is absent: the command itself will report that
         return mine.replica_index != meant.replica_index

@@ -7,6 +7,7 @@ close idle connections. The heartbeat loop retries failed calls. For one thread.
 import os
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -35,23 +36,19 @@ WRONG_PORT: Final = frozenset({"RpcNoSuchProtocolException", "RpcNoSuchMethodExc
 PORT_HINT: Final = "the port is that of ozone.scm.datanode.address: 9861, if nothing was configured"
 
 
+@dataclass(eq=False)
 class DatanodeProtocol:
     """A client of one storage container manager. A failed call raises UnavailableError, or
     RefusedError if a retry would also fail.
     """
 
-    def __init__(
-        self,
-        address: Address,
-        identity: Identity,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.address = address
-        self._identity = identity
-        self._timeout_s = timeout_s
-        self._now_s = now_s
+    address: Address
+    identity: Identity
+    _: KW_ONLY
+    timeout_s: float = TIMEOUT_S
+    now_s: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._connection: Connection | None = None
         self._used_at_s = 0.0
         self._call_id = 0
@@ -71,15 +68,15 @@ class DatanodeProtocol:
 
     def connect(self) -> None:
         """Connect unless there is a connection that seems alive."""
-        if self._connection is not None and self._now_s() - self._used_at_s > IDLE_S:
+        if self._connection is not None and self.now_s() - self._used_at_s > IDLE_S:
             self.close()
         if self._connection is None:
             self._connection = Connection(
                 self.address,
-                self._identity,
+                self.identity,
                 client_id=self._method.client_id,
                 protocol=PROTOCOL,
-                timeout_s=self._timeout_s,
+                timeout_s=self.timeout_s,
                 hint=PORT_HINT,
             )
 
@@ -103,7 +100,7 @@ class DatanodeProtocol:
         except (RefusedError, UnavailableError):
             self.close()  # a later answer on it may belong to this call
             raise
-        self._used_at_s = self._now_s()
+        self._used_at_s = self.now_s()
         field = kind.name.lower()
         if answer.kind != kind or not answer.HasField(field):
             raise self._malformed(f"no answer to {kind.name}")

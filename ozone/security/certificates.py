@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -43,29 +44,27 @@ PLACEHOLDER: Final = "null"  # the CA replaces it by the ids of SCM and cluster
 log = structlog.get_logger()
 
 
+@dataclass(eq=False)
 class DatanodeCertificate:
-    """The files of one datanode's certificate. Thread-safe."""
+    """The files of one datanode's certificate. Thread-safe.
 
-    def __init__(
-        self,
-        service: ScmSecurity,
-        directory: Path,
-        datanode_id: UUID,
-        *,
-        host: str,
-        ip_addresses: Sequence[str],
-        monotonic_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`host` and `ip_addresses` are what other datanodes dial."""
+    `host` and `ip_addresses` are what other datanodes dial.
+    """
+
+    service: ScmSecurity
+    directory: Path
+    datanode_id: UUID
+    _: KW_ONLY
+    host: str
+    ip_addresses: Sequence[str]
+    monotonic_s: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self.files = TlsFiles(
-            directory / "certificate.pem", directory / "key.pem", directory / "ca.pem"
+            self.directory / "certificate.pem",
+            self.directory / "key.pem",
+            self.directory / "ca.pem",
         )
-        self._service = service
-        self._directory = directory
-        self._datanode_id = datanode_id
-        self._host = host
-        self._ip_addresses = ip_addresses
-        self._monotonic_s = monotonic_s
         self._check_at_s = 0.0
         self._lock = threading.Lock()
 
@@ -73,21 +72,21 @@ class DatanodeCertificate:
         """Load valid files, or request a certificate. Raise SutureError if there are no valid files
         and the CA does not sign."""
         with self._lock:
-            self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            self.directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             if self._is_usable():
                 with suppress(SutureError):  # the present files are good until the next check
                     self._refresh()
             else:
                 self._request()
-            self._check_at_s = self._monotonic_s() + CHECK_S
+            self._check_at_s = self.monotonic_s() + CHECK_S
 
     def renew_if_due(self) -> None:
         """Every ten minutes, follow the CA, and renew the certificate near its end. A failure is
         logged and tried again at the next check."""
         with self._lock:
-            if self._monotonic_s() < self._check_at_s:
+            if self.monotonic_s() < self._check_at_s:
                 return
-            self._check_at_s = self._monotonic_s() + CHECK_S
+            self._check_at_s = self.monotonic_s() + CHECK_S
             try:
                 self._refresh()
             except SutureError as error:
@@ -126,19 +125,19 @@ class DatanodeCertificate:
         return is_late or own.issuer not in issuers
 
     def _ca(self) -> bytes:
-        return "\n".join(self._service.ca_certificates()).encode()
+        return "\n".join(self.service.ca_certificates()).encode()
 
     def _request(self) -> None:
         """Make a new key, let the CA sign its certificate, and store both."""
         key = rsa.generate_private_key(public_exponent=65_537, key_size=KEY_BITS)
         datanode = security_pb2.Datanode(
-            uuid=str(self._datanode_id),
-            ip_address=self._ip_addresses[0] if self._ip_addresses else "",
-            host_name=self._host,
-            uuid128=uuid_message(self._datanode_id),
-            id={"uuid": uuid_message(self._datanode_id)},
+            uuid=str(self.datanode_id),
+            ip_address=self.ip_addresses[0] if self.ip_addresses else "",
+            host_name=self.host,
+            uuid128=uuid_message(self.datanode_id),
+            id={"uuid": uuid_message(self.datanode_id)},
         )
-        chain = self._service.certify(datanode, self._signing_request(key))
+        chain = self.service.certify(datanode, self._signing_request(key))
         ca = self._ca()
         private = key.private_bytes(
             serialization.Encoding.PEM,
@@ -155,15 +154,15 @@ class DatanodeCertificate:
     def _signing_request(self, key: rsa.RSAPrivateKey) -> str:
         """Return the request (PEM) with the extensions that Ozone's CA demands and permits."""
         names = [
-            x509.NameAttribute(NameOID.COMMON_NAME, f"suture@{self._host}"),
+            x509.NameAttribute(NameOID.COMMON_NAME, f"suture@{self.host}"),
             x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, PLACEHOLDER),
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, PLACEHOLDER),
         ]
         alternatives: list[x509.GeneralName] = [
-            x509.IPAddress(ipaddress.ip_address(one)) for one in self._ip_addresses
+            x509.IPAddress(ipaddress.ip_address(one)) for one in self.ip_addresses
         ]
-        if not _is_ip(self._host):
-            alternatives.append(x509.DNSName(self._host))
+        if not _is_ip(self.host):
+            alternatives.append(x509.DNSName(self.host))
         usage = x509.KeyUsage(
             digital_signature=True,
             content_commitment=False,

@@ -7,6 +7,7 @@ source.
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 import grpc
@@ -42,34 +43,27 @@ REFUSALS_KEPT_MAX: Final = 10_000  # containers whose refusal is not logged agai
 log = structlog.get_logger()
 
 
+@dataclass(eq=False)
 class ReplicationService:
-    """Receives containers that Ozone's datanodes push, and sends those that they pull."""
+    """Receives containers that Ozone's datanodes push, and sends those that they pull.
+
+    `request_scan` requests a scan of a replica, with the reason; `turns` limits pushed
+    containers.
+    """
 
     decoders = encoders = BYTES
 
-    def __init__(
-        self,
-        importer: ArchiveImporter,
-        store: ReplicaStore,
-        leases: Leases,
-        audit: Audit,
-        request_scan: Callable[[ContainerId, str], None],
-        turns: ImportAdmission,
-        *,
-        lease_timeout_s: float,
-        monotonic_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`request_scan` requests a scan of a replica, with the reason; `turns` limits pushed
-        containers.
-        """
-        self._importer = importer
-        self._store = store
-        self._leases = leases
-        self._audit = audit
-        self._request_scan = request_scan
-        self._turns = turns
-        self._timeout_s = lease_timeout_s
-        self._monotonic_s = monotonic_s
+    importer: ArchiveImporter
+    store: ReplicaStore
+    leases: Leases
+    audit: Audit
+    request_scan: Callable[[ContainerId, str], None]
+    turns: ImportAdmission
+    _: KW_ONLY
+    lease_timeout_s: float
+    monotonic_s: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._refused: dict[ContainerId, Code] = {}  # logged
 
     def download(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -77,14 +71,14 @@ class ReplicationService:
         with StatusTranslator(context, SERVICE.full_name):
             wish = parse_wish(request)
             container_id = codec.parse_container_id(wish.container_id, "containerID")
-            export = ArchiveExport(self._store, container_id)
+            export = ArchiveExport(self.store, container_id)
             try:
-                with self._leases.share(container_id, self._timeout_s):
+                with self.leases.share(container_id, self.lease_timeout_s):
                     data = export.stream(parse_compression(wish.compression))
                     yield from _parts(container_id, data)
             except RefusedError as error:
                 if error.code is Code.CHECKSUM_MISMATCH:
-                    self._request_scan(container_id, DAMAGED)
+                    self.request_scan(container_id, DAMAGED)
                 raise
 
     def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
@@ -93,16 +87,16 @@ class ReplicationService:
             parts = _Parts(requests)
             result = Code.CONTAINER_INTERNAL_ERROR.value
             try:
-                with self._turns.admit(context.is_active):
-                    data = in_time(parts.data(), self._monotonic_s)
-                    self._importer.receive(parts.container_id, data, parts.compression)
+                with self.turns.admit(context.is_active):
+                    data = in_time(parts.data(), self.monotonic_s)
+                    self.importer.receive(parts.container_id, data, parts.compression)
                 result = DONE
             except SutureError as error:
                 result = error.code.value
                 self._log_refusal(parts.container_id, error)
                 raise
             finally:
-                self._audit.record(
+                self.audit.record(
                     ACTION,
                     result,
                     who=_caller_of(context),

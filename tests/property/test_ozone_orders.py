@@ -258,7 +258,7 @@ def anew(worker: Any) -> None:
     """Let the next step be a heartbeat at once, whatever the last answer was; its term, too, may
     have been a wrong one."""
     worker._sent_at_s, worker._is_registered = float("-inf"), True
-    worker._leads = TermTracker().observe_term
+    worker.leads = TermTracker().observe_term
 
 
 def spoilt(answer: bytes, rng: random.Random) -> bytes:
