@@ -21,6 +21,7 @@ from agent.store.verification_log.attestation import FORMAT, account
 from agent.store.verification_log.chain import Head, check, entries
 from agent.store.verification_log.log_reader import read_log
 from suture.client.download import write_whole
+from suture.config.quantity import format_duration
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.output import pluralize, print_json, print_line
@@ -243,6 +244,12 @@ def _log_text(log: Mapping[str, Any]) -> list[str]:
         f"  {whole} replicas were read whole, {log['bytes_read']} bytes in all; "
         f"verdicts: {verdicts}.",
     ]
+    if log["longest_wait_ms"]:
+        lines.append(
+            f"  Between two whole reads, or until the end, no replica waited longer than "
+            f"{format_duration(log['longest_wait_ms'] / 1000)} "
+            f"(container {log['longest_wait_container_id']})."
+        )
     if log["entries_missed"]:
         lines.append(f"  {pluralize(log['entries_missed'], 'entry')} could not be written.")
     for name in ("failures", "repairs", "deletes"):

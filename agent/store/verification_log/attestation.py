@@ -6,9 +6,9 @@ missing entries is stated.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from agent.store.verification_log.chain import ChainCheck, EntryKind, LogEntry
 from agent.store.verification_log.log_entries import HEALTHY
@@ -51,6 +51,9 @@ class _Account:
     verdicts: Counter[str] = field(default_factory=Counter)
     read_by: Counter[str] = field(default_factory=Counter)
     replicas: dict[tuple[int, int], _Read] = field(default_factory=dict)
+    read_whole_at_ms: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Times of the last complete reads, also before the period."""
+    longest_wait: tuple[int, int] = (0, 0)  # (milliseconds, container) between complete reads
     failures: list[dict[str, object]] = field(default_factory=list)
     repairs: list[dict[str, object]] = field(default_factory=list)
     deletes: list[dict[str, object]] = field(default_factory=list)
@@ -64,6 +67,9 @@ def account(
     kept = _Account()
     for entry in entries:
         _add_entry(kept, entry, from_ms, to_ms)
+    for key in [*kept.read_whole_at_ms]:
+        _end_wait(kept, key, min(to_ms, kept.last_at_ms))
+    wait_ms, wait_container_id = kept.longest_wait
     return {
         **kept.owner,
         "versions": kept.versions,
@@ -79,6 +85,8 @@ def account(
         "entries_missed": kept.missed,
         "lines_torn": kept.torn,
         "bytes_read": kept.bytes_read,
+        "longest_wait_ms": wait_ms,
+        "longest_wait_container_id": wait_container_id,
         "verdicts": dict(sorted(kept.verdicts.items())),
         "read_by": dict(sorted(kept.read_by.items())),
         "replicas": [_replica(key, read) for key, read in sorted(kept.replicas.items())],
@@ -103,6 +111,8 @@ def _add_entry(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> Non
             kept.versions.append(software)
     elif kind == EntryKind.RETIRED:
         kept.retired_through = max(kept.retired_through, int(facts["through"]))
+    if at_ms < to_ms:
+        _add_wait(kept, facts, at_ms, is_in_period=at_ms >= from_ms)
     if not from_ms <= at_ms < to_ms:
         return
     kept.entries += 1
@@ -115,6 +125,25 @@ def _add_entry(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> Non
             kept.repairs.append(_entry_facts(entry, REPAIR))
         case EntryKind.DELETE:
             kept.deletes.append(_entry_facts(entry, DELETE))
+
+
+def _add_wait(kept: _Account, facts: Mapping[str, Any], at_ms: int, *, is_in_period: bool) -> None:
+    """Add the time that a replica waited for a complete read, or until it was deleted."""
+    is_deleted = facts.get("kind") == EntryKind.DELETE
+    if not is_deleted and not facts.get("whole"):
+        return
+    key = (int(facts["container_id"]), int(facts.get("index", 0)))
+    if is_in_period:
+        _end_wait(kept, key, at_ms)
+    if is_deleted:
+        kept.read_whole_at_ms.pop(key, None)
+    else:
+        kept.read_whole_at_ms[key] = at_ms
+
+
+def _end_wait(kept: _Account, key: tuple[int, int], at_ms: int) -> None:
+    wait_ms = at_ms - kept.read_whole_at_ms.get(key, at_ms)
+    kept.longest_wait = max(kept.longest_wait, (wait_ms, key[0]))
 
 
 def _add_verdict(kept: _Account, entry: LogEntry) -> None:

@@ -211,6 +211,50 @@ def test_attest_refuses_entries_that_no_agent_writes(
     assert "no agent writes such entries" in capsys.readouterr().err
 
 
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        pytest.param([(95, 1), (102, 1), (108, 1)], (7, 1), id="a read before the period counts"),
+        pytest.param([(95, 1), (101, 1), (109, 2)], (8, 1), id="the end of the log counts"),
+        pytest.param([(80, 1), (99, 1), (101, 1), (102, 2)], (2, 1), id="an older wait does not"),
+        pytest.param([(95, 1), (101, -1), (109, 2)], (6, 1), id="a deleted replica waits no more"),
+        pytest.param([(95, 1), (111, 1)], (15, 1), id="a read after the period ends no wait in it"),
+    ],
+)
+def test_statement_has_the_longest_time_between_whole_reads(
+    tmp_path: Path, key: Path, capsys: Capture, events: list[tuple[int, int]], expected: object
+) -> None:
+    """The period is from day 100 to day 110. A negative container is deleted."""
+    owner = {"kind": EntryKind.FILE, "cluster_id": "c", "datanode_id": "d", "volume_id": "v"}
+    line, head = encode(Head(), {**owner, "at_ms": 0, "software": "1"})
+    lines = [line]
+    for day, container_id in events:
+        read = {"verdict": "healthy", "whole": True, "bytes_read": 1, "root": "0"}
+        kind = (
+            {"kind": EntryKind.VERDICT, **read} if container_id > 0 else {"kind": EntryKind.DELETE}
+        )
+        facts = {**kind, "at_ms": day * DAY_MS, "container_id": abs(container_id), "index": 0}
+        line, head = encode(head, facts)
+        lines.append(line)
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / file_name(1)).write_bytes(b"".join(lines))
+    path = tmp_path / "statement.json"
+    period = ("--from", "1970-04-11", "--to", "1970-04-21")
+    words = ("attest", str(tmp_path / "log"), *period, "--key", str(key), "--output", str(path))
+    capsys.readouterr()
+
+    assert ExitCode.OK == run([*words])
+
+    said = capsys.readouterr().out
+    [log] = json.loads(path.read_text())["statement"]["logs"]
+    days, container_id = log["longest_wait_ms"] / DAY_MS, log["longest_wait_container_id"]
+    assert expected == (days, container_id)
+    assert f"waited longer than {days:.0f} d (container {container_id})" in said
+
+
 def test_a_key_is_kept_from_others(volume: Path, key: Path, capsys: Capture) -> None:
     """Only its owner can read it, it is never overwritten, and a key that others can read signs
     nothing.
