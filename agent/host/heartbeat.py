@@ -10,7 +10,7 @@ time of sending, so it is never stale, however long the SCM was unavailable.
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from typing import Final
 
@@ -50,40 +50,31 @@ class RegistrationInfo:
     rack: str
 
 
+@dataclass(eq=False)
 class HeartbeatWorker:
-    """Worker of the heartbeat loop. It sends the content of the outbox to one SCM."""
+    """Worker of the heartbeat loop. It sends the content of the outbox to one SCM.
 
-    def __init__(
-        self,
-        scm: ScmClient,
-        reporter: DatanodeStatus,
-        identity: RegistrationInfo,
-        on_commands: Callable[[Sequence[scm_pb2.Command], int], None],
-        clock: Clock,
-        *,
-        outbox: Outbox,
-        terms: TermTracker | None = None,
-        name: str = "heartbeat",
-        spacing_s: float = 0.0,
-        on_last_copies: Callable[[Sequence[int]], None] = lambda _: None,
-        on_rates: Callable[[int, int], None] = lambda _copies, _reconciles: None,
-    ) -> None:
-        """`terms` records the terms of SCMs, and decides which SCM leads. Heartbeats are at least
-        `spacing_s` apart, even if the worker is woken more often. `on_last_copies` gets, with each
-        response, the containers of which only this datanode has a healthy replica. `on_rates` gets
-        the limits on copies and reconciles, in bytes per second."""
-        self._on_rates = on_rates
-        self.outbox = outbox
-        self._on_last_copies = on_last_copies
-        self._spacing_s = spacing_s
+    `terms` records the terms of SCMs, and decides which SCM leads. Heartbeats are at least
+    `spacing_s` apart, even if the worker is woken more often. `on_last_copies` gets, with each
+    response, the containers of which only this datanode has a healthy replica. `on_rates` gets
+    the limits on copies and reconciles, in bytes per second.
+    """
+
+    scm: ScmClient
+    reporter: DatanodeStatus
+    identity: RegistrationInfo
+    on_commands: Callable[[Sequence[scm_pb2.Command], int], None]
+    clock: Clock
+    _: KW_ONLY
+    outbox: Outbox
+    terms: TermTracker = field(default_factory=TermTracker)
+    name: str = "heartbeat"
+    spacing_s: float = 0.0
+    on_last_copies: Callable[[Sequence[int]], None] = lambda _: None
+    on_rates: Callable[[int, int], None] = lambda _copies, _reconciles: None
+
+    def __post_init__(self) -> None:
         self._sent_at_s = float("-inf")
-        self.name = name
-        self._scm = scm
-        self._terms = terms or TermTracker()
-        self._reporter = reporter
-        self._identity = identity
-        self._on_commands = on_commands
-        self._clock = clock
         self._full: deque[ContainerId] | None = None
         self._full_ended = False  # the running heartbeat has the last page of the full report
         self._meanwhile: set[ContainerId] = set()
@@ -101,7 +92,7 @@ class HeartbeatWorker:
 
     def step(self) -> Step:
         """Register if needed, then send one heartbeat."""
-        wait_s = self._sent_at_s + self._spacing_s - self._clock.monotonic_s()
+        wait_s = self._sent_at_s + self.spacing_s - self.clock.monotonic_s()
         if wait_s > 0:
             return Backoff(wait_s)
         if self.outbox.pop_reregister_request():
@@ -109,7 +100,7 @@ class HeartbeatWorker:
         try:
             if not self._is_registered:
                 self._register()
-            self._sent_at_s = self._clock.monotonic_s()
+            self._sent_at_s = self.clock.monotonic_s()
             more = self._send_heartbeat()
         except UnavailableError as error:
             return RetryAfter(self._retry_delay_s(error))
@@ -138,16 +129,16 @@ class HeartbeatWorker:
         return jittered_backoff_s(self._failures, first_s=RETRY_S_MIN, longest_s=longest_s)
 
     def _register(self) -> None:
-        registration, me = self._identity, self._identity.who
-        state = self._reporter.node_state()
-        answer = self._scm.register(
+        registration, me = self.identity, self.identity.who
+        state = self.reporter.node_state()
+        answer = self.scm.register(
             scm_pb2.RegisterRequest(
                 datanode_id=me.datanode_id,
                 address=registration.address,
                 rack=registration.rack,
                 version=me.version,
                 cluster_id=me.cluster_id,
-                volumes=self._reporter.volumes(),
+                volumes=self.reporter.volumes(),
                 boot_id=me.boot_id,
                 op_state=state.op_state,
                 op_expiry_ms=state.op_expiry_ms,
@@ -164,7 +155,7 @@ class HeartbeatWorker:
         self._interval_s = max(INTERVAL_S_MIN, answer.heartbeat_interval_ms / 1000)
         self._is_registered = True
         self._full = None
-        self._full_due_s = self._clock.monotonic_s()
+        self._full_due_s = self.clock.monotonic_s()
         self.outbox.note_state(REGISTERED)
         log.info("agent_registered", cluster_id=answer.cluster_id)
 
@@ -172,16 +163,16 @@ class HeartbeatWorker:
         """Send one heartbeat; return whether more reports or answers are pending."""
         # Read the queues first: if a task ends meanwhile, its answer is among the statuses, so the
         # SCM does not consider it lost.
-        queues = list(self._reporter.queues())
+        queues = list(self.reporter.queues())
         statuses = self._statuses_to_send()
         changed: list[ContainerId] = []
-        state = self._reporter.node_state()
+        state = self.reporter.node_state()
         try:
             reports, column_reports = self._reports(changed)
             request = scm_pb2.HeartbeatRequest(
-                datanode_id=self._identity.who.datanode_id,
-                boot_id=self._identity.who.boot_id,
-                volumes=self._reporter.volumes(),
+                datanode_id=self.identity.who.datanode_id,
+                boot_id=self.identity.who.boot_id,
+                volumes=self.reporter.volumes(),
                 reports=reports,
                 column_reports=column_reports,
                 command_statuses=statuses,
@@ -190,27 +181,27 @@ class HeartbeatWorker:
                 op_expiry_ms=state.op_expiry_ms,
                 seen_starts=self._seen_starts(),
             )
-            sent_at_ms = self._clock.now_ms()
-            answer = self._scm.heartbeat(request)
+            sent_at_ms = self.clock.now_ms()
+            answer = self.scm.heartbeat(request)
         except BaseException:
             self._requeue_reports(changed)
             raise
         self.outbox.note_clocks(
             sent_at_ms=sent_at_ms,
             answered_at_ms=answer.answered_at_ms,
-            received_at_ms=self._clock.now_ms(),
+            received_at_ms=self.clock.now_ms(),
         )
         if answer.reregister:
             self._is_registered = False
             self._requeue_reports(changed)
             return True
         waiting = self.outbox.acknowledge(statuses)
-        leads = self._terms.observe_term(answer.term, answer.start_id, answer.state_number)
+        leads = self.terms.observe_term(answer.term, answer.start_id, answer.state_number)
         if leads:
-            self._on_rates(answer.copy_bytes_per_s, answer.reconcile_bytes_per_s)
-            self._on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
-        if answer.commands and (leads or answer.term < self._terms.highest):
-            self._on_commands(answer.commands, answer.term)  # those of a lower term are refused
+            self.on_rates(answer.copy_bytes_per_s, answer.reconcile_bytes_per_s)
+            self.on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
+        if answer.commands and (leads or answer.term < self.terms.highest):
+            self.on_commands(answer.commands, answer.term)  # those of a lower term are refused
         return waiting or self._full is not None
 
     def _seen_starts(self) -> list[scm_pb2.SeenStart]:
@@ -218,7 +209,7 @@ class HeartbeatWorker:
             scm_pb2.SeenStart(
                 start_id=start.start_id, term=start.term, state_number=start.state_number
             )
-            for start in self._terms.seen()
+            for start in self.terms.seen()
         ]
 
     def _statuses_to_send(self) -> list[scm_pb2.CommandStatus]:
@@ -241,7 +232,7 @@ class HeartbeatWorker:
         changed += self.outbox.pop_changed(REPLICAS_PER_HEARTBEAT_MAX)
         self._meanwhile.update(changed)
         if changed:
-            replicas = [self._reporter.report(container_id) for container_id in changed]
+            replicas = [self.reporter.report(container_id) for container_id in changed]
             reports.append(scm_pb2.ContainerReport(full=False, last=True, replicas=replicas))
         page = self._full_report_page()
         self._full_ended = page is not None and page.last
@@ -278,18 +269,18 @@ class HeartbeatWorker:
         self.outbox.put_back(changed)
         if self._full is not None or self._full_ended:
             self._full = None
-            self._full_due_s = self._clock.monotonic_s()
+            self._full_due_s = self.clock.monotonic_s()
 
     def _full_report_page(self) -> scm_pb2.ContainerReport | None:
         """Return the next page of the full report; None if none is due or in progress."""
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         is_wanted = self.outbox.pop_full_report_request()
         if is_wanted:
             self._full = None  # restart a report in progress; it may name deleted replicas
         if self._full is None:
             if now_s < self._full_due_s and not is_wanted:
                 return None
-            self._full = deque(self._reporter.replica_ids())
+            self._full = deque(self.reporter.replica_ids())
             jitter = random.uniform(0.75, 1.0)  # noqa: S311 - so that a cluster's reports spread
             self._full_due_s = now_s + FULL_REPORT_INTERVAL_S * jitter
             self._meanwhile.clear()
@@ -301,7 +292,7 @@ class HeartbeatWorker:
             report_id=self._full_id,
             page=self._full_page,
             last=count == len(self._full),
-            replicas=[self._reporter.report(self._full.popleft()) for _ in range(count)],
+            replicas=[self.reporter.report(self._full.popleft()) for _ in range(count)],
         )
         self._full_page += 1
         if page.last:

@@ -10,7 +10,7 @@ same replica although neither retires any more, the worker removes one of them.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import structlog
@@ -70,28 +70,25 @@ class RetirementProgress:
         return left_bytes * max(0.0, now_s - self.begun_s) / self.moved_bytes
 
 
+@dataclass(eq=False)
 class VolumeEvacuator:
-    """Worker that empties volumes. Any thread may call `set_mode` and `progress`."""
+    """Worker that empties volumes. Any thread may call `set_mode` and `progress`.
+
+    `bell` wakes the worker's loop.
+    """
 
     name = "volume-moves"
 
-    def __init__(
-        self,
-        tools: StoreScanDeps,
-        mover: VolumeCopier,
-        *,
-        stop: Callable[[], bool],
-        pulse: ProgressMarker,
-        bell: WakeEvent | None = None,
-    ) -> None:
-        """`bell` wakes the worker's loop."""
-        self._tools = tools
-        self._store = tools.store
-        self._mover = mover
-        self._stop = stop
-        self._pulse = pulse
+    tools: StoreScanDeps
+    mover: VolumeCopier
+    _: KW_ONLY
+    stop: Callable[[], bool]
+    pulse: ProgressMarker
+    bell: WakeEvent = field(default_factory=WakeEvent)
+
+    def __post_init__(self) -> None:
+        self._store = self.tools.store
         self._progress: dict[str, RetirementProgress] = {}
-        self._bell = bell or WakeEvent()
 
     def set_mode(self, volume_id: str, mode: VolumeMode, target_id: str = "") -> VolumeUse:
         """Change the service mode of a volume, or retry its blocked moves. Raise RefusedError if
@@ -103,7 +100,7 @@ class VolumeEvacuator:
             log.info("volume_service_changed", volume_id=volume_id, service=service.mode.value)
         elif (progress := self._progress.get(volume_id)) is not None:
             progress.unmovable, progress.rests_until_s = {}, 0.0  # an operator may have fixed it
-        self._bell.set()
+        self.bell.set()
         return service
 
     def progress(self, volume_id: str) -> RetirementProgress | None:
@@ -112,7 +109,7 @@ class VolumeEvacuator:
 
     def now_s(self) -> float:
         """Return the current time of the clock that the progress uses."""
-        return self._tools.clock.monotonic_s()
+        return self.tools.clock.monotonic_s()
 
     def step(self) -> Step:
         """Move one replica of the first volume that has one to move. An error of one volume does
@@ -131,7 +128,7 @@ class VolumeEvacuator:
     def _tend(self, volume_id: str) -> bool:
         """Move one replica of a volume if one is due; return whether there may be more."""
         progress = self._progress.setdefault(volume_id, RetirementProgress(self.now_s()))
-        if self._stop() or not (progress.due or self._look(volume_id, progress)):
+        if self.stop() or not (progress.due or self._look(volume_id, progress)):
             return False
         left = progress.due.popleft()
         if not self._store.services.is_still(volume_id, left):
@@ -219,7 +216,7 @@ class VolumeEvacuator:
             self._close(container_id)
         if left.is_served and self._store.services.of(volume_id).mode is not VolumeMode.RETIRING:
             return
-        with self._tools.leases.hold(container_id):
+        with self.tools.leases.hold(container_id):
             if left.is_served:
                 self._copy(container_id)
                 try:
@@ -238,30 +235,30 @@ class VolumeEvacuator:
         """Copy a replica. If unknown damage prevents it, scan the replica, which records the
         damage, and copy it again."""
         try:
-            self._mover.move(container_id, stop=self._may_not_go_on)
+            self.mover.move(container_id, stop=self._may_not_go_on)
         except SutureError as error:
             if error.code is not Code.CHECKSUM_MISMATCH:
                 raise
             self._verify(container_id)
-            self._mover.move(container_id, stop=self._may_not_go_on)
+            self.mover.move(container_id, stop=self._may_not_go_on)
 
     def _verify(self, container_id: ContainerId) -> None:
         """Scan the served replica completely."""
         scan_container(
-            self._tools,
+            self.tools,
             container_id,
-            stop=self._stop,
-            progress=lambda _: self._pulse.mark(),
+            stop=self.stop,
+            progress=lambda _: self.pulse.mark(),
             holds_lease=True,
         )
 
     def _may_not_go_on(self) -> bool:
-        self._pulse.mark()
-        return self._stop()
+        self.pulse.mark()
+        return self.stop()
 
     def _close(self, container_id: ContainerId) -> None:
         """Close the replica to stop writes. The control plane later decides which commit was the
         last."""
-        with self._tools.leases.hold(container_id):
+        with self.tools.leases.hold(container_id):
             if self._store.replica(container_id).state not in TREE_STATES:
                 self._store.close_container(container_id, bcsid=Bcsid(ID_MAX))

@@ -7,6 +7,7 @@ belongs to the reconstruction that created it; writes show that the reconstructi
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Protocol
 
 from grpc import ServicerContext as Context
@@ -43,30 +44,26 @@ class RecoveryTracker(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class WriteHandlers:
     """Handlers of CreateContainer, WriteChunk, PutBlock, WriteBlocks, CloseContainer,
-    DeleteContainer."""
+    DeleteContainer.
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        leases: Leases,
-        *,
-        limits: DatanodeServerLimits,
-        recoveries: RecoveryTracker | None = None,
-        submit: Submit | None = None,
-    ) -> None:
-        """Without `recoveries`, no reconstruction can create a replica on this datanode. `submit`
-        runs writes of data in another thread."""
-        self._store = store
-        self._leases = leases
-        self._recoveries = recoveries
-        self._timeout_s = limits.lease_timeout_s
-        self._submit = submit
+    Without `recoveries`, no reconstruction can create a replica on this datanode. `submit`
+    runs writes of data in another thread.
+    """
+
+    store: ReplicaStore
+    leases: Leases
+    _: KW_ONLY
+    limits: DatanodeServerLimits
+    recoveries: RecoveryTracker | None = None
+    submit: Submit | None = None
+
+    def __post_init__(self) -> None:
         self.decoders: Mapping[str, Callable[[bytes], Any]] = {
             "WriteBlocks": new_blocks_message.decode
         }
-        """Decoders for requests with so much data that protobuf's own decoder is too slow."""
 
     def CreateContainer(
         self, request: pb.CreateContainerRequest, context: Context
@@ -74,12 +71,12 @@ class WriteHandlers:
         """Create a replica: empty and OPEN, or RECOVERING for a reconstruction."""
         container_id = codec.parse_container_id(request.container_id)
         index = codec.parse_replica_index(request.replica_index)
-        recoveries = self._recoveries if request.state == container_pb2.RECOVERING else None
+        recoveries = self.recoveries if request.state == container_pb2.RECOVERING else None
         if recoveries is None and request.state not in CREATED:
             raise codec.malformed("state", f"no replica is created here in state {request.state}")
         with self._hold(container_id, context):
             if recoveries is None:
-                self._store.create_container(container_id, replica_index=index)
+                self.store.create_container(container_id, replica_index=index)
             else:
                 recoveries.create(container_id, index)
         return pb.CreateContainerResponse()
@@ -94,9 +91,7 @@ class WriteHandlers:
             if (owner, block.block_id) != (container_id, block_id):
                 raise codec.malformed("commit.block_id", "is not the block of this chunk")
         with self._hold(container_id, context):
-            self._store.writer(container_id).write_chunk(
-                block_id, chunk, request.data, commit=block
-            )
+            self.store.writer(container_id).write_chunk(block_id, chunk, request.data, commit=block)
         self._note_write(container_id)
         return pb.WriteChunkResponse()
 
@@ -104,7 +99,7 @@ class WriteHandlers:
         """Commit a block whose chunks are all written."""
         container_id, block = parse_commit(request.block, "block")
         with self._hold(container_id, context):
-            self._store.writer(container_id).put_block(block)
+            self.store.writer(container_id).put_block(block)
         self._note_write(container_id)
         return pb.PutBlockResponse()
 
@@ -119,7 +114,7 @@ class WriteHandlers:
                 for piece, data in new_blocks_message.parse(request):
                     if new is None:
                         owner = piece.container_id
-                        new = self._store.begin_blocks(owner, self._submit)
+                        new = self.store.begin_blocks(owner, self.submit)
                     if piece.container_id != owner:
                         raise codec.malformed("blocks.block_id", "is of another container")
                     new.add_chunks(piece.block, data, is_whole=piece.is_whole)
@@ -141,9 +136,9 @@ class WriteHandlers:
         container_id = codec.parse_container_id(request.container_id)
         bcsid = codec.parse_bcsid(request.bcsid, "bcsid")
         with self._hold(container_id, context):
-            facts = self._store.close_container(container_id, bcsid=bcsid, force=request.force)
-        if self._recoveries is not None:
-            self._recoveries.closed(container_id)
+            facts = self.store.close_container(container_id, bcsid=bcsid, force=request.force)
+        if self.recoveries is not None:
+            self.recoveries.closed(container_id)
         return pb.CloseContainerResponse(replica=report_messages.replica_report(facts))
 
     def DeleteContainer(
@@ -152,23 +147,23 @@ class WriteHandlers:
         """Delete the replica. An open or non-empty one is only deleted with `force`."""
         container_id = codec.parse_container_id(request.container_id)
         with self._hold(container_id, context):
-            self._store.delete_container(container_id, force=request.force)
+            self.store.delete_container(container_id, force=request.force)
         return pb.DeleteContainerResponse()
 
     def _note_write(self, container_id: ContainerId) -> None:
         """Record that the replica's reconstruction, if there is one, is running."""
-        if self._recoveries is not None:
-            self._recoveries.record_write(container_id)
+        if self.recoveries is not None:
+            self.recoveries.record_write(container_id)
 
     def _hold(self, container_id: ContainerId, context: Context) -> AbstractContextManager[None]:
         """Hold the container's lease. Wait for it no longer than the caller waits."""
         remaining_s = context.time_remaining()
-        timeout_s = self._timeout_s
+        timeout_s = self.limits.lease_timeout_s
         if remaining_s is not None:
             timeout_s = min(timeout_s, remaining_s)
         if not context.is_active():
             raise UnavailableError(Code.CANCELLED, "the caller disconnected")
-        return self._leases.hold(container_id, timeout_s)
+        return self.leases.hold(container_id, timeout_s)
 
 
 def parse_commit(message: container_pb2.BlockData, where: str) -> tuple[ContainerId, BlockData]:

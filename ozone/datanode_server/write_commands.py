@@ -10,7 +10,7 @@ container manager closes and deletes them.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
 from agent.services.write_handlers import RecoveryTracker
@@ -30,23 +30,18 @@ RECOVERING: Final = 8
 NO_SEQUENCE: Final = Bcsid(0)  # of commits to shards, which no Raft has ordered
 
 
+@dataclass(eq=False)
 class WriteCommands:
     """CreateContainer, WriteChunk, PutBlock, CloseContainer, DeleteContainer."""
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        leases: Leases,
-        recoveries: RecoveryTracker,
-        audit: Audit,
-        *,
-        lease_timeout_s: float,
-    ) -> None:
-        self._store = store
-        self._leases = leases
-        self._recoveries = recoveries
-        self._audit = audit
-        self._timeout_s = lease_timeout_s
+    store: ReplicaStore
+    leases: Leases
+    recoveries: RecoveryTracker
+    audit: Audit
+    _: KW_ONLY
+    lease_timeout_s: float
+
+    def __post_init__(self) -> None:
         self.commands: Mapping[DatanodeCommand, Answering] = {
             DatanodeCommand.CREATE_CONTAINER: self._create,
             DatanodeCommand.WRITE_CHUNK: self._write,
@@ -68,9 +63,9 @@ class WriteCommands:
             raise codec.malformed("state", f"no container is created here in state {state}")
         with self._hold(asked):
             if state == RECOVERING:
-                self._recoveries.create(container_id, index)
+                self.recoveries.create(container_id, index)
             else:
-                self._store.create_container(container_id, replica_index=index)
+                self.store.create_container(container_id, replica_index=index)
         return {"create_container": {}}
 
     def _write(self, asked: CommandRequest) -> Body:
@@ -85,10 +80,10 @@ class WriteCommands:
                 raise codec.malformed("block.blockData.blockID", "is not the block of this chunk")
         with self._hold(asked):
             self._begin(asked, wish.block_id.replica_index)
-            self._store.writer(asked.container_id).write_chunk(
+            self.store.writer(asked.container_id).write_chunk(
                 block_id, chunk, wish.data, commit=commit
             )
-        self._recoveries.record_write(asked.container_id)
+        self.recoveries.record_write(asked.container_id)
         if commit is None:
             return {"write_chunk": {}}
         return {"write_chunk": _committed(wish.block_id, commit.length_bytes)}
@@ -99,8 +94,8 @@ class WriteCommands:
         block = self._commit(asked, message, "blockData")
         with self._hold(asked):
             self._begin(asked, message.block_id.replica_index)
-            length_bytes = self._store.writer(asked.container_id).put_block(block)
-        self._recoveries.record_write(asked.container_id)
+            length_bytes = self.store.writer(asked.container_id).put_block(block)
+        self.recoveries.record_write(asked.container_id)
         return {"put_block": _committed(message.block_id, length_bytes)}
 
     def _commit(self, asked: CommandRequest, message: Any, where: str) -> BlockData:
@@ -112,11 +107,11 @@ class WriteCommands:
         write.
         """
         try:
-            here = self._store.replica(asked.container_id).replica_index
+            here = self.store.replica(asked.container_id).replica_index
         except RefusedError as error:
             if error.code is not Code.CONTAINER_NOT_FOUND or not index:
                 raise
-            self._store.create_container(asked.container_id, replica_index=index)
+            self.store.create_container(asked.container_id, replica_index=index)
             return
         if not here:
             raise _replicated(asked.container_id)
@@ -132,13 +127,13 @@ class WriteCommands:
         """Close a shard. Raise RefusedError for an UNHEALTHY replica, which cannot be closed."""
         with self._hold(asked):
             self._check_shard(asked)
-            facts = self._store.close_container(asked.container_id, force=True)
+            facts = self.store.close_container(asked.container_id, force=True)
         if facts.state is not ReplicaState.CLOSED:
             raise RefusedError(
                 Code.INVALID_CONTAINER_STATE,
                 f"container {asked.container_id} is {facts.state} and cannot be closed",
             )
-        self._recoveries.closed(asked.container_id)
+        self.recoveries.closed(asked.container_id)
         return {"close_container": {"container_id": asked.container_id}}
 
     def _delete(self, asked: CommandRequest) -> Body:
@@ -153,11 +148,11 @@ class WriteCommands:
                     f"container {asked.container_id} is {facts.state}: replicas are deleted by "
                     "commands of the storage container manager",
                 )
-            self._store.delete_container(asked.container_id, force=asked.body.force)
+            self.store.delete_container(asked.container_id, force=asked.body.force)
         return {"delete_container": {}}
 
     def _check_shard(self, asked: CommandRequest) -> ReplicaFacts:
-        facts = self._store.replica(asked.container_id)
+        facts = self.store.replica(asked.container_id)
         if not facts.replica_index:
             raise _replicated(asked.container_id)
         return facts
@@ -166,12 +161,12 @@ class WriteCommands:
 
     def _hold(self, asked: CommandRequest) -> AbstractContextManager[None]:
         """Hold the container's lease. Wait for it no longer than the caller's deadline."""
-        timeout_s = self._timeout_s
+        timeout_s = self.lease_timeout_s
         if asked.remaining_s is not None:
             timeout_s = min(timeout_s, asked.remaining_s)
         if not asked.is_wanted():
             raise UnavailableError(Code.CANCELLED, "the caller disconnected")
-        return self._leases.hold(asked.container_id, timeout_s)
+        return self.leases.hold(asked.container_id, timeout_s)
 
     def _audited(self, action: str, carry_out: Callable[[CommandRequest], Body]) -> Answering:
         """Return a handler that executes a command and writes the outcome to the audit log."""
@@ -185,7 +180,7 @@ class WriteCommands:
                 result = error.code.value
                 raise
             finally:
-                self._audit.record(
+                self.audit.record(
                     action,
                     result,
                     who=asked.who,
