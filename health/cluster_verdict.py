@@ -38,7 +38,7 @@ class ContainerProblems:
     """Closed containers by problem; one may be counted several times."""
 
     lost: int = 0  # no whole replica is known
-    lacking: int = 0  # no replica can have all blocks that keys need
+    missing_blocks: int = 0  # no replica can have all blocks that keys need
     contradict: int = 0  # replicas contradict each other, each by intact rows
     damaged: int = 0
     differ: int = 0
@@ -129,7 +129,7 @@ def problem_texts(containers: ContainerProblems) -> list[str]:
     """Return the problems of containers as texts, worst first."""
     words = (
         (containers.lost, "without a whole replica"),
-        (containers.lacking, LACKING),
+        (containers.missing_blocks, LACKING),
         (containers.contradict, "whose replicas contradict each other"),
         (containers.damaged, "with damaged replicas"),
         (containers.differ, "whose replicas differ"),
@@ -171,7 +171,7 @@ def _wrong(facts: ClusterFacts) -> Iterator[VerdictReason]:
             judged[word] += count
     known = ContainerProblems(
         lost=max(counted.lost, judged["lost"]),
-        lacking=counted.lacking,
+        missing_blocks=counted.missing_blocks,
         contradict=counted.contradict,
         damaged=max(counted.damaged, judged["damaged"]),
         differ=counted.differ,

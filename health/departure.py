@@ -47,7 +47,7 @@ def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
     return first_that_holds(rules, FREE)
 
 
-def lacking(view: BatchView, counts: Counts) -> Ints:
+def missing_replicas(view: BatchView, counts: Counts) -> Ints:
     """Return how many replicas of each container must be created, besides copies in flight.
 
     An index with replicas on both a leaving node and a node in maintenance is created only if too

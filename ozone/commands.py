@@ -185,7 +185,7 @@ def _reported(
             print_line(f"{path}: {word}: {error_text(error)}")
     if failures:
         return ExitCode.FAILED
-    is_quiet = not (not_found or several) and all(result.standing in QUIET for result in results)
+    is_quiet = not (not_found or several) and all(result.status in QUIET for result in results)
     return ExitCode.OK if is_quiet else ExitCode.TO_DO
 
 
@@ -289,7 +289,7 @@ def document(
 ) -> dict[str, Any]:
     """Return the JSON of a scrub."""
     results = [result for _, found in volumes for result in found]
-    standings = Counter(result.standing for result in results)
+    statuses = Counter(result.status for result in results)
     return {
         "volumes": [
             {
@@ -307,7 +307,7 @@ def document(
         "on_several_volumes": {
             str(key): paths for key, paths in on_several_volumes(volumes).items()
         },
-        "standings": {standing.value: standings[standing] for standing in ScrubStatus},
+        "statuses": {status.value: statuses[status] for status in ScrubStatus},
     }
 
 
@@ -316,7 +316,7 @@ def print_scrub(volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]]
     for volume, results in volumes:
         is_treeless = all(result.lacks_tree for result in results if result.read_at_ms)
         for result in map(_without_tree_note, results) if is_treeless else results:
-            if result.standing not in QUIET or result.findings:
+            if result.status not in QUIET or result.findings:
                 print_container(result)
         print_volume(volume, results, is_treeless=is_treeless)
 
@@ -332,7 +332,7 @@ def print_container(result: ContainerResult) -> None:
     index = f", replica index {result.replica_index}" if result.replica_index else ""
     state = f" ({result.state}{index})" if result.state else ""
     why = f": {result.why}" if result.why else ""
-    print_line(f"container {result.container_id}{state}: {result.standing.value}{why}")
+    print_line(f"container {result.container_id}{state}: {result.status.value}{why}")
     for doubt in result.caveats():
         print_line(f"  {doubt}")
     if result.findings:
@@ -362,9 +362,9 @@ def print_volume(
     volume: OzoneVolume, results: Sequence[ContainerResult], *, is_treeless: bool
 ) -> None:
     """Print the totals of a volume; `is_treeless`: none of its containers has a tree."""
-    standings = Counter(result.standing for result in results)
+    statuses = Counter(result.status for result in results)
     counts = ", ".join(
-        f"{count} {standing.value}" for standing in ScrubStatus if (count := standings[standing])
+        f"{count} {status.value}" for status in ScrubStatus if (count := statuses[status])
     )
     read_bytes = sum(result.bytes_read for result in results)
     containers = pluralize(len(results), "container")

@@ -25,15 +25,15 @@ ROUNDING: Final = 1e-9  # of a count that should be whole, and of sums of logari
 @dataclass(frozen=True, slots=True)
 class SampleSize:
     """The size of a sample: `drawn_count` of `chunk_count` chunks. If at least `bad_count` chunks
-    are bad, the sample contains a bad chunk with probability `power`. `endless_count` is the sample
-    size for an infinite number of chunks.
+    are bad, the sample contains a bad chunk with probability `power`. `unlimited_count` is the
+    sample size for an infinite number of chunks.
     """
 
     chunk_count: int
     bad_count: int
     drawn_count: int
     power: float
-    endless_count: int
+    unlimited_count: int
 
 
 def miss_probability(chunk_count: int, *, bad_count: int, drawn_count: int) -> float:
@@ -47,7 +47,7 @@ def miss_probability(chunk_count: int, *, bad_count: int, drawn_count: int) -> f
     return math.exp(math.fsum(math.log1p(-many / (chunk_count - step)) for step in range(few)))
 
 
-def endless_count(confidence: float, fraction: float) -> int:
+def unlimited_count(confidence: float, fraction: float) -> int:
     """Return the sample size of an infinite number of chunks that contains a bad one with this
     confidence, if at least this fraction is bad: ln(1-c) / ln(1-f), rounded up.
     """
@@ -65,7 +65,7 @@ def sample_size(chunk_count: int, *, confidence: float, fraction: float) -> Samp
         raise ValueError(f"a confidence of {confidence:g} is not between 0 and 1")
     if not FRACTION_MIN <= fraction <= 1:
         raise ValueError(f"a fraction of {fraction:g} is not between {FRACTION_MIN:g} and 1")
-    enough = endless_count(confidence, fraction)
+    enough = unlimited_count(confidence, fraction)
     if not chunk_count:
         return SampleSize(0, 0, 0, 0.0, enough)
     bad_count = max(1, math.ceil(fraction * chunk_count - ROUNDING))

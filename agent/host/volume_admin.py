@@ -111,8 +111,8 @@ class VolumeDescriber:
             status.stuck_container_ids.extend(nsmallest(STUCK_SHOWN_MAX, reasons))
             status.stuck_count = len(reasons)
             status.stuck_reason = reasons[min(reasons)] if reasons else ""
-            homeless = (key for key, one in stuck.items() if one.has_no_room)
-            status.homeless_container_ids.extend(nsmallest(STUCK_SHOWN_MAX, homeless))
+            unplaceable = (key for key, one in stuck.items() if one.has_no_room)
+            status.unplaceable_container_ids.extend(nsmallest(STUCK_SHOWN_MAX, unplaceable))
         if service.mode is VolumeMode.RETIRING:
             status.retiring_bytes = service.total_bytes
             eta_s = progress.eta_s(status.used_bytes, self.moves.now_s()) if progress else -1

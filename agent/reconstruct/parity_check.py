@@ -36,9 +36,9 @@ class ParityReport:
     """Result of the parity check of one container.
 
     `absent` shards had no readable replica. `unreadable` has the errors of datanodes. `unread` has
-    the stripes (block, number) of which too few cells could be read. `lacking` has (block, shard)
-    pairs in which the shard's record of the block is missing or differs. Its index lost the block
-    before the container was closed, or a delete is pending.
+    the stripes (block, number) of which too few cells could be read. `missing_shards` has (block,
+    shard) pairs in which the shard's record of the block is missing or differs. Its index lost the
+    block before the container was closed, or a delete is pending.
     """
 
     container_id: ContainerId
@@ -49,7 +49,7 @@ class ParityReport:
     absent: tuple[int, ...]
     unreadable: dict[str, str]
     unread: tuple[tuple[int, int], ...] = ()
-    lacking: tuple[tuple[int, int], ...] = ()
+    missing_shards: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -60,7 +60,7 @@ class ParityReport:
             or self.absent
             or self.unreadable
             or self.unread
-            or self.lacking
+            or self.missing_shards
         )
 
     @property
@@ -88,9 +88,9 @@ def verify_parity(
     absent = tuple(sorted(set(scheme.indexes) - set(sources.live_sources)))
     faults: list[StripeFault] = []
     unread: list[tuple[int, int]] = []
-    lacking: list[tuple[int, int]] = []
+    missing_shards: list[tuple[int, int]] = []
     stripe_count = paced_bytes = 0
-    wanted = _stripes(sources, account, lacking)
+    wanted = _stripes(sources, account, missing_shards)
     for reading in sources.prefetch(wanted, count=scheme.shard_count):
         verdict, block_id = _verdict(sources, reading), reading.agreed.block_id
         stripe_count += 1
@@ -109,12 +109,12 @@ def verify_parity(
         absent,
         account.replaced,
         tuple(unread),
-        tuple(lacking),
+        tuple(missing_shards),
     )
 
 
 def _stripes(
-    sources: RebuildSources, account: RebuildStats, lacking: list[tuple[int, int]]
+    sources: RebuildSources, account: RebuildStats, missing_shards: list[tuple[int, int]]
 ) -> Iterator[tuple[RebuildableGroup, int]]:
     """Yield all stripes. Record the blocks that cannot be checked, and the shards that lack
     others."""
@@ -123,7 +123,7 @@ def _stripes(
         if isinstance(agreed, OrphanGroup):
             account.orphans[block_id] = agreed.reason
             continue
-        lacking += [(block_id, index) for index in known if index not in agreed.shards]
+        missing_shards += [(block_id, index) for index in known if index not in agreed.shards]
         yield from ((agreed, stripe) for stripe in range(agreed.group.stripe_count))
 
 

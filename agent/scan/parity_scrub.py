@@ -229,7 +229,7 @@ class ParityScrub:
             wrong_shards=list(report.wrong),
             unread_stripes=len(report.unread),
             absent_shards=list(report.absent),
-            lacking_blocks=len(report.lacking),
+            missing_shards=len(report.missing_shards),
             orphans=len(report.orphans),
         )
 

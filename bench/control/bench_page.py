@@ -243,7 +243,7 @@ class Cluster:
                 at_ms = (self.clock.now_ms() // kept.length_ms - i) * kept.length_ms
                 verdict = tuple(DataVerdict)[i // 7 % 3]
                 sample = StatusSample(
-                    level, max(i, at_ms), verdict, to_do_count=i, moved_bytes=i * TIB
+                    level, max(i, at_ms), verdict, faulty_count=i, moved_bytes=i * TIB
                 )
                 self.state.samples.apply(sample.key, sample)
 

@@ -113,7 +113,7 @@ def _rows(volume: dict[str, Any], numbers: dict[str, int]) -> Iterable[tuple[int
         if not found["read_at_ms"]:
             continue  # skipped or refused: nothing is known
         tree = found["tree"]
-        is_settled = tree["agreement"] in _SETTLED.get(found["standing"], ())
+        is_settled = tree["agreement"] in _SETTLED.get(found["status"], ())
         yield (
             found["container_id"],
             datanode,

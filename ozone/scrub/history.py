@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS results(container_id INTEGER PRIMARY KEY, read_at_ms 
     facts TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS findings(container_id INTEGER, position INTEGER, row BLOB NOT NULL,
     PRIMARY KEY(container_id, position));
-CREATE TABLE IF NOT EXISTS scans(container_id INTEGER, at_ms INTEGER, standing TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS scans(container_id INTEGER, at_ms INTEGER, status TEXT NOT NULL,
     finding_count INTEGER NOT NULL, bytes_read INTEGER NOT NULL, PRIMARY KEY(container_id, at_ms));
 CREATE TABLE IF NOT EXISTS cursors(container_id INTEGER PRIMARY KEY, row BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS doubts(container_id INTEGER PRIMARY KEY, row BLOB NOT NULL);
@@ -130,7 +130,7 @@ class History:
     def _end_read(self, base: sqlite3.Connection, result: ContainerResult) -> None:
         number = result.container_id
         self._forget_place(base, number)
-        scan = (number, result.read_at_ms, result.standing.value, result.finding_count)
+        scan = (number, result.read_at_ms, result.status.value, result.finding_count)
         base.execute("INSERT OR REPLACE INTO scans VALUES(?,?,?,?,?)", (*scan, result.bytes_read))
         base.execute(
             "DELETE FROM scans WHERE container_id=? AND at_ms NOT IN (SELECT at_ms FROM scans "

@@ -30,14 +30,14 @@ from suture.observe.metric_table import (
 from suture.runtime.http_listener import HttpResponse
 from suture.runtime.loop import WorkerLoop
 
-SHOWN: Final = tuple(standing for standing in ScrubStatus if standing is not ScrubStatus.SKIPPED)
+SHOWN: Final = tuple(status for status in ScrubStatus if status is not ScrubStatus.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class _EntryCounts:
     """Counts of a history's entries, for one container or all."""
 
-    standings: Counter[ScrubStatus]
+    statuses: Counter[ScrubStatus]
     findings: Counter[tuple[str, str]]
 
 
@@ -64,14 +64,14 @@ class HistoryCounts:
         total = _EntryCounts(Counter(), Counter())
         now = {result.container_id: (0, _counted(result)) for result in refused}
         for _, one in {**known, **now}.values():
-            total.standings.update(one.standings)
+            total.statuses.update(one.statuses)
             total.findings.update(one.findings)
         return total
 
 
 def _counted(result: ContainerResult) -> _EntryCounts:
     findings = Counter((item.verdict.value, item.fault.value) for item in result.findings)
-    return _EntryCounts(Counter([result.standing]), findings)
+    return _EntryCounts(Counter([result.status]), findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ class _Scrape:
     counts: Mapping[str, _EntryCounts]
 
 
-def _standings(at: _Scrape) -> dict[tuple[str, str], int]:
+def _statuses(at: _Scrape) -> dict[tuple[str, str], int]:
     return {
-        (path, standing.value): known.standings[standing]
+        (path, status.value): known.statuses[status]
         for path, known in at.counts.items()
-        for standing in SHOWN
+        for status in SHOWN
     }
 
 
@@ -177,14 +177,12 @@ SCANS: Final = {
         lambda scan: scan.oldest_read_at_ms / 1000,
     ),
 }
-STANDINGS: Final = {
-    "suture_ozone_containers": gauge("Containers by the result of their last read.")
-}
+STATUSES: Final = {"suture_ozone_containers": gauge("Containers by the result of their last read.")}
 FINDINGS: Final = {"suture_ozone_findings": gauge("Unresolved findings by verdict and fault.")}
 TABLES: Final = (
     MetricTable(("volume",), named("path", lambda at: at.volumes), VOLUMES),
     MetricTable(("volume",), counted(lambda at: at.statuses), SCANS),
-    MetricTable(("volume", "standing"), counted(_standings), STANDINGS),
+    MetricTable(("volume", "status"), counted(_statuses), STATUSES),
     MetricTable(("volume", "verdict", "fault"), counted(_findings), FINDINGS),
 )
 

@@ -459,7 +459,7 @@ class OzoneReader:
         to continue. Raise UnavailableError if the rows cannot be read.
         """
         self._rows_age_s = 0.0
-        outcome = self._standing(outcome)
+        outcome = self._status(outcome)
         damaged = dict.fromkeys(one.block_id for one in outcome.findings if one.fault in OF_BYTES)
         if outcome.stopped_because or len(damaged) < 2:
             return outcome
@@ -469,7 +469,7 @@ class OzoneReader:
             return replace(outcome, stopped_because=STOPPED)
         return replace(outcome, findings=tuple(explained(outcome.findings, theirs)))
 
-    def _standing(self, outcome: ScanOutcome) -> ScanOutcome:
+    def _status(self, outcome: ScanOutcome) -> ScanOutcome:
         """Remove the findings of deleted blocks. If a row changed, or if the removed findings
         displaced others, mark the outcome CHANGED, so that the container is read again.
         """

@@ -56,7 +56,7 @@ class ContainerResult:
     is_verified: bool = True
 
     @property
-    def standing(self) -> ScrubStatus:
+    def status(self) -> ScrubStatus:
         """The one-word result."""
         if self.is_open:
             return ScrubStatus.SKIPPED
@@ -84,9 +84,9 @@ class ContainerResult:
     @property
     def settled_root(self) -> int | None:
         """The root computed from rows and data, independent of Ozone's tree; None if unknown."""
-        if self.standing is ScrubStatus.WHOLE:
+        if self.status is ScrubStatus.WHOLE:
             return self.comparison.settled_root
-        return self.comparison.read_root if self.standing is ScrubStatus.DAMAGED else None
+        return self.comparison.read_root if self.status is ScrubStatus.DAMAGED else None
 
     def caveats(self) -> tuple[str, ...]:
         """Return the facts that make an undamaged container doubtful."""
@@ -122,7 +122,7 @@ class ContainerResult:
         return {
             "container_id": self.container_id,
             "storage_id": self.storage_id,
-            "standing": self.standing.value,
+            "status": self.status.value,
             "why": self.why,
             "state": self.state,
             "replica_index": self.replica_index,

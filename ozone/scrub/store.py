@@ -365,12 +365,12 @@ class OzoneStore:
             except SutureError:
                 self.unkept = result
                 raise
-            if result.standing in LOOKED_AT:
+            if result.status in LOOKED_AT:
                 log.warning(
                     "ozone_container_fault_found",
                     container_id=container_id,
                     volume_id=self.volume.storage_id,
-                    standing=result.standing.value,
+                    status=result.status.value,
                     finding_count=result.finding_count,
                     doubts=list(result.caveats()),
                 )

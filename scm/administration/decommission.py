@@ -70,7 +70,7 @@ class DepartureStatus:
     required: tuple[int, ...]  # containers that still need it; the rest is safe or not checked
     unclosed_count: int
     locked_count: int  # containers that are unreadable without the node
-    may_be_switched_off: bool
+    is_safe_to_stop: bool
     is_persisted: bool
 
 
@@ -288,7 +288,7 @@ class DatanodeAdminMonitor(ControlComponent):
             tuple(sorted(blocked)),
             list(blocked.values()).count("unclosed"),
             self._locked_count(node, blocked),
-            may_be_switched_off=node.op_state in DONE.values(),
+            is_safe_to_stop=node.op_state in DONE.values(),
             is_persisted=self._is_persisted(node),
         )
 

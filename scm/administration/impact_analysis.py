@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from health.batch import ContainerBatch, Nodes, Ops, view
-from health.departure import lacking
+from health.departure import missing_replicas
 from health.judge import Diagnosis, diagnose
 from health.remaining import is_readable, spare_count, without
 from health.rules import Rules
@@ -78,7 +78,7 @@ class ImpactTotals:
     lost_states: Counter[str] = field(default_factory=Counter)
     healths: Counter[str] = field(default_factory=Counter)
     """Health of the containers that would not be healthy."""
-    lacking: Counter[int] = field(default_factory=Counter)
+    missing_replicas: Counter[int] = field(default_factory=Counter)
     """Number of containers by how many replicas they would lack."""
     open_ids: list[int] = field(default_factory=list)
     rebuild_bytes: int = 0
@@ -86,9 +86,9 @@ class ImpactTotals:
     """The highest number of datanodes that a container with missing replicas needs."""
 
     @property
-    def lacking_count(self) -> int:
+    def missing_replica_count(self) -> int:
         """Number of replicas that would be missing."""
-        return sum(short * count for short, count in self.lacking.items())
+        return sum(short * count for short, count in self.missing_replicas.items())
 
     def add(self, batch: ContainerBatch, rules: Rules, targets: StopTargets) -> None:
         """Add the containers of a batch that have a replica on a target."""
@@ -119,11 +119,11 @@ class ImpactTotals:
 
     def _count_lacking(self, stake: "_ImpactBatch", rules: Rules) -> None:
         after = diagnose(stopped(stake.batch, stake.is_hit, stake.targets), rules)
-        short = lacking(after.view, after.counts)
-        if not stake.targets.is_for_good:  # replicas lacking already are not caused by the targets
-            short = np.maximum(0, short - lacking(stake.found.view, stake.found.counts))
+        short = missing_replicas(after.view, after.counts)
+        if not stake.targets.is_for_good:  # those missing already are not caused by the targets
+            short = np.maximum(0, short - missing_replicas(stake.found.view, stake.found.counts))
         short = np.where(stake.found.view.rows.some(stake.is_hit), short, 0)
-        self.lacking.update(short[short > 0].tolist())
+        self.missing_replicas.update(short[short > 0].tolist())
         containers = stake.batch.containers
         can_be_made = is_readable(after.view, after.view.is_present)
         made = np.where(can_be_made, short, 0)

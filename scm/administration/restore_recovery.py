@@ -153,16 +153,16 @@ class RestoreRecovery(ControlComponent):
             self._finish(change, last_local_id=call.last_local_id, is_forced=call.is_forced)
         return made
 
-    def to_recover(self, lacking: Iterable[int]) -> RecoveryBacklog:
+    def to_recover(self, incomplete: Iterable[int]) -> RecoveryBacklog:
         """Return the containers to examine. The caller holds the lock. All containers that keys
         need are scanned.
 
         - Before the recovery ends: the containers that may have changed since the backup.
         - After the recovery: the containers that may be on datanodes which were missing during it.
-        - If the state was never restored: containers that it does not know, and those that are
-          `lacking` blocks that keys need (normally none).
+        - If the state was never restored: containers that it does not know, and `incomplete`, those
+          without blocks that keys need (normally none).
         """
-        state, asked = self._state, {*self._reports.unknown_container_ids, *lacking}
+        state, asked = self._state, {*self._reports.unknown_container_ids, *incomplete}
         missing = self._safe_mode.reevaluate().missing
         since = state.restored or state.recovered
         if since is not None:

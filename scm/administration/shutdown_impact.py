@@ -163,7 +163,7 @@ class StopImpactAnalyzer(ControlComponent):
             if candidate.datanode_id not in begun.targets.nodes
         ]
         free_bytes = sum(max(0, c.available_bytes - c.scheduled_bytes) for c in stays)
-        lanes = max(1, min(len(stays), outlook.lacking_count))
+        lanes = max(1, min(len(stays), outlook.missing_replica_count))
         opened = self._opened(outlook.open_ids, question.datanode_ids)
         answer, told = _answer(outlook, reasons, question.keep_count)
         room = _without_room(outlook, len(stays), free_bytes)
@@ -173,7 +173,7 @@ class StopImpactAnalyzer(ControlComponent):
             outlook,
             len(opened),
             len({container.client_id for container in opened} - {""}),
-            self._wait_ms(begun.targets) if outlook.lacking_count else 0,
+            self._wait_ms(begun.targets) if outlook.missing_replica_count else 0,
             self._commands.copy_rate.estimate_ms(outlook.rebuild_bytes) // lanes,
             len(stays),
             free_bytes,
@@ -225,7 +225,7 @@ def _answer(
 def _without_room(outlook: ImpactTotals, stays_count: int, free_bytes: int) -> list[str]:
     """Return the reasons why the remaining nodes have no room for the missing replicas."""
     found = []
-    if outlook.lacking_count and outlook.width_max > stays_count:
+    if outlook.missing_replica_count and outlook.width_max > stays_count:
         found.append(
             f"{outlook.width_max} datanodes are needed to have all replicas again, "
             f"{stays_count} would take any"

@@ -97,7 +97,7 @@ class HealthCounts:
     all: int
     open: int
     whole: int
-    to_do: int
+    faulty: int
     unhealthy: int
     differ: int
     few_replicas: int
@@ -105,7 +105,7 @@ class HealthCounts:
     lost: int
     contradict: int
     stray: int
-    lacking: int
+    missing_blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ def flags_of(
     whole = {r.replica_index if is_coded else 0 for r in replicas if is_whole(r)}
     if len(whole) < (data_count_of(container.scheme) if container is not None else 1):
         flags |= Flag.LOST
-    if container is not None and is_lacking(replicas, needed):
+    if container is not None and has_missing_blocks(replicas, needed):
         flags |= Flag.LACKING
     match comparison(container, replicas):
         case "differ":
@@ -191,7 +191,7 @@ def flags_of(
     return flags
 
 
-def is_lacking(replicas: Sequence[Replica], needed: KeyNeeds) -> bool:
+def has_missing_blocks(replicas: Sequence[Replica], needed: KeyNeeds) -> bool:
     """Return True if no replica can have all blocks that keys need, even if all replicas are equal.
 
     A replica lacks blocks in two cases. It has fewer blocks than keys need, or not the last needed
@@ -291,7 +291,7 @@ class HealthTotals:
             all=shown,
             open=having(Flag.OPEN),
             whole=shown - having(Flag.OPEN) - having(TO_DO),
-            to_do=having(TO_DO),
+            faulty=having(TO_DO),
             unhealthy=having(Flag.UNHEALTHY),
             differ=having(Flag.DIFFER),
             few_replicas=having(Flag.FEW_REPLICAS),
@@ -299,7 +299,7 @@ class HealthTotals:
             lost=having(Flag.LOST),
             contradict=having(Flag.CONTRADICT),
             stray=having(Flag.STRAY),
-            lacking=having(Flag.LACKING),
+            missing_blocks=having(Flag.LACKING),
         )
 
     def _note_all(self, container_ids: NDArray[np.int64]) -> None:
@@ -405,7 +405,7 @@ def flags_of_all(
 def _may_lack(
     container_ids: NDArray[np.int64], owner: NDArray[np.int64], rows: Rows, needs: Needs
 ) -> NDArray[np.bool_]:
-    """Return the containers for which `is_lacking` must be called; `rows` are replicas with
+    """Return the containers for which `has_missing_blocks` must be called; `rows` are replicas with
     a tree.
     """
     block_counts, bcsids = needs.columns(container_ids)

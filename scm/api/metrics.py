@@ -45,7 +45,7 @@ class ClusterMetrics:
     differ: int
     contradict: int
     lost: int
-    lacking: int
+    missing_blocks: int
     stray: int
     uncounted: int
     """Containers whose counts are outdated because of a change."""
@@ -178,7 +178,7 @@ CLUSTER: Final = {
     ),
     "suture_scm_incomplete_containers": gauge(
         "Containers of which no replica can have all blocks that keys need.",
-        lambda now: now.lacking,
+        lambda now: now.missing_blocks,
     ),
     "suture_scm_divergent_containers": gauge(
         "Containers whose replicas differ.", lambda now: now.differ

@@ -32,7 +32,7 @@ class ReadPreference:
         """Return the datanodes from which to read a container, most promising first, and how many
         of the first ones are equally good."""
         holders = self._standings_of(container)
-        nodes = self._nodes.standings([holder[0] for holder in holders])
+        nodes = self._nodes.health_of([holder[0] for holder in holders])
         ranked = []
         for (datanode_id, is_bad, is_behind), (node, health) in zip(holders, nodes, strict=True):
             is_leaving = node is not None and node.op_state is not OpState.IN_SERVICE

@@ -100,7 +100,7 @@ DEPARTURE: Final = MessageMap(
     within=["node"],
     required_count=Field("required", len),
     container_ids=Field("required", lambda required: required[:SHOWN_MAX]),
-    switch_off="may_be_switched_off",
+    safe_to_stop="is_safe_to_stop",
     persisted="is_persisted",
 )
 QUEUE: Final = MessageMap(

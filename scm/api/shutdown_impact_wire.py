@@ -16,7 +16,7 @@ IMPACT: Final = MessageMap(
     already_unreadable_count="outlook.already_count",
     unreadable_container_ids="outlook.unreadable_ids",
     doubtful_container_ids="outlook.doubtful_ids",
-    lacking_replica_count="outlook.lacking_count",
+    missing_replica_count="outlook.missing_replica_count",
     lost_container_ids="outlook.lost_ids",
     datanodes_left="stays_count",
 )

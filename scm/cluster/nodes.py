@@ -212,12 +212,12 @@ class NodeManager:
         age_s = self._clock.monotonic_s() - since_s
         return health_of(age_s, has_called=live is not None, options=self._options)
 
-    def standings(self, datanode_ids: Iterable[str]) -> list[tuple[Node | None, NodeHealthState]]:
+    def health_of(self, datanode_ids: Iterable[str]) -> list[tuple[Node | None, NodeHealthState]]:
         """Return each node's registration and its health now. The registration is None if the node
         never registered. Called at each read (ADR 0041)."""
         now_s = self._clock.monotonic_s()
         found = self._state.nodes.get
-        standings = []
+        nodes: list[tuple[Node | None, NodeHealthState]] = []
         for datanode_id in datanode_ids:
             node, live = found(datanode_id), self._live.get(datanode_id)
             if node is None:
@@ -229,8 +229,8 @@ class NodeManager:
                 health = health_of(
                     now_s - since_s, has_called=live is not None, options=self._options
                 )
-            standings.append((node, health))
-        return standings
+            nodes.append((node, health))
+        return nodes
 
     def is_gone(self, datanode_id: str) -> bool:
         """Return True if a node is DEAD and not expected back. A node in maintenance is expected

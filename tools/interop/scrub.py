@@ -186,10 +186,10 @@ class Trial:
                 found.add(place)
                 if place not in self.tally.planted:
                     self.tally.false.append(f"{place}: {finding['fault']}: {finding['evidence']}")
-            if container["standing"] in {"DOUBTFUL", "NOT_READ"}:
+            if container["status"] in {"DOUBTFUL", "NOT_READ"}:
                 where = f"datanode {node.index}, container {container['container_id']}"
                 why = container["why"] or "; ".join(container["doubts"])
-                self.tally.false.append(f"{where}: {container['standing']}: {why}")
+                self.tally.false.append(f"{where}: {container['status']}: {why}")
         for place, planted_s in self.tally.planted.items():
             if place[0] == node.index and planted_s < begun_s:
                 self.tally.found[place] += place in found

@@ -165,7 +165,7 @@ def decommission_status(
             d.required_count,
             d.unclosed_count,
             d.locked_count,
-            "yes" if d.switch_off else "no",
+            "yes" if d.safe_to_stop else "no",
             until_text(d.op_expiry_ms),
         )
         for d in shown
@@ -176,12 +176,12 @@ def decommission_status(
     if not as_json:
         print_line(progress_text(shown))
         print_line(locked_text(answer))
-    return ExitCode.OK if all(d.switch_off for d in shown) else ExitCode.TO_DO
+    return ExitCode.OK if all(d.safe_to_stop for d in shown) else ExitCode.TO_DO
 
 
 def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
     """Return the remaining work of all departures, as numbers that decrease to 0."""
-    ready = [short(d.datanode_id) for d in departures if d.switch_off]
+    ready = [short(d.datanode_id) for d in departures if d.safe_to_stop]
     lines = [f"may be switched off now: {', '.join(ready)}"] if ready else []
     left = pluralize(len(departures) - len(ready), "datanode")
     required = sum(d.required_count for d in departures)

@@ -151,8 +151,8 @@ def recover(
             )
     if state.restored and not is_end and not dry_run:
         return ExitCode.UNAVAILABLE
-    to_do = (result.aside, result.unfinished, result.uncertain, result.silent, result.left())
-    return ExitCode.TO_DO if any(to_do) or result.torn_count else ExitCode.OK
+    left = (result.aside, result.unfinished, result.uncertain, result.silent, result.left())
+    return ExitCode.TO_DO if any(left) or result.torn_count else ExitCode.OK
 
 
 def _backlog(client: ClusterClient, *, is_awaited: bool) -> scm_pb2.GetRestoreRecoveryResponse:

@@ -110,7 +110,7 @@ def print_sample(taken: ChunkSample) -> None:
     print_line(
         f"{read_count} of {pluralize(taken.size.chunk_count, 'chunk')} read, "
         f"{size(total('bytes_read'))}, drawn uniformly with seed {taken.seed}; "
-        f"of endlessly many it would be {taken.size.endless_count}"
+        f"for unlimited data it would be {taken.size.unlimited_count}"
     )
     bad = [
         bad_text(taken.name_of(place), one)

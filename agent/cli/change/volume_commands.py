@@ -285,7 +285,7 @@ def send_away(
     """
     waits = False
     to_copy, to_delete = list[int](), list[int]()
-    for number in list(volume.homeless_container_ids)[:SENT_AT_ONCE]:
+    for number in list(volume.unplaceable_container_ids)[:SENT_AT_ONCE]:
         info = fetch_container(client, number)
         if info.scheme:
             continue  # a shard is never copied, only rebuilt after its loss; an operator must act

@@ -35,9 +35,9 @@ def show_nagios_line(
     """Print the headline and numbers as the output of a plugin of Nagios: `TEXT | NAME=VALUE`."""
     numbers = {
         "containers": counts.all,
-        "containers_to_do": counts.to_do,
+        "containers_faulty": counts.faulty,
         "containers_unknown": counts.unknown,
-        "containers_lost": counts.lost + counts.lacking,
+        "containers_lost": counts.lost + counts.missing_blocks,
         "datanodes": known.asked_count,
         "datanodes_silent": len(known.silent),
         "volumes_failed": known.failed_volume_count,
@@ -56,7 +56,7 @@ def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
         return "no containers yet"
     words = {
         "without a whole replica": counts.lost,
-        "without blocks that keys need": counts.lacking,
+        "without blocks that keys need": counts.missing_blocks,
         "whose replicas contradict each other": counts.contradict,
         "with damaged replicas": counts.unhealthy,
         "whose replicas differ": counts.differ,

@@ -59,7 +59,7 @@ def ok_to_stop(
         else:
             print_line(WORDS[answer.answer].format("; ".join(answer.reasons)))
         show_reading(answer)
-        show_lacking(answer)
+        show_missing_replicas(answer)
         if not for_good:
             show_writing(answer)
     if for_good and (answer.lost_count or not answer.has_room):
@@ -116,14 +116,14 @@ def show_reading(answer: scm_pb2.CheckStopResponse) -> None:
     print_line(f"at their last copy: {answer.last_copy_count}")
 
 
-def show_lacking(answer: scm_pb2.CheckStopResponse) -> None:
+def show_missing_replicas(answer: scm_pb2.CheckStopResponse) -> None:
     """Print the copies that the SCM would make, and how long they take."""
-    if not answer.lacking_replica_count:
+    if not answer.missing_replica_count:
         print_line("no container would lack a replica")
         return
     parts = ", ".join(
         f"{pluralize(count, 'container')} by {short}"
-        for short, count in sorted(answer.lacking.items())
+        for short, count in sorted(answer.missing_replicas.items())
     )
     print_line(f"under-replicated: {parts}")
     until = (

@@ -142,7 +142,7 @@ def print_result(report: ParityReport) -> None:
         print_note(
             f"too few cells can be read of {pluralize(len(report.unread), 'stripe')}: {where}"
         )
-    for block_id, index in report.lacking[:ROWS_SHOWN_MAX]:
+    for block_id, index in report.missing_shards[:ROWS_SHOWN_MAX]:
         print_note(f"shard {index} has not block {block_id} as the others have it")
     for index in report.absent:
         print_note(f"shard {index} is not there")
@@ -172,7 +172,7 @@ def facts(report: ParityReport) -> dict[str, object]:
         "missing_shards": report.absent,
         "unread": [{"block_id": block_id, "stripe": n} for block_id, n in report.unread],
         "missing_blocks": [
-            {"block_id": block_id, "shard": index} for block_id, index in report.lacking
+            {"block_id": block_id, "shard": index} for block_id, index in report.missing_shards
         ],
         "unreadable": report.unreadable,
         "orphans": {str(block_id): why for block_id, why in report.orphans.items()},

@@ -87,9 +87,9 @@ class Queries:
         """
         self.count_containers()
         with self.access.lock:
-            return self._parts.recovery.to_recover(self._lacking())
+            return self._parts.recovery.to_recover(self._incomplete())
 
-    def _lacking(self) -> list[int]:
+    def _incomplete(self) -> list[int]:
         totals = self._parts.totals
         return totals.named(Flag.LACKING, totals.count_of(Flag.LACKING))
 
@@ -120,7 +120,7 @@ class Queries:
         """
         with self.access.lock:
             keys = self._parts.state.keys.values()
-            at_risk = [*self._parts.manager.at_risk(), *self._lacking()] if is_at_risk else ()
+            at_risk = [*self._parts.manager.at_risk(), *self._incomplete()] if is_at_risk else ()
         return keys_in(keys, {*container_ids, *at_risk}, start_after=start_after, count=count)
 
     @locked
@@ -154,7 +154,7 @@ class Queries:
                 differ=counts.differ,
                 contradict=counts.contradict,
                 lost=counts.lost,
-                lacking=counts.lacking,
+                missing_blocks=counts.missing_blocks,
                 stray=counts.stray,
                 uncounted=parts.totals.due_count,
                 commands={kind: n for kind, n in parts.state.commands.kinds.items() if n},

@@ -149,7 +149,7 @@ def sample_of(
         silent_count=len(sums.silent),
         failed_volume_count=sums.failed_volume_count,
         container_count=counts.all,
-        to_do_count=counts.to_do,
+        faulty_count=counts.faulty,
         lost_count=counts.lost,
         capacity_bytes=sums.capacity_bytes,
         used_bytes=sums.used_bytes,

@@ -106,7 +106,7 @@ def _x(at_ms: int, begin_ms: int) -> float:
 
 
 def _to_do(sample: StatusSample) -> float:
-    return sample.to_do_count
+    return sample.faulty_count
 
 
 def _moved(sample: StatusSample) -> float:

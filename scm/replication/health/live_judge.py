@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from health.batch import NO_BCSID, BatchView, ContainerBatch, view
-from health.departure import FREE, HELD_BY, lacking, locked_out, obstacles
+from health.departure import FREE, HELD_BY, locked_out, missing_replicas, obstacles
 from health.judge import Diagnosis, diagnose, scene_of
 from health.plan.copies import ratis_sources
 from health.plan.plan_rows import PlanRows, RaggedArray
@@ -109,7 +109,7 @@ def losses(after: Diagnosis, is_locked: Bools) -> list[DepartureImpact]:
         DepartureImpact(number, short, short > 0 and not able, locked)
         for number, short, able, locked in zip(
             after.view.batch.containers.container_id.tolist(),
-            lacking(after.view, after.counts).tolist(),
+            missing_replicas(after.view, after.counts).tolist(),
             can_be_made.tolist(),
             is_locked.tolist(),
             strict=True,

@@ -54,7 +54,7 @@ class StatusSample:
     silent_count: int = 0  # nodes without a recent heartbeat
     failed_volume_count: int = 0
     container_count: int = 0
-    to_do_count: int = 0  # closed containers that are not healthy
+    faulty_count: int = 0  # closed containers that are not healthy
     lost_count: int = 0  # of these, without a whole replica
     capacity_bytes: int = 0
     used_bytes: int = 0
@@ -84,7 +84,7 @@ def merged(before: StatusSample, after: StatusSample) -> StatusSample:
         verdict=min(before.verdict, after.verdict, key=_WORST_FIRST.index),
         silent_count=max(before.silent_count, after.silent_count),
         failed_volume_count=max(before.failed_volume_count, after.failed_volume_count),
-        to_do_count=max(before.to_do_count, after.to_do_count),
+        faulty_count=max(before.faulty_count, after.faulty_count),
         lost_count=max(before.lost_count, after.lost_count),
         oldest_scan_at_ms=_older(before.oldest_scan_at_ms, after.oldest_scan_at_ms),
         done_count=before.done_count + after.done_count,

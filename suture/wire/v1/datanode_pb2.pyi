@@ -552,7 +552,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class VolumeStatus(_message.Message):
-    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "homeless_container_ids", "read_us", "write_us", "slow", "log_count", "log_checksum", "stuck_count")
+    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "unplaceable_container_ids", "read_us", "write_us", "slow", "log_count", "log_checksum", "stuck_count")
     VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -570,7 +570,7 @@ class VolumeStatus(_message.Message):
     ETA_MS_FIELD_NUMBER: _ClassVar[int]
     STUCK_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     STUCK_REASON_FIELD_NUMBER: _ClassVar[int]
-    HOMELESS_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    UNPLACEABLE_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     READ_US_FIELD_NUMBER: _ClassVar[int]
     WRITE_US_FIELD_NUMBER: _ClassVar[int]
     SLOW_FIELD_NUMBER: _ClassVar[int]
@@ -594,14 +594,14 @@ class VolumeStatus(_message.Message):
     eta_ms: int
     stuck_container_ids: _containers.RepeatedScalarFieldContainer[int]
     stuck_reason: str
-    homeless_container_ids: _containers.RepeatedScalarFieldContainer[int]
+    unplaceable_container_ids: _containers.RepeatedScalarFieldContainer[int]
     read_us: int
     write_us: int
     slow: str
     log_count: int
     log_checksum: bytes
     stuck_count: int
-    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., homeless_container_ids: _Optional[_Iterable[int]] = ..., read_us: _Optional[int] = ..., write_us: _Optional[int] = ..., slow: _Optional[str] = ..., log_count: _Optional[int] = ..., log_checksum: _Optional[bytes] = ..., stuck_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., unplaceable_container_ids: _Optional[_Iterable[int]] = ..., read_us: _Optional[int] = ..., write_us: _Optional[int] = ..., slow: _Optional[str] = ..., log_count: _Optional[int] = ..., log_checksum: _Optional[bytes] = ..., stuck_count: _Optional[int] = ...) -> None: ...
 
 class ListDisksRequest(_message.Message):
     __slots__ = ()

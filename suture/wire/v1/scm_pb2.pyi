@@ -780,11 +780,11 @@ class CountContainersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CountContainersResponse(_message.Message):
-    __slots__ = ("all", "open", "whole", "to_do", "unhealthy", "differ", "few_replicas", "unknown", "lost", "contradict", "verdict", "reasons", "lacking", "settings")
+    __slots__ = ("all", "open", "whole", "faulty", "unhealthy", "differ", "few_replicas", "unknown", "lost", "contradict", "verdict", "reasons", "missing_blocks", "settings")
     ALL_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
-    TO_DO_FIELD_NUMBER: _ClassVar[int]
+    FAULTY_FIELD_NUMBER: _ClassVar[int]
     UNHEALTHY_FIELD_NUMBER: _ClassVar[int]
     DIFFER_FIELD_NUMBER: _ClassVar[int]
     FEW_REPLICAS_FIELD_NUMBER: _ClassVar[int]
@@ -793,12 +793,12 @@ class CountContainersResponse(_message.Message):
     CONTRADICT_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
-    LACKING_FIELD_NUMBER: _ClassVar[int]
+    MISSING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     all: int
     open: int
     whole: int
-    to_do: int
+    faulty: int
     unhealthy: int
     differ: int
     few_replicas: int
@@ -807,9 +807,9 @@ class CountContainersResponse(_message.Message):
     contradict: int
     verdict: str
     reasons: _containers.RepeatedScalarFieldContainer[str]
-    lacking: int
+    missing_blocks: int
     settings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ..., lost: _Optional[int] = ..., contradict: _Optional[int] = ..., verdict: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., lacking: _Optional[int] = ..., settings: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., faulty: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ..., lost: _Optional[int] = ..., contradict: _Optional[int] = ..., verdict: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., missing_blocks: _Optional[int] = ..., settings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CloseContainersRequest(_message.Message):
     __slots__ = ("container_ids", "dry_run", "worlds", "force")
@@ -1154,7 +1154,7 @@ class ListDecommissionsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Departure(_message.Message):
-    __slots__ = ("datanode_id", "op_state", "op_expiry_ms", "health", "container_count", "copying_count", "required_count", "unclosed_count", "container_ids", "switch_off", "persisted", "locked_count")
+    __slots__ = ("datanode_id", "op_state", "op_expiry_ms", "health", "container_count", "copying_count", "required_count", "unclosed_count", "container_ids", "safe_to_stop", "persisted", "locked_count")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     OP_STATE_FIELD_NUMBER: _ClassVar[int]
     OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
@@ -1164,7 +1164,7 @@ class Departure(_message.Message):
     REQUIRED_COUNT_FIELD_NUMBER: _ClassVar[int]
     UNCLOSED_COUNT_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
-    SWITCH_OFF_FIELD_NUMBER: _ClassVar[int]
+    SAFE_TO_STOP_FIELD_NUMBER: _ClassVar[int]
     PERSISTED_FIELD_NUMBER: _ClassVar[int]
     LOCKED_COUNT_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
@@ -1176,10 +1176,10 @@ class Departure(_message.Message):
     required_count: int
     unclosed_count: int
     container_ids: _containers.RepeatedScalarFieldContainer[int]
-    switch_off: bool
+    safe_to_stop: bool
     persisted: bool
     locked_count: int
-    def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., health: _Optional[str] = ..., container_count: _Optional[int] = ..., copying_count: _Optional[int] = ..., required_count: _Optional[int] = ..., unclosed_count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ..., switch_off: bool = ..., persisted: bool = ..., locked_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, datanode_id: _Optional[str] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., health: _Optional[str] = ..., container_count: _Optional[int] = ..., copying_count: _Optional[int] = ..., required_count: _Optional[int] = ..., unclosed_count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ..., safe_to_stop: bool = ..., persisted: bool = ..., locked_count: _Optional[int] = ...) -> None: ...
 
 class ListDecommissionsResponse(_message.Message):
     __slots__ = ("departures", "leaving_locked_count", "resting_locked_count")
@@ -1211,8 +1211,8 @@ class CheckStopRequest(_message.Message):
     def __init__(self, datanode_ids: _Optional[_Iterable[str]] = ..., volumes: _Optional[_Iterable[_Union[CheckStopRequest.Volume, _Mapping]]] = ..., for_good: bool = ..., keep_count: _Optional[int] = ...) -> None: ...
 
 class CheckStopResponse(_message.Message):
-    __slots__ = ("answer", "reasons", "container_count", "already_unreadable_count", "unreadable_count", "unreadable_container_ids", "doubtful_count", "doubtful_container_ids", "last_copy_count", "lacking", "lacking_replica_count", "healths", "open_count", "writer_count", "rebuild_bytes", "wait_ms", "rebuild_ms", "datanodes_left", "free_bytes", "has_room", "lost_count", "lost_container_ids", "lost_states")
-    class LackingEntry(_message.Message):
+    __slots__ = ("answer", "reasons", "container_count", "already_unreadable_count", "unreadable_count", "unreadable_container_ids", "doubtful_count", "doubtful_container_ids", "last_copy_count", "missing_replicas", "missing_replica_count", "healths", "open_count", "writer_count", "rebuild_bytes", "wait_ms", "rebuild_ms", "datanodes_left", "free_bytes", "has_room", "lost_count", "lost_container_ids", "lost_states")
+    class MissingReplicasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -1242,8 +1242,8 @@ class CheckStopResponse(_message.Message):
     DOUBTFUL_COUNT_FIELD_NUMBER: _ClassVar[int]
     DOUBTFUL_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     LAST_COPY_COUNT_FIELD_NUMBER: _ClassVar[int]
-    LACKING_FIELD_NUMBER: _ClassVar[int]
-    LACKING_REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
     HEALTHS_FIELD_NUMBER: _ClassVar[int]
     OPEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     WRITER_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -1265,8 +1265,8 @@ class CheckStopResponse(_message.Message):
     doubtful_count: int
     doubtful_container_ids: _containers.RepeatedScalarFieldContainer[int]
     last_copy_count: int
-    lacking: _containers.ScalarMap[int, int]
-    lacking_replica_count: int
+    missing_replicas: _containers.ScalarMap[int, int]
+    missing_replica_count: int
     healths: _containers.ScalarMap[str, int]
     open_count: int
     writer_count: int
@@ -1279,7 +1279,7 @@ class CheckStopResponse(_message.Message):
     lost_count: int
     lost_container_ids: _containers.RepeatedScalarFieldContainer[int]
     lost_states: _containers.ScalarMap[str, int]
-    def __init__(self, answer: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., container_count: _Optional[int] = ..., already_unreadable_count: _Optional[int] = ..., unreadable_count: _Optional[int] = ..., unreadable_container_ids: _Optional[_Iterable[int]] = ..., doubtful_count: _Optional[int] = ..., doubtful_container_ids: _Optional[_Iterable[int]] = ..., last_copy_count: _Optional[int] = ..., lacking: _Optional[_Mapping[int, int]] = ..., lacking_replica_count: _Optional[int] = ..., healths: _Optional[_Mapping[str, int]] = ..., open_count: _Optional[int] = ..., writer_count: _Optional[int] = ..., rebuild_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., rebuild_ms: _Optional[int] = ..., datanodes_left: _Optional[int] = ..., free_bytes: _Optional[int] = ..., has_room: bool = ..., lost_count: _Optional[int] = ..., lost_container_ids: _Optional[_Iterable[int]] = ..., lost_states: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, answer: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., container_count: _Optional[int] = ..., already_unreadable_count: _Optional[int] = ..., unreadable_count: _Optional[int] = ..., unreadable_container_ids: _Optional[_Iterable[int]] = ..., doubtful_count: _Optional[int] = ..., doubtful_container_ids: _Optional[_Iterable[int]] = ..., last_copy_count: _Optional[int] = ..., missing_replicas: _Optional[_Mapping[int, int]] = ..., missing_replica_count: _Optional[int] = ..., healths: _Optional[_Mapping[str, int]] = ..., open_count: _Optional[int] = ..., writer_count: _Optional[int] = ..., rebuild_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., rebuild_ms: _Optional[int] = ..., datanodes_left: _Optional[int] = ..., free_bytes: _Optional[int] = ..., has_room: bool = ..., lost_count: _Optional[int] = ..., lost_container_ids: _Optional[_Iterable[int]] = ..., lost_states: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class HoldContainersRequest(_message.Message):
     __slots__ = ("container_ids", "datanode_id", "release")

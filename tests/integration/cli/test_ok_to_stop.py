@@ -235,5 +235,5 @@ class TestOkToStopForGood:
         assert all_three["lost_count"] == sum(all_three["lost_states"].values())
         assert 0 == alone["lost_count"]
         assert alone["rebuild_bytes"] > 0
-        assert alone["lacking_replica_count"] == alone["container_count"]
+        assert alone["missing_replica_count"] == alone["container_count"]
         assert "lost: " in suture("ok-to-stop", "--for-good", *names, code=ExitCode.TO_DO)

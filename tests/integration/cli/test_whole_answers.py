@@ -157,7 +157,7 @@ class Scene:
     def _may_switch_off(self, client: ClusterClient) -> bool:
         """Return whether the leaving datanode may be switched off."""
         answer = client.scm.list_decommissions(scm_pb2.ListDecommissionsRequest())
-        return [True] == [departure.switch_off for departure in answer.departures]
+        return [True] == [departure.safe_to_stop for departure in answer.departures]
 
     def _is_done(self, client: ClusterClient, repaired: int) -> bool:
         """Return whether the repair and the deletes are done and reported."""

@@ -167,7 +167,7 @@ class TestStuck:
         host.work()
 
         status = status_of(host, "a")
-        assert 1 == len(status.stuck_container_ids) == len(status.homeless_container_ids)
+        assert 1 == len(status.stuck_container_ids) == len(status.unplaceable_container_ids)
         assert count == status.stuck_count
         assert does_rest(status)
         assert f"still has {count} replicas" in ending(Named("dn", "dn:1", "v"), status)

@@ -85,7 +85,7 @@ def test_a_disk_that_is_not_mounted_costs_no_other(
     assert why in line
     assert [str(absent), str(tmp_path / "beside")] == document["absent"]
     assert why in document["failed"][str(absent)]
-    assert 2 == document["standings"]["WHOLE"]
+    assert 2 == document["statuses"]["WHOLE"]
 
 
 def test_disks_that_are_all_absent_are_all_named(

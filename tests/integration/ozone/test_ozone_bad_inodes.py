@@ -67,7 +67,7 @@ def test_a_directory_that_gives_an_error_costs_its_own_container(
     results = scrubbed(wish)
 
     assert [ScrubStatus.WHOLE, ScrubStatus.NOT_READ, ScrubStatus.WHOLE] == [
-        results[one].standing for one in (1, BAD, 3)
+        results[one].status for one in (1, BAD, 3)
     ]
     assert f"{chunks}: {errno.errorcode[number]}" in results[BAD].why
     with closing(History(wish.state_dir / "DS-made.sqlite")) as history:
@@ -90,7 +90,7 @@ def test_a_directory_that_gives_errors_again_and_again_is_unreadable(
 
     result = scrubbed(wish)[BAD]
 
-    assert ScrubStatus.DAMAGED is result.standing
+    assert ScrubStatus.DAMAGED is result.status
     assert {DamageFault.CHUNKS_DIRECTORY_MISSING, DamageFault.CHUNK_UNREADABLE} == {
         item.fault for item in result.findings if item.verdict is Verdict.UNREADABLE
     }
@@ -109,7 +109,7 @@ def test_a_directory_whose_own_facts_cannot_be_read_costs_its_own_container(
     results = scrubbed(wish)
 
     assert [ScrubStatus.WHOLE, ScrubStatus.DAMAGED, ScrubStatus.WHOLE] == [
-        results[one].standing for one in (1, BAD, 3)
+        results[one].status for one in (1, BAD, 3)
     ]
     assert DamageFault.CHUNKS_DIRECTORY_MISSING in {fault for _, fault in damage(results[BAD])}
 
@@ -134,7 +134,7 @@ def test_a_database_that_gives_an_error_costs_its_own_container(
 
     results = scrubbed(wish)
 
-    assert [ScrubStatus.WHOLE, ScrubStatus.NOT_READ] == [results[one].standing for one in (3, 4)]
+    assert [ScrubStatus.WHOLE, ScrubStatus.NOT_READ] == [results[one].status for one in (3, 4)]
     assert str(bad) in results[4].why
 
 
@@ -154,7 +154,7 @@ def of_another_ozone(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "standing", "fault"),
+    ("change", "status", "fault"),
     [
         (lost, ScrubStatus.DAMAGED, [DamageFault.DESCRIPTOR_MISSING]),
         (rotten, ScrubStatus.DAMAGED, [DamageFault.DESCRIPTOR_DAMAGED]),
@@ -165,7 +165,7 @@ def test_a_descriptor_that_changes_while_its_container_is_read_ends_no_scrub(
     three: MadeVolume,
     wish: ScrubOptions,
     change: Callable[[Path], None],
-    standing: ScrubStatus,
+    status: ScrubStatus,
     fault: list[DamageFault],
 ) -> None:
     """The result has the state from when the read began, and the present fault of the
@@ -173,8 +173,8 @@ def test_a_descriptor_that_changes_while_its_container_is_read_ends_no_scrub(
     """
     results = scrubbed(wish, once(lambda: change(three.descriptor(1))))
 
-    assert [standing, ScrubStatus.WHOLE, ScrubStatus.WHOLE] == [
-        results[one].standing for one in (1, BAD, 3)
+    assert [status, ScrubStatus.WHOLE, ScrubStatus.WHOLE] == [
+        results[one].status for one in (1, BAD, 3)
     ]
     assert fault == [what for _, what in damage(results[1])]
     assert ("CLOSED", 3) == (results[1].state, results[1].schema)
@@ -193,7 +193,7 @@ def test_a_pipe_in_the_place_of_a_file_holds_up_no_scrub(
 
     faults = {item.fault for item in results[BAD].findings if name in item.evidence}
     assert faults & {DamageFault.DESCRIPTOR_DAMAGED, DamageFault.TREE_DAMAGED}
-    assert [ScrubStatus.WHOLE] * 2 == [results[number].standing for number in (1, 3)]
+    assert [ScrubStatus.WHOLE] * 2 == [results[number].status for number in (1, 3)]
 
 
 def test_a_container_that_a_link_leads_to_is_read(
@@ -217,4 +217,4 @@ def test_a_container_that_a_link_leads_to_is_read(
         3: ScrubStatus.WHOLE,
         4: ScrubStatus.NOT_READ,
         5: ScrubStatus.NOT_READ,
-    } == {number: result.standing for number, result in results.items()}
+    } == {number: result.status for number, result in results.items()}

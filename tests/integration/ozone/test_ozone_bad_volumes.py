@@ -82,7 +82,7 @@ def test_bad_containers_are_refused_by_name_and_the_rest_is_read(
         5: ScrubStatus.SKIPPED,
         6: ScrubStatus.NOT_READ,
         7: ScrubStatus.DAMAGED,
-    } == {number: result.standing for number, result in results.items()}
+    } == {number: result.status for number, result in results.items()}
     assert "schemaVersion '1'" in results[2].why
     assert [DamageFault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[3].findings]
     assert [DamageFault.DESCRIPTOR_MISSING] == [item.fault for item in results[4].findings]
@@ -105,7 +105,7 @@ def test_a_descriptor_whose_checksum_was_lost_is_looked_at(
 
     results = scrubbed(wish)
 
-    assert [ScrubStatus.DAMAGED, ScrubStatus.DOUBTFUL] == [results[n].standing for n in (1, 2)]
+    assert [ScrubStatus.DAMAGED, ScrubStatus.DOUBTFUL] == [results[n].status for n in (1, 2)]
     assert [DamageFault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[1].findings]
     assert ("the descriptor has no checksum, which Ozone always writes",) == results[2].caveats()
     with closing(History(wish.state_dir / "DS-made.sqlite")) as history:
@@ -141,7 +141,7 @@ def test_unknown_column_families_do_no_harm(tmp_path: Path) -> None:
     result = scrubbed(ScrubOptions(data_dirs=[volume.root], state_dir=tmp_path / "state"))[1]
 
     volume.close()
-    assert (ScrubStatus.WHOLE, 1) == (result.standing, result.block_count)
+    assert (ScrubStatus.WHOLE, 1) == (result.status, result.block_count)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_a_database_that_cannot_be_read_is_refused_by_name(
     wish = ScrubOptions(data_dirs=[made.root, other], state_dir=tmp_path / "state")
     results = scrubbed(wish)
 
-    assert ScrubStatus.NOT_READ is results[1].standing
+    assert ScrubStatus.NOT_READ is results[1].status
     assert str(made.database) in results[1].why
-    assert ScrubStatus.WHOLE is results[2].standing
+    assert ScrubStatus.WHOLE is results[2].status
 
 
 def test_a_table_that_is_damaged_in_the_middle_is_no_end_of_the_rows(
@@ -186,7 +186,7 @@ def test_a_table_that_is_damaged_in_the_middle_is_no_end_of_the_rows(
 
     results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
-    assert [ScrubStatus.WHOLE, ScrubStatus.NOT_READ] == [results[1].standing, results[2].standing]
+    assert [ScrubStatus.WHOLE, ScrubStatus.NOT_READ] == [results[1].status, results[2].status]
     assert "Corruption" in results[2].why
 
 
@@ -201,7 +201,7 @@ def test_tables_of_older_and_newer_versions_are_read(tmp_path: Path, format_vers
 
     result = scrubbed(ScrubOptions(data_dirs=[volume.root], state_dir=tmp_path / "state"))[1]
 
-    assert (ScrubStatus.WHOLE, 1) == (result.standing, result.block_count)
+    assert (ScrubStatus.WHOLE, 1) == (result.status, result.block_count)
 
 
 def test_tables_of_a_version_to_come_are_refused_by_name(
@@ -220,7 +220,7 @@ def test_tables_of_a_version_to_come_are_refused_by_name(
     wish = ScrubOptions(data_dirs=[made.root, other], state_dir=tmp_path / "state")
     results = scrubbed(wish)
 
-    assert [ScrubStatus.NOT_READ, ScrubStatus.WHOLE] == [results[1].standing, results[2].standing]
+    assert [ScrubStatus.NOT_READ, ScrubStatus.WHOLE] == [results[1].status, results[2].status]
     assert "unsupported format_version: 99" in results[1].why
     assert str(made.database) in results[1].why
 
@@ -241,7 +241,7 @@ def test_a_database_in_another_place_is_found_where_it_is_said_to_be(tmp_path: P
     lost = scrubbed(wish)[1]
     found = scrubbed(replace(wish, database_dirs=[tmp_path / "ssd"]))[1]
 
-    assert [ScrubStatus.NOT_READ, ScrubStatus.WHOLE] == [lost.standing, found.standing]
+    assert [ScrubStatus.NOT_READ, ScrubStatus.WHOLE] == [lost.status, found.status]
     assert "container.db does not exist" in lost.why
     assert "--db-dir" in lost.why
 
@@ -256,7 +256,7 @@ def test_a_log_that_was_torn_by_a_crash_is_read(made: MadeVolume, tmp_path: Path
 
     result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
 
-    assert (ScrubStatus.WHOLE, 2) == (result.standing, result.block_count)
+    assert (ScrubStatus.WHOLE, 2) == (result.status, result.block_count)
 
 
 def test_a_volume_that_fails_stops_no_other(two: tuple[MadeVolume, Path], tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_volume_that_fails_stops_no_other(two: tuple[MadeVolume, Path], tmp_pa
     with pytest.raises(RefusedError, match=r"history .*DS-made\.sqlite"):
         scrub(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"), watched)
 
-    assert [(2, ScrubStatus.WHOLE)] == [(item.container_id, item.standing) for item in results]
+    assert [(2, ScrubStatus.WHOLE)] == [(item.container_id, item.status) for item in results]
     assert [made.root / "hdds"] * 2 == [path for path, _ in told]
     assert "DS-made.sqlite: file is not a database" in told[0][1]
 
@@ -316,10 +316,10 @@ def test_a_volume_that_goes_away_is_not_one_whose_containers_were_deleted(
     again = scrubbed(wish, rest.append)
 
     assert [(1, ScrubStatus.WHOLE), (2, ScrubStatus.WHOLE)] == sorted(
-        (item.container_id, item.standing) for item in results
+        (item.container_id, item.status) for item in results
     )
     assert [(hdds, f"volume DS-made is no longer at {hdds}")] == told
-    assert [ScrubStatus.WHOLE] * 3 == [again[number].standing for number in (1, 2, 3)]
+    assert [ScrubStatus.WHOLE] * 3 == [again[number].status for number in (1, 2, 3)]
     assert len(BIG) <= sum(rest) < len(BIG) + 8_000  # container 1 is not read again
 
 
@@ -348,7 +348,7 @@ def test_damage_is_reported_if_the_history_cannot_be_written(
 
     lost = [(10, DamageFault.BLOCK_FILE_MISSING)]
     assert [(1, ScrubStatus.DAMAGED, lost), (2, ScrubStatus.SKIPPED, [])] == [
-        (result.container_id, result.standing, damage(result)) for result in results
+        (result.container_id, result.status, damage(result)) for result in results
     ]
     assert "database is locked" in results[0].why
 
@@ -412,7 +412,7 @@ def test_a_scrub_that_was_cut_off_goes_on(made: MadeVolume, tmp_path: Path) -> N
     again: list[int] = []
     scrubbed(wish, again.append)
 
-    assert [ScrubStatus.WHOLE] * 3 == [results[number].standing for number in (1, 2, 3)]
+    assert [ScrubStatus.WHOLE] * 3 == [results[number].status for number in (1, 2, 3)]
     assert len(BIG) <= sum(rest) < 2 * len(BIG)
     assert sum(again) > 2 * len(BIG)
 
@@ -438,7 +438,7 @@ def test_a_read_goes_on_inside_a_container(made: MadeVolume, tmp_path: Path) -> 
     rest: list[int] = []
     results = scrubbed(wish, rest.append)
 
-    assert ScrubStatus.WHOLE is results[2].standing
+    assert ScrubStatus.WHOLE is results[2].status
     assert sum(rest) <= 48 * len(BIG)
     again: list[int] = []
     scrubbed(wish, again.append)
@@ -472,7 +472,7 @@ def test_ctrl_c_keeps_what_was_read(
     rest: list[int] = []
     results = scrubbed(wish, rest.append)
 
-    assert ScrubStatus.WHOLE is results[2].standing
+    assert ScrubStatus.WHOLE is results[2].status
     assert 20 * len(BIG) <= sum(reads) < 80 * len(BIG)
     assert 80 * len(BIG) == sum(reads) + sum(rest)
 

@@ -134,7 +134,7 @@ def test_a_row_that_is_another_behind_the_last_read_has_its_container_read_again
     wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     result = scrubbed(wish, at_big(mend))[1]
 
-    assert ([], ScrubStatus.WHOLE) == (damage(result), result.standing)
+    assert ([], ScrubStatus.WHOLE) == (damage(result), result.status)
 
 
 def test_damage_is_not_forgotten_with_a_deleted_block_that_had_more(

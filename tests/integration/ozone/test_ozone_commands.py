@@ -59,7 +59,7 @@ def test_damage_is_shown_with_what_it_means(
 def test_the_json_document_has_everything(
     volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The document has each container's standing, findings and tree, and the totals."""
+    """The document has each container's status, findings and tree, and the totals."""
     code = scrub(volumes / "dn0-damaged", tmp_path / "state", "--json", "--container", "1")
 
     document = document_in(capsys.readouterr().out, "ozone scrub")
@@ -67,10 +67,10 @@ def test_the_json_document_has_everything(
     (container,) = volume["containers"]
     assert ExitCode.TO_DO == code
     others = dict.fromkeys(("WHOLE", "DOUBTFUL", "MISSING", "NOT_READ", "SKIPPED"), 0)
-    assert {**others, "DAMAGED": 1} == document["standings"]
+    assert {**others, "DAMAGED": 1} == document["statuses"]
     assert (1, "DAMAGED", "UNHEALTHY", 3) == (
         container["container_id"],
-        container["standing"],
+        container["status"],
         container["state"],
         container["schema"],
     )

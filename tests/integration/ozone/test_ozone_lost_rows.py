@@ -29,21 +29,21 @@ def test_a_list_of_files_that_was_cut_is_no_container_without_blocks(
         made.file(1, 10).unlink()
         (manifest,) = made.database.glob("MANIFEST-*")
         data = manifest.read_bytes()
-        standings = set()
+        statuses = set()
         for length_bytes in range(0, len(data), 3):
             manifest.write_bytes(data[:length_bytes])
             state = tmp_path / f"state-{length_bytes}"
             result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=state))[1]
-            standings.add(result.standing)
-            if result.standing is ScrubStatus.DAMAGED:
+            statuses.add(result.status)
+            if result.status is ScrubStatus.DAMAGED:
                 assert {
                     (10, DamageFault.BLOCK_FILE_MISSING),
                     (9, DamageFault.BLOCK_ROW_MISSING),
                 } & set(damage(result))
         manifest.write_bytes(data)
 
-    assert ScrubStatus.NOT_READ in standings
-    assert ScrubStatus.WHOLE not in standings
+    assert ScrubStatus.NOT_READ in statuses
+    assert ScrubStatus.WHOLE not in statuses
 
 
 def remembered(state_dir: Path) -> Sequence[ContainerResult]:
@@ -73,7 +73,7 @@ def test_rows_that_went_with_the_log_leave_no_container_that_is_whole(tmp_path: 
             ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
         ).values()
 
-    assert (ScrubStatus.DOUBTFUL, 2) == (result.standing, result.block_count)
+    assert (ScrubStatus.DOUBTFUL, 2) == (result.status, result.block_count)
     assert ("the database counts 3 blocks and has the rows of 2",) == result.caveats()
 
 
@@ -90,7 +90,7 @@ def test_a_database_that_lost_all_it_had_leaves_no_container_that_is_whole(
             ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
         ).values()
 
-    assert (ScrubStatus.DOUBTFUL, 0) == (result.standing, result.block_count)
+    assert (ScrubStatus.DOUBTFUL, 0) == (result.status, result.block_count)
     assert (
         "the database has no count of its blocks, which Ozone always keeps",
     ) == result.caveats()
@@ -108,7 +108,7 @@ def test_volume_that_lost_rows_is_remembered_as_doubtful(tmp_path: Path) -> None
         scrubbed(replace(wish, restart=True))
         (after,) = remembered(wish.state_dir)
 
-    assert (ScrubStatus.WHOLE, ScrubStatus.DOUBTFUL) == (before.standing, after.standing)
+    assert (ScrubStatus.WHOLE, ScrubStatus.DOUBTFUL) == (before.status, after.status)
 
 
 def test_a_container_that_never_had_a_block_is_whole(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_container_that_never_had_a_block_is_whole(tmp_path: Path) -> None:
 
         results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
-    assert {ScrubStatus.WHOLE} == {result.standing for result in results.values()}
+    assert {ScrubStatus.WHOLE} == {result.status for result in results.values()}
 
 
 def test_a_count_that_is_behind_its_rows_is_no_doubt(tmp_path: Path) -> None:
@@ -134,4 +134,4 @@ def test_a_count_that_is_behind_its_rows_is_no_doubt(tmp_path: Path) -> None:
             ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
         ).values()
 
-    assert ScrubStatus.WHOLE is result.standing
+    assert ScrubStatus.WHOLE is result.status

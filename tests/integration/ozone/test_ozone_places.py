@@ -170,12 +170,12 @@ def test_contents_of_each_place_have_the_expected_verdict(
         assert result is None
         return
     assert result is not None
-    standing, faults = expected
+    status, faults = expected
     found = {item.fault for item in result.findings}
     if place is not PathRole.TREE:
         found -= {DamageFault.TREE_MISSING}
-    assert (standing, faults) == (result.standing, found)
-    assert WHOLE is results[1].standing
+    assert (status, faults) == (result.status, found)
+    assert WHOLE is results[1].status
     if kind is FileKind.OTHER:
         said = [result.why, *(item.evidence for item in result.findings), *result.caveats()]
         assert [] != [text for text in said if other in text or path_of(made, place).name in text]
@@ -194,9 +194,9 @@ def test_the_table_of_verdicts_is_the_one_that_was_tried() -> None:
 
     assert CELLS.keys() == {(place, kind) for place, kind, _ in cells}
     for (place, kind, has_rows), rule in cells.items():
-        standing, faults = CELLS[place, kind][has_rows] or (None, set())
+        status, faults = CELLS[place, kind][has_rows] or (None, set())
         wanted = standing_of.get(rule.ruling) or {ScrubStatus(rule.ruling.value)}
-        assert standing in wanted, (place, kind, has_rows)
+        assert status in wanted, (place, kind, has_rows)
         assert rule.fault is None or rule.fault in faults, (place, kind, has_rows)
 
 
@@ -258,7 +258,7 @@ def test_a_directory_of_containers_that_is_a_file_leaves_its_containers_missing(
     results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
     assert {1: WHOLE, 2: WHOLE, 512: MISSING} == {
-        number: result.standing for number, result in results.items()
+        number: result.status for number, result in results.items()
     }
 
 
@@ -282,8 +282,8 @@ def test_a_container_that_ozone_deletes_is_not_missing(
     wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     results = scrubbed(wish, once(lambda: None if is_first else delete()))
 
-    assert MISSING not in {result.standing for result in results.values()}
-    assert MISSING not in {result.standing for result in scrubbed(wish).values()}
+    assert MISSING not in {result.status for result in results.values()}
+    assert MISSING not in {result.status for result in scrubbed(wish).values()}
 
 
 def test_rows_of_a_database_that_cannot_be_read_are_not_taken_for_none(
@@ -295,7 +295,7 @@ def test_rows_of_a_database_that_cannot_be_read_are_not_taken_for_none(
 
     results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
-    assert [NOT_READ, NOT_READ] == [results[number].standing for number in (1, SUBJECT)]
+    assert [NOT_READ, NOT_READ] == [results[number].status for number in (1, SUBJECT)]
     assert str(made.database) in results[SUBJECT].why
 
 
@@ -309,7 +309,7 @@ def test_bad_bytes_behind_a_link_are_damage(made: MadeVolume, tmp_path: Path) ->
 
     result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))[SUBJECT]
 
-    assert DAMAGED is result.standing
+    assert DAMAGED is result.status
     assert {DamageFault.CHUNK_CHECKSUM, LINKED, DamageFault.TREE_MISSING} == {
         item.fault for item in result.findings
     }

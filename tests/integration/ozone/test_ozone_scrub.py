@@ -58,7 +58,7 @@ def test_scrub_finds_all_damage_of_a_real_volume_and_nothing_else(
     assert expected.keys() == found.keys()
     assert all(found[place] <= expected[place] for place in expected)
     assert {1: DAMAGED, 2: DAMAGED, 3: ScrubStatus.MISSING, 4: ScrubStatus.WHOLE} == {
-        container_id: result.standing for container_id, result in results.items()
+        container_id: result.status for container_id, result in results.items()
     }
 
 
@@ -106,7 +106,7 @@ def test_shards_of_erasure_coded_keys_are_read(volumes: Path, tmp_path: Path) ->
         (result.container_id, result.replica_index, result.bytes_read)
         for result in results.values()
     }
-    assert all(result.standing is ScrubStatus.WHOLE for result in results.values())
+    assert all(result.status is ScrubStatus.WHOLE for result in results.values())
 
 
 def test_a_volume_with_a_database_for_each_container_is_read(volumes: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_volume_with_a_database_for_each_container_is_read(volumes: Path, tmp_
     results = scrubbed(wish)
 
     assert [ScrubStatus.WHOLE, ScrubStatus.WHOLE, ScrubStatus.SKIPPED] == [
-        results[number].standing for number in (1, 2, 3)
+        results[number].status for number in (1, 2, 3)
     ]
     assert [Agreement.EXPLAINED, Agreement.EQUAL] == [
         results[number].comparison.agreement for number in (1, 2)
@@ -173,7 +173,7 @@ def test_a_database_that_is_open_for_writing_is_left_alone(
     with changes(made.root) as seen:
         results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
-    assert ScrubStatus.WHOLE is results[1].standing
+    assert ScrubStatus.WHOLE is results[1].status
     assert [] == seen
     assert before == snapshot(made.root)
     assert [] == list((tmp_path / "state" / "views").iterdir())
@@ -209,7 +209,7 @@ def test_a_block_that_is_deleted_while_it_is_read_is_no_finding(
     wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     result = scrubbed(wish, once(delete))[1]
 
-    assert ([], ScrubStatus.WHOLE) == (damage(result), result.standing)
+    assert ([], ScrubStatus.WHOLE) == (damage(result), result.status)
 
 
 def test_a_block_that_is_about_to_be_deleted_is_no_finding(
@@ -271,9 +271,9 @@ def test_a_container_that_is_moved_while_it_is_read_is_no_finding(
     wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     results = scrubbed(wish, once(move))
 
-    assert ((), ScrubStatus.SKIPPED) == (results[1].findings, results[1].standing)
+    assert ((), ScrubStatus.SKIPPED) == (results[1].findings, results[1].status)
     assert "moved or deleted meanwhile" in results[1].why
-    assert ScrubStatus.WHOLE is results[2].standing
+    assert ScrubStatus.WHOLE is results[2].status
 
 
 def test_a_container_that_is_moved_with_its_database_is_no_finding(tmp_path: Path) -> None:
@@ -286,9 +286,7 @@ def test_a_container_that_is_moved_with_its_database_is_no_finding(tmp_path: Pat
     wish = ScrubOptions(data_dirs=[data_dir], state_dir=tmp_path / "state")
     results = scrubbed(wish, once(lambda: leave(folder, tmp_path / "elsewhere")))
 
-    assert [ScrubStatus.SKIPPED, ScrubStatus.WHOLE] == [
-        results[number].standing for number in (1, 2)
-    ]
+    assert [ScrubStatus.SKIPPED, ScrubStatus.WHOLE] == [results[number].status for number in (1, 2)]
 
 
 def leave(folder: Path, elsewhere: Path) -> None:

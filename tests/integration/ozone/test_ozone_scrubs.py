@@ -94,13 +94,13 @@ def test_damaged_bytes_have_a_root_of_their_own(
 
     document = document_in(capsys.readouterr().out, "ozone scrub")
     listed = [c for volume in document["volumes"] for c in volume["containers"]]
-    found = [container for container in listed if container["standing"] != "MISSING"]
+    found = [container for container in listed if container["status"] != "MISSING"]
     assert len(found) >= 2
     for container in found:
         number, settled = container["container_id"], container["tree"]["settled_root"]
         assert settled is not None
         is_damaged = (datanode, number) in DAMAGED
-        assert is_damaged == (container["standing"] == "DAMAGED")
+        assert is_damaged == (container["status"] == "DAMAGED")
         assert is_damaged == (settled != closed[number])
 
 
@@ -184,7 +184,7 @@ def document(**fields: Any) -> dict[str, Any]:
     root = f"{first['dataChecksum']:08x}"
     container = {
         "container_id": first["container"],
-        "standing": "WHOLE",
+        "status": "WHOLE",
         "read_at_ms": 5,
         "findings": [],
         "tree": {"agreement": "EXPLAINED", "root": root, "settled_root": "00000009"},
@@ -232,7 +232,7 @@ def test_damage_is_counted(tmp_path: Path) -> None:
     """
     findings = [{"is_damage": True}, {"is_damage": True}, {"is_damage": False}]
 
-    row = row_with(tmp_path, document(standing="DAMAGED", findings=findings))
+    row = row_with(tmp_path, document(status="DAMAGED", findings=findings))
 
     assert (2, 9) == (row["finding_count"], row["settled_root"])
 
@@ -262,7 +262,7 @@ def test_a_scrub_of_another_tree_explains_nothing(tmp_path: Path) -> None:
 def test_later_of_two_scrubs_counts(tmp_path: Path) -> None:
     """The order of the arguments does not matter."""
     findings = [{"is_damage": True}]
-    old = document(standing="DAMAGED", findings=findings, read_at_ms=4)
+    old = document(status="DAMAGED", findings=findings, read_at_ms=4)
 
     row = row_with(tmp_path, document(), old)
 

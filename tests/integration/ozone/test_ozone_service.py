@@ -85,7 +85,7 @@ def test_a_service_reads_tells_and_ends(tmp_path: Path) -> None:
         code = process.wait(WAIT_S)
 
     metrics = {
-        (sample.name, sample.labels.get("standing") or sample.labels.get("fault")): sample.value
+        (sample.name, sample.labels.get("status") or sample.labels.get("fault")): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -131,13 +131,13 @@ def test_a_scrape_parses_only_what_has_changed(
     with closing(History(path)) as history:
         history.put(whole, is_whole=True)
         history.put(other, is_whole=True)
-        assert {ScrubStatus.WHOLE: 2} == seen.count(path).standings
-        assert {ScrubStatus.WHOLE: 2} == seen.count(path).standings
+        assert {ScrubStatus.WHOLE: 2} == seen.count(path).statuses
+        assert {ScrubStatus.WHOLE: 2} == seen.count(path).statuses
         assert [1, 2] == parsed
 
         history.put(replace(whole, findings=(lost,), finding_count=1), is_whole=False)
         known = seen.count(path)
-        assert {ScrubStatus.WHOLE: 1, ScrubStatus.DAMAGED: 1} == known.standings
+        assert {ScrubStatus.WHOLE: 1, ScrubStatus.DAMAGED: 1} == known.statuses
         assert {("CORRUPT", "CHUNK_SHORT"): 1} == known.findings
 
         history.put(
@@ -148,7 +148,7 @@ def test_a_scrape_parses_only_what_has_changed(
         assert [1, 2, 1, 1] == parsed
 
         history.forget([ContainerId(1)])
-        assert {ScrubStatus.WHOLE: 1} == seen.count(path).standings
+        assert {ScrubStatus.WHOLE: 1} == seen.count(path).statuses
 
 
 def test_containers_that_leave_are_forgotten_and_bad_ones_kept_in_mind(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_volume_that_has_left_is_an_error_and_its_findings_stay(
             list(store.columns())
         with pytest.raises(VolumeFailed, match="DS-made is no longer at"):
             store.forget_gone(listing)  # of containers, when it left in the middle of a listing
-        assert [ScrubStatus.DAMAGED, ScrubStatus.WHOLE] == [result.standing for result in before]
+        assert [ScrubStatus.DAMAGED, ScrubStatus.WHOLE] == [result.status for result in before]
         assert before == list(history.results())
 
 

@@ -31,7 +31,7 @@ def test_every_replica_of_a_whole_cluster_is_whole_and_explained(tmp_path: Path)
         assert before == snapshot(data_dir)
 
     assert 16 == len(results)
-    assert {ScrubStatus.WHOLE} == {result.standing for result in results}
+    assert {ScrubStatus.WHOLE} == {result.status for result in results}
     assert 0 == sum(result.finding_count for result in results)
     found = Counter(
         (result.comparison.agreement, tuple(result.comparison.reasons)) for result in results

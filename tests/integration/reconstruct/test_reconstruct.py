@@ -286,7 +286,7 @@ class TestParityScrub:
 
             report = cluster.verify_parity()
 
-            assert (((2, 3),), False) == (report.lacking, report.is_clean)
+            assert (((2, 3),), False) == (report.missing_shards, report.is_clean)
             assert ((), ()) == (report.faults, report.absent)
 
     def test_a_corrupt_cell_is_told_apart_from_a_wrong_one(self, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_parity_names_it(tmp_path: Path) -> None:
 
         report = cluster.verify_parity()
 
-        assert ((1, 5),) == report.lacking
+        assert ((1, 5),) == report.missing_shards
         assert ((), {}) == (report.faults, report.orphans)
     finally:
         cluster.close()

@@ -235,7 +235,7 @@ class Days:
     def switch_off_ready(self) -> set[str]:
         """Return the nodes that may be switched off now."""
         answer = self.world.stub.ListDecommissions(scm_pb2.ListDecommissionsRequest())
-        return {d.datanode_id for d in answer.departures if d.switch_off}
+        return {d.datanode_id for d in answer.departures if d.safe_to_stop}
 
     def health(self) -> Counter[str]:
         """Count the nodes by their health."""

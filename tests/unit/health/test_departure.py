@@ -1,6 +1,6 @@
 """What holds a leaving node back."""
 
-from health.departure import FREE, HELD_BY, lacking, obstacles
+from health.departure import FREE, HELD_BY, missing_replicas, obstacles
 from health.judge import judge
 from health.remaining import answering, is_readable
 from health.rules import Rules
@@ -120,7 +120,7 @@ def test_lacking_count_and_readability_are_computed() -> None:
 
     found = judge(cut(gather([*parts, hidden])).batch, Rules())
 
-    made = lacking(found.view, found.counts).tolist()
+    made = missing_replicas(found.view, found.counts).tolist()
     readable = is_readable(found.view, answering(found.view)).tolist()
     assert [(*line[:3], made[i], readable[i]) for i, line in enumerate(STAYING)] == list(STAYING)
     assert (0, True) == (made[-1], readable[-1])

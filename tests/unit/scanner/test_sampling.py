@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from scanner.sampling import (
     drawn,
-    endless_count,
     miss_probability,
     sample_size,
     split,
+    unlimited_count,
 )
 
 
@@ -52,7 +52,7 @@ def test_sample_size_is_the_smallest_sufficient(
     assert missed(chunk_count, bad_count, size.drawn_count) <= allowed
     if size.drawn_count > 1:
         assert missed(chunk_count, bad_count, size.drawn_count - 1) > allowed
-    assert size.drawn_count <= size.endless_count
+    assert size.drawn_count <= size.unlimited_count
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_sample_size_of_an_endless_lot_matches_published_tables(
     confidence: float, fraction: float, expected: int
 ) -> None:
     """The values are those of tables for acceptance sampling."""
-    assert expected == endless_count(confidence, fraction)
+    assert expected == unlimited_count(confidence, fraction)
 
 
 def test_sample_size_of_a_very_large_lot_approaches_the_endless_one() -> None:
     """The size is computed quickly."""
     size = sample_size(10**9, confidence=0.95, fraction=1e-6)
 
-    assert 0.998 < size.drawn_count / size.endless_count <= 1
+    assert 0.998 < size.drawn_count / size.unlimited_count <= 1
     assert 0.95 <= size.power < 0.9501
 
 

@@ -94,9 +94,9 @@ def test_a_node_is_decommissioned_when_all_it_has_is_elsewhere(
     assert ((made.container_id,), 1, False) == (
         before.required,
         before.copying_count,
-        before.may_be_switched_off,
+        before.is_safe_to_stop,
     )
-    assert ((), True, True) == (after.required, after.is_persisted, after.may_be_switched_off)
+    assert ((), True, True) == (after.required, after.is_persisted, after.is_safe_to_stop)
     assert OpState.DECOMMISSIONED is state_of(world, node)
     assert (OpState.DECOMMISSIONED, 0) == world.kept[node]
 
@@ -408,7 +408,7 @@ def test_progress_is_told_as_what_is_left() -> None:
     going = scm_pb2.Departure(
         datanode_id="a" * 32, op_state="DECOMMISSIONING", required_count=402, copying_count=12
     )
-    gone = scm_pb2.Departure(datanode_id="b" * 32, op_state="IN_MAINTENANCE", switch_off=True)
+    gone = scm_pb2.Departure(datanode_id="b" * 32, op_state="IN_MAINTENANCE", safe_to_stop=True)
 
     assert (
         "may be switched off now: bbbbbbbb\n"

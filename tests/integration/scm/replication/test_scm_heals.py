@@ -134,7 +134,7 @@ def test_a_datanode_is_decommissioned_and_switched_off(
 
     def is_ready() -> bool:
         [departure] = suture.json_any("scm", "decommission-status")["departures"]
-        return bool(departure["switch_off"] and departure["persisted"])
+        return bool(departure["safe_to_stop"] and departure["persisted"])
 
     suture.wait_until(is_ready)
     [departure] = suture.json("scm", "decommission-status")["departures"]

@@ -21,7 +21,7 @@ ROWS: Final = [
 ]
 COUNTED: Final = (
     "lost",
-    "lacking",
+    "missing_blocks",
     "contradict",
     "unhealthy",
     "differ",
@@ -55,7 +55,7 @@ def test_the_headline_says_the_same_words() -> None:
     said = "; ".join(
         problem_texts(
             ContainerProblems(
-                lost=1, lacking=1, contradict=1, damaged=1, differ=1, few=1, unknown=1
+                lost=1, missing_blocks=1, contradict=1, damaged=1, differ=1, few=1, unknown=1
             )
         )
     )

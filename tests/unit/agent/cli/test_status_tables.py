@@ -27,7 +27,15 @@ def test_every_trouble_is_named() -> None:
     ones.
     """
     counts = scm_pb2.CountContainersResponse(
-        all=6, open=2, whole=1, to_do=3, unhealthy=3, differ=2, few_replicas=1, unknown=4, lacking=5
+        all=6,
+        open=2,
+        whole=1,
+        faulty=3,
+        unhealthy=3,
+        differ=2,
+        few_replicas=1,
+        unknown=4,
+        missing_blocks=5,
     )
 
     line = containers_line(counts)

@@ -279,7 +279,7 @@ def test_replica_without_room_is_ordered_away_again(
         lambda _, number: scm_pb2.ContainerInfo(container_id=number, replication_factor=factor),
     )
     scm, sent = BusyScm(code), dict[int, list[int]]()
-    volume = datanode_pb2.VolumeStatus(homeless_container_ids=[1, 2])
+    volume = datanode_pb2.VolumeStatus(unplaceable_container_ids=[1, 2])
     place = volume_commands.VolumeRef("dn1", "host:1", "volume")
 
     assert volume_commands.send_away(client_of(scm), place, volume, sent)

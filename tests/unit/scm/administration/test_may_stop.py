@@ -65,7 +65,7 @@ class TestMayStop:
 
         assert StopAnswer.YES is found.answer
         assert 2 == found.outlook.container_count
-        assert {1: 2} == dict(found.outlook.lacking)
+        assert {1: 2} == dict(found.outlook.missing_replicas)
         assert 0 == found.outlook.last_copy_count
         assert 2_000 == found.outlook.rebuild_bytes
         assert 60_000 == found.wait_ms
@@ -83,7 +83,7 @@ class TestMayStop:
 
         assert StopAnswer.YES is together.answer
         assert 1 == together.outlook.last_copy_count
-        assert {1: 1, 2: 1} == dict(together.outlook.lacking)
+        assert {1: 1, 2: 1} == dict(together.outlook.missing_replicas)
         assert StopAnswer.NO is strict.answer
         assert ("1 containers would have fewer than 2 copies",) == strict.reasons
 
@@ -165,7 +165,7 @@ class TestMayStop:
         found = may_stop(world, "dn1")
 
         assert StopAnswer.YES is found.answer
-        assert 0 == found.outlook.lacking_count
+        assert 0 == found.outlook.missing_replica_count
         assert 0 == found.wait_ms
 
     def test_a_replica_in_doubt_is_not_relied_on(self, world: ScmWorld) -> None:
@@ -363,7 +363,7 @@ class TestWhatIf:
         with world.state.change() as change:
             change.put(world.state.nodes, replace(row, op_state=OpState.IN_MAINTENANCE))
 
-        assert {1: 1} == dict(if_lost(world, "dn1").outlook.lacking)
+        assert {1: 1} == dict(if_lost(world, "dn1").outlook.missing_replicas)
 
     def test_too_few_datanodes_are_no_room(self, world: ScmWorld) -> None:
         """

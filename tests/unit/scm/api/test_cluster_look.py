@@ -13,8 +13,8 @@ from scm.api.health_totals import HealthCounts
 from scm.cluster.safemode import SafeModeStatus
 
 COUNTS = HealthCounts(
-    all=9, open=2, whole=7, to_do=0, unhealthy=0, differ=0, few_replicas=0, unknown=0, lost=0,
-    contradict=0, stray=0, lacking=0,
+    all=9, open=2, whole=7, faulty=0, unhealthy=0, differ=0, few_replicas=0, unknown=0, lost=0,
+    contradict=0, stray=0, missing_blocks=0,
 )  # fmt: skip
 
 
@@ -40,7 +40,10 @@ def look(**facts: object) -> Look:
 WRONG: Mapping[str, tuple[dict[str, object], str]] = {  # each with what must be said
     "lost": ({"counts": replace(COUNTS, lost=1)}, "1 container without a whole replica"),
     "missing": ({"conditions": {"MISSING": 2}}, "2 containers without a whole replica"),
-    "lacking": ({"counts": replace(COUNTS, lacking=1)}, "1 container without blocks that keys"),
+    "missing_blocks": (
+        {"counts": replace(COUNTS, missing_blocks=1)},
+        "1 container without blocks that keys",
+    ),
     "contradict": ({"counts": replace(COUNTS, contradict=1)}, "contradict each other"),
     "damaged": ({"counts": replace(COUNTS, unhealthy=3)}, "3 containers with damaged replicas"),
     "differ": ({"counts": replace(COUNTS, differ=1)}, "1 container whose replicas differ"),

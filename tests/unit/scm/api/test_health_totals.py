@@ -9,7 +9,7 @@ import pytest
 from merkle.replica import ReplicaState
 from scm.administration.restore_recovery import InspectedContainer
 from scm.api import health_totals
-from scm.api.health_totals import Flag, HealthCounts, KeyNeeds, flags_of, is_lacking
+from scm.api.health_totals import Flag, HealthCounts, KeyNeeds, flags_of, has_missing_blocks
 from scm.cluster.nodes import NodeManager
 from scm.state.clock import ScmClock
 from scm.state.entities import Container, ContainerState, Key, KeyBlock, OpState, Replica
@@ -110,7 +110,7 @@ def test_a_container_lacks_what_no_replica_can_have(
 
     flags = flags_of(container(), held, needed)
 
-    assert expected is is_lacking(held, needed)
+    assert expected is has_missing_blocks(held, needed)
     assert expected is bool(flags & Flag.LACKING)
     assert not flags_of(None, held, needed) & Flag.LACKING
     assert not flags_of(container(ContainerState.OPEN), held, needed) & Flag.LACKING
@@ -156,10 +156,10 @@ def test_counts_follow_every_change(world: ScmWorld) -> None:
     assert all_well == world.control.queries.count_containers()
 
     world.beat("b", replica("b", ReplicaState.UNHEALTHY))
-    assert replace(NONE, all=1, to_do=1, unhealthy=1) == world.control.queries.count_containers()
+    assert replace(NONE, all=1, faulty=1, unhealthy=1) == world.control.queries.count_containers()
 
     world.beat("c", replica("c", root=9))
-    worse = replace(NONE, all=1, to_do=1, unhealthy=1, differ=1)
+    worse = replace(NONE, all=1, faulty=1, unhealthy=1, differ=1)
     assert worse == world.control.queries.count_containers()
 
     world.beat("b", replica("b"))
@@ -198,7 +198,7 @@ def test_a_container_that_nobody_made_is_shown_until_its_last_replica_goes(
 
     world.beat("a", replica("a", ReplicaState.DELETED, container_id=77))
 
-    assert replace(NONE, all=2, whole=1, to_do=1, few_replicas=1, stray=1) == seen
+    assert replace(NONE, all=2, whole=1, faulty=1, few_replicas=1, stray=1) == seen
     assert replace(NONE, all=1, whole=1) == world.control.queries.count_containers()
     world.state.close()
 
@@ -220,7 +220,7 @@ def test_after_a_restart_all_is_counted_a_part_at_a_time(
     assert [False, False, True] == [parts() for _ in range(3)]
     world.state.close()
     world.start()
-    expected = replace(NONE, all=5, whole=1, to_do=4, few_replicas=4, unknown=4, lost=4)
+    expected = replace(NONE, all=5, whole=1, faulty=4, few_replicas=4, unknown=4, lost=4)
     assert expected == world.control.queries.count_containers()
     world.state.close()
 
@@ -252,7 +252,7 @@ def test_replicas_of_a_dead_datanode_are_not_present(world: ScmWorld) -> None:
     world.beat("c", replica("c"), full=True)
     world.control.tick()
 
-    assert replace(NONE, all=1, to_do=1, few_replicas=1) == dead
+    assert replace(NONE, all=1, faulty=1, few_replicas=1) == dead
     assert replace(NONE, all=1, whole=1) == before == world.control.queries.count_containers()
     world.state.close()
 
@@ -286,7 +286,7 @@ def report(world: ScmWorld, *, blocks: int, bcsid: int = 5, deleted: int = 0) ->
         world.beat(node, replace(held, tree=replace(held.tree, tombstone_count=deleted)))
 
 
-LACKING = replace(NONE, all=1, to_do=1, lacking=1)
+LACKING = replace(NONE, all=1, faulty=1, missing_blocks=1)
 WHOLE = replace(NONE, all=1, whole=1)
 
 
@@ -312,8 +312,8 @@ def test_equal_replicas_are_compared_with_what_keys_need(
     assert expected == world.control.queries.count_containers()
     world.restart()
     assert expected == world.control.queries.count_containers()
-    lacking = (1,) if expected == LACKING else ()
-    assert lacking == world.control.queries.to_recover().container_ids
+    missing_blocks = (1,) if expected == LACKING else ()
+    assert missing_blocks == world.control.queries.to_recover().container_ids
     world.state.close()
 
 

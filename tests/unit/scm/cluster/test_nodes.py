@@ -301,7 +301,7 @@ class TestStandings:
 
         nodes = cluster.nodes
         assert health is nodes.health("dn1")
-        assert [(cluster.row(), health)] == nodes.standings(["dn1"])
+        assert [(cluster.row(), health)] == nodes.health_of(["dn1"])
         assert (health is NodeHealthState.HEALTHY) is nodes.is_reachable("dn1")
         assert takes_replicas is nodes.takes_replicas("dn1")
         assert takes_commands is nodes.takes_commands("dn1")
@@ -314,7 +314,7 @@ class TestStandings:
         for seconds, health in ((0, NodeHealthState.STALE), (61, NodeHealthState.DEAD)):
             cluster.clock.advance_s(seconds)
 
-            assert [(cluster.row(), health)] == cluster.nodes.standings(["dn1"])
+            assert [(cluster.row(), health)] == cluster.nodes.health_of(["dn1"])
             assert health is cluster.nodes.health("dn1")
 
     def test_a_node_that_never_registered(self, cluster: Cluster) -> None:
@@ -322,7 +322,7 @@ class TestStandings:
         nodes = cluster.nodes
 
         assert (NodeHealthState.DEAD, True) == (nodes.health("dn9"), nodes.is_gone("dn9"))
-        assert [(None, NodeHealthState.DEAD)] == nodes.standings(["dn9"])
+        assert [(None, NodeHealthState.DEAD)] == nodes.health_of(["dn9"])
         assert (False, False) == (nodes.is_reachable("dn9"), nodes.takes_replicas("dn9"))
         assert (True, "") == (nodes.takes_commands("dn9"), nodes.rack("dn9"))
         assert (None, {}, 0.0) == (
