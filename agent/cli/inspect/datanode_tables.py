@@ -22,6 +22,7 @@ from suture.terminal.document import facts
 from suture.terminal.output import people, pluralize, print_json, print_line, print_rows, short
 from suture.terminal.time_option import duration
 from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, option
+from suture.wire.clients.peer import Peer
 from suture.wire.v1 import datanode_pb2 as pb
 
 ALL: Final = ContainerId(0)  # all containers, on the wire
@@ -65,6 +66,8 @@ def volumes(
 ) -> int:
     """Show space, health and scans of every volume.
 
+    Disks with errors are listed again below, the one to replace next first.
+
     Exit codes:
         2: a volume is not healthy, or a datanode did not answer
 
@@ -72,7 +75,7 @@ def volumes(
         suture volumes
     """
     with connect(scm) as client:
-        answers = query_all(client, nodes_of(client, datanode), fetch_status)
+        answers = query_all(client, nodes_of(client, datanode), fetch_status_with_last_pass)
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     found = [
         (answer.datanode, volume, scan)
@@ -82,18 +85,54 @@ def volumes(
     ]
     if as_json:
         known = [
-            {"datanode_id": node, **facts(volume), "scrub": facts(scan)}
+            {
+                "datanode_id": node,
+                **facts(volume),
+                "scrub": facts(scan),
+                "replace_reasons": replace_reasons(volume, scan),
+            }
             for node, volume, scan in found
         ]
         print_json({"volumes": known})
     else:
         print_rows(VOLUME_COLUMNS, [volume_row(*one) for one in found])
+        worn = sorted(found, key=lambda one: wear_rank(*one[1:]), reverse=True)
+        rows = [
+            (short(node), volume.path, "; ".join(reasons))
+            for node, volume, scan in worn
+            if (reasons := replace_reasons(volume, scan))
+        ]
+        if rows:
+            print_rows(("replace next", "volume", "reasons"), rows)
         print_unreachable(silent)
     bad = any(
         volume.failed or volume.slow or scan.check or scan.canary_overdue or scan.lag_ms
         for _, volume, scan in found
     )
     return ExitCode.TO_DO if bad or silent else ExitCode.OK
+
+
+def fetch_status_with_last_pass(peer: Peer) -> Told:
+    """Return the status and the scans of one datanode, with the last full pass of each volume."""
+    return peer.status(), peer.scrub_status(with_last_pass=True)
+
+
+def wear_rank(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[bool, bool, int, bool]:
+    """Return a key that sorts the disk to replace next last."""
+    return volume.failed, bool(scan.check), scan.last_pass.found_count, bool(volume.slow)
+
+
+def replace_reasons(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> list[str]:
+    """Return the reasons to replace the disk of a volume, the worst first; an empty list if there
+    are none."""
+    found_count = scan.last_pass.found_count
+    reasons = (
+        f"failed: {volume.error}" if volume.failed else "",
+        f"its check failed: {scan.check}" if scan.check and not volume.failed else "",
+        f"{pluralize(found_count, 'error')} in the last full pass" if found_count else "",
+        f"slow: {volume.slow}" if volume.slow else "",
+    )
+    return [reason for reason in reasons if reason]
 
 
 def top(

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from agent.cli.inspect.datanode_tables import replace_reasons, wear_rank
 from agent.cli.main import run
 from merkle.replica import ContainerId
 from suture.runtime.exit_codes import ExitCode
 from suture.runtime.http_listener import WebListener
 from suture.wire.clients.peer import Peer
+from suture.wire.v1 import datanode_pb2 as pb
 from tests.support.command_line import CommandLine
 from tests.support.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block
@@ -206,6 +208,40 @@ def test_volumes_are_shown_with_their_health(suture: CommandLine, cluster: Clust
     }
     assert all(isinstance(volume["capacity_bytes"], int) for volume in shown)
     assert "good" in suture("volumes")
+
+
+def test_disk_with_errors_is_listed_to_be_replaced(
+    suture: CommandLine, cluster: Cluster, damaged: int
+) -> None:
+    """The list has the disk of the damaged replica, with the errors since its last full pass
+    began."""
+    shown = suture.json_any("volumes")["volumes"]
+    text = suture("volumes")
+    suture("reconcile", str(damaged))
+
+    worn = {volume["path"]: volume["replace_reasons"] for volume in shown}
+    path = str(cluster.volume_paths(1)[0])
+    [reason] = worn.pop(path)
+    assert re.fullmatch(r"\d+ errors? in the last full pass", reason)
+    assert [[], []] == [*worn.values()]
+    assert reason in text.partition("replace next")[2]
+
+
+def test_worst_disk_is_replaced_first() -> None:
+    """A failed disk is worse than one whose check failed, more errors than fewer, and slow disks
+    are last."""
+    slow = (pb.VolumeStatus(slow="9 times slower"), pb.VolumeScrub())
+    few = (pb.VolumeStatus(), pb.VolumeScrub(last_pass=pb.ScrubPass(found_count=2)))
+    many = (pb.VolumeStatus(slow="slower"), pb.VolumeScrub(last_pass=pb.ScrubPass(found_count=9)))
+    doubtful = (pb.VolumeStatus(), pb.VolumeScrub(check="cannot read"))
+    failed = (pb.VolumeStatus(failed=True, error="fenced"), pb.VolumeScrub(check="cannot read"))
+
+    disks = sorted([few, failed, slow, doubtful, many], key=lambda one: wear_rank(*one))
+
+    assert [slow, few, many, doubtful, failed] == disks
+    assert ["failed: fenced"] == replace_reasons(*failed)
+    assert ["9 errors in the last full pass", "slow: slower"] == replace_reasons(*many)
+    assert [] == replace_reasons(pb.VolumeStatus(), pb.VolumeScrub())
 
 
 def test_top_looks_as_often_as_it_is_told(suture: CommandLine) -> None:

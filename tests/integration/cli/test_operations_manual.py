@@ -186,6 +186,7 @@ def the_first_hour(reader: Reader, own: Own) -> None:
         "DIR": str(home / "authority"),
         "NAME": reader.host.name,
         "FILE": "/etc/suture/agent.toml",
+        "report.pdf": "other/README.md",
         "VOLUME": f"{reader.host.address}:9859:/srv/datanode1/vol1",
         "DIRECTORY": "/srv/datanode1/vol1",
         "DATA_DIR": "/data/ozone/dn0-damaged",

@@ -11,7 +11,7 @@ import pytest
 from agent.cli.main import run
 from suture.runtime.exit_codes import ExitCode
 from tests.support.command_line import CommandLine
-from tests.support.manual.reading import header, pages, words_of
+from tests.support.manual.reading import MANUAL, header, manual_text, pages, steps, words_of
 from tests.support.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block
 from tools.demo.cluster import Cluster
@@ -19,13 +19,18 @@ from tools.demo.cluster import Cluster
 pytestmark = pytest.mark.slow
 
 QUESTION = re.compile(r"^## (.+[.?])\n\n```console\n\$ (suture .+)\n((?:.|\n)*?)^```", re.MULTILINE)
-PAGES = "\n".join(page.read_text() for page in pages() if page.name.startswith("questions-"))
+MONTH = MANUAL / "questions-month.md"
+PAGES = "\n".join(
+    page.read_text() for page in pages() if page.name.startswith("questions-") and page != MONTH
+)
 QUESTIONS = QUESTION.findall(PAGES)
 SAYS = {
+    "Which disks are not healthy, and which one is replaced next?": r"replace next +volume",
     "May I switch this datanode off?": r"\Ayes: ",
     "What if it never came back?": r"\Anothing would be lost",
     "Empty a volume to remove its disk.": r" is empty; it may be pulled",
     "Make a volume read-only.": r"\bread-only\b",
+    "Which keys would be deleted?": r"would delete report.pdf, 293.0 KiB",
     "Which keys are in this container?": r"\breport\.pdf\b",
     "Where are the replicas of this container, and when was each read last?": r"\b(never|ago)\b",
     "What was changed on the disks last night?": r"\b1\b",
@@ -64,7 +69,6 @@ def store_and_damage(cluster: Cluster, suture: CommandLine, path: Path) -> None:
     content[70_000] ^= 1
     block.write_bytes(bytes(content))
     suture("scrub", "scan", "1", "--wait", code=ExitCode.TO_DO)
-    suture("rm", "report.pdf", "--dry-run")
 
 
 def test_every_question_in_the_manual_has_a_command() -> None:
@@ -73,6 +77,23 @@ def test_every_question_in_the_manual_has_a_command() -> None:
 
     assert headings == [question for question, _, _ in QUESTIONS]
     assert 20 < len(QUESTIONS)
+
+
+def test_twenty_questions_are_answered_by_commands_and_pages_that_tests_type() -> None:
+    """Each question has a command of the manual, whose commands are all typed, or the page of a
+    task. `tests/packaging/test_documents.py` follows the links."""
+    rows = re.findall(r"^\| (.+\?) \| (.+) \|$", MONTH.read_text(), re.MULTILINE)
+    typed = {step.command for step in steps(manual_text())}
+    commands = [command for _, answer in rows for command in re.findall(r"`(suture .+?)`", answer)]
+
+    assert 20 == len({question for question, _ in rows})
+    assert all("`suture " in answer or ".md" in answer for _, answer in rows)
+    assert [] == [command for command in commands if not is_typed(command, typed)]
+
+
+def is_typed(command: str, typed: set[str]) -> bool:
+    """Return True if the manual has the command, perhaps with more options."""
+    return any(one == command or one.startswith(f"{command} ") for one in typed)
 
 
 def test_commands_of_the_manual_print_the_documented_output(
