@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from threading import Event
 from typing import IO, Any, Final
@@ -42,46 +43,39 @@ def check_export(config: ReportConfig) -> None:
         raise missing_extra(missing, f"report.export = {config.export!r}", extra="reports")
 
 
+@dataclass(eq=False)
 class ReportExport:
-    """Writes a report after the start, and then one per interval."""
+    """Writes a report after the start, and then one per interval.
+
+    `address` returns this agent's address for peers. `on_exported` gets the time of each
+    written report in milliseconds.
+    """
 
     name = "report-export"
 
-    def __init__(
-        self,
-        config: AgentConfig,
-        who: DatanodeIdentity,
-        observer: DatanodeStatus,
-        clock: Clock,
-        *,
-        address: Callable[[], str],
-        stop: Event,
-        pulse: ProgressMarker,
-        on_exported: Callable[[int], None],
-    ) -> None:
-        """`address` returns this agent's address for peers. `on_exported` gets the time of each
-        written report in milliseconds."""
-        self._config = config.report
-        self._rack = config.node.rack
-        self._who = who
-        self._observer = observer
-        self._clock = clock
-        self._address = address
-        self._stop = stop
-        self._pulse = pulse
-        self._on_exported = on_exported
+    config: AgentConfig
+    who: DatanodeIdentity
+    observer: DatanodeStatus
+    clock: Clock
+    _: KW_ONLY
+    address: Callable[[], str]
+    stop: Event
+    pulse: ProgressMarker
+    on_exported: Callable[[int], None]
+
+    def __post_init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def step(self) -> Step:
         """Write one report. Raise UnavailableError if it cannot be written."""
-        config, at_ms = self._config, self._clock.now_ms()
+        config, at_ms = self.config.report, self.clock.now_ms()
         if self._process is not None and self._process.poll() is None:
             raise self._export_error("the process that wrote the report before cannot be killed")
         header = {
             "directory": config.export,
             "keep_count": config.keep_count,
-            "datanode_id": self._who.datanode_id,
-            "start_id": self._who.boot_id,
+            "datanode_id": self.who.datanode_id,
+            "start_id": self.who.boot_id,
             "reported_at_ms": at_ms,
             "datanode": self._described(),
         }
@@ -93,20 +87,20 @@ class ReportExport:
             written = self._written(pages)
         if written is None:
             return NoMoreWork()
-        self._on_exported(at_ms)
+        self.on_exported(at_ms)
         log.info("report_exported", directory=config.export, **written)
         return RetryAfter(config.interval_s)
 
     def _write_pages(self, pages: IO[bytes]) -> bool:
         """Write the reports of all replicas to `pages`; return False if the agent stops
         meanwhile."""
-        ids = self._observer.replica_ids()
+        ids = self.observer.replica_ids()
         for first in range(0, len(ids), REPLICAS_PER_HEARTBEAT_MAX):
-            self._pulse.mark()
-            if self._stop.is_set():
+            self.pulse.mark()
+            if self.stop.is_set():
                 return False
             page = ids[first : first + REPLICAS_PER_HEARTBEAT_MAX]
-            found = (self._observer.report(container_id) for container_id in page)
+            found = (self.observer.report(container_id) for container_id in page)
             held = [one for one in found if one.state != container_pb2.DELETED]
             report = scm_pb2.ContainerReport(replicas=held)
             serialize_length_prefixed(report, pages)  # type: ignore[arg-type]  # any binary file
@@ -140,10 +134,10 @@ class ReportExport:
     def _await(self, process: "subprocess.Popen[bytes]") -> bool:
         """Wait until the process ends; return False if the agent stops first. Raise
         UnavailableError if it takes longer than WRITE_S_MAX."""
-        deadline_s = self._clock.monotonic_s() + WRITE_S_MAX
-        while self._clock.monotonic_s() < deadline_s:
-            self._pulse.mark()
-            if self._stop.is_set():
+        deadline_s = self.clock.monotonic_s() + WRITE_S_MAX
+        while self.clock.monotonic_s() < deadline_s:
+            self.pulse.mark()
+            if self.stop.is_set():
                 return False
             try:
                 process.wait(POLL_S)
@@ -154,18 +148,18 @@ class ReportExport:
 
     def _export_error(self, reason: str) -> UnavailableError:
         return UnavailableError(
-            Code.UNAVAILABLE, f"cannot write a report to {self._config.export}: {reason}"
+            Code.UNAVAILABLE, f"cannot write a report to {self.config.report.export}: {reason}"
         )
 
     def _described(self) -> dict[str, Any]:
         """Return the facts about this datanode for the report."""
-        volumes, state = self._observer.store_volumes(), self._observer.node_state()
+        volumes, state = self.observer.store_volumes(), self.observer.node_state()
         return {
-            "cluster_id": self._who.cluster_id,
-            "interval_s": self._config.interval_s,
-            "address": self._address(),
-            "rack": self._rack,
-            "version": self._who.version,
+            "cluster_id": self.who.cluster_id,
+            "interval_s": self.config.report.interval_s,
+            "address": self.address(),
+            "rack": self.config.node.rack,
+            "version": self.who.version,
             "op_state": state.op_state or IN_SERVICE,
             "op_expiry_ms": state.op_expiry_ms or None,
             "capacity_bytes": sum(one.capacity_bytes for one in volumes if not one.failed),

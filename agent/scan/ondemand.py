@@ -4,7 +4,7 @@ damage."""
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -42,39 +42,34 @@ class _Request:
     was_held: bool = False  # an earlier verdict was held back, because this host was suspected
 
 
+@dataclass(eq=False)
 class OnDemandScans:
     """Queue of on-demand scans. It is bounded, and has at most one request per container.
 
     A request for a container that is being scanned waits until that scan ends, because the fault
     may be in a part that the scan has already read.
+
+    Minimum seconds between two scans of one container: `gap_min_s` for hints,
+    `failure_gap_s` for failures and neighbours of damage.
     """
 
-    def __init__(
-        self,
-        tools: StoreScanDeps,
-        *,
-        pace: Callable[[int], None],
-        pieces: ReadSplitting | None = None,
-        stop: threading.Event,
-        pulse: ProgressMarker,
-        gap_min_s: float = 60.0,
-        failure_gap_s: float = 900.0,
-        requests_max: int = REQUESTS_MAX,
-    ) -> None:
-        """Minimum seconds between two scans of one container: `gap_min_s` for hints,
-        `failure_gap_s` for failures and neighbours of damage."""
-        self._tools = tools
-        self._stop = stop
-        self._pulse = pulse
-        self._pace = pace
-        self._pieces = pieces
+    tools: StoreScanDeps
+    _: KW_ONLY
+    pace: Callable[[int], None]
+    pieces: ReadSplitting | None = None
+    stop: threading.Event
+    pulse: ProgressMarker
+    gap_min_s: float = 60.0
+    failure_gap_s: float = 900.0
+    requests_max: int = REQUESTS_MAX
+
+    def __post_init__(self) -> None:
         self._buffers = ReadBuffers()
         self._gaps_s = {
-            ScanPriority.HINT: gap_min_s,
-            ScanPriority.FAILURE: failure_gap_s,
-            ScanPriority.NEIGHBOUR: failure_gap_s,
+            ScanPriority.HINT: self.gap_min_s,
+            ScanPriority.FAILURE: self.failure_gap_s,
+            ScanPriority.NEIGHBOUR: self.failure_gap_s,
         }
-        self._requests_max = requests_max
         self._lock = threading.Lock()
         self._waiting: OrderedDict[ContainerId, _Request] = OrderedDict()
         self._scanned_at_s: dict[ContainerId, float] = {}
@@ -106,13 +101,13 @@ class OnDemandScans:
         failures, neighbours of damage, and hints.
         """
         with self._lock:
-            now_s = self._tools.clock.monotonic_s()
+            now_s = self.tools.clock.monotonic_s()
             priority = _priority(is_failure=is_failure, is_neighbour=is_neighbour, is_hint=is_hint)
             not_before_s = now_s
             if priority is not ScanPriority.ASKED and container_id in self._scanned_at_s:
                 not_before_s = self._scanned_at_s[container_id] + self._gaps_s[priority]
             known = self._waiting.get(container_id)
-            if known is None and len(self._waiting) >= self._requests_max:
+            if known is None and len(self._waiting) >= self.requests_max:
                 return False
             if known is None or (known.priority, known.not_before_s) > (priority, not_before_s):
                 request = _Request(reason, priority, not_before_s, RETRIES_MAX)
@@ -127,7 +122,7 @@ class OnDemandScans:
 
     def step(self) -> Step:
         """Scan the container of the first due request."""
-        if self._stop.is_set():
+        if self.stop.is_set():
             return Idle()
         container_id, request, wait_s = self._pop_due()
         if container_id is None or request is None:
@@ -135,12 +130,12 @@ class OnDemandScans:
         log.info("scan_requested", container_id=container_id, reason=request.reason)
         try:
             report = scan_container(
-                self._tools,
+                self.tools,
                 container_id,
-                stop=self._stop.is_set,
-                progress=lambda _: self._pulse.mark(),
-                pace=self._pace,
-                pieces=self._pieces,
+                stop=self.stop.is_set,
+                progress=lambda _: self.pulse.mark(),
+                pace=self.pace,
+                pieces=self.pieces,
                 buffers=self._buffers,
             )
         except UnavailableError as error:
@@ -152,7 +147,7 @@ class OnDemandScans:
             if error.code not in GONE:
                 raise
             return Busy()
-        if not report.committed and not self._stop.is_set():
+        if not report.committed and not self.stop.is_set():
             if report.tripped_reason.startswith((BREAKER, SHADOW)):
                 self._retry_held(container_id, request)
             else:
@@ -163,7 +158,7 @@ class OnDemandScans:
         """Return the first due request, by priority and then by age. If none is due, return the
         seconds until the next one is; 0.0 if there is no request."""
         with self._lock:
-            now_s = self._tools.clock.monotonic_s()
+            now_s = self.tools.clock.monotonic_s()
             self._scanned_at_s = {
                 container_id: at_s
                 for container_id, at_s in self._scanned_at_s.items()
@@ -194,11 +189,11 @@ class OnDemandScans:
         if request.was_held:
             log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return
-        held_s = self._tools.guard.window_s + RETRY_S
+        held_s = self.tools.guard.window_s + RETRY_S
         self._put_back(container_id, replace(request, was_held=True), held_s)
 
     def _put_back(self, container_id: ContainerId, request: _Request, delay_s: float) -> None:
-        not_before_s = self._tools.clock.monotonic_s() + delay_s
+        not_before_s = self.tools.clock.monotonic_s() + delay_s
         with self._lock:
             self._waiting.setdefault(container_id, replace(request, not_before_s=not_before_s))
 

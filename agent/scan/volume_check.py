@@ -8,7 +8,7 @@ many strikes in the window, or at once if it is missing.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import structlog
@@ -60,28 +60,25 @@ class _Volume:
     is_asked: bool = False  # whether a check was requested since the last one began
 
 
+@dataclass(eq=False)
 class VolumeCheckWorker:
-    """Worker that checks volumes. Any thread may call `request` and `error_of`."""
+    """Worker that checks volumes. Any thread may call `request` and `error_of`.
+
+    `on_failed` gets a fenced volume and the ids of its containers.
+    """
 
     name = "volume-check"
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        *,
-        clock: Clock,
-        on_failed: Callable[[str, tuple[ContainerId, ...]], None],
-        limits: CheckLimits | None = None,
-        probe: Callable[[str], Probe] | None = None,
-    ) -> None:
-        """`on_failed` gets a fenced volume and the ids of its containers."""
-        self._store = store
-        self._clock = clock
-        self._on_failed = on_failed
-        self._limits = limits or CheckLimits()
-        self._probe = probe or store.volume_set.probe
+    store: ReplicaStore
+    _: KW_ONLY
+    clock: Clock
+    on_failed: Callable[[str, tuple[ContainerId, ...]], None]
+    limits: CheckLimits = CheckLimits()
+    probe: Callable[[str], Probe] | None = None
+
+    def __post_init__(self) -> None:
         self._volumes = {
-            facts.volume_id: self._new() for facts in store.volumes() if not facts.failed
+            facts.volume_id: self._new() for facts in self.store.volumes() if not facts.failed
         }
         self._fenced: dict[str, str] = {}
         self.wake: Callable[[], None] = lambda: None  # wakes the worker's loop; set by its creator
@@ -94,7 +91,7 @@ class VolumeCheckWorker:
             return
         log.warning("volume_check_requested", volume_id=volume_id, reason=reason)
         volume.is_asked = True
-        gap_s = self._limits.retry_s if volume.error else self._limits.gap_min_s
+        gap_s = self.limits.retry_s if volume.error else self.limits.gap_min_s
         volume.due_at_s = min(volume.due_at_s, volume.checked_at_s + gap_s)
         self.wake()
 
@@ -114,27 +111,28 @@ class VolumeCheckWorker:
         for volume_id, volume in list(self._volumes.items()):
             if volume.running is not None:
                 self._look(volume_id, volume, volume.running)
-            elif volume.due_at_s <= self._clock.monotonic_s():
+            elif volume.due_at_s <= self.clock.monotonic_s():
                 self._begin(volume_id, volume)
         if any(volume.running for volume in self._volumes.values()):
             return RetryAfter(LOOK_S)
         due_at_s = min((volume.due_at_s for volume in self._volumes.values()), default=None)
         if due_at_s is None:
-            return RetryAfter(self._limits.interval_s)
-        return RetryAfter(max(LOOK_S, due_at_s - self._clock.monotonic_s()))
+            return RetryAfter(self.limits.interval_s)
+        return RetryAfter(max(LOOK_S, due_at_s - self.clock.monotonic_s()))
 
     def _new(self) -> _Volume:
-        limits = self._limits
+        limits = self.limits
         strikes = FailureWindow(limits.strikes_tolerated, limits.strikes_window_s)
-        return _Volume(strikes, self._clock.monotonic_s())
+        return _Volume(strikes, self.clock.monotonic_s())
 
     def _begin(self, volume_id: str, volume: _Volume) -> None:
-        running = _RunningProbe(self._clock.monotonic_s())
+        running = _RunningProbe(self.clock.monotonic_s())
         volume.running, volume.is_asked = running, False
 
         def work() -> None:
             try:
-                running.answer.append(self._probe(volume_id))
+                probe = self.probe or self.store.volume_set.probe
+                running.answer.append(probe(volume_id))
             except (SutureError, OSError, MemoryError) as error:
                 why = f"the probe failed: {error!r}"
                 is_busy = is_shortage(error) or isinstance(error, UnavailableError)
@@ -147,35 +145,35 @@ class VolumeCheckWorker:
             running.answer.append(Probe(shortage=str(error)))
 
     def _look(self, volume_id: str, volume: _Volume, running: _RunningProbe) -> None:
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         if running.answer:
             volume.running = None
             volume.checked_at_s = now_s
-            limits = self._limits
+            limits = self.limits
             volume.due_at_s = now_s + (limits.gap_min_s if volume.is_asked else limits.interval_s)
             self.check_count += 1
             self._judge(volume_id, volume, running.answer[0])
-        elif not running.has_timed_out and now_s - running.begun_at_s > self._limits.timeout_s:
+        elif not running.has_timed_out and now_s - running.begun_at_s > self.limits.timeout_s:
             running.has_timed_out = True
-            self._judge(volume_id, volume, Probe(f"no answer for {self._limits.timeout_s:g} s"))
-        elif running.has_timed_out and now_s - running.begun_at_s > 2 * self._limits.timeout_s:
+            self._judge(volume_id, volume, Probe(f"no answer for {self.limits.timeout_s:g} s"))
+        elif running.has_timed_out and now_s - running.begun_at_s > 2 * self.limits.timeout_s:
             self._judge(volume_id, volume, Probe("it hangs", is_final=True))
 
     def _judge(self, volume_id: str, volume: _Volume, probe: Probe) -> None:
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         if probe.shortage:
             log.warning("volume_check_postponed", volume_id=volume_id, reason=probe.shortage)
-            volume.due_at_s = now_s + self._limits.gap_min_s
+            volume.due_at_s = now_s + self.limits.gap_min_s
             return
         volume.error = probe.error
         if not probe.error:
             return
         log.error("volume_check_failed", volume_id=volume_id, error=probe.error)
-        volume.due_at_s = now_s + self._limits.retry_s
+        volume.due_at_s = now_s + self.limits.retry_s
         if not volume.strikes.add(now_s) and not probe.is_final:
             return
         del self._volumes[volume_id]
         self._fenced[volume_id] = probe.error
-        lost = self._store.volume_set.fail_volume(volume_id, probe.error)
+        lost = self.store.volume_set.fail_volume(volume_id, probe.error)
         log.error("volume_fenced", volume_id=volume_id, error=probe.error, lost_count=len(lost))
-        self._on_failed(volume_id, lost)
+        self.on_failed(volume_id, lost)

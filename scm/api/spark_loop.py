@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ DONE_CODES: Final = frozenset({ExitCode.OK, ExitCode.TO_DO, ExitCode.DATA_AT_RIS
 _log = structlog.get_logger("suture.scm")
 
 
+@dataclass(eq=False)
 class SparkLoop:
     """Runs `command SNAPSHOT --out DIR --json` when a round is due, and applies its plan.
 
@@ -46,22 +48,15 @@ class SparkLoop:
 
     name = "verify"
 
-    def __init__(
-        self,
-        control: ControlPlane,
-        command: Sequence[str],
-        out: Path,
-        *,
-        interval_s: float,
-        deadline_s: float,
-        pulse: ProgressMarker | None = None,
-    ) -> None:
-        self._control = control
-        self._command = list(command)
-        self._out = out
-        self._interval_s = interval_s
-        self._deadline_s = deadline_s
-        self._pulse = pulse or ProgressMarker()
+    control: ControlPlane
+    command: Sequence[str]
+    out: Path
+    _: KW_ONLY
+    interval_s: float
+    deadline_s: float
+    pulse: ProgressMarker
+
+    def __post_init__(self) -> None:
         self._ran_at_s = time.monotonic()
         self._failed_count = 0
         self._is_stopping = False
@@ -71,23 +66,23 @@ class SparkLoop:
     @property
     def log(self) -> Path:
         """The file with the program's stderr of the last round."""
-        return self._out / "verify.log"
+        return self.out / "verify.log"
 
     def step(self) -> Step:
         """Run a round if one is due."""
         waited_s = time.monotonic() - self._ran_at_s
-        pause_s = backoff_s(self._failed_count + 1, first_s=PAUSE_S_MIN, longest_s=self._interval_s)
+        pause_s = backoff_s(self._failed_count + 1, first_s=PAUSE_S_MIN, longest_s=self.interval_s)
         if waited_s >= pause_s:
-            changed = self._control.pop_changed_nodes()
-            if changed or waited_s >= self._interval_s:
+            changed = self.control.pop_changed_nodes()
+            if changed or waited_s >= self.interval_s:
                 self._ran_at_s = time.monotonic()
                 self._failed_count += 1
                 try:
-                    if self.verify_once(changed if waited_s < self._interval_s else []):
+                    if self.verify_once(changed if waited_s < self.interval_s else []):
                         self._failed_count = 0
                 finally:
                     if self._failed_count:
-                        self._control.nodes_changed(changed)
+                        self.control.nodes_changed(changed)
                 self._ran_at_s = time.monotonic()
         return RetryAfter(POLL_S)
 
@@ -112,34 +107,34 @@ class SparkLoop:
             message = f"{type(error).__name__}: {error}"
             _log.error("spark_verification_failed", error=message)
         finally:
-            self._control.note_verified(decisions, message)
+            self.control.note_verified(decisions, message)
         return not message
 
     def _verify(self, changed: Sequence[str]) -> Path:
-        exported = self._control.queries.export_snapshot()
+        exported = self.control.queries.export_snapshot()
         nodes = [f"--changed-node={node}" for node in changed]
         kept = ["--keep-runs", str(RUNS_KEPT)]
-        code, out = self._run([exported.place, "--out", str(self._out), "--json", *kept, *nodes])
+        code, out = self._run([exported.place, "--out", str(self.out), "--json", *kept, *nodes])
         if code not in DONE_CODES:
             told = out.strip()[-TOLD_MAX:] or self._last_words()
-            raise ValueError(f"{self._command[0]} ended with {code}: {told}; see {self.log}")
+            raise ValueError(f"{self.command[0]} ended with {code}: {told}; see {self.log}")
         answer = json.loads(out)
         _check_answer(answer, exported.snapshot_id, sorted(changed))
         return Path(answer["path"])
 
     def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
         """Run the program until it ends or its deadline passes; return its exit code and stdout."""
-        self._out.mkdir(parents=True, exist_ok=True)
+        self.out.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as errors, self._lock:
             if self._is_stopping:
                 raise ValueError("stopped")
             process = self._process = subprocess.Popen(  # noqa: S603 -- the operator's own command
-                [*self._command, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True
+                [*self.command, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True
             )
-        end_s = time.monotonic() + self._deadline_s
+        end_s = time.monotonic() + self.deadline_s
         try:
             while True:
-                self._pulse.mark()
+                self.pulse.mark()
                 try:
                     out, _nothing = process.communicate(timeout=POLL_S)
                 except subprocess.TimeoutExpired:
@@ -147,7 +142,7 @@ class SparkLoop:
                         continue
                     process.kill()
                     process.communicate()
-                    late = f"{self._command[0]} did not end in {self._deadline_s:.0f} s"
+                    late = f"{self.command[0]} did not end in {self.deadline_s:.0f} s"
                     raise ValueError(f"{late} and was killed; see {self.log}") from None
                 return process.returncode, out
         finally:
@@ -162,7 +157,7 @@ class SparkLoop:
         codes: Counter[str] = Counter()
         # The datanode scans by itself; such rows may be millions.
         for page in plan_pages(FinishedRun.opened(str(run)), but=SCAN):
-            decisions = self._control.plans.apply_plan(wire.plan_rows_from(page), dry_run=False)
+            decisions = self.control.plans.apply_plan(wire.plan_rows_from(page), dry_run=False)
             codes.update(str(decision.code) for decision in decisions)
         return codes
 

@@ -151,7 +151,7 @@ def loop(
         tmp_path / "runs",
         interval_s=300.0,
         deadline_s=deadline_s,
-        pulse=pulse,
+        pulse=pulse or ProgressMarker(),
     )
 
 
