@@ -2,9 +2,10 @@
 
     python tools/try_rpm.py dist/suture-*.rpm [--newer PACKAGE] [--suite trixie] [--base DIR]
 
-The host is a Debian root, into which this machine's rpm installs; an empty package declares there
-that the host has its Python and systemd. A control plane and an agent are started by the commands
-of the units and connect. The package is upgraded to --newer and downgraded again, removed and
+The host is a Debian root, into which this machine's rpm installs; a package declares there that the
+host has systemd and its Python, and has the link of that Python. A control plane and an agent are
+started by the commands of the units and connect. Python's package is installed once more, for which
+the environment is made again. The package is upgraded to --newer and downgraded again, removed and
 installed again, and the datanode is the same each time. Needs root, debootstrap, rpm, and minutes.
 Exit code 1, with the reason, if something is wrong.
 """
@@ -36,7 +37,11 @@ BuildArch: noarch
 Provides: {provides}
 %description
 What this host has.
+%install
+mkdir -p %{{buildroot}}/usr/bin
+ln -s {python} %{{buildroot}}/usr/bin/python3
 %files
+/usr/bin/python3
 """
 GONE = (
     "opt/suture",
@@ -79,10 +84,15 @@ def tried(host: Host, package: Path, newer: Path | None) -> None:
             raise Fault(f"the package does not ask for {needed}:\n{asked}")
     needs = ("systemd", "util-linux", "coreutils", "/bin/sh", f"python(abi) = {python}")
     with tempfile.TemporaryDirectory() as scratch:
-        said(host, "--install", package_of(", ".join(needs), Path(scratch)))
-    said(host, "--install", package)
-    said(host, "--verify", "suture")
-    datanode_id = registered(host)
+        the_host = package_of(", ".join(needs), f"python{python}", Path(scratch))
+        said(host, "--install", the_host)
+        said(host, "--install", package)
+        said(host, "--verify", "suture")
+        datanode_id = registered(host)
+        host.run("rm /opt/suture/venv")
+        said(host, "--reinstall", the_host)
+    if not (host.root / "opt/suture/venv").is_symlink():
+        raise Fault("the environment is not made again after a change of Python")
     for each in (newer, package) if newer else ():
         said(host, "--upgrade", "--oldpackage", each)
         version = said(host, "--query", "--queryformat", "%{NAME} %{VERSION}\n", "suture")
@@ -97,10 +107,10 @@ def tried(host: Host, package: Path, newer: Path | None) -> None:
         raise Fault("the datanode is another one after the package was removed and installed")
 
 
-def package_of(provided: str, scratch: Path) -> Path:
-    """Build a package without files that provides a capability; return its path."""
+def package_of(provided: str, python: str, scratch: Path) -> Path:
+    """Build a package of the link of a Python that provides capabilities; return its path."""
     spec = scratch / "the-host.spec"
-    spec.write_text(HOST_SPEC.format(provides=provided))
+    spec.write_text(HOST_SPEC.format(provides=provided, python=python))
     run(
         stage.tool("rpmbuild", "rpm"), "-bb", "--quiet", f"--define=_topdir {scratch}",
         f"--define=_rpmdir {scratch}", "--define=_rpmfilename the-host.rpm", spec,
