@@ -55,11 +55,13 @@ class Load:
         self._is_stopped.set()
 
     def _repeat(self, call: Callable[[], T]) -> T:
-        """Return the result of a call, which is repeated while the control plane is away."""
+        """Return the result of a call, which is repeated until `stop` while the SCM is away."""
         while True:
             try:
                 return call()
             except UnavailableError as error:
+                if self._is_stopped.is_set():
+                    raise
                 self.refusals.append(f"{error.code}: {error}")
                 self._is_stopped.wait(RETRY_S)
 
