@@ -12,7 +12,7 @@ Its result is NON_CONVERGENT, and it stores the trees as evidence.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 from agent.plan.actions import ConfirmedDeletes, PeerId, PeerView, RepairPlan, Skip
@@ -79,37 +79,29 @@ class _RepeatedDivergence:
     is_kept: bool = False  # the trees are stored in quarantine as evidence
 
 
+@dataclass(eq=False)
 class Reconciler:
     """Reconciles replicas of one store. `scan` scans a complete replica and commits the result.
 
     Thread-safe for different containers.
+
+    `confirm` asks the control plane about deletes; without it, no delete is confirmed.
+    `prove` verifies a repair by a read of the changed chunks or of the complete replica;
+    without it, `scan` is used. `pace` receives the bytes that were read from peers.
     """
 
-    def __init__(
-        self,
-        store: ReplicaStore,
-        leases: Leases,
-        executor: Executor,
-        *,
-        scan: Callable[[ContainerId], object],
-        now_ms: Callable[[], int],
-        limits: RepairLimits | None = None,
-        confirm: Confirm = lambda _id, _blocks: ConfirmedDeletes(),
-        prove: Prove | None = None,
-        pace: Pace = at_once,
-    ) -> None:
-        """`confirm` asks the control plane about deletes; without it, no delete is confirmed.
-        `prove` verifies a repair by a read of the changed chunks or of the complete replica;
-        without it, `scan` is used. `pace` receives the bytes that were read from peers."""
-        self._pace = pace
-        self._store = store
-        self._confirm = confirm
-        self._leases = leases
-        self._executor = executor
-        self._scan = scan
-        self._prove = prove or self._prove_whole
-        self._now_ms = now_ms
-        self._limits = limits or RepairLimits()
+    store: ReplicaStore
+    leases: Leases
+    executor: Executor
+    _: KW_ONLY
+    scan: Callable[[ContainerId], object]
+    now_ms: Callable[[], int]
+    limits: RepairLimits = field(default_factory=RepairLimits)
+    confirm: Confirm = lambda _id, _blocks: ConfirmedDeletes()
+    prove: Prove | None = None
+    pace: Pace = at_once
+
+    def __post_init__(self) -> None:
         self._fruitless: dict[ContainerId, _RepeatedDivergence] = {}
         self._fruitless_older: dict[ContainerId, _RepeatedDivergence] = {}
 
@@ -132,10 +124,10 @@ class Reconciler:
         Raise RefusedError if there is no such replica or it is not closed, VolumeFailed if its
         medium fails. The result has the failures of peers.
         """
-        started_ms = self._now_ms()
-        before = self._store.replica(container_id)
+        started_ms = self.now_ms()
+        before = self.store.replica(container_id)
         mine = self._known_tree(container_id, before)
-        trees = query_peers(peers, container_id, mine, self._executor)
+        trees = query_peers(peers, container_id, mine, self.executor)
         roots = _roots(mine, trees)
         run = _ReconcileRun(self, container_id, mine, trees, stop, holders, trusted)
         ledger = run.ledger
@@ -147,7 +139,7 @@ class Reconciler:
             self._keep_evidence(container_id, stuck, mine, trees)
             message = f"repaired {stuck.count} times in vain; roots: {_result_text(roots)}"
             ledger.record(NOBODYS, "NON_CONVERGENT", ChunkResult.SKIPPED, message=message)
-        after = self._store.replica(container_id)
+        after = self.store.replica(container_id)
         if stuck is None:
             self._remember(container_id, ledger, roots, before, after)
         verdict = ledger.verdict(run.trees(), finding_count=after.finding_count)
@@ -159,7 +151,7 @@ class Reconciler:
             tree_after=after.tree,
             state_before=before.state,
             state_after=after.state,
-            duration_ms=self._now_ms() - started_ms,
+            duration_ms=self.now_ms() - started_ms,
         )
 
     def preview(
@@ -169,8 +161,8 @@ class Reconciler:
 
         Raise RefusedError if the replica cannot be reconciled, or the error of the trusted peer.
         """
-        mine = self._known_tree(container_id, self._store.replica(container_id))
-        trees = query_peers(peers, container_id, mine, self._executor)
+        mine = self._known_tree(container_id, self.store.replica(container_id))
+        trees = query_peers(peers, container_id, mine, self.executor)
         for tree in trees:
             if tree.peer_id == trusted and not tree.is_known:
                 raise UnavailableError(Code.UNAVAILABLE, f"{trusted}: {tree.message}")
@@ -180,30 +172,31 @@ class Reconciler:
     def _known_tree(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
         """Return the local tree. If the tree and the findings come from different scans, scan the
         replica first."""
-        tree = self._store.view(container_id).tree()
+        tree = self.store.view(container_id).tree()
         if not facts.finding_count:
             return tree
-        if are_of_one_moment(facts, tree, self._store.findings(container_id)):
+        if are_of_one_moment(facts, tree, self.store.findings(container_id)):
             return tree
-        self._scan(container_id)
-        return self._store.view(container_id).tree()
+        self.scan(container_id)
+        return self.store.view(container_id).tree()
 
     def _repair(self, run: "_ReconcileRun") -> None:
         """Plan and repair. Report changes even if the repair fails."""
         has_news = False
         try:
             run.repair()
-            has_news = run.report_contradictions(self._now_ms())
+            has_news = run.report_contradictions(self.now_ms())
         finally:
             if run.ledger.has_changed or has_news:
-                self._store.on_change(run.container_id)
+                self.store.on_change(run.container_id)
 
     def _judge(self, run: "_ReconcileRun", before: ReplicaFacts) -> None:
         """Verify the replica if it was changed, or if it may be healthy again."""
         if run.ledger.is_interrupted or not (run.ledger.has_changed or self._may_heal(run, before)):
             return
         try:
-            run.ledger.proof = self._prove(run.container_id, run.ledger.changed)
+            prove = self.prove or self._prove_whole
+            run.ledger.proof = prove(run.container_id, run.ledger.changed)
         except VolumeFailed:
             raise
         except SutureError as error:
@@ -220,11 +213,11 @@ class Reconciler:
             return False
         if run.knows_peers and not run.ledger.is_short:
             return True
-        generation = self._store.generation(run.container_id)
+        generation = self.store.generation(run.container_id)
         return before.tree is not None and before.tree.generation != generation
 
     def _prove_whole(self, container_id: ContainerId, _changed: Collection[Doubt]) -> ReadBack:
-        self._scan(container_id)
+        self.scan(container_id)
         return ReadBack.WHOLE
 
     def _stuck(self, container_id: ContainerId, roots: Roots) -> _RepeatedDivergence | None:
@@ -246,7 +239,7 @@ class Reconciler:
             if tree.is_known:
                 with suppress(SutureError):  # the peer may not answer any more
                     kept[f"tree of {tree.peer_id}"] = tree.peer.tree(container_id)
-        self._store.keep_evidence(
+        self.store.keep_evidence(
             container_id,
             {f"{what}, NON_CONVERGENT": encode_tree(t, container_id) for what, t in kept.items()},
         )
@@ -258,7 +251,7 @@ class Reconciler:
         known = self._fruitless.get(container_id) or self._fruitless_older.get(container_id)
         if known is None or known.roots != roots:
             return None
-        age_ms = self._now_ms() - known.at_ms  # negative if the clock was ahead
+        age_ms = self.now_ms() - known.at_ms  # negative if the clock was ahead
         return known if 0 <= age_ms < FRUITLESS_MS_MAX else None
 
     def _remember(
@@ -283,7 +276,7 @@ class Reconciler:
         if len(self._fruitless) >= REMEMBERED_MAX:  # two generations bound the memory
             self._fruitless_older, self._fruitless = self._fruitless, {}
         count = 1 if known is None else known.count + 1
-        self._fruitless[container_id] = _RepeatedDivergence(roots, count, self._now_ms())
+        self._fruitless[container_id] = _RepeatedDivergence(roots, count, self.now_ms())
 
 
 def _roots(mine: Tree, trees: Sequence[PeerTree]) -> Roots:
@@ -321,12 +314,12 @@ class _ReconcileRun:
         self.container_id = container_id
         self._holders = holders
         self._trusted = trusted
-        self._confirm = reconciler._confirm
+        self._confirm = reconciler.confirm
         self._contradictions: list[Skip] = []
         self._is_heard = True
         self.ledger = ReconcileLedger()
-        self._store = reconciler._store
-        self._executor = reconciler._executor
+        self._store = reconciler.store
+        self._executor = reconciler.executor
         self._mine = mine
         self._peers = {tree.peer_id: tree for tree in trees}
         self._sources = PeerSources(
@@ -334,17 +327,17 @@ class _ReconcileRun:
             container_id,
             mine.algorithm,
             provers={t.peer_id: t.peer for t in trees if isinstance(t.peer, ChunkProver)},
-            pace=lambda length_bytes: reconciler._pace(length_bytes, stop),
+            pace=lambda length_bytes: reconciler.pace(length_bytes, stop),
         )
         self._mender = RepairExecutor(
-            store=reconciler._store,
-            leases=reconciler._leases,
-            executor=reconciler._executor,
+            store=reconciler.store,
+            leases=reconciler.leases,
+            executor=reconciler.executor,
             container_id=container_id,
             sources=self._sources,
             ledger=self.ledger,
             stop=stop,
-            limits=reconciler._limits,
+            limits=reconciler.limits,
         )
 
     def trees(self) -> list[PeerTree]:

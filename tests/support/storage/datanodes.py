@@ -147,7 +147,7 @@ class Datanode:
     def reconciler(
         self,
         *,
-        limits: RepairLimits | None = None,
+        limits: RepairLimits = RepairLimits(),  # noqa: B008 - frozen
         deletes: ConfirmedDeletes | None = None,
         prove: Prove | None = None,
     ) -> Reconciler:
