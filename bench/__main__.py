@@ -8,7 +8,7 @@ hold or a benchmark fails, 2 if a name is unknown.
     clients       put, get, and what calls cost
     repairs       copies, reconciles, erasure coding
     control       the control plane: its judge, its reports, its page
-    promises      faults, lies, outages and restores: what is kept through them
+    reliability   faults, lies, outages and restores: what is kept through them
     verification  the job with Spark
     ozone         volumes of Apache Ozone
 """
