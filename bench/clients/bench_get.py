@@ -23,7 +23,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from bench.clients.bench_process import BenchProcess, Cost, Pairs, cluster_cpu_s, node_cpu_s, paired
+from bench.clients.measured_process import (
+    BenchProcess,
+    Cost,
+    Pairs,
+    cluster_cpu_s,
+    node_cpu_s,
+    paired,
+)
 from bench.measure import Measure, at_least, at_most
 from suture.client.cluster_client import ClusterClient
 from suture.client.file_pieces import SourceFile

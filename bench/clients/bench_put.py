@@ -31,7 +31,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from bench.clients.bench_process import BenchProcess, Cost, cluster_cpu_s, paired
+from bench.clients.measured_process import BenchProcess, Cost, cluster_cpu_s, paired
 from bench.measure import Measure, at_least, at_most
 from tools.demo.cluster import Cluster
 

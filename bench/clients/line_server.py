@@ -1,4 +1,4 @@
-"""A benchmark process controlled by lines from `ends.BenchProcess`, without product code.
+"""A benchmark process controlled by lines from `BenchProcess`, without product code.
 
 Each line is the name of a task with its arguments. Each is answered with one line of JSON: the
 seconds that the task took. "cpu" returns the processor seconds so far.

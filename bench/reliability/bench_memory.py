@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 
 import grpc
 
-from bench.clients.bench_process import BenchProcess
+from bench.clients.measured_process import BenchProcess
 from bench.measure import Measure, at_least, at_most
 from merkle.replica import ContainerId
 from suture.client.cluster_client import ClusterClient

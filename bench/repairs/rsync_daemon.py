@@ -73,7 +73,7 @@ class RsyncDaemon:
                 *(self._program, "--daemon", "--no-detach", f"--config={config}"),
                 *("--address=127.0.0.1", f"--port={self._port}"),
             ],
-            start_new_session=True,  # as our agents have, see bench.clients.bench_process
+            start_new_session=True,  # as our agents have, see bench.clients.measured_process
         )
 
     def __enter__(self) -> Self:

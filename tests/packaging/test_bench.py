@@ -111,3 +111,13 @@ def test_two_are_measured_in_turns() -> None:
     assert ["a", "b", "b", "a", "a", "b"] == calls
     assert first_s >= 0
     assert second_s >= 0
+
+
+def test_every_listed_bench_has_measures() -> None:
+    """
+    A module beside the benches that has their prefix would be run, and fail.
+    """
+    files = sorted((ROOT / "bench").glob("*/bench_*.py"))
+
+    assert 20 < len(files)
+    assert [] == [path.name for path in files if "def measures(" not in path.read_text()]
