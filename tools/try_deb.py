@@ -179,7 +179,7 @@ def built(hosts: Sequence[Host]) -> None:
     """Build the cluster as the page of the three hosts says. Raise Fault."""
     for host in hosts:
         with (host.root / "etc/hosts").open("a") as names:
-            names.write(f"{hosts[0].address} scm.example.org\n")
+            names.write(f"127.0.0.1 localhost\n{hosts[0].address} scm.example.org\n")
             names.writelines(f"{h.address} {h.name}\n" for h in hosts)
     follow(hosts[0], part("## On the first host", hosts[0]))
     for host in hosts:
