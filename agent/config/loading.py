@@ -65,8 +65,8 @@ def contradictions(config: AgentConfig) -> Iterator[Contradiction]:
 
 
 def _unsecured(config: AgentConfig) -> Iterator[Contradiction]:
-    """Yield settings that would give access to anybody on the network without an explicit
-    option."""
+    """Yield incomplete or contradictory TLS settings, and addresses other than loopback if neither
+    TLS nor `allow_plaintext` is set."""
     tls, node = config.tls, config.node
     files = {"certificate": tls.certificate, "key": tls.key, "ca": tls.ca}
     missing = [name for name, path in files.items() if path is None]
@@ -92,7 +92,8 @@ def _unsecured(config: AgentConfig) -> Iterator[Contradiction]:
 
 
 def diff_options(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
-    """Return the full names of options whose values differ: True for a live option."""
+    """Return the options whose values differ, by full name. The value is True if the option is
+    live."""
     return {
         name: is_live
         for name, is_live in _flags(type(before))

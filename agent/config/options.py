@@ -61,12 +61,13 @@ def _checked_window(text: str) -> str:
 
 
 def _several(value: object) -> object:
-    """Return a single address as a tuple with one element."""
+    """Return a single address as a tuple with one element. Return other values unchanged."""
     return (value,) if isinstance(value, str) else value
 
 
 def _layout_of(value: object) -> object:
-    """Return the layout version for a version of Ozone. Return other values unchanged."""
+    """Return the layout version for a version of Ozone. Return other types unchanged. Raise
+    ValueError if the version is unknown."""
     if not isinstance(value, str | float):
         return value
     layouts = {version: layout for layout, version in OZONE_VERSIONS.items()}

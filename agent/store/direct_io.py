@@ -1,8 +1,8 @@
 """Reads of block files past the page cache, into reusable buffers.
 
-O_DIRECT reads the medium, costs a fifth of the CPU of a buffered read, and leaves the page cache to
-the clients. If a file system refuses O_DIRECT, the pages are dropped before and after a buffered
-read.
+O_DIRECT reads from the disk itself, costs a fifth of the CPU of a buffered read, and leaves the
+page cache to the clients. If a file system refuses O_DIRECT, the pages are dropped before and after
+a buffered read.
 
 Each thread has its own buffers.
 """
@@ -36,7 +36,7 @@ assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
 
 
 class ReadBuffers:
-    """Two aligned buffers: one for reads, one for rereads of the medium.
+    """Two aligned buffers: one for reads, one for rereads from the disk.
 
     They use huge pages if available. A direct read then pins two pages instead of a thousand, and
     the device gets a few large requests instead of many small ones.
@@ -92,7 +92,7 @@ class BlockFile:
         return self._read(self._buffers.first, offset, length_bytes, self._pieces)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read from the medium again, into the second buffer; return a copy of the bytes."""
+        """Read from the disk again, into the second buffer; return a copy of the bytes."""
         offset, length_bytes = self._range(offset, length_bytes)
         return bytes(self._read(self._buffers.again, offset, length_bytes))
 
@@ -133,7 +133,7 @@ class BlockFile:
         fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
     def _drop_pages(self, offset: int, length_bytes: int) -> None:
-        """Drop the range from the page cache, after writing dirty pages to the medium.
+        """Drop the range from the page cache, after writing dirty pages to the disk.
 
         The range is rounded to full pages, because the kernel keeps partially covered pages.
         """
@@ -164,8 +164,8 @@ def read_at_once(
 
 
 def is_cut(pieces: ReadSplitting | None, length_bytes: int) -> bool:
-    """Return whether a read of this length is divided, so that other readers can use the disk in
-    between."""
+    """Return whether a read of this length is divided into several calls, so that other readers can
+    use the disk between them."""
     if pieces is None or length_bytes <= SMALL_BYTES:
         return False
     return 0 < pieces.piece_bytes() < length_bytes

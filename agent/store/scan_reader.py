@@ -329,8 +329,8 @@ class StoreReplicaReader:
 
 
 def _twice(decode: "Callable[[Callable[[Path, int, int], bytes] | None], Decoded]") -> Decoded:
-    """Read and decode a small file. If it is damaged, read it again from the medium before
-    reporting that."""
+    """Read and decode a small file. If it is damaged, read it again from the disk, past the page
+    cache, before reporting the damage."""
     try:
         return decode(None)
     except DamagedData:

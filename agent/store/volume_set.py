@@ -91,9 +91,10 @@ class VolumeSet:
         return self.by_id(volume_id).layout.canary
 
     def fail_volume(self, volume_id: str, reason: str) -> tuple[ContainerId, ...]:
-        """Fence a volume until the next start, and return the ids of its containers. Their replicas
-        are refused and not reported any more. If another working volume has a second replica, that
-        replica is served. Nothing on the fenced volume is changed."""
+        """Fence a volume until the next start, and return the ids of its containers. Calls for
+        their replicas are rejected, and the replicas are no longer reported. If another working
+        volume has a second replica, that replica is served. Nothing on the fenced volume is
+        changed."""
         volume = self.by_id(volume_id)
         lost = tuple(key for key, place in dict(self.places).items() if place is volume)
         self.lost = {**self.lost, **dict.fromkeys(lost, f"{volume.layout.volume}: {reason}")}
@@ -110,8 +111,8 @@ class VolumeSet:
         return lost
 
     def _seconds_of(self, lost: Sequence[ContainerId]) -> dict[ContainerId, Volume]:
-        """Return, for lost containers, the working volume from which a start would serve a second
-        replica."""
+        """Return the volume that can serve a second replica of each lost container. Omit containers
+        without one."""
         found: dict[ContainerId, tuple[Rank, Volume]] = {}
         for volume in self.working:
             for container_id in _served_by_a_start(volume, lost):
@@ -122,8 +123,8 @@ class VolumeSet:
         return {container_id: volume for container_id, (_, volume) in found.items()}
 
     def stop_serving(self, container_id: ContainerId, volume: Volume) -> None:
-        """Stop reporting a second replica. Stop serving it, too, if a fence has begun to serve
-        it."""
+        """Stop reporting a second replica. If the second replica is served because the first one's
+        volume was fenced, stop serving it, too."""
         self.forget_second(container_id, volume)
         if self.places.get(container_id) is volume:
             self.places.pop(container_id, None)

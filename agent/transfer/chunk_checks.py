@@ -1,4 +1,4 @@
-"""Streaming verification of chunks: each chunk is judged at its last byte, without storing it.
+"""Streaming verification of chunks: each chunk is verified at its last byte, without storing it.
 
 For CRC32C, one running CRC is compared with the combination of the windows' CRCs. For other
 checksum types, the chunk is stored until it is complete; these are rare, and at most 32 MiB. Pure:

@@ -282,7 +282,7 @@ class ReplicaExport:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A message that the thread which needs it completes."""
+    """A message that is completed by the thread that calls `result`."""
 
     finish: Callable[[], bytes]
     give_up: Callable[[], object]  # waits until the kernel does not write to its memory any more

@@ -71,7 +71,7 @@ class _MoveTarget:
 
 
 class _AlreadyLeased:
-    """Leases for a caller that already holds the lease."""
+    """Stand-in for the lease table, for a caller that already holds the container's lease."""
 
     @contextmanager
     def hold(self, container_id: ContainerId, timeout_s: float = 0.0) -> Iterator[None]:

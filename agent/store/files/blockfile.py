@@ -84,7 +84,8 @@ def read(path: Path, offset: int, length_bytes: int) -> bytes:
 
 
 def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes:
-    """Return the same for a file name in a replica's directory."""
+    """Return the bytes in the range of a file, given its directory and name; otherwise as
+    `read`."""
     fd = _open_in(directory, name, os.O_RDONLY)
     try:
         data = os.pread(fd, length_bytes, offset)
@@ -94,7 +95,7 @@ def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes
 
 
 def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
-    """Return the bytes on the medium, not those in the page cache. Raise OSError.
+    """Return the bytes on the disk, not those in the page cache. Raise OSError.
 
     If the file system has no O_DIRECT, the file's cached pages are dropped before the read.
     """
@@ -112,7 +113,7 @@ def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
 
 
 def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
-    """Return the medium's bytes of several ranges (offset, length in bytes) of one file, which is
+    """Return the bytes on disk in several ranges (offset, length in bytes) of one file, which is
     opened once. An item is None if its range is unreadable."""
     return of_each_past_cache(path, spans, bytes)
 
@@ -120,8 +121,8 @@ def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[b
 def of_each_past_cache(
     path: Path, spans: Sequence[tuple[int, int]], use: Callable[[bytes | memoryview], T]
 ) -> list[T | None]:
-    """Return the result of `use` for the medium's bytes of each range, as `read_each_past_cache`.
-    The memory of the bytes is used again for the next range."""
+    """Read each range from the disk, as `read_each_past_cache`, and return the results of calling
+    `use` with the bytes. The memory of the bytes is reused for the next range."""
     if len(spans) > 1:
         # If a range fails, each is read alone, so that it does not affect the others.
         with suppress(OSError), opened(path, os.O_RDONLY | os.O_DIRECT) as fd:
@@ -174,7 +175,7 @@ def _read_aligned(fd: int, memory: memoryview, offset: int, length_bytes: int) -
 
 
 def _end(offset: int) -> int:
-    """Return the first aligned offset from `offset` on."""
+    """Return `offset`, rounded up to the alignment of O_DIRECT."""
     return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -293,7 +294,7 @@ def overwrite_pieces(
 
 
 def write_new(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a new file of these pieces, one behind the other, and sync it. Its name is not durable
+    """Write a new file that consists of these pieces in order, and sync it. Its name is not durable
     yet. Raise OSError."""
     with opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
         offset = 0
@@ -337,8 +338,8 @@ def truncate(path: Path, length_bytes: int) -> None:
 
 
 def check_reached(path: Path, size_bytes: int, offset: int) -> None:
-    """Raise RefusedError if `offset` is beyond the end of the file, because the hole would read as
-    zeros."""
+    """Raise RefusedError if `offset` is beyond the end of the file. A write there would leave a
+    hole, which reads as zeros."""
     if size_bytes < offset:
         raise RefusedError(
             Code.CHUNK_GAP,

@@ -2,7 +2,7 @@
 
 Clients rarely read data that was just written, and the page cache would cost a copy and memory. An
 executor writes one buffer while the other is filled. Buffers are reused for later files, because
-new memory would cost as much as the write.
+new memory would take as long as the write.
 """
 
 import os

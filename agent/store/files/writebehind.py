@@ -284,8 +284,8 @@ def _open_direct(name: str, directory_fd: int) -> int:
 
 
 def write_direct(fd: int, data: memoryview, offset: int) -> None:
-    """Write full aligned pages. If the file system refuses O_DIRECT only now, write through the
-    page cache."""
+    """Write full aligned pages. If the file system opened the file with O_DIRECT but refuses the
+    write, write through the page cache."""
     try:
         write_all(fd, data, offset)
     except OSError as error:

@@ -12,7 +12,7 @@ from scanner.unreadable_verdict import UnreadableRecords
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts(ReplicaInfo):
-    """The properties of a replica that reports and commands use, with its volume.
+    """The properties of a replica that reports and commands use, and the id of its volume.
 
     `tree` is None if the replica has no tree. None never counts as root 0, or as equal to another
     None.
@@ -82,8 +82,8 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class ScanBase:
-    """State of a replica when its scan began. `commit_scan` compares `generation`. `doubts` counts
-    the scans with failed reads."""
+    """State of a replica when its scan began. `commit_scan` rejects the scan if `generation` has
+    changed. `doubts` counts the scans whose reads failed."""
 
     generation: int
     facts: ReplicaFacts

@@ -3,7 +3,7 @@
 The first thread becomes the leader: it runs its change and commits at once. Threads that arrive
 meanwhile wait. Then one of them leads, and commits the changes of all waiting threads together.
 
-A commit waits for a sync of the medium, during which further changes arrive. If a change of a group
+A commit waits for a sync of the disk, during which further changes arrive. If a change of a group
 fails, the group is rolled back, and each thread runs its own change. No change therefore fails
 because of another.
 """
@@ -66,8 +66,8 @@ class GroupCommit(Generic[C]):
         return mine.result
 
     def _group_to_lead(self, mine: _Request[C]) -> Sequence[_Request[C]]:
-        """Wait until a leader has tried `mine`, or this thread becomes the leader. Return the group
-        to run; an empty group if `mine` was tried."""
+        """Wait until a leader has run the request `mine`, or this thread becomes the leader. Return
+        the requests that this thread must run as the leader; an empty list if `mine` was run."""
         with self._has_changed:
             self._waiting.append(mine)
             while self._is_led and not mine.was_tried:

@@ -15,9 +15,9 @@ class MapResizeLock:
 
     LMDB unmaps the file when the map grows; an open transaction would then read freed memory. A
     transaction registers first and then checks the closing flag. The thread that replaces the map
-    sets the flag first and then checks the register. At least one of the two therefore sees the
-    other. Both use single dictionary operations, which are atomic, so a read takes no lock. Waiting
-    uses a condition, which is notified only if the other side may be waiting.
+    sets the flag first and then checks the register. Therefore, at least one of the two threads
+    sees the other. Both use single dictionary operations, which are atomic, so a read takes no
+    lock. Waiting uses a condition, which is notified only if the other side may be waiting.
     """
 
     def __init__(self) -> None:

@@ -141,8 +141,8 @@ def encode_replica(row: ReplicaRow) -> bytes:
 
 
 def reported_part(row: bytes) -> bytes:
-    """Return the fields of a raw row whose change is visible: the state, and the tree without its
-    generation. Counts and times are not included."""
+    """Return the fields of a raw row that make a change visible in reports: the state, and the tree
+    without its generation. Counts and times are omitted."""
     return b"".join([row[part] for part in _SHOWN])
 
 
@@ -177,8 +177,8 @@ def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
 
 
 def is_newer(row: bytes) -> bool:
-    """Return whether a newer agent wrote this replica row; it is then intact, but cannot be
-    read."""
+    """Return whether a newer agent wrote this replica row. Such a row is intact, but this version
+    cannot decode it."""
     if not row or row[0] <= ROW_VERSION:
         return False
     with suppress(DamagedData):
@@ -257,7 +257,7 @@ def decode_finding(container_id: ContainerId, row: bytes) -> ScanFinding:
 
 @dataclass(frozen=True, slots=True)
 class InstallEntry:
-    """The bytes of one chunk are being overwritten.
+    """Journal entry: the bytes of one chunk are being overwritten.
 
     `data_checksum` (CRC32C) identifies the new bytes. `quarantine` is the name of the copy of the
     old bytes; "" if they were unreadable. `old_length_bytes` is the length of the file; -1 if there
@@ -289,9 +289,10 @@ Texts: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class UnlinkEntry:
-    """Files of deleted blocks are being unlinked. Their rows are already replaced by tombstones.
-    Blocks in `kept` go to quarantine with their client metadata. Their delete came from a peer's
-    claim, or from a command for a key that is not deleted."""
+    """Journal entry: files of deleted blocks are being unlinked. The rows of the blocks are already
+    replaced by tombstones. The files of the blocks in `kept` are moved to quarantine with the
+    client metadata, because the delete may be wrong: only a peer reported it, or the key is not
+    deleted."""
 
     block_ids: tuple[BlockId, ...]
     kept: Mapping[BlockId, Texts] = field(default_factory=dict)
@@ -299,19 +300,20 @@ class UnlinkEntry:
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """A tree file of this generation is being put in place."""
+    """Journal entry: a tree file of this generation is being put in place."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class DescriptorEntry:
-    """The descriptor file is older than the replica row."""
+    """Journal entry: the descriptor file is older than the replica row."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovingEntry:
-    """All rows of an imported replica are committed; its directory is being renamed into place."""
+    """Journal entry: all rows of an imported replica are committed, and its directory is being
+    renamed into place."""
 
 
 JournalEntry: TypeAlias = InstallEntry | UnlinkEntry | TreeEntry | DescriptorEntry | MovingEntry

@@ -16,7 +16,8 @@ from scanner.unreadable_verdict import UnreadableRecord, incremented, is_over
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """The row of one replica (`scanner.unreadable_verdict.UnreadableRecords`)."""
+    """Count of failed scans of one replica, stored in its row (implements
+    `scanner.unreadable_verdict.UnreadableRecords`)."""
 
     index: Index
     container_id: ContainerId
@@ -32,7 +33,7 @@ class UnreadableRow:
         self.index.write(change)
 
     def are_over(self) -> bool:
-        """Return whether a failed read has from now on the verdict UNREADABLE."""
+        """Return whether a further failed read gets the verdict UNREADABLE."""
         with self.index.read() as rows:
             doubt = decode_doubt(rows.unreadable_row(self.container_id))
         return is_over(doubt, self.index.now_ms())
@@ -50,7 +51,8 @@ def encode_doubt(doubt: UnreadableRecord) -> bytes:
 
 
 def decode_doubt(row: bytes | None) -> UnreadableRecord | None:
-    """Parse the row; None if it is missing or damaged, which restarts the count."""
+    """Return the record in a row. Return None if the row is missing or damaged; the count then
+    restarts."""
     try:
         fields = None if row is None else json.loads(bytes(unseal(row, "doubt row")))
     except DamagedData:

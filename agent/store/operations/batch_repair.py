@@ -53,8 +53,8 @@ class OfferedChunk:
 
     `is_ordered` means that an operator ordered exactly these bytes. `lent` is the peer's block
     record. If the replica now has all of its chunks, its commit id and client metadata are adopted.
-    `proof` is the proof of a peer that its medium has the chunk. `seen` is the `checksum_of` the
-    local medium's bytes if they were read shortly before, which saves one read.
+    `proof` is the proof of a peer that its disk has the chunk. `seen` is the `checksum_of` the
+    local bytes on disk if they were read shortly before, which saves one read.
     """
 
     block_id: BlockId
@@ -129,8 +129,8 @@ def install_batch(replica: ReplicaHandle, offers: Sequence[OfferedChunk]) -> fro
 def _plain_blocks(
     rows: IndexView, replica: ReplicaHandle, offers: Sequence[OfferedChunk]
 ) -> dict[BlockId, _Block]:
-    """Return the blocks that are neither packed nor deleted nor obstructed. They may have no file
-    yet."""
+    """Return the blocks of `offers`, without packed, deleted and obstructed ones. A block may have
+    no file yet."""
     container_id = replica.container_id
     paths = replica.paths
     found: dict[BlockId, _Block] = {}
@@ -182,7 +182,7 @@ def _taken(
 def _read_medium(
     blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]
 ) -> dict[int, bytes]:
-    """Return the medium's bytes at each offer's offset, by position in `offers`. An offer is
+    """Return the local bytes on disk at each offer's offset, by position in `offers`. An offer is
     missing if its range is unreadable or beyond the end of the file."""
     indexes: dict[BlockId, list[int]] = defaultdict(list)
     for index, offer in enumerate(offers):
@@ -199,7 +199,7 @@ def _read_medium(
 
 
 def _checked(block: _Block, offer: OfferedChunk, first: bytes) -> bytes:
-    """Return the medium's bytes that the offered chunk will replace. Return b"" if they are
+    """Return the local bytes on disk that the offered chunk will replace. Return b"" if they are
     unreadable, or if repeated reads differ from `first`; there is then nothing to restore. Raise
     `RefusedError` for the same reasons as the install of one chunk."""
     chunk, block_id = offer.chunk, offer.block_id

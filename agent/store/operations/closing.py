@@ -50,7 +50,7 @@ from suture.runtime.durable import (
 )
 
 BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CLOSED})
-"""States in which a replica's BCSID may be lower than the container's although it is healthy."""
+"""States in which a healthy replica may have a lower BCSID than its container."""
 
 
 def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -> None:

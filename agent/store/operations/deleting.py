@@ -333,7 +333,7 @@ def check_deletable(
     volume: Volume, container_id: ContainerId, row: ReplicaRow, *, has_rows: bool
 ) -> None:
     """Raise RefusedError if the replica is open or not empty. It is not empty if it has rows or
-    non-empty files. Files count, because an index that was lost may have had their rows."""
+    non-empty files. Files count, because the index that had their rows may have been lost."""
     if row.state not in TREE_STATES and row.state is not ReplicaState.DELETED:
         raise RefusedError(
             Code.DELETE_ON_OPEN_CONTAINER,
@@ -412,7 +412,8 @@ def purge_deleted(volume: Volume, known: Collection[Path]) -> PurgeResult:
 
 
 def changed_meanwhile(container_id: ContainerId) -> RefusedError:
-    """Return the error for a change whose base has changed, because its caller held no lease."""
+    """Return the error for a change that is based on an outdated read of the replica, because the
+    caller held no lease."""
     return RefusedError(
         Code.INVALID_CONTAINER_STATE,
         f"container {container_id} was changed concurrently",

@@ -7,7 +7,7 @@
 4. Read the new bytes back past the page cache, and verify them.
 5. Record the new bytes and remove the journal entries, in one LMDB commit.
 
-If a start finds a journal entry and all new bytes are on the medium, it completes the overwrite.
+If a start finds a journal entry and all new bytes are on the disk, it completes the overwrite.
 Otherwise it restores the old bytes from quarantine. Ozone overwrites in place without a journal.
 `ozone.repair.installation` repairs Ozone volumes with the steps below and a journal of files.
 """
@@ -95,9 +95,9 @@ def overwrite_chunk(
 def overwrite_chunks(
     replica: ReplicaHandle, entries: Sequence[InstallEntry], data: Sequence[bytes], record: Record
 ) -> None:
-    """Write the new bytes of all entries, and verify them on the medium. Call `record` in the
-    commit that ends the entries. Raise SutureError if a step fails. The old bytes are then
-    restored, or the next start restores them if the journal still has an entry."""
+    """Write the new bytes of all entries, and verify them on the disk. Call `record` in the commit
+    that ends the entries. Raise SutureError if a step fails. The old bytes are then restored, or
+    the next start restores them if the journal still has an entry."""
 
     container_id = replica.container_id
 
@@ -116,7 +116,7 @@ def overwrite_chunks(
 
 
 def _write(replica: ReplicaHandle, entries: Sequence[InstallEntry], data: Sequence[bytes]) -> None:
-    """Write all chunks, make them durable and verify them on the medium. Raise SutureError if this
+    """Write all chunks, make them durable and verify them on the disk. Raise SutureError if this
     fails."""
     paths = replica.paths
     pieces: dict[BlockId, list[tuple[int, bytes]]] = defaultdict(list)
@@ -167,8 +167,8 @@ def is_open(replica: ReplicaHandle, entry: InstallEntry) -> bool:
 
 
 def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
-    """Raise `BlockFailed` if the medium does not have the new bytes of one file. Raise SutureError
-    if the file cannot be read."""
+    """Raise `BlockFailed` if the disk does not have the new bytes of one file. Raise SutureError if
+    the file cannot be read."""
     spans = [(entry.chunk.offset, entry.chunk.length_bytes) for entry in entries]
     found = blockfile.of_each_past_cache(path, spans, lambda data: (len(data), crc32c(data)))
     for entry, here in zip(entries, found, strict=True):
@@ -182,7 +182,7 @@ def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
 
 
 def arrived(path: Path, entry: InstallEntry) -> bool:
-    """Return whether the medium has all new bytes of the entry."""
+    """Return whether the disk has all new bytes of the entry."""
     with block_errors(path):
         if blockfile.size_bytes(path) < entry.chunk.end:
             return False
@@ -213,7 +213,7 @@ def roll_back(replica: ReplicaHandle, entry: InstallEntry) -> None:
 def keep_old(layout: VolumeLayout, note: QuarantineEntry, path: Path, size_bytes: int) -> str:
     """Copy a file's bytes in the range of `note` to quarantine; return the name of the copy.
 
-    Return "" if the file ends before the range, if the medium cannot read it, or if repeated reads
+    Return "" if the file ends before the range, if the range is unreadable, or if repeated reads
     differ. Raise SutureError if the copy cannot be written.
     """
     if size_bytes <= note.offset:

@@ -104,7 +104,7 @@ class LocalReplicaView(ReplicaHandle):
         *,
         past_cache: bool = False,
     ) -> bytes:
-        """Return bytes of a block, unverified. `past_cache` reads from the medium. If the block is
+        """Return bytes of a block, unverified. `past_cache` reads from the disk. If the block is
         given by its id, uncommitted bytes are readable, too.
 
         Raise `RefusedError`: NO_SUCH_BLOCK, or UNABLE_TO_FIND_CHUNK if the range is beyond the

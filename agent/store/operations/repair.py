@@ -1,6 +1,6 @@
 """Repairs of one replica. Each step is journaled and destroys no data.
 
-Local bytes that verify are never overwritten; the medium is read directly before each overwrite. If
+Local bytes that verify are never overwritten; the disk is read directly before each overwrite. If
 the local row is intact, it decides: bytes that do not match it are refused from any source. Only an
 operator's order overrides these two rules. Replaced or truncated bytes go to quarantine first.
 Every step increments the replica's generation. A scan that began earlier can therefore not commit
@@ -60,8 +60,8 @@ class ReplicaRepair(ReplicaHandle):
         """Install a peer's chunk in place of a missing or damaged one.
 
         `is_ordered` means that an operator ordered exactly these bytes, even if the local row
-        differs or local bytes verify. `proof` shows that a peer has the bytes on its medium. It is
-        required if the local medium has bytes at that offset and no local row contradicts them.
+        differs or local bytes verify. `proof` shows that a peer has the bytes on its disk. A proof
+        is required if the local disk has bytes at that offset and no local row contradicts them.
         `proof` is written to the journal.
 
         Raise `RefusedError`:
@@ -72,7 +72,7 @@ class ReplicaRepair(ReplicaHandle):
         - CHUNK_GAP if the chunk would leave a hole.
         - CHECKSUM_MISMATCH if the data does not match `chunk` or the local row.
 
-        Raise `BlockFailed` if the medium does not return the written bytes.
+        Raise `BlockFailed` if the disk does not return the written bytes.
         """
         check_offered(block_id, chunk, data)
         block = self._fitting_block(block_id, chunk)
@@ -93,7 +93,7 @@ class ReplicaRepair(ReplicaHandle):
     def salvage_chunk(
         self, block_id: BlockId, chunk: ChunkInfo, *, is_ordered: bool = False
     ) -> bool:
-        """Record a chunk whose row was lost while its bytes are still on the medium. Return True if
+        """Record a chunk whose row was lost while its bytes are still on the disk. Return True if
         it is recorded.
 
         Return False, with nothing changed, if the bytes do not verify or cannot be verified. Also
@@ -113,8 +113,8 @@ class ReplicaRepair(ReplicaHandle):
         return True
 
     def medium_has(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
-        """Return whether the medium has the chunk's bytes at its offset. No lease is needed,
-        because each step that records or overwrites bytes checks again."""
+        """Return whether the local disk has the chunk's bytes at the chunk's offset. No lease is
+        needed, because each step that records or overwrites bytes checks again."""
         if chunk.checksum_type is ChecksumType.NONE:
             return False
         return verifies(chunk, self.read_medium(block_id, chunk))
@@ -243,11 +243,11 @@ class ReplicaRepair(ReplicaHandle):
         return block
 
     def read_medium(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
-        """Return the medium's bytes in the chunk's range; b"" if they are unreadable."""
+        """Return the bytes on disk in the chunk's range; b"" if they are unreadable."""
         return self.read_medium_many(block_id, [chunk])[0]
 
     def read_medium_many(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
-        """Return the medium's bytes of several chunks of one block, whose file is opened once. An
+        """Return the bytes on disk of several chunks of one block, whose file is opened once. An
         item is b"" if its range is unreadable."""
         with self.volume.index.read() as rows:
             place = place_of(rows, self.paths, self.container_id, block_id)
@@ -291,9 +291,9 @@ def verifies(chunk: ChunkInfo, data: bytes) -> bool:
 def check_replaceable(
     block_id: BlockId, chunk: ChunkInfo, recorded: ChunkInfo | None, *, held: bytes, proof: str
 ) -> None:
-    """Raise `RefusedError` if the bytes `held` by the medium match the local row `recorded`, or if
-    `chunk` differs from that row. If `recorded` is None, the held bytes may be correct, so a peer's
-    `proof` of the new bytes is required."""
+    """Raise `RefusedError` if the bytes on disk (`held`) match the chunk in the local row
+    (`recorded`), or if `chunk` differs from that row. If `recorded` is None, the held bytes may be
+    correct, so a peer's `proof` of the new bytes is required."""
     where = f"block {block_id}, chunk at {chunk.offset}"
     if recorded is None:
         if held and not proof:
@@ -314,7 +314,7 @@ def check_replaceable(
 
 
 def check_removed(left: Mapping[BlockId, SutureError], block_id: BlockId) -> None:
-    """Raise the error with which the removal of this block failed. Ignore errors of other
+    """Raise the error of this block in `left`, if its removal failed. Ignore errors of other
     blocks."""
     if block_id in left:
         raise left[block_id]

@@ -1,6 +1,6 @@
 """Reads of a replica's files for an export: past the page cache, by many threads at once.
 
-Unlike a scan, an export reads the medium only once and does not verify; the receiver verifies the
+Unlike a scan, an export reads the disk only once and does not verify; the receiver verifies the
 bytes. Full pages are read with O_DIRECT. Large files are read ahead, and small files are read many
 at once. If a direct read is impossible, the file is read with RWF_DONTCACHE, which keeps no pages
 in the cache, if the kernel supports it.

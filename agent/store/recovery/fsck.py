@@ -3,7 +3,8 @@
 It checks VERSION and the lock, then the journal and tmp/. It compares every row with its files, and
 every directory with the rows. With `read_data`, it verifies every chunk against its checksums.
 
-fsck computes counts and block ends from the rows itself, so that a bug of the store cannot hide.
+fsck computes counts and block ends from the rows itself, so that it also detects errors that a bug
+of the store made.
 """
 
 from collections.abc import Iterable

@@ -164,11 +164,11 @@ def replay_entry(replica: ReplicaHandle, entry: JournalEntry) -> str:
 
 
 def roll_install(replica: ReplicaHandle, entry: InstallEntry) -> str:
-    """Finish an interrupted write if all its new bytes are on the medium. Otherwise restore the old
+    """Finish an interrupted write if all its new bytes are on the disk. Otherwise restore the old
     bytes.
 
-    In a batch, a chunk may be on the medium although the chunk before it is not. Recording it would
-    leave a hole, so it is rolled back, too.
+    In a batch, a chunk may be on the disk although the chunk before it is not. Recording the later
+    chunk would leave a hole, so the later chunk is rolled back, too.
     """
     container_id = replica.container_id
     where = f"block {entry.block_id}, chunk at {entry.chunk.offset}"

@@ -19,14 +19,15 @@ from suture.runtime.durable import block_errors
 
 
 def is_unread_loss(finding: ScanFinding) -> bool:
-    """Return whether the finding reports lost rows without naming the blocks; a scan must find
+    """Return whether the finding reports lost rows without naming the blocks. Only a scan can name
     them."""
     is_about_rows = finding.is_damage and finding.fault is DamageFault.BLOCK_ROW_MISSING
     return is_about_rows and finding.block_id < 1
 
 
 def is_cut_short(damage: Sequence[ScanFinding]) -> bool:
-    """Return whether a scan may have found more damage than findings are stored."""
+    """Return whether the stored findings reach their limit, so that the scan may have found more
+    damage."""
     return len(damage) >= FINDINGS_PER_REPLICA_MAX
 
 

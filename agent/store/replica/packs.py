@@ -87,13 +87,13 @@ class BlockBytes(NamedTuple):
         return blockfile.read(path, start, length_bytes)
 
     def read_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Return the bytes in the range from the medium, fewer at the end of the file. Raise
+        """Return the bytes in the range from the disk, fewer at the end of the file. Raise
         OSError."""
         path, start, length_bytes = self._range(offset, length_bytes)
         return blockfile.read_past_cache(path, start, length_bytes)
 
     def read_each_past_cache(self, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """Return the medium's bytes of several ranges (offset, length); None for an unreadable
+        """Return the bytes on disk in several ranges (offset, length); None for an unreadable
         range."""
         own = self.paths.block_file(self.block_id)
         path = own if self.packed is None else self.paths.pack
@@ -223,9 +223,9 @@ def recover_pack_index(volume: Volume, container_id: ContainerId, dead_ids: U64s
 
 
 def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None:
-    """Move a packed block to a file of its own, durably, because only that file is written. Do
-    nothing for any other block. The caller holds the container's lease. Raise SutureError if this
-    fails; the block is then still in the pack.
+    """Move a packed block to a file of its own, durably, because blocks in a pack are never
+    overwritten. Do nothing for any other block. The caller holds the container's lease. Raise
+    SutureError if this fails; the block is then still in the pack.
 
     The new file ends before an unreadable page, because zeros could pass for data. The block's
     pages in the pack are not freed, because another thread may be reading them.

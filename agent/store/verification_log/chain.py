@@ -245,7 +245,8 @@ class _Walk:
     def _misplaced(
         self, name: str, at: int, number: int, why: str, entry: LogEntry | None = None
     ) -> Gap:
-        """Return the gap that an unexpected entry number means."""
+        """Return the gap (repeated, reordered or removed entries) for an unexpected entry
+        number."""
         due = self.checked.head.count + 1
         if number < due:
             again = entry is not None and self._seen.get(number) == entry.checksum

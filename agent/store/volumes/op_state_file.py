@@ -1,8 +1,7 @@
 """The SCM's decision about this datanode, and the known SCM starts, stored on every volume.
 
-If the SCM is replaced or loses its state, the datanode reports the decision when it registers.
-Volumes may have different files, because one could not be written. The file with the highest
-version counts.
+If the SCM is replaced or loses its state, the datanode reports the decision when it registers. The
+files of the volumes may differ if a write failed. The file with the highest version is used.
 """
 
 from collections.abc import Sequence
@@ -45,8 +44,8 @@ class NodeState:
 
     @property
     def is_out_of_service(self) -> bool:
-        """Return whether this datanode is out of service or leaving, so that its replicas must be
-        elsewhere."""
+        """Return whether this datanode is out of service or leaving, so that other datanodes must
+        have its replicas."""
         return self.op_state not in {"", IN_SERVICE}
 
 

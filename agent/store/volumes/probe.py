@@ -1,6 +1,6 @@
-"""Probe of a volume: do its directories exist, and can written data be read back.
+"""Probe of a volume: check that its directories exist, and that written data can be read back.
 
-If a directory or VERSION is missing, the probe fails for good. Otherwise it writes a file, syncs
+If a directory or VERSION is missing, the probe fails permanently. Otherwise it writes a file, syncs
 it, reads it past the cache, compares and removes it. A failed step counts as one failure; a full
 disk is no failure. If the host is short of a resource, there is no result, and the caller probes
 again.

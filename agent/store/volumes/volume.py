@@ -262,8 +262,8 @@ class VolumeLock:
         self.leave()
 
     def leave(self) -> None:
-        """Release the lock without that record, so that the next process checks the complete
-        index."""
+        """Release the lock without recording a clean close, so that the next process checks the
+        complete index."""
         os.close(self.fd)
 
 
@@ -367,8 +367,8 @@ def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> Non
 
 
 def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
-    """Do as `check_space`, but raise BlockFailed: this block needs much space, and other blocks may
-    still fit."""
+    """Raise BlockFailed if the data would leave less than the reserve free, because other, smaller
+    blocks may still fit."""
     try:
         check_space(volume, length_bytes, reserve_bytes=reserve_bytes)
     except UnavailableError as error:

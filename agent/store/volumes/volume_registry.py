@@ -1,11 +1,11 @@
-"""Registry of a datanode's volumes: each volume lists all, so that a missing one is detected.
+"""Registry of a datanode's volumes: each volume lists all, so a missing volume is detected.
 
 The mount point of a missing disk is an empty directory, like a new disk. The agent does not format
 the path of a known volume that is now empty. The disk may return, and until then its replicas would
 be written to the system disk.
 
-The file is `<volume>/hdds/<cluster>/VOLUMES`. If files differ, because a volume was absent, the one
-with the highest version counts.
+The file is `<volume>/hdds/<cluster>/VOLUMES`. If the files differ because a volume was absent, the
+file with the highest version is used.
 """
 
 import os
@@ -145,7 +145,8 @@ def declare_new(path: Path, *, fstab: Path) -> Path:
     NEW file.
 
     A volume that has lost its index and all replicas may be marked, too. It then starts empty with
-    the same id. Raise `RefusedError(INCONSISTENT_VOLUME)` if the directory is neither.
+    the same id. Raise `RefusedError(INCONSISTENT_VOLUME)` if the directory is neither empty nor
+    such a volume.
     """
     layout = VolumeLayout(Path(os.path.realpath(path)), "")
     with disk_errors(path):
@@ -195,8 +196,8 @@ def _beside(layout: VolumeLayout) -> str:
 
 
 def _foreign(layout: VolumeLayout) -> str:
-    """Return the name of an entry in hdds/ that a format does not create first; "" if there is
-    none."""
+    """Return the name of an entry in hdds/ that an interrupted format cannot have left; "" if there
+    is none."""
     files = (layout.new, layout.version)
     ours = {layout.lock.name, layout.new.name}
     ours |= {file.name + TEMPORARY_SUFFIX for file in files}

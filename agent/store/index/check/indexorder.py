@@ -1,4 +1,4 @@
-"""Key order check of an index: is each key where a search looks for it.
+"""Key order check of an index: each key must be at the place where a search looks for it.
 
 LMDB finds a row by comparing keys from the root down, without checks. If a key was changed, or a
 page is in the wrong place, a search does not find an existing row. A duplicate is then added, and
