@@ -99,12 +99,12 @@ class PlanSubmission:
     def decide(
         self, rows: Rows, scans: PlannedScans, worlds: Sequence[int], *, dry_run: bool
     ) -> scm_pb2.ContainerDecisions:
-        """Return the SCM's decisions on the rows, and the decisions on the scans, which this
-        command requests itself.
+        """Submit the rows to the SCM, and request the scans from the datanodes; return the
+        decisions on both.
 
-        `worlds` has the fingerprints from the preview. If any container has changed since, nothing
-        is done. The SCM ensures this within one call. If there are several calls, all rows are
-        checked before the first call changes anything.
+        `worlds` has the fingerprints of the containers from the preview. If any container has
+        changed since, nothing is done. The SCM ensures this within one call. If there are several
+        calls, all rows are checked before the first call changes anything.
         """
         if worlds and len(rows) > PLAN_ROWS and not dry_run:
             again = self._ordered(rows, worlds, dry_run=True)
@@ -135,7 +135,8 @@ class PlanSubmission:
 
 
 def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
-    """Return decisions that nothing is done, because some rows have changed since the preview."""
+    """Change each positive decision to STALE_PLAN, because other rows have changed since the
+    preview; return the decisions."""
     for decision in again.decisions:
         if decision.code == "OK":
             del decision.orders[:]

@@ -30,8 +30,8 @@ class Order(Generic[Answer]):
     """A request that changes the cluster, and for which the control plane supports a dry run.
 
     `show` and `preview` print a response and return the exit code. Without a `preview`, `show`
-    prints the dry run, too. `worlds` returns the fingerprints of containers in a dry run. The
-    control plane refuses containers that have changed since.
+    prints the dry run, too. `worlds` returns the fingerprints of the containers in the response to
+    a dry run. The control plane rejects the request for containers that have changed since.
     """
 
     submit: Callable[[Any], Answer]

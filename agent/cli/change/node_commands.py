@@ -191,8 +191,8 @@ def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
 
 
 def locked_text(answer: scm_pb2.ListDecommissionsResponse) -> str:
-    """Return which data would be unreadable if all datanodes that are leaving or in maintenance
-    were off."""
+    """Return how many containers would be unreadable if all datanodes that are leaving, or all in
+    maintenance, were off."""
     return (
         f"containers nobody could read without all that leave: {answer.leaving_locked_count}, "
         f"without all that rest: {answer.resting_locked_count}"
@@ -206,7 +206,7 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
     The report names the keys of containers that are lost or lack blocks that keys need.
 
     Exit codes:
-        2: the data is not whole
+        2: the data needs attention
         3: the health of the data is unknown
 
     Example:

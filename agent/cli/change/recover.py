@@ -109,7 +109,7 @@ def recover(
 
     Run it after suture scm restore. Every datanode is asked for its blocks. Only blocks with a
     pending deletion are deleted. Safe mode ends when the recovery is complete. A second run
-    recovers what was missing in the first.
+    recovers data that was missing in the first run.
 
     Exit codes:
         2: some data was not recovered; check the output

@@ -47,9 +47,9 @@ def sample(
     """Read random chunks and estimate the damage rate.
 
     Without DIR, chunks of running datanodes are read at the rate of their scans. With DIR, chunks
-    of volumes with stopped agents are read, for instance after a transport. Chunks are drawn
+    of volumes with stopped agents are read, for example after disks were moved. Chunks are drawn
     uniformly from all replicas, without replacement, and are read from the disk, not from the page
-    cache. They do not count as verified.
+    cache. A sample does not count as a verification of the chunks.
 
     Exit codes:
         2: a chunk was damaged, or a chunk could not be drawn or judged
@@ -151,13 +151,13 @@ def left_out_lines(taken: ChunkSample) -> list[str]:
 
 
 def bad_text(place: str, bad: pb.Finding) -> str:
-    """Return one line about a bad chunk."""
+    """Return one line about a damaged chunk."""
     where = f"{place}: container {bad.container_id} block {bad.local_id} at {bad.offset}"
     return f"{where}: {bad.verdict} {bad.fault}: {bad.evidence}"
 
 
 def none_bad_text(drawn: SampleSize, read_count: int) -> str:
-    """Return the conclusion from a sample without a bad chunk."""
+    """Return the conclusion from a sample without a damaged chunk."""
     unread = pluralize(drawn.chunk_count - read_count, "chunk")
     return (
         f"none is bad: if {drawn.bad_count} or more of {drawn.chunk_count} were, one would have "

@@ -271,8 +271,8 @@ def pass_row(one: pb.ScrubPass) -> tuple[object, ...]:
 
 
 def total_pass(volumes: Iterable[pb.VolumeScrub]) -> pb.ScrubPass | None:
-    """Return the pass over all volumes, from the first begin to the last end; None if no volume has
-    a pass."""
+    """Return the pass over all volumes, from the earliest start to the latest end; None if no
+    volume has a pass."""
     known = [volume.last_pass for volume in volumes if volume.HasField("last_pass")]
     if not known:
         return None
@@ -286,7 +286,7 @@ def total_pass(volumes: Iterable[pb.VolumeScrub]) -> pb.ScrubPass | None:
 
 
 def done_share(volume: pb.VolumeScrub) -> str:
-    """Return the share of a volume's bytes for which no scan is due."""
+    """Return the share of a volume's bytes that are not due for a scan."""
     if not volume.used_bytes:
         return "-"
     return percent(max(0, volume.used_bytes - volume.due_bytes), volume.used_bytes)

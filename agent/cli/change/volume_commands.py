@@ -133,8 +133,8 @@ def retire(
     """Empty a volume so that its disk can be removed.
 
     Replicas move to other volumes of the datanode. Each copy is read back and verified before the
-    original is deleted. A restart does not interrupt the move. With --wait, the SCM copies replicas
-    that do not fit to other datanodes.
+    original is deleted. A restart does not interrupt the move. With --wait, a replica that does not
+    fit on another volume is copied to another datanode by the SCM.
 
     Exit codes:
         2: replicas remain on the volume
@@ -242,7 +242,8 @@ def watch_evacuation(client: ClusterClient, place: VolumeRef, *, as_json: bool) 
 
 
 def does_rest(volume: pb.VolumeStatus) -> bool:
-    """Return whether no replica is being moved from the volume, or will be soon."""
+    """Return whether no more replicas will be moved: the volume is not retiring, or all are
+    stuck."""
     is_stuck = 0 < volume.stuck_count >= volume.container_count
     return volume.service != "RETIRING" or is_stuck
 
@@ -277,11 +278,11 @@ def send_away(
 ) -> bool:
     """Make the control plane handle the replicas for which no other volume of the host has space. A
     replica is copied to another datanode, or deleted from this one if enough other datanodes have a
-    healthy one. Return whether there is a result to wait for.
+    healthy replica. Return whether there is a result to wait for.
 
     `sent` has the ids of the copy commands, by container. After a copy, the control plane removes a
-    surplus replica, but perhaps another one than this. This one is then deleted as by `suture scm
-    delete`.
+    surplus replica, but perhaps on another datanode. The replica on this volume is then deleted as
+    by `suture scm delete`.
     """
     waits = False
     to_copy, to_delete = list[int](), list[int]()
@@ -315,7 +316,7 @@ def send_away(
 
 
 def is_whole(held: scm_pb2.ContainerInfoReplica) -> bool:
-    """Return whether a replica counts as healthy, so that it need not be replaced."""
+    """Return whether a replica is in a closed state without findings, on a healthy datanode."""
     from agent.cli.inspect.scm_commands import state_name
 
     is_good = state_name(held.replica.state) in WHOLE and not held.replica.finding_count

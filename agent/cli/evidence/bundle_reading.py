@@ -222,8 +222,8 @@ def findings_of(document: Document) -> tuple[BundledFinding, ...]:
 
 
 def medium_of(document: Document) -> dict[tuple[int, int], BundledMedium]:
-    """Return the chunks in a document about a medium. Raise KeyError, TypeError or ValueError if it
-    is invalid."""
+    """Return the chunks in a document about the data on disk, by block id and offset. Raise
+    KeyError, TypeError or ValueError if it is invalid."""
     return {
         (int(item["block_id"]), int(item["offset"])): _medium(item) for item in document["chunks"]
     }

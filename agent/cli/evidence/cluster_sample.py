@@ -155,8 +155,8 @@ def ignore_progress(_count: int) -> None:
 def last_of(
     peer: Peer, request: pb.SampleChunksRequest, more: Callable[[int], None]
 ) -> pb.SampleResult:
-    """Query one datanode, and retry while it draws another sample; return its result. Raise
-    SutureError if it fails."""
+    """Make one datanode draw and read its part of the sample; return the result. Retry while the
+    datanode is busy with another sample. Raise SutureError if the datanode fails."""
     read_count = 0
 
     def once() -> pb.SampleResult:
@@ -177,8 +177,8 @@ def judged_size(
     found: dict[str, pb.SampleResult],
     fraction: float,
 ) -> SampleSize:
-    """Return the size of the sample that was actually judged: without datanodes that did not
-    answer, and without chunks that were deleted or undecided."""
+    """Return the size of the sample without datanodes that did not answer, and without chunks that
+    were deleted or could not be judged."""
     chunk_count = sum(counts[name] for name in found)
     judged = sum(one.read_count - one.undecided_count for one in found.values())
     if not chunk_count:

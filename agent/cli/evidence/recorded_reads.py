@@ -56,8 +56,9 @@ class RecordedMedium:
 
 @dataclass(frozen=True, slots=True)
 class RecordedChunk:
-    """Evidence about a chunk on the medium. `basis` names its source. `is_whole` means that the
-    checksums of all windows are known, so that the verdict's text must match, too."""
+    """Evidence about a chunk on the disk. `basis` names the source of the evidence. `is_whole`
+    means that the checksums of all windows are known, so that the verdict's text must match,
+    too."""
 
     length_bytes: int
     primary: bytes
@@ -87,9 +88,9 @@ def evidence_of(
     medium: BundledMedium | None,
     found: BundledFinding | None,
 ) -> RecordedChunk:
-    """Return a bundle's best evidence about a chunk. The first choice are checksums read from the
-    medium that match the leaf in the tree. The second are those of the finding, if it names all.
-    The last is only the comparison of the row with the leaf."""
+    """Return a bundle's best evidence about a chunk. The first checksums that match the leaf in the
+    tree are used: those of the row, then those of the data on disk, then those of a finding that
+    names one wrong window. If none match, the checksums are unknown."""
     if leaf is None:
         return RecordedChunk(0, b"", b"", "the tree has no leaf: the file ended before it")
     if leaf.checksum == _fold(algorithm, chunk, leaf.length_bytes, UNREADABLE_LEAF):
@@ -168,7 +169,8 @@ def contradiction(
 
 
 def _in_words(found: BundledFinding, judgement: ChunkJudgement) -> str:
-    """Compare the texts of the two verdicts, and the kind of fault as far as checksums show it."""
+    """Return how the recomputed verdict's text or kind of fault differs from the finding's; "" if
+    neither differs, or if the checksums do not show the kind of fault."""
     told, again = (
         found.evidence.partition("; cut at")[0],
         judgement.evidence.partition("; cut at")[0],
@@ -181,7 +183,8 @@ def _in_words(found: BundledFinding, judgement: ChunkJudgement) -> str:
 
 
 def _row_named(chunk: ChunkInfo, found: BundledFinding) -> str:
-    """Compare a finding's text about the row with the row, for a medium with unknown checksums."""
+    """Return how a finding's text about the row differs from the row; "" if it does not differ.
+    Used if the checksums of the data on disk are unknown."""
     told = WINDOWS.search(found.evidence)
     if told is None:
         return "the evidence names no window"

@@ -114,8 +114,8 @@ class JudgedReplica:
         }
 
     def _as_it_lies(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
-        """Return the bytes of a chunk on the disk, correct or not. Raise SutureError if they are
-        unreadable."""
+        """Return the bytes of a chunk as they are on the disk, damaged or not. Raise SutureError if
+        they are unreadable."""
         key = container_pb2.BlockId(container_id=self.container_id, local_id=block_id)
         request = datanode_pb2.ReadChunkRequest(block_id=key, offset=chunk.offset)
         data = bytearray()

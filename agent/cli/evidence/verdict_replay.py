@@ -1,8 +1,9 @@
 """Recomputation of every verdict in a bundle from its other evidence. Pure.
 
-Rows and medium give the verdicts on chunks. The chunks' leaves give the tree and its root. The
-findings give the state of the replica, and the roots of all replicas give the comparison between
-them. Each recomputed verdict matches the recorded one or differs from it.
+The verdicts on chunks are recomputed from the rows and the checksums of the data on disk, the tree
+and its root from the leaves of the chunks, the state of the replica from its findings, and the
+comparison of the replicas from their roots. Each recomputed verdict matches the recorded one or
+differs from it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -184,7 +185,7 @@ class _Replay:
         return any(one.evidence.startswith("opening the file failed") for one in found)
 
     def _without_file(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> ReplayedVerdict:
-        """Judge a block that has a row but is not in the tree."""
+        """Return the verdict on a block that has a row but is not in the tree."""
         length_bytes = chunks[-1].end
         evidence = f"no file for {len(chunks)} chunks, {length_bytes} bytes"
         told = [
@@ -259,7 +260,8 @@ class _Replay:
     def _contradicted(
         self, found: BundledFinding, chunks: Sequence[ChunkInfo] | None
     ) -> tuple[ReplayOutcome, str]:
-        """Return whether another replica's row, or tombstone, differs from this one's."""
+        """Return whether another replica has a different row of the finding's block, or a tombstone
+        of it, with a text that explains the result."""
         for other in self._others:
             block_id = BlockId(found.block_id)
             theirs = other.rows.blocks.get(block_id) if other.rows is not None else None
@@ -370,7 +372,8 @@ def _compared(trees: Sequence[TreeSummary | None]) -> str:
 
 
 def _later(bundle: Bundle, reports: Sequence[Mapping[str, Any]]) -> str:
-    """Return which replicas have changed since their reports."""
+    """Return a text that names the replicas whose roots are not reported yet; "" if there are
+    none."""
     reported = {int(report["tree"]["root"]) for report in reports if report.get("tree")}
     moved = [one for one in bundle.replicas if one.tree and one.tree.root not in reported]
     names = ", ".join(one.datanode_id for one in moved)

@@ -1,4 +1,4 @@
-"""Command `history --audit`: commands of people, from the audit logs of all programs."""
+"""Command `history --audit`: commands that people gave, from the audit logs of all programs."""
 
 import json
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ Entry = Mapping[str, Any]
 def show_audit(
     scm: str, datanode: str | None, since_ms: int, about: str, count: int, as_json: bool
 ) -> int:
-    """Print the commands of people to the control plane and to all datanodes, or to one datanode;
-    oldest first."""
+    """Print commands that people gave to the control plane and to all datanodes, or to one; oldest
+    first."""
     request = pb.ListAuditRequest(since_ms=since_ms, object=about)
     with connect(scm) as client:
         answers = []

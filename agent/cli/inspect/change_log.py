@@ -106,8 +106,7 @@ def history(
 
     Without CONTAINER, all datanodes are queried. With CONTAINER, the roots of its replicas are
     shown over time, with the reasons of changes. Each datanode keeps the last 64 changes of a
-    replica. With --audit, the control plane and all datanodes are queried for
-    commands of people.
+    replica. With --audit, commands that people gave to the SCM or to datanodes are listed.
 
     Exit codes:
         2: a datanode did not answer, or has no file for its audit log
@@ -172,9 +171,8 @@ def orders_to(
     """Return the datanodes by id, the outcomes of commands to them, and descriptions of missing
     facts.
 
-    With `by_address`, the SCM is optional: if it does not answer, the datanodes have their
-    addresses as names, and the outcomes are missing. Otherwise raise UnavailableError if the SCM
-    does not answer.
+    If the SCM does not answer, raise UnavailableError. With `by_address`, return the datanodes with
+    their addresses as ids and no outcomes instead.
     """
     try:
         if by_address:
@@ -219,7 +217,8 @@ def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[
 
 
 def not_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[str]:
-    """Yield descriptions of missing facts: datanodes, volumes, and changes beyond the limit."""
+    """Yield a text for each gap in the output: a silent datanode, an unreadable volume, or older
+    changes that were omitted."""
     for answer in answers:
         name = short(answer.datanode)
         if answer.value is None:

@@ -118,7 +118,7 @@ def fetch_status_with_last_pass(peer: Peer) -> Told:
 
 
 def wear_rank(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[bool, bool, int, bool]:
-    """Return a key that sorts the disk to replace next last."""
+    """Return a sort key. In ascending order, the disk to replace next comes last."""
     return volume.failed, bool(scan.check), scan.last_pass.found_count, bool(volume.slow)
 
 

@@ -5,7 +5,8 @@ from suture.wire.v1 import scm_pb2
 
 
 def last_reads(info: scm_pb2.ContainerInfo) -> dict[str, int]:
-    """Return when each datanode last scanned its replica completely; 0 = never."""
+    """Return the time in ms at which each datanode last scanned its replica completely; 0 =
+    never."""
     return {r.datanode.datanode_id: r.replica.data_scan_at_ms for r in info.replicas}
 
 

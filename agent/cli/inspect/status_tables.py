@@ -83,7 +83,8 @@ def scm_clock_line(answers: Sequence[Told | str]) -> str:
 
 
 def clock_remark(offset_ms: int) -> str:
-    """Return a remark on a clock that differs from that of the SCM; "" if it is right."""
+    """Return a remark on a clock that differs from the SCM's clock; "" if the difference is
+    small."""
     if abs(offset_ms) <= CLOCK_OFFSET_MS_MAX:
         return ""
     word = "ahead of" if offset_ms > 0 else "behind"
@@ -140,7 +141,7 @@ def verified_share(answer: datanode_pb2.StatusResponse) -> str:
 
 
 def pass_left(scrub: datanode_pb2.ScrubStatusResponse) -> str:
-    """Return the time until no scan of a datanode is due, as text."""
+    """Return the time until all due scans of a datanode are complete, as text."""
     scans = [volume for volume in scrub.volumes if volume.state != "off"]
     if not scans:
         return "-"

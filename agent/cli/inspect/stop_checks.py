@@ -104,7 +104,7 @@ def show_lost(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_reading(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print whether the containers with a replica there would remain readable."""
+    """Print how many containers with a replica on the named objects would become unreadable."""
     print_line(f"containers with a replica there: {answer.container_count}")
     print_line(f"could not be read any more: {answer.unreadable_count}")
     show_ids(answer.unreadable_container_ids, answer.unreadable_count)
@@ -141,7 +141,8 @@ def show_missing_replicas(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_writing(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print how many containers and clients are writing there; the clients continue elsewhere."""
+    """Print how many containers on the named objects are being written, and by how many clients.
+    The clients continue in other containers."""
     if answer.open_count:
         print_line(
             f"{pluralize(answer.open_count, 'container')} being written there, by "

@@ -66,7 +66,8 @@ def datanode_versions(
     known: scm_pb2.ListNodesResponse,
     answers: Mapping[str, DatanodeReply[datanode_pb2.StatusResponse]],
 ) -> Iterator[ProgramVersion]:
-    """Yield the agent of each datanode: as it answers itself, or as it registered."""
+    """Yield the agent of each datanode, with the version in its answer or, if it does not answer,
+    in its registration."""
     for node in known.nodes:
         answer = answers[node.datanode_id]
         own = answer.value
@@ -105,6 +106,7 @@ def print_programs(programs: Sequence[ProgramVersion]) -> None:
 
 
 def remark(one: ProgramVersion) -> str:
-    """Return what is remarkable about a program; "" if nothing is."""
+    """Return a remark on a program with another version than the SCM, or without an answer; "" for
+    any other program."""
     told = f"as registered; does not answer: {one.error}" if one.error else ""
     return "; ".join(filter(None, ["differs from the SCM" if one.differs else "", told]))
