@@ -21,5 +21,6 @@ class StoreFailure:
 
 
 def is_trouble(error: SutureError) -> bool:
-    """Return whether the disk may be at fault. A busy host or a full disk is not."""
+    """Return whether a broken disk may have caused the error. Return False for a busy host or a
+    full disk."""
     return isinstance(error, VolumeFailed) or error.code is Code.UNAVAILABLE

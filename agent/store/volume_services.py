@@ -138,8 +138,9 @@ class VolumeModes:
         ]
 
     def seconds_on(self, volume_id: str) -> list[RemainingReplica]:
-        """Return the replicas on a volume that another volume serves. Only reported replicas are
-        checked. A retiring volume has none, because `left_on` includes them."""
+        """Return the replicas on a volume whose containers another volume serves. Only replicas
+        that are reported as not served are checked. For a retiring volume, return an empty list,
+        because `left_on` includes its replicas."""
         volume = self._set.by_id(volume_id)
         told = [one.container_id for one in self._set.unloadable if one.volume_id == volume_id]
         return [
@@ -247,8 +248,8 @@ class VolumeModes:
                 )
 
     def end_retirement(self, volume_id: str) -> str:
-        """Mark a retiring volume as RETIRED if it is empty. Return "", or why it is not empty or
-        not retiring."""
+        """Mark a retiring volume as RETIRED if it is empty, and return "". Otherwise, return the
+        reason why it is not empty or not retiring."""
         volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
         if before.mode is not VolumeMode.RETIRING:
@@ -332,8 +333,8 @@ class VolumeModes:
         return is_served and volume in self._set.others(container_id)
 
     def _tell_seconds(self, volume: Volume) -> None:
-        """Report the replicas on a volume that another volume serves. A running move may end
-        meanwhile."""
+        """Report the replicas on a volume whose containers another volume serves as not served.
+        Withdraw the report of a replica whose move ends meanwhile."""
         for left in self.left_on(volume.volume_id):
             if not left.is_served:
                 self._set.record_second(left.container_id, volume)

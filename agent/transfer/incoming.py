@@ -236,7 +236,8 @@ class _ImportStream:
         self._pages.append(page)
 
     def _known_tree(self) -> Tree:
-        """Return the source's tree. It is complete when a later message arrives."""
+        """Return the source's tree, decoded at the first call. All of its pages must have
+        arrived."""
         if self._tree is None:
             summary, tree = tree_pages.read_tree(iter(self._pages))
             if tree.summary() != replace(summary, generation=tree.generation):

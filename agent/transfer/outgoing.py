@@ -210,8 +210,8 @@ class ReplicaExport:
         return self.executor.submit(self._read, piece)
 
     def _finish(self, span: BlockSpan, part: bytes, hole: memoryview, number: int) -> bytes:
-        """Return a message after its data was read into the hole. Raise SutureError if the read
-        failed."""
+        """Wait until the message's data is read into its hole, and return the message. Raise
+        SutureError if the read failed."""
         try:
             count = self._ahead.count(number)
         except OSError as error:
@@ -292,7 +292,8 @@ class _Later:
         return self.finish()
 
     def cancel(self) -> bool:
-        """Cancel the message; the caller then need not wait for it."""
+        """Wait for the message's running read and drop the message. Return True: nothing is left to
+        wait for."""
         with suppress(OSError):
             self.give_up()
         return True

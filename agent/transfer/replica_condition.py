@@ -8,7 +8,8 @@ against the rows. Contradictions with peers are included, because the copy would
 them until its next reconcile.
 
 Blocks whose rows are lost are sent with their bytes, and each is declared, because the copy may
-soon have the only bytes. If no scan has found out which blocks these are, the export is refused.
+soon have the only bytes. If no scan has determined which blocks lost their rows, the export is
+refused.
 """
 
 from collections.abc import Mapping, Sequence

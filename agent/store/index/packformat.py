@@ -4,8 +4,9 @@
                          table: ids, pages, lengths, a column each
                          footer: magic, version, count, offset and CRC32C of the table; its CRC32C
 
-The index rows decide. A block leaves a pack when its row is deleted; the table does not change. The
-table is used if the index is lost. Pure; docs/DISK_FORMAT.md describes both formats.
+The index rows, not the table, decide which blocks are in the pack. A block leaves a pack when its
+row is deleted; the table does not change. The table is used if the index is lost. Pure;
+docs/DISK_FORMAT.md describes both formats.
 """
 
 import struct

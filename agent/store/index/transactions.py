@@ -237,8 +237,8 @@ class IndexView:
         return decode_packed(self.packed_rows(container_id))
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return the cursor of an unfinished scan; None if there is none or it is damaged, because
-        a cursor only saves reading."""
+        """Return the cursor of an unfinished scan. Return None if it is missing or damaged; the
+        scan then starts at the beginning."""
         row = self._txn.get(_U64.pack(container_id), db=self._dbs.cursors)
         with suppress(DamagedData):
             return None if row is None else decode_cursor(container_id, row)
@@ -257,8 +257,8 @@ class IndexView:
         )
 
     def history_rows(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the raw history rows whose keys begin with `prefix`; of all replicas without
-        one."""
+        """Yield the raw history rows whose keys begin with `prefix`, or all history rows without a
+        prefix."""
         yield from self._walk(self._dbs.history, prefix, prefix)
 
     def _walk(

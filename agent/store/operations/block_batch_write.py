@@ -124,8 +124,8 @@ class NewBlocks(ReplicaHandle):
     @reports_failures
     def commit(self) -> int:
         """Move complete blocks into place and commit them, all or none; return how many blocks are
-        committed. Identical blocks that were already committed count. The caller holds the
-        container's lease."""
+        committed. The number includes identical blocks that were already committed. The caller
+        holds the container's lease."""
         volume, container_id = self.volume, self.container_id
         whole, self._whole = self._whole, []
         with ExitStack() as stack:

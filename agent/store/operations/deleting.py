@@ -311,7 +311,8 @@ def delete_replica(
     volume: Volume, container_id: ContainerId, *, force: bool, proof: str = ""
 ) -> str:
     """Delete a replica. Raise `RefusedError` for an open or non-empty one, unless `force` is set.
-    `proof` shows that other replicas have the data. Return "", or why files remain."""
+    `proof` shows that other replicas have the data. Return "" if no files remain, otherwise the
+    reason why files remain."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         has_rows = next(rows.blocks(container_id), None) is not None
@@ -361,8 +362,9 @@ def _is_empty_file(path: Path) -> bool:
 
 
 def finish_delete(volume: Volume, container_id: ContainerId) -> str:
-    """Complete the delete of a replica in state DELETED, whichever step was interrupted. Return "",
-    or why files without a row remain; `purge_deleted` retries their removal."""
+    """Complete the delete of a replica in state DELETED, whichever step was interrupted. Return ""
+    if no files remain, otherwise the reason why files without a row remain. `purge_deleted` retries
+    their removal."""
     root = volume.paths(container_id).root
     grave = volume.layout.deleting / str(container_id)
     with disk_errors(root):

@@ -161,7 +161,8 @@ def _roll_back(replica: ReplicaHandle, entries: Sequence[InstallEntry]) -> None:
 
 
 def is_open(replica: ReplicaHandle, entry: InstallEntry) -> bool:
-    """Return whether the journal still has the entry, so that its new bytes are not recorded."""
+    """Return whether the journal still has the entry, which means that the new bytes are not
+    recorded yet."""
     with replica.volume.index.read() as rows:
         return entry in (known for _, known in rows.journal(replica.container_id))
 

@@ -200,8 +200,8 @@ class ReplicaRepair(ReplicaHandle):
         self.volume.index.write(change)
 
     def advance_bcsid(self, bcsid: int) -> None:
-        """Raise the replica's BCSID to `bcsid`. It claims that the replica has all blocks up to
-        that BCSID."""
+        """Raise the replica's BCSID to `bcsid`. The new BCSID claims that the replica has all
+        blocks up to it."""
         check_bcsid(bcsid)
 
         def change(rows: IndexChange) -> None:
@@ -354,8 +354,8 @@ def chunk_at(block: BlockData | None, offset: int) -> ChunkInfo | None:
 def check_fits(
     block_id: BlockId, end_bytes: int, recorded: ChunkInfo | None, chunk: ChunkInfo
 ) -> None:
-    """Raise `RefusedError` unless the chunk has the range of the one `recorded` at its offset, or
-    begins at the block's end."""
+    """Raise `RefusedError` unless the chunk has exactly the range of the `recorded` chunk, or
+    begins at the end of the block."""
     if chunk.offset > end_bytes:
         raise RefusedError(
             Code.CHUNK_GAP,

@@ -24,7 +24,7 @@ from scanner.scan_outcome import ScanOutcome
 from suture.errors import BlockFailed, Code, SutureError, UnavailableError
 
 NO_DOUBT: Final = frozenset({Verdict.OK, Verdict.GONE})
-"""Verdicts that do not prevent a replica from counting as clean."""
+"""Verdicts with which a replica still counts as clean."""
 
 
 def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
@@ -168,7 +168,8 @@ def differs(before: TreeSummary | None, after: TreeSummary | None) -> bool:
 
 
 def _is_without_place(error: SutureError) -> bool:
-    """Return whether the tree file could not be written because of its directory or a full disk."""
+    """Return whether the tree file was not written because its directory is unusable or the disk is
+    full."""
     return isinstance(error, BlockFailed) or error.code is Code.DISK_OUT_OF_SPACE
 
 

@@ -358,8 +358,8 @@ def recounted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> Re
 def commit_blocks(
     rows: IndexChange, container_id: ContainerId, blocks: Sequence[BlockData], added_bytes: int = 0
 ) -> None:
-    """Record written chunks as committed blocks. `added_bytes` of them are not counted in the
-    replica row yet."""
+    """Record written chunks as committed blocks. `added_bytes` is the number of their bytes that
+    the replica row does not count yet."""
     row = rows.replica(container_id)
     bcsid, block_count = row.bcsid, row.block_count
     for block in blocks:

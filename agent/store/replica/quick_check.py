@@ -1,4 +1,4 @@
-"""Quick check of a replica's files: do they exist, and do they begin correctly.
+"""Quick check of a replica's files: they must exist and begin correctly.
 
 It reads the descriptor and the first bytes of the tree file, but no data and no index. It covers a
 complete host in minutes. A fault is a reason to scan the replica, never a verdict.

@@ -42,7 +42,7 @@ Alter: TypeAlias = Callable[[IndexChange, ReplicaRow], ReplicaRow]
 
 def load_tree(replica: ReplicaHandle) -> Tree:
     """Return the tree of a replica from its file. If the file does not match the index, rebuild the
-    tree. Nothing is written, because the next scan finds and replaces a bad file.
+    tree. Nothing is written, because the next scan finds and replaces a damaged file.
 
     Raise `RefusedError(UNCLOSED_CONTAINER_IO)` if the replica is not closed yet.
     """

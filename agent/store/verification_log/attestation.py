@@ -128,7 +128,8 @@ def _add_entry(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> Non
 
 
 def _add_wait(kept: _Account, facts: Mapping[str, Any], at_ms: int, *, is_in_period: bool) -> None:
-    """Add the time that a replica waited for a complete read, or until it was deleted."""
+    """Add the time between two complete reads of a replica, or between the last one and its
+    delete."""
     is_deleted = facts.get("kind") == EntryKind.DELETE
     if not is_deleted and not facts.get("whole"):
         return

@@ -58,7 +58,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class Heads:
     """Current head of a log, and the head at the end of its last closed file. `missed_count` is the
-    number of entries that could not be written since the last one."""
+    number of entries that could not be written since the last written entry."""
 
     now: Head
     closed: Head
@@ -114,7 +114,7 @@ class VerificationLog:
 
     def append(self, kind: EntryKind, facts: Mapping[str, object]) -> None:
         """Append a durable entry with these facts, the time, and the command that this thread
-        executes."""
+        executes. If that fails, count the entry as missing; raise no SutureError."""
         with self._lock:
             try:
                 with disk_errors(self.directory):

@@ -2,7 +2,7 @@
 
 LMDB reads its file through a map. An unreadable sector, a truncated file or a garbage page would
 end the process, and with it the agent of the whole host. If the same pages are read with pread(2),
-such a fault is an errno or an invalid number.
+such a fault only causes an errno or an invalid number.
 
 The check reads both meta pages and compares the page count with the file size. Then it reads every
 page of each database from its root. Each page must have its own number and be reached once, the
