@@ -19,7 +19,8 @@ from suture.terminal.typer_options import flag, option
 YesFlag = Annotated[bool, flag("Skip the confirmation.", "--yes")]
 DryRunFlag = Annotated[bool, flag("Print the changes without making them.", "--dry-run")]
 ExpectOption = Annotated[
-    Path | None, option("FILE", "JSON of a dry run; refuse if its containers changed.", "--expect")
+    Path | None,
+    option("FILE", "Refuse if containers changed since this dry run (JSON).", "--expect"),
 ]
 
 Answer = TypeVar("Answer")

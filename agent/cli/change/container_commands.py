@@ -330,7 +330,7 @@ def safemode(
         bool, flag("Leave safe mode before all datanodes have reported.", "--leave")
     ] = False,
     enter: Annotated[
-        bool, typer.Option("--enter", help="Enter safe mode, until it is left by a command.")
+        bool, typer.Option("--enter", help="Enter safe mode and stay in it until --leave.")
     ] = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,

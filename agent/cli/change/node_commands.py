@@ -284,7 +284,7 @@ def until_text(expiry_ms: int) -> str:
 def refresh_volumes(
     ids: Datanodes,
     register: Annotated[
-        bool, flag("Register again and send full reports, too.", "--register")
+        bool, flag("Also register again and send full reports.", "--register")
     ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,

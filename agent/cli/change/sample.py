@@ -40,7 +40,7 @@ def sample(
         float, option("SHARE", "Fraction of damaged chunks to detect.", min=FRACTION_MIN, max=1)
     ] = 1e-6,
     seed: Annotated[
-        int | None, option("N", "Seed that selects the same chunks; default: random.", min=0)
+        int | None, option("N", "Seed, to draw the same chunks again; default: random.", min=0)
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:

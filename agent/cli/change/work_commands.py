@@ -94,13 +94,17 @@ def limit(
         LimitedWork, typer.Argument(metavar="WORK", help="Work to limit: copies or reconciles.")
     ],
     per_datanode: Annotated[
-        str, typer.Option(metavar="RATE", help="Limit of each datanode; none = no limit.")
+        str, typer.Option(metavar="RATE", help="Rate limit of each datanode; none = no limit.")
     ] = "",
     cluster: Annotated[
-        str, typer.Option(metavar="RATE", help="Limit of all datanodes; none = no limit.")
+        str,
+        typer.Option(metavar="RATE", help="Rate limit of all datanodes together; none = no limit."),
     ] = "",
     windows: Annotated[
-        str, typer.Option(metavar="WINDOWS", help="Times of the week, in UTC; none = any time.")
+        str,
+        typer.Option(
+            metavar="WINDOWS", help="Times of the week for the work (UTC); none = any time."
+        ),
     ] = "",
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,

@@ -33,7 +33,7 @@ SHOWN_MAX: Final = 20  # entries shown per list; the file has all
 
 
 BeginOption = Annotated[
-    str, option("DATE", "Begin of the period in UTC, for example 2026-11-01.", "--from")
+    str, option("DATE", "Start of the period in UTC, for example 2026-11-01.", "--from")
 ]
 EndOption = Annotated[
     str, option("DATE", "End of the period in UTC, exclusive; default: now.", "--to")

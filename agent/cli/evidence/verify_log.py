@@ -34,7 +34,7 @@ def verify_log(
         bool, flag("Check against all log heads that the SCM stores.", "--from-scm")
     ] = False,
     list_anchors: Annotated[
-        bool, flag("List the last log hashes that the SCM has, and exit.", "--list-anchors")
+        bool, flag("List the log heads that the SCM stores, and exit.", "--list-anchors")
     ] = False,
     datanode: Annotated[
         str, option("ID|HOST:PORT", "List only log heads of this datanode; default: all.")

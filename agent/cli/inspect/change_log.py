@@ -88,7 +88,7 @@ def history(
         bool, flag("List the newest commands and their results.", "--commands")
     ] = False,
     audit: Annotated[
-        bool, flag("List what people ordered, from the audit logs.", "--audit")
+        bool, flag("List commands that people gave, from the audit logs.", "--audit")
     ] = False,
     about: Annotated[
         str | None,

@@ -25,7 +25,7 @@ def salvage(
     volumes: Annotated[list[Path], argument("VOLUME", "Volume directories.")],
     to: Annotated[Path, option("DIR", "Directory to write the files to.", "--to")],
     scheme: Annotated[
-        str, option("SCHEME", "Erasure code of block groups without a recorded one.")
+        str, option("SCHEME", "Erasure code for block groups that record none.")
     ] = "",
     partial: Annotated[
         bool, flag("Also write incomplete files, with zeros in the gaps.", "--partial")

@@ -64,7 +64,7 @@ def issue(
         str, option("NAME", "Name in files and audit log; default: the first host.")
     ] = "",
     node: Annotated[
-        str, option("ID", "Datanode id of a peer; default: the last, or a new one.")
+        str, option("ID", "Datanode id; default: from the old certificate, or new.")
     ] = "",
     days: Annotated[
         int, option("N", "Validity of the certificate, in days.", min=1, max=DAYS_MAX)
