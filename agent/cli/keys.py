@@ -202,8 +202,8 @@ def get(
 ) -> None:
     """Fetch a file and verify every byte.
 
-    If a chunk is damaged in one replica, it is read from another. Lost or damaged cells of an
-    erasure-coded file are reconstructed from the other shards, and reported.
+    If a chunk is damaged in one replica, the chunk is read from another replica. Lost or damaged
+    cells of an erasure-coded file are reconstructed from the other shards, and reported.
 
     Example:
         suture get report.pdf --output report.pdf
@@ -273,7 +273,7 @@ def ls(
     with connect(scm) as client:
         found = filter(None, key_pages(client.scm, prefix, frozenset(container or ())))
         first = next(found, [])
-        for container_id in () if first else container or ():  # empty, or no such container?
+        for container_id in () if first else container or ():  # raises if it does not exist
             fetch_container(client, container_id)
         pages = chain([first], found)
         if as_json:

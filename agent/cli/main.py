@@ -73,7 +73,7 @@ def fail(error: SutureError, *, as_json: bool) -> None:
     try:
         output.fail(error, as_json=as_json)
         sys.stdout.flush()
-    except OSError:  # stdout is unwritable; the first error still counts
+    except OSError:  # stdout is unwritable; report `error` on stderr
         leave_stdout()
         output.fail(error, as_json=False)
 

@@ -234,8 +234,9 @@ class VolumeModes:
         self._set.stop_serving(container_id, copy)
 
     def require_no_second(self, container_id: ContainerId) -> None:
-        """Raise UnavailableError if another volume has a replica of the same shard. A start would
-        serve that replica after the delete, and it may be the better one."""
+        """Raise UnavailableError if another volume has a replica of the same shard. After a delete
+        of the served replica, a start would serve the second replica, which may even be the better
+        one."""
         served = self._volume_of(container_id)
         for volume in self._set.others(container_id):
             if _are_one_shard(served, volume, container_id):
@@ -435,8 +436,8 @@ def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
 def forgotten(served: Volume, left: Volume, container_id: ContainerId) -> str:
     """Return "" if the `served` replica knows every block and every delete of `left`.
 
-    Otherwise return a text that names a block. `left` has a row or bytes of that block, and
-    `served` has no record of it (live, deleted or lost), or does not know that it was deleted.
+    Otherwise return a text that names a block: `left` has a row or bytes of that block and `served`
+    has no record of it, or `left` has its tombstone and `served` does not.
     """
     with served.index.read() as there, left.index.read() as here:
         lost = blocks_without_row(here, left.paths(container_id), container_id)

@@ -76,7 +76,7 @@ class RecoverySummary:
                 self.aside[one.kept_as] = one.key
 
     def left(self) -> list[int]:
-        """Return the containers that the control plane neither knew nor adopted."""
+        """Return the containers that the control plane did not know and has not adopted."""
         return sorted(self.unknown - self.adopted)
 
     def document(self, *, is_finished: bool) -> dict[str, Any]:

@@ -23,8 +23,8 @@ Nodes = list[tuple[str, str]]  # name and address
 
 @dataclass(slots=True)
 class ChunkSample:
-    """Draw and result of a sample of datanodes, or of volumes without an agent (`kind`). `silent`
-    has the errors of those that could not be read."""
+    """A sample of chunks, and the results of reading it. `kind` is "volume" if volumes without an
+    agent were read. `silent` has the error of each datanode or volume that could not be read."""
 
     size: SampleSize
     seed: int

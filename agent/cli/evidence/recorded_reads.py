@@ -157,7 +157,7 @@ def contradiction(
 ) -> str:
     """Return how a finding on a chunk differs from the recomputed verdict; "" if it does not
     differ."""
-    if found.verdict == Verdict.SUSPECT_HOST:  # a single observation of the host is in no bundle
+    if found.verdict == Verdict.SUSPECT_HOST:  # a bundle has no single observations of the host
         return "" if judgement is None else f"the medium is {judgement.verdict.value}"
     if judgement is None:
         return "the medium has what was written"

@@ -197,7 +197,7 @@ class _Replay:
         if not told:
             why = "a row, and not in the tree; nothing was found there"
             return self._item(place, "OK", ReplayOutcome.DIFFERS, why)
-        is_said = told[0].evidence.partition("; ")[0] == evidence  # then the object there
+        is_said = told[0].evidence.partition("; ")[0] == evidence  # the rest names the object there
         wrong = told[0].verdict != Verdict.CORRUPT or not is_said
         self._judged.update(told)
         outcome = ReplayOutcome.DIFFERS if wrong else ReplayOutcome.SAME

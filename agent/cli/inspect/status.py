@@ -1,4 +1,4 @@
-"""Command `status`: is the data healthy, and if not, what is damaged.
+"""Command `status`: report whether the data is healthy, and what is damaged.
 
 The display code is imported while the requests are running; other code is not imported. The command
 should take at most 300 ms from the start of the interpreter (`make bench NAME=node`).

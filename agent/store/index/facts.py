@@ -14,8 +14,8 @@ from scanner.unreadable_verdict import UnreadableRecords
 class ReplicaFacts(ReplicaInfo):
     """The properties of a replica that reports and commands use, and the id of its volume.
 
-    `tree` is None if the replica has no tree. None never counts as root 0, or as equal to another
-    None.
+    `tree` is None if the replica has no tree. A missing tree is equal neither to root 0 nor to
+    another missing tree.
     """
 
     container_id: ContainerId

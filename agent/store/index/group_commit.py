@@ -30,7 +30,7 @@ class _Request(Generic[C]):
         self.change = change
         self.result: Any = None
         self.has_ended = False  # the change is durable
-        self.was_tried = False  # a leader ran it; if it has not ended, its own thread runs it
+        self.was_tried = False  # a leader ran it; if that failed, its own thread runs it
 
     def end(self, result: Any) -> None:
         """Record the result of the durable change."""

@@ -1,6 +1,7 @@
 """Index row that counts the scans of a replica with failed reads.
 
-The count survives restarts of the agent. `scanner.unreadable_verdict` decides on it.
+The count survives restarts of the agent. `scanner.unreadable_verdict` uses it to decide when an
+unreadable range is damage.
 """
 
 import json

@@ -52,9 +52,9 @@ class OfferedChunk:
     """A chunk offered by a peer.
 
     `is_ordered` means that an operator ordered exactly these bytes. `lent` is the peer's block
-    record. If the replica now has all of its chunks, its commit id and client metadata are adopted.
-    `proof` is the proof of a peer that its disk has the chunk. `seen` is the `checksum_of` the
-    local bytes on disk if they were read shortly before, which saves one read.
+    record. If the replica now has all chunks of that record, it adopts the record's commit id and
+    client metadata. `proof` is the proof of a peer that its disk has the chunk. `seen` is the
+    `checksum_of` the local bytes on disk if they were read shortly before, which saves one read.
     """
 
     block_id: BlockId

@@ -51,8 +51,8 @@ class DeleteResult:
     """Result of a delete. `freed` has the bytes of each deleted block. `left` has the error of each
     block whose file could not be removed, including blocks of earlier deletes.
 
-    `was_last_damage` means that all known damage was in these blocks. The replica may then be
-    healthy, which only a scan can confirm.
+    `was_last_damage` means that all known damage was in these blocks. Only a scan can then confirm
+    that the replica is healthy.
     """
 
     freed: Mapping[BlockId, int]
@@ -333,8 +333,8 @@ def delete_replica(
 def check_deletable(
     volume: Volume, container_id: ContainerId, row: ReplicaRow, *, has_rows: bool
 ) -> None:
-    """Raise RefusedError if the replica is open or not empty. It is not empty if it has rows or
-    non-empty files. Files count, because the index that had their rows may have been lost."""
+    """Raise RefusedError if the replica is open or not empty. A replica is not empty if it has rows
+    or non-empty files. Files count, because the index that had their rows may have been lost."""
     if row.state not in TREE_STATES and row.state is not ReplicaState.DELETED:
         raise RefusedError(
             Code.DELETE_ON_OPEN_CONTAINER,

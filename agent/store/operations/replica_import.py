@@ -231,8 +231,8 @@ class ReplicaImport:
         return len(kept)
 
     def expect_small(self, count: int) -> None:
-        """Announce `count` small blocks. Write them to a pack if there are enough to make it
-        cheaper than files."""
+        """Announce `count` small blocks. Write them to a pack if there are so many that a pack is
+        cheaper than one file per block."""
         if count >= self.arrivals.options.packed_count_min:
             self._pack = PackWriter(self._directory_fd, self.submit)
 

@@ -265,7 +265,7 @@ def load_if_room(
 
 def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: StartupResult) -> None:
     """Serve the replicas from this volume. If another volume has the same container, serve the
-    better replica."""
+    replica with the higher `rank`."""
     twice = container_ids.intersection(shelf.places)
     shelf.places.update(dict.fromkeys(container_ids - twice, volume))
     for container_id in sorted(twice):
@@ -368,7 +368,7 @@ def set_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) ->
 
 def place(volume: Volume, container_id: ContainerId, shelf: StartupResult) -> None:
     """Serve the replica from this volume. If another volume has the same container, serve the
-    better one."""
+    replica with the higher `rank`."""
     other = shelf.places.get(container_id)
     if other is None:
         shelf.places[container_id] = volume
