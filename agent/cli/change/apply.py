@@ -149,7 +149,8 @@ def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
 def still_wanted(
     rows: Rows, scans: PlannedScans, shown: Sequence[scm_pb2.ContainerDecision]
 ) -> tuple[Rows, PlannedScans, list[int]]:
-    """Return the rows and scans to execute, and the fingerprints from the preview."""
+    """Return the rows and scans that the preview accepted, and the fingerprints of the rows'
+    containers."""
     wanted = [pair for pair in zip(rows, shown[: len(rows)], strict=True) if pair[1].code == "OK"]
     codes = [decision.code == "OK" for decision in shown[len(rows) :]]
     return [row for row, _ in wanted], scans.only(codes), [told.world for _, told in wanted]

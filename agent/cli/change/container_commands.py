@@ -133,8 +133,8 @@ def close(
 ) -> int:
     """Close containers to further writes.
 
-    Writers continue in other containers. With --force, a container is closed without commits that
-    no closed replica has. The commits that would be lost are shown first.
+    Writers continue in other containers. With --force, a container is closed even if this abandons
+    commits that no closed replica has. The commits that would be lost are shown first.
 
     Exit codes:
         2: the SCM is in safe mode, and closes the containers later
@@ -166,8 +166,8 @@ def reconcile(
     """Repair replicas of containers from healthy peers.
 
     Only damaged or missing chunks are copied. Replicas that contradict each other are left
-    unchanged. With --trust, all replicas of one container are made equal to the replica of that
-    datanode. The data that would be replaced is shown first.
+    unchanged. With --trust, all replicas of one container are made equal to the replica of the
+    given datanode. The data that would be replaced is shown first.
 
     Exit codes:
         2: a replica could not be repaired, or the wait timed out
@@ -198,7 +198,8 @@ def order_of(
     verb: str,
     wait_s: float = 0,
 ) -> Order[scm_pb2.ContainerDecisions]:
-    """Return a request about containers. Its command waits for the results for up to `wait_s`."""
+    """Return the `Order` for a request about containers. After submission, it waits up to `wait_s`
+    seconds for the outcomes."""
     return Order(
         submit,
         request,

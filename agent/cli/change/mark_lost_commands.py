@@ -82,8 +82,8 @@ def remove_node(
 ) -> int:
     """Remove dead datanodes and their replica records.
 
-    Nothing is deleted from their disks. A datanode that returns registers, and reports its replicas
-    again. If the command is interrupted, run it again.
+    Nothing is deleted from their disks. If a removed datanode returns, it registers and reports its
+    replicas again. If the command is interrupted, run it again.
 
     Example:
         suture scm remove-node dn1.example.org:9861

@@ -133,7 +133,7 @@ def print_sample(taken: ChunkSample) -> None:
 
 
 def left_out_lines(taken: ChunkSample) -> list[str]:
-    """Return the replicas, rows and places that were excluded from the draw."""
+    """Return one line for each replica, row, datanode or volume that was excluded from the draw."""
     left_out = [
         f"not drawn from: {taken.name_of(place)}: {why}"
         for place, result in taken.results.items()

@@ -142,7 +142,8 @@ def query_scrubs(
 
 
 def control_scrubs(scm: str, datanode: str | None, wish: pb.ControlScrubRequest) -> Answers:
-    """Change the scans of one datanode, or of all. Raise SutureError if no datanode does it.
+    """Change the scans of one datanode, or of all. Raise SutureError if no datanode accepts the
+    change.
 
     A change for a single volume succeeds only on its datanode; the others do not have the volume.
     """

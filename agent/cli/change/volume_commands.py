@@ -162,8 +162,8 @@ def retire(
 
 
 def target_of(client: ClusterClient, place: VolumeRef, volume: str, to: str) -> str:
-    """Return the volume to which all replicas of another one are moved. Raise RefusedError if it
-    belongs to another datanode."""
+    """Return the id of the volume `to`, to which the replicas of `volume` will be moved. Raise
+    RefusedError if the two are on different datanodes."""
     target = resolve_volume(client, to)
     if place.datanode_id != target.datanode_id:
         raise RefusedError(

@@ -145,11 +145,12 @@ def checksum_of(data: bytes) -> bytes:
 
 
 def read_agreed(read: Callable[[], bytes], before: bytes, seen: bytes = b"") -> bytes:
-    """Return bytes that two consecutive reads agree on; b"" if no two do. `before` is the first
-    read.
+    """Repeat a read until two consecutive reads return the same bytes; return these, or b"" if all
+    reads differ. `before` is the first read.
 
     A single read may have been altered in memory, and must not be written back over intact bytes.
-    `seen` is the checksum of an earlier read, or b"". Raise OSError.
+    `seen` is the checksum of an earlier read, or b""; if `before` matches it, nothing is read
+    again. Raise OSError.
     """
     if seen and checksum_of(before) == seen:
         return before

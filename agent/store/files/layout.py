@@ -272,8 +272,8 @@ def _damaged(path: Path, why: str) -> RefusedError:
 
 
 def check_name(value: str, what: str) -> None:
-    """Raise RefusedError if a cluster or datanode id cannot be a directory name and one line in
-    VERSION."""
+    """Raise RefusedError if a cluster or datanode id cannot be used as a directory name, or as one
+    line in VERSION."""
     if not _NAME.fullmatch(value):
         raise RefusedError(
             Code.INVALID_CONFIG,

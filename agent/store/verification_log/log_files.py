@@ -232,8 +232,8 @@ class VerificationLog:
             self._is_open = False
 
     def _write_elsewhere(self, facts: Mapping[str, object]) -> None:
-        """Continue in a new file, because the newest file is missing or was changed. Its content is
-        evidence, so it is not changed."""
+        """Continue the log in a new file, because the newest file is missing or was changed. A
+        changed file is evidence, so it is left as it is."""
         volume_id = self.about["volume_id"]
         log.error("verification_file_changed", volume_id=volume_id, file=self._name)
         self._name = ""
@@ -342,8 +342,8 @@ def first_facts(path: Path) -> Mapping[str, Any]:
 
 
 def first_at_ms(path: Path) -> int:
-    """Return the time of a file's first entry. If it is unknown, return the far future, so that no
-    file is removed on a guess. Raise OSError."""
+    """Return the time of a file's first entry. If the time is unknown, return a time in the far
+    future, so that no file is removed on a guess. Raise OSError."""
     at_ms = first_facts(path).get("at_ms")
     return at_ms if isinstance(at_ms, int) else 1 << 62
 
