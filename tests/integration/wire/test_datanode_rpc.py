@@ -322,9 +322,10 @@ class TestReading:
                 while True:
                     page = small.replicas(start)
                     found += [replica.container_id for replica in page.replicas]
-                    start = page.next_container_id
-                    if start == 0:
+                    if page.next_container_id == 0:
                         break
+                    assert start < page.next_container_id
+                    start = page.next_container_id
             built.server.stop(0).wait()
 
         assert ([1, 2, 3], [1, *range(10, 17)]) == (blocks, found)
