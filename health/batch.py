@@ -60,7 +60,7 @@ class Containers:
     is_suppressed: Bools
     """True if an operator excluded the container from reports and plans."""
     owes_deletes: Bools
-    """True if some holder has not received the delete of a block yet."""
+    """True if a datanode with a replica has not yet received the delete of a block."""
     is_known: Bools
 
 
@@ -73,7 +73,7 @@ class Replicas:
     index: Ints
     """EC index from 1; 0 for other containers."""
     state: Ints
-    """UNHEALTHY also for a replica that could not be loaded."""
+    """State of the replica; UNHEALTHY also if the datanode could not load the replica."""
     is_loaded: Bools
     origin: Ints
     """The datanode that received the writes, as an index into `ContainerBatch.origins`."""
@@ -87,13 +87,14 @@ class Replicas:
     """True if root and algorithm are both known; otherwise neither is valid."""
     settled: Ints
     """The root computed from the replica's rows, independent of the program that built its tree.
-    Known after a complete read without damage that explained every difference of the tree."""
+    Known only if a complete read found no damage and explained every difference of the tree."""
     has_settled: Bools
     tombstones: Ints
     has_tombstones: Bools
     findings: Ints
     is_contradictory: Bools
-    """True if its datanode reports that intact rows of this replica and a peer disagree."""
+    """True if its datanode reports that rows of this replica and of a peer differ although both are
+    intact."""
     block_count: Ints
     tree_block_count: Ints
     """Number of live blocks in its tree, which may be older than its rows."""
@@ -103,8 +104,8 @@ class Replicas:
     """True if plans must not use the replica, because of an operator, its failures or its
     datanode."""
     is_hopeful: Bools
-    """True if the replica is bad, but a repair in place may succeed; no copy replaces it until
-    then."""
+    """True if the replica is bad, but a repair in place may fix it. While this is True, no copy
+    replaces the replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,7 @@ class Nodes:
     rack: Ints
     health: Ints
     service: Ints
-    """`words.Service`."""
+    """Code of `words.ServiceState`."""
     is_returning: Bools
     """True if the node is in maintenance, so that its replicas are not lost even if it is dead."""
     is_confirmed: Bools
@@ -133,7 +134,7 @@ class Nodes:
     its known replicas may no longer exist."""
 
     def among(self, names: Collection[str]) -> Bools:
-        """Return which nodes have one of these names."""
+        """Return a mask of the nodes whose name is in `names`."""
         return np.array([name in names for name in self.names], dtype=np.bool_)
 
 
@@ -170,7 +171,7 @@ class BatchView:
     is_bad: Bools
     """The replica is sick, or QUASI_CLOSED with another commit id than its CLOSED container."""
     is_confirmed: Bools
-    """Its node has reported all replicas since the control plane's start."""
+    """The replica's node has reported all its replicas since the control plane's start."""
     is_tree: Bools
     """The replica is in a state that has a valid root."""
     is_countable: Bools
@@ -178,10 +179,10 @@ class BatchView:
     is_leaving: Bools
     """A pending delete will remove it."""
     is_stray_delete: Bools
-    """Per op: a pending delete that matches no reported replica."""
+    """Per op: True for a pending delete that matches no reported replica."""
     adds: Ints
     deletes: Ints
-    """Number of pending deletes, without those of replicas on nodes that are gone."""
+    """Number of pending deletes, except for replicas on nodes that are gone."""
     stray_deletes: Ints
     present: Ints
     """Number of present replicas of each container."""
@@ -199,8 +200,8 @@ class BatchView:
         return column[self.rows.owner]
 
     def places(self, rows: Ints) -> Ints:
-        """Return a rank of each replica that is the same for every planner: by a checksum of
-        container and datanode (HDDS-4589).
+        """Return a tie-breaking rank for each of these replicas: the CRC-32 of container id and
+        datanode. Every planner computes the same ranks (HDDS-4589).
         """
         ids = self.batch.containers.container_id[self.rows.owner[rows]].tolist()
         nodes, names = self.batch.replicas.node[rows].tolist(), self.batch.nodes.names
@@ -262,7 +263,7 @@ def view(batch: ContainerBatch) -> BatchView:
 
 
 def _is_leaving(keys: Ints, deleted: Ints, asked: Ints) -> Bools:
-    """Return which of the `asked` replicas are among the deleted ones, by their keys."""
+    """Return a mask of the `asked` replicas whose key is in `deleted`."""
     found = np.zeros(len(keys), dtype=np.bool_)
     found[asked] = is_among(keys[asked], np.sort(deleted))
     return found

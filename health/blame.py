@@ -49,13 +49,13 @@ SPREAD_MEMBERS_MIN: Final = 8
 """Minimum number of members of a level to measure its spread."""
 
 EXPECTED_MIN: Final = 5.0
-"""Minimum expected losses of a member, or of half of it, to conclude from few losses."""
+"""Minimum number of expected losses; with fewer, a small number of losses proves nothing."""
 
 BETTER_HALF_MIN: Final = 0.25
-"""Fraction of its share that the better half of a suspect's parts must lose."""
+"""The better half of a suspect's parts must lose at least this fraction of its share."""
 
 STANDS_OUT_LOG10: Final = -2.5
-"""A member with a lower log10 of chance is excluded when the expected losses are computed."""
+"""A member whose log10 of chance is at most this is left out when expected losses are computed."""
 
 SHOWN_MAX: Final = 40
 
@@ -63,7 +63,7 @@ BOTH: Final = "versions"
 """The attribute of two versions of which one is to blame."""
 
 NOT_COMPARED: Final = 0.0
-"""log10 of the chance if there is nothing to explain."""
+"""log10 of the probability of chance if a member has no excess losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ class _Evidence:
     """log10 of the chance for each member alone; `of_all` corrects for the number of members."""
 
     def of_all(self) -> Floats:
-        """Return the chance of such losses in any member of the level."""
+        """Return, per member, log10 of the chance that any member of the level has such losses."""
         return self.log10_chance + log10(max(1, int((self.exposed > 0).sum())))
 
     def is_sure(self) -> Bools:
-        """Return which members may be named."""
+        """Return a mask of the members that lost enough votes to be named as suspects."""
         is_much: Bools = (self.lost >= LOST_MIN) & (self.lost >= TIMES_MIN * self.expected)
         return is_much & (self.of_all() <= SURE_LOG10)
 
@@ -214,7 +214,8 @@ class _Trial:
         return _Evidence(own_lost, own_exposed, safe, np.where(total > 0, chance, NOT_COMPARED))
 
     def _contains(self, name: str) -> Bools:
-        """Return, for each member of a level, which cells belong to a group that contains it."""
+        """Return a mask of (member, cell): True if the cell's group contains the complete member.
+        The cell without a group counts as containing all members."""
         level = self._units.levels[name]
         found = np.ones((level.count, self._cells), dtype=np.bool_)
         for number, group in enumerate(self._named, 1):
@@ -236,8 +237,8 @@ class _Trial:
         return _is_throughout(lost, exposed)
 
     def _find_measures(self) -> None:
-        """Exclude members that stand out from the measure, repeatedly, because one hides another.
-        Half of a cell stays.
+        """Leave out outliers from the members that expected losses are computed from. Repeat until
+        there is no outlier, because one hides another. At least half of each cell's votes remain.
         """
         while True:
             out = np.zeros(len(self._is_measure), dtype=np.bool_)
@@ -255,7 +256,7 @@ class _Trial:
             self._is_measure = kept
 
     def _spread(self, name: str, lost: Floats, expected: Floats) -> Floats:
-        """Return the uncertainty of each member's rate, as the square of a coefficient."""
+        """Return the square of the coefficient of variation of each member's rate of loss."""
         level = self._units.levels[name]
         rate = (expected / np.maximum(level.total(self._units.exposed), 1))[level.of_unit]
         own = self._units.exposed * rate
@@ -338,8 +339,8 @@ def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
 
 
 def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
-    """Return how many times as often as elsewhere a version lost alone against another, and the
-    chance of that; (0, 0) if it is no surprise, or caused by some of its nodes.
+    """Return how many times as often as elsewhere a version lost these duels, and log10 of the
+    chance. Return (0, 0) if the version lost too few of them, or lost only on some of its nodes.
     """
     nothing = 0.0, NOT_COMPARED
     duels = units.duels
@@ -366,7 +367,8 @@ def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
 
 
 def _is_throughout(lost: Floats, exposed: Floats) -> bool:
-    """Return True if the better half of a group's parts loses at least a fraction of its share."""
+    """Return True if the half of the parts with the lowest rates of loss still loses at least
+    BETTER_HALF_MIN of its share. Return True as well if there are too few parts or losses."""
     there = np.flatnonzero(exposed)
     order = there[np.argsort(lost[there] / exposed[there], kind="stable")]
     half = np.cumsum(exposed[order]) <= exposed.sum() / 2

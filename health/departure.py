@@ -61,7 +61,8 @@ def missing_replicas(view: BatchView, counts: Counts) -> Ints:
 
 
 def locked_out(view: BatchView, is_off: Bools) -> Bools:
-    """Return which containers are readable now, but not if some nodes are switched off."""
+    """Return a mask of the containers that are readable now, but not without the nodes in `is_off`.
+    """
     serves = answering(view)
     left = serves & ~is_off[view.batch.replicas.node]
     return is_readable(view, serves) & ~is_readable(view, left)

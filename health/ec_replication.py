@@ -28,7 +28,7 @@ class ErasureCount:
 
     is_sufficient: Bools
     is_sufficient_after: Bools
-    """Once all pending adds are done."""
+    """As `is_sufficient`, once all pending adds are done."""
     is_unrecoverable: Bools
     is_missing: Bools
     has_offline_only: Bools

@@ -46,7 +46,7 @@ class Verdicts:
 
 
 class _Chain:
-    """Verdicts of the first rule that applies to each container."""
+    """The verdict of each container, set by the first rule that applies to the container."""
 
     def __init__(self, count: int) -> None:
         self.state = np.zeros(count, dtype=np.int64)
@@ -62,7 +62,7 @@ class _Chain:
 
 
 def is_empty(view: BatchView) -> Bools:
-    """Return which containers handler 5 treats as empty."""
+    """Return a mask of the containers that handler 5 treats as empty."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     is_closed = containers.state == SharedState.CLOSED
     is_quasi = containers.state == SharedState.QUASI_CLOSED
@@ -105,7 +105,7 @@ def _queued(when: Bools, queue: Queue) -> Ints:
 
 
 def _erasure(chain: _Chain, view: BatchView, counts: Counts) -> None:
-    """Handlers 8, 10 and 11."""
+    """Apply handlers 8, 10 and 11 to erasure-coded containers."""
     ec, is_ec = counts.erasure, view.is_ec
     is_wanted = ~ec.is_sufficient_after & (~ec.is_unrecoverable | ec.has_offline_to_move)
     under = _queued(is_wanted, Queue.UNDER)
@@ -128,7 +128,7 @@ def _erasure(chain: _Chain, view: BatchView, counts: Counts) -> None:
 
 
 def _stuck(chain: _Chain, view: BatchView, quasi: QuasiClosed) -> None:
-    """Handler 7; a container with only unhealthy replicas is passed on."""
+    """Apply handler 7. A container with only unhealthy replicas is left to later handlers."""
     under = _queued(view.adds == 0, Queue.UNDER)
     over = _queued(view.deletes == 0, Queue.OVER)
     has_healthy = view.rows.some(view.is_present & ~view.is_sick)
@@ -142,8 +142,8 @@ def _stuck(chain: _Chain, view: BatchView, quasi: QuasiClosed) -> None:
 
 
 def _ratis(chain: _Chain, view: BatchView, counts: Counts) -> None:
-    """Apply handlers 9 and 12. Without a healthy replica, handler 9 does not apply, and bad
-    replicas are counted.
+    """Apply handlers 9 and 12. Handler 12 applies to containers without a healthy replica, and
+    counts their bad replicas.
     """
     n = counts.ratis
     # Only if enough replicas are in the container's own state: otherwise close the others first.

@@ -81,7 +81,7 @@ def diagnose(batch: ContainerBatch, rules: Rules) -> Diagnosis:
 
 
 def scene_of(found: Diagnosis) -> PlanInput:
-    """Return the input of the plan's rules."""
+    """Return the facts of a diagnosis that the plan's rules read."""
     return PlanInput(found.view, found.counts, found.verdicts, found.compared, found.source_issues)
 
 

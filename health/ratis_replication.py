@@ -34,7 +34,7 @@ class RatisCount:
     need_after: Ints
     """As `need`, if all pending adds succeed as well."""
     need_if_healed: Ints
-    """As `need_after`, and counting bad replicas that a repair may heal."""
+    """As `need_after`, but bad replicas that a repair in place may heal are counted, too."""
     need_with_bad: Ints
     need_with_bad_after: Ints
     excess: Ints
@@ -86,8 +86,8 @@ def count_ratis(view: BatchView, rules: Rules) -> RatisCount:
 
 
 def _missing(view: BatchView, rules: Rules, counted: Bools) -> tuple[Ints, Ints]:
-    """Return the number of replicas that are missing beside the counted ones (negative = surplus),
-    and the number in service that pending deletes will remove.
+    """Return two numbers per container: the replicas that are missing in addition to the counted
+    ones (negative = surplus), and the replicas in service that pending deletes will remove.
 
     A replica on a node in maintenance with a pending delete is not counted.
     """

@@ -48,8 +48,8 @@ def needed_to_read(view: BatchView) -> Ints:
 
 
 def spare_count(view: BatchView, mask: Bools) -> Ints:
-    """Return how many replicas in a mask may be lost before the container is unreadable, plus one.
-    For copies this is their number. A value below 1 means unreadable.
+    """Return how many replicas in a mask must be lost before the container is unreadable. For
+    copies this is their number. A value below 1 means that the container is unreadable now.
     """
     return remainder(view, mask).count - needed_to_read(view) + 1
 
@@ -111,7 +111,7 @@ def agree(view: BatchView, mask: Bools) -> Bools:
 
 
 def is_equal(view: BatchView, one: Ints, other: Ints | int) -> Bools:
-    """Return which pairs of replicas report equal trees; False if one has no tree."""
+    """Return a mask over pairs of replicas: True if both have trees and the trees are equal."""
     replicas = view.batch.replicas
     found = replicas.has_root[one] & replicas.has_root[other]
     for column in (replicas.algorithm, replicas.root, replicas.tombstones):

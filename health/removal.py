@@ -33,7 +33,8 @@ UNBLOCK_REPLICAS_MIN = 3
 
 
 class Removals:
-    """Checks for removing replicas of a batch, which are identified by container and datanode."""
+    """Checks whether replicas of a batch may be removed; a replica is named by container and
+    datanode."""
 
     def __init__(self, view: BatchView, rules: Rules) -> None:
         self._view = view
@@ -49,7 +50,8 @@ class Removals:
 
     @cached_property
     def _is_agreed(self) -> Bools:
-        """Containers whose undamaged replicas are equal. Of two that differ, each may be right."""
+        """Mask of containers whose undamaged replicas are equal. If two differ, either may be
+        correct."""
         return agree(self._view, self._whole)
 
     @cached_property
@@ -128,8 +130,8 @@ class Removals:
         return self._names(np.concatenate((same[whole(view)[same]], self._equivalents(row))))
 
     def giving_way(self, container_id: int) -> list[str]:
-        """Return the datanodes whose bad replica may be removed to make room for a missing replica,
-        best first; empty while an operation of the container is pending.
+        """Return the datanodes whose bad replica may be removed to make room for a missing one, in
+        the order of removal. Return an empty list while an operation of the container is pending.
         """
         view, box = self._view, self._box(container_id)
         if view.adds[box] or view.deletes[box]:
@@ -178,8 +180,8 @@ class Removals:
         return bad if len(bad) else self._twin(own[self._whole[own]])
 
     def _twin(self, found: Ints) -> Ints:
-        """Return a surplus shard among whole shards: one that another shard of its index covers, on
-        the rack with the most shards.
+        """Return one surplus whole shard, which another shard of its index covers, on the rack with
+        the most whole shards. Return an empty array if there is none.
         """
         view, replicas = self._view, self._view.batch.replicas
         for index in np.unique(replicas.index[found]).tolist():
@@ -217,8 +219,8 @@ class Removals:
         return bool(replicas.bcsid[row] <= last) and (has_spare_index or is_doubled)
 
     def _equivalents(self, row: int) -> Ints:
-        """Return shards of the same index with equal data that are bad only because they missed the
-        same commit, for instance a copy of this shard.
+        """Return other shards of the same index with equal data and commit id, for instance a copy
+        of this shard. They are bad only because they missed the same commit as this shard.
         """
         view, replicas, others = self._view, self._view.batch.replicas, self._others(row)
         if not view.is_shard[row] or replicas.state[row] != SharedState.QUASI_CLOSED:

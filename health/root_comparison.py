@@ -46,7 +46,7 @@ class RootComparison:
     agreeing_max: Ints
     """Largest number of good replicas with the same root."""
     is_minority: Bools
-    """Another root in its contest has the majority."""
+    """Another root in the replica's contest has the majority."""
     contest: Ints
     """Contest number of each replica; NO_VOTE if it has no root. Replicas of one container, index
     and algorithm form a contest."""
@@ -120,15 +120,16 @@ def compare(view: BatchView, is_good: Bools) -> RootComparison:
 
 
 def _exposed(votes: _Votes, of_replica: Ints) -> Bools:
-    """Return which replicas were in a contest with a majority that they could have lost."""
+    """Return a mask of the replicas that could have lost a vote: their contest has a majority, and
+    more than MAJORITY_MIN voters."""
     voters = np.bincount(votes.contest[votes.roots.of_row], minlength=len(votes.has_majority))
     is_real = votes.has_majority & (voters > MAJORITY_MIN)
     return np.append(is_real, False)[of_replica]
 
 
 def _with_companion(view: BatchView) -> Bools:
-    """Return the countable replicas; for EC, those with another answering replica of the same
-    index.
+    """Return a mask of the countable replicas. A shard is included only if another countable shard
+    has the same index.
     """
     replicas = view.batch.replicas
     coded = np.flatnonzero(view.is_countable & view.is_shard)
@@ -139,8 +140,8 @@ def _with_companion(view: BatchView) -> Bools:
 
 
 def _comparison_roots(view: BatchView, known: Ints) -> Ints:
-    """Return the root by which each replica is compared: the settled root if all `known` rows of
-    its contest were read, else the reported one.
+    """Return the root by which each replica is compared: the settled root if every `known` replica
+    of its contest has one, else the reported root.
     """
     replicas = view.batch.replicas
     if not replicas.has_settled.any():
@@ -229,7 +230,7 @@ def _unreachable_differs(view: BatchView, votes: _Votes, told: Ints) -> Bools:
 
 
 def _of_contests(view: BatchView, votes: _Votes, mask: Bools) -> Bools:
-    """Return which containers have a contest in the mask."""
+    """Return a mask of the containers that have a contest in `mask`."""
     found = np.zeros(view.rows.count, dtype=np.bool_)
     found[view.batch.replicas.container[votes.known[votes.contest_first[mask]]]] = True
     return found

@@ -148,7 +148,7 @@ class Groups:
 
 
 def _combine_keys(keys: tuple[NDArray[Any], ...]) -> tuple[Ints, int]:
-    """Return a number per row that orders rows as all keys together, and an upper bound."""
+    """Return one number per row that sorts the rows as all keys together do, and an upper bound."""
     total = np.zeros(len(keys[0]), dtype=np.int64)
     if not len(total):
         return total, 1
@@ -169,10 +169,10 @@ def _combine_keys(keys: tuple[NDArray[Any], ...]) -> tuple[Ints, int]:
 
 
 def _ranks(total: Ints, key: Ints) -> tuple[Ints, int]:
-    """Return numbers that order the key among rows of equal `total`, and how many there are.
+    """Return numbers that order `key` among rows of equal `total`, and the count of the numbers.
 
-    Roots are as wide as a word, and nearly all rows of a container have the same one: only the
-    containers with different ones must be sorted.
+    Roots are as wide as a word, and nearly all rows of a container have the same root. Therefore
+    only the containers with different roots are sorted.
     """
     odd = np.arange(len(key))
     if ascends(total):

@@ -19,7 +19,7 @@ DOUBTS: Final = ("", "UNHEALTHY", "scan findings", "outvoted", "roots differ")
 
 
 class SourceIssue(IntEnum):
-    """Codes of `DOUBTS`."""
+    """Codes of `DOUBTS`: the known problem of a replica as a source."""
 
     NONE = 0
     UNHEALTHY = 1
@@ -48,7 +48,7 @@ def source_issues(view: BatchView) -> Ints:
 
 
 def _disputed(view: BatchView, rows: Ints) -> Ints:
-    """Return the rows whose containers have different roots among these rows."""
+    """Return those of `rows` whose containers have different roots among `rows`."""
     replicas = view.batch.replicas
     owner, root = replicas.container[rows], replicas.root[rows]
     any_root = np.empty(view.rows.count, dtype=np.int64)
@@ -75,8 +75,8 @@ def _vote_issues(view: BatchView, rows: Ints, is_voter: Bools) -> Ints:
 
 
 def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
-    """Return the most votes of another root in the same contest, and whether a single root has the
-    most.
+    """Return, for each root, the most votes that another root of its contest has. Also return
+    whether a single root of the contest has the most votes.
     """
     order = np.lexsort((-votes, contests.of_row))
     ranked = votes[order]
@@ -85,7 +85,8 @@ def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
     size = np.diff(starts)
 
     def at(place: int) -> Ints:
-        """Return the votes of the `place`-th root in each contest; 0 if there is none."""
+        """Return the votes of the root at rank `place` (0 = most votes) in each contest; 0 if there
+        is none."""
         inside = np.minimum(starts[:-1] + place, len(ranked) - 1)
         return np.where(size > place, ranked[inside], 0)
 

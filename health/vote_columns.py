@@ -34,7 +34,7 @@ class Level:
     names: tuple[str, ...]
     of_unit: Ints
     is_candidate: Bools
-    """False for a member with the same units as a member of another level; only the latter is
+    """False if another level has a member with the same units, because only that member is
     reported."""
 
     @property
@@ -43,13 +43,13 @@ class Level:
         return len(self.names)
 
     def total(self, values: Floats | Ints) -> Floats:
-        """Return the sum of each member's units."""
+        """Return, per member, the sum of `values` over its units."""
         return summed_by(self.of_unit, values, self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class Duels:
-    """Votes of replicas whose contest had only replicas of one other version, by unit."""
+    """Votes of replicas in contests where all other replicas had one other version, by unit."""
 
     unit: Ints
     against: tuple[str, ...]
@@ -59,7 +59,8 @@ class Duels:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Volumes with votes that they could lose, their losses, and the members they belong to."""
+    """The volumes that could lose votes: their votes, their losses, and their member at each level.
+    """
 
     exposed: Floats
     lost: Floats
@@ -148,7 +149,7 @@ def _levels(
 
 
 def _members(codes: Ints, count: int) -> Sequence[list[int]]:
-    """Return the units of each member."""
+    """Return the list of units of each of `count` members."""
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=count))
     return [own.tolist() for own in np.split(order, ends[:-1])] if count else []

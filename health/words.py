@@ -74,10 +74,10 @@ class ContainerOnlyState(IntEnum):
 
 
 UNHEALTHY: Final = REPLICA_STATES.index("UNHEALTHY")
-"""Code of the replica state."""
+"""Code of UNHEALTHY in `REPLICA_STATES`."""
 
 RECOVERING: Final = REPLICA_STATES.index("RECOVERING")
-"""Code of the replica state of an arriving replica."""
+"""Code of RECOVERING in `REPLICA_STATES`, the state of an arriving replica."""
 
 
 class NodeHealth(IntEnum):
@@ -166,7 +166,7 @@ QUEUES: Final = ("-", "U", "O")
 
 
 class Queue(IntEnum):
-    """Codes of `QUEUES`."""
+    """Codes of `QUEUES`, the queues of Ozone's replication manager."""
 
     NONE = 0
     UNDER = 1
@@ -192,7 +192,7 @@ INCOMPARABLE: Final = ("NOT_CLOSED", "NO_REPLICA_ANSWERS", "SHARDS_ALONE", "TREE
 
 
 class Incomparable(IntEnum):
-    """Codes of `INCOMPARABLE`."""
+    """Codes of `INCOMPARABLE`, the reasons why a container is NOT_COMPARABLE."""
 
     NOT_CLOSED = 0
     """Clients still write the replicas, or they are being deleted, so they may differ."""
@@ -257,7 +257,7 @@ ACTIONS: Final = ("replicate", "reconstruct", "delete", "close", "scan")
 
 
 class Action(IntEnum):
-    """Codes of `ACTIONS`."""
+    """Codes of `ACTIONS`, the actions of a plan."""
 
     REPLICATE = 0
     RECONSTRUCT = 1

@@ -33,8 +33,9 @@ GIVEN_UP: Final = (HealthState.UNHEALTHY, HealthState.UNHEALTHY_UNDER_REPLICATED
 
 
 def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -> Bools:
-    """Return the best rows of each group: of the first kind with rows, the sound rows if there are
-    any, else all. `group` is the group number of each row, below `count`.
+    """Return a mask of the best rows of each group: the sound rows of the first of `kinds` that has
+    any. If no kind has a sound row, these are all rows of the first kind. `group` is the group
+    number of each row, below `count`.
     """
     chosen = kinds[0]
     is_open = np.ones(count, dtype=np.bool_)
@@ -112,8 +113,8 @@ def replicate(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _is_crowded(scene: PlanInput) -> Bools:
-    """Return which closed containers have exactly enough good replicas, but on too few racks, and
-    in addition bad replicas. A rack with only bad replicas does not count.
+    """Return a mask of the closed containers with surplus bad replicas whose good replicas are
+    exactly enough, but on too few racks. A rack with only bad replicas does not count.
     """
     view, n = scene.view, scene.counts.ratis
     asked = (scene.verdicts.state == HealthState.OVER_REPLICATED) & (n.need == 0) & ~view.is_ec
@@ -154,8 +155,8 @@ def replicate_origins(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _last_of_origin(scene: PlanInput, rows: Ints) -> Bools:
-    """Return which of these replicas are the best of their origin: healthy replicas if there are
-    any, with the last commit; replicas with known problems only if there are no others.
+    """Return a mask of the best replicas of each origin: healthy replicas if there are any, with
+    the last commit. Replicas with known problems are included only if there are no others.
     """
     origins, replicas = scene.counts.quasi.origins, scene.view.batch.replicas
     group, count = origins.of_row[rows], len(origins.container)
@@ -219,7 +220,8 @@ def reconstruct(scene: PlanInput) -> Iterable[PlanRows]:
 
 def _reconstructed(scene: PlanInput, lost: Ints, usable: Bools, text: str) -> PlanRows:
     """Return rows to reconstruct the `lost` indexes of containers with enough `usable` replicas.
-    The source of each index is its first replica by state (CLOSED), service, and known problems.
+    The source of each index is its best replica: CLOSED first, then without a known problem, then
+    in service.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers

@@ -37,16 +37,16 @@ EXCESS, TWIN = "more replicas than needed", "unhealthy, its index has a good rep
 
 
 def _first(scene: PlanInput, rows: Ints, *keys: Ints) -> Ints:
-    """Return the first row of each container in the order of the keys; the last key is the
-    primary."""
+    """Return one of `rows` per container: the first in the order of `keys`, of which the last is
+    the primary. Equal rows are ordered by `BatchView.places`."""
     order = np.lexsort((scene.view.places(rows), *keys, scene.view.rows.owner[rows]))
     rows = rows[order]
     return rows[first_of_run(scene.view.rows.owner[rows])]
 
 
 def _deletes(scene: PlanInput, rows: Ints, reason: Reasons | str, *, is_forced: bool) -> PlanRows:
-    """Return one plan row for each container, with all its replicas to delete, by ascending
-    owner."""
+    """Return one plan row per container, which deletes all its replicas in `rows`. The plan rows
+    ascend by owner."""
     replicas = scene.view.batch.replicas
     box, place = np.unique(scene.view.rows.owner[rows], return_inverse=True)
     return rows_of(
@@ -167,7 +167,8 @@ def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
-    """Return, for each `asked` replica, the last commit of the whole replicas of its index."""
+    """Return, for each `asked` replica, the highest commit id of the whole replicas of its index.
+    """
     replicas = scene.view.batch.replicas
     rows = np.flatnonzero(whole | asked)
     same = Groups.of(scene.view.rows.owner[rows], replicas.index[rows])
@@ -180,8 +181,8 @@ def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
 
 
 def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
-    """Return the whole shards that another replica of their index makes unnecessary, and the number
-    of whole shards on the rack of each.
+    """Return a mask of the whole shards that another replica of their index makes unnecessary. Also
+    return, for each whole shard, the number of whole shards on its rack.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     rows = np.flatnonzero(whole)

@@ -15,7 +15,7 @@ from health.segmented_rows import Bools, Ints, first_of_run
 
 @dataclass(frozen=True)
 class PlanInput:
-    """The common input of the rules."""
+    """The facts that all rules of the plan read."""
 
     view: BatchView
     counts: Counts
@@ -25,7 +25,7 @@ class PlanInput:
     """The known problem of each replica as a source (`health.source_issues`)."""
 
     def chosen(self, when: Bools) -> Ints:
-        """Return the indexes of the containers in the mask of a rule."""
+        """Return the indexes of the judged containers for which `when` is True."""
         return np.flatnonzero(when & self.view.is_judged)
 
     @cached_property
@@ -63,8 +63,8 @@ class PlanInput:
         return RaggedArray.of(own, rows, len(containers))
 
     def concerned(self, when: Bools, mask: Bools) -> tuple[Ints, RaggedArray]:
-        """Return the containers of a rule that have replicas in the mask, and lists of these
-        replicas.
+        """Return the judged containers for which `when` is True and that have replicas in the mask.
+        Also return the list of these replicas for each container.
         """
         rows = np.flatnonzero(mask)
         owner = self.view.rows.owner[rows]

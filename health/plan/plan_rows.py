@@ -34,8 +34,8 @@ class RaggedArray:
 
     @classmethod
     def of(cls, place: Ints, values: Ints, count: int) -> "RaggedArray":
-        """Return `count` lists; each value is appended to the list of its place, which must
-        ascend."""
+        """Return `count` lists. The value `values[i]` goes into list number `place[i]`; `place`
+        must ascend."""
         return cls(Segments.of(place, count).starts, values)
 
     @classmethod
@@ -60,7 +60,8 @@ class PlanRows:
     """Index in the batch's containers."""
     action: Ints
     priority: Ints
-    """Lower is more urgent: the remaining redundancy first, then actions that can wait."""
+    """Lower is more urgent: the remaining redundancy, or a higher constant for actions that can
+    wait."""
     reason: Reasons
     sources: RaggedArray
     """Replicas to copy from, the best first, as rows of the batch."""
