@@ -321,8 +321,8 @@ def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColu
 def read_table(
     words: U64s, starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return, for each chunk, the number of its leaf's input bytes, their length in words, and the
-    word in its row at which the leaf inputs begin.
+    """Return three columns: for each chunk, the length of its leaf's input in bytes and in words;
+    for each row, the word at which the leaf inputs begin.
     """
     chunk_count = int(counts.sum())
     firsts = np.cumsum(counts) - counts

@@ -18,7 +18,7 @@ from merkle.replica import ChecksumType, ChunkInfo
 U64s: TypeAlias = npt.NDArray[np.uint64]
 
 NO_WHOLE: Final = -1
-"""Stands for a missing CRC of a complete chunk, which must be verified window by window."""
+"""Placeholder for a complete chunk without a CRC, which must be verified window by window."""
 
 GATHER_BYTES_MAX: Final = 64
 """Maximum length of a slice that is cheaper to copy than to slice as a memoryview."""

@@ -102,7 +102,7 @@ def tail_table(polynomial: int, tail_bytes: int) -> U32s:
 
 
 def shifted(table: U32s, crcs: U32s) -> U32s:
-    """Return each CRC shifted by the table of one operator."""
+    """Return each CRC shifted by the operator that `table` tabulates."""
     octets = crcs.astype(">u4").view(np.uint8).reshape(len(crcs), BYTES)
     moved: U32s = np.bitwise_xor.reduce(table[np.arange(BYTES), octets], axis=1)
     return moved

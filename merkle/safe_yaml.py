@@ -14,13 +14,13 @@ DEPTH_MAX: Final = 8  # Suture's descriptors have one level, Ozone's two
 class PlainLoader(yaml.SafeLoader):
     """Loads YAML's plain types; raises YAMLError for an alias or for too deep nesting.
 
-    In Python and not in C, where deep nesting ends the process.
+    It uses the Python parser, because deep nesting ends the process in the C parser.
     """
 
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Read one value."""
+        """Return the next node. Raise YAMLError for an alias or for too deep nesting."""
         if self.check_event(yaml.AliasEvent) or self._depth >= DEPTH_MAX:
             raise yaml.YAMLError("an alias, or what nests too deep")
         self._depth += 1

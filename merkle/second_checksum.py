@@ -1,7 +1,7 @@
 """Window checksums by a second implementation, which shares no code with the first.
 
 A scan reports data as corrupt only if two independent implementations (witnesses) agree (invariant
-I3). It is used only after the first one has reported a mismatch.
+I3). A scan uses this implementation only after the first one has reported a mismatch.
 
     type            first witness             this one
     CRC32C          crc32c, awscrt            ISA-L

@@ -38,7 +38,7 @@ from merkle.tree_summary import TreeSummary
 
 
 class Leaf(NamedTuple):
-    """A chunk with the data on the medium: `[offset, offset + length_bytes)` of its block."""
+    """A chunk as it is on disk, with its health: `[offset, offset + length_bytes)` of its block."""
 
     offset: int
     length_bytes: int

@@ -142,7 +142,8 @@ def build_live(
     chunk_checksums: U64s,
     tombstones: Mapping[Any, int],
 ) -> Tree:
-    """Return the tree of these live blocks and the tombstones."""
+    """Return the tree of these live blocks and the tombstones. Raise ValueError if the block ids do
+    not ascend."""
     if (block_ids[1:] <= block_ids[:-1]).any():
         raise ValueError("block ids must ascend")
     tree = compose(

@@ -34,7 +34,7 @@ def spans_of(offsets: U64s, lengths_bytes: U64s, healthy: Column | np.bool_) -> 
 
 
 def fold_leaves(algorithm: Algorithm, columns: RowColumns) -> U64s:
-    """Return the leaves of many rows, each as by `leaf_checksum`."""
+    """Return the leaf of each row, as `leaf_checksum` computes it."""
     skipped_bytes = 0 if folds_position(algorithm) else POSITION.size
     return fold_slices(
         algorithm,
@@ -50,8 +50,8 @@ def fold_blocks(
     chunk_counts: npt.NDArray[np.int64],
     leaves: U64s,
 ) -> U64s:
-    """Return the checksum of each block, as `block_checksum`; `leaves` are the leaves of all
-    blocks."""
+    """Return the checksum of each block, as `block_checksum` computes it. `leaves` has the leaves
+    of all blocks in order."""
     words = np.empty(len(block_ids) + len(leaves), dtype=">u8")
     sizes = chunk_counts + 1
     heads = np.cumsum(sizes) - sizes
@@ -94,7 +94,7 @@ def check_shape(
 
 
 def concatenate(parts: list[Column], dtype: type[np.generic]) -> Column:
-    """Return the parts as one column, even if there are none."""
+    """Return the parts as one column; an empty column if there are no parts."""
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 
 

@@ -62,7 +62,7 @@ class Breaker:
 
     @property
     def window_s(self) -> float:
-        """The time for which a scan is kept."""
+        """The time in seconds for which a scan is kept."""
         return self._limits.window_s
 
     def record_scan(

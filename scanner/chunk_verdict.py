@@ -1,7 +1,7 @@
 """Decides whether a chunk with a wrong checksum is corrupt.
 
-A checksum mismatch may be caused by memory, a bus, a library or the medium. Only a fault of the
-medium is corruption. Therefore the chunk is read again, past the page cache and into another
+A checksum mismatch may be caused by memory, a bus, a library or the disk. Only a fault of the
+disk is corruption. Therefore the chunk is read again, past the page cache and into another
 buffer, and verified by an independent implementation (`merkle.second_checksum`):
 
     a repeated read is correct                        SUSPECT_HOST  the first read was wrong
@@ -93,10 +93,10 @@ WITNESSES: Final = Witnesses(
 
 @dataclass(frozen=True, slots=True)
 class ChunkJudgement:
-    """The verdict on one chunk, and its content on the medium, for the tree's leaf.
+    """The verdict on one chunk, and its content on disk, for the tree's leaf.
 
     `is_disagreement`: the two libraries computed different checksums of the same bytes.
-    `is_decided` is False if the content on the medium is unknown. `is_wavering`: it is unknown
+    `is_decided` is False if the content on disk is unknown. `is_wavering`: the content is unknown
     because repeated reads differ.
     """
 
@@ -133,8 +133,8 @@ def persistent_error(error: OSError) -> OSError:
 
 
 def is_lasting(stopped_because: str) -> bool:
-    """Return True if a scan ended because of a read failure that may recur: not because the host
-    lacked a resource, the scan was stopped, or the replica changed.
+    """Return True if a scan ended because of a read failure that may recur. Return False if the
+    host lacked a resource, the scan was stopped, or the replica changed.
     """
     verdict, _, name = stopped_because.partition(": ")
     return verdict == Verdict.TRANSIENT and name not in HOST_NAMES

@@ -103,8 +103,7 @@ class ScanFinding:
 
     @property
     def is_contradiction(self) -> bool:
-        """True for a fault between replicas, which a scan of one replica can neither find nor
-        clear."""
+        """True for a fault between replicas, which a scan of one replica cannot find or clear."""
         return self.verdict is Verdict.CONTRADICTORY
 
 

@@ -50,7 +50,7 @@ class Explanation:
 class UnexplainedChunk:
     """A damaged chunk without a known cause, which may contain misdirected data of another chunk.
 
-    `windows` has index and checksum of each wrong window as read from the medium. `position` is an
+    `windows` has index and checksum of each wrong window as read from disk. `position` is an
     opaque value of the caller.
     """
 

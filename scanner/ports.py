@@ -58,8 +58,8 @@ class Structure:
     """The contents of a replica's directory, besides the blocks that its rows describe.
 
     `block_files` has the ids of blocks with a file, ascending. `expected_blocks` has the ids of the
-    blocks in the replica's tree and earlier findings, ascending. An expected block without a row
-    and a tombstone is lost. A file without a row that is not expected was never committed. If no
+    blocks in the replica's tree and earlier findings, ascending. An expected block with neither
+    row nor tombstone is lost. An unexpected file without a row was never committed. If no
     tree can be read, `block_count_min` is the number of blocks of the last tree; 0 = unknown.
     """
 

@@ -1,10 +1,10 @@
 """Reads a complete replica, verifies its data, and returns a tree and findings.
 
-The window checksums of the bytes on the medium are compared with the row that was written with the
+The window checksums of the bytes on disk are compared with the row that was written with the
 data. If they are equal, the chunk has a healthy leaf. Otherwise `scanner.chunk_verdict` decides,
 and a corrupt chunk has a damaged leaf.
 
-The tree describes the content of the medium. A damaged chunk has the leaf of its damaged bytes and
+The tree describes the content on disk. A damaged chunk has the leaf of its damaged bytes and
 is not healthy. A missing chunk has no leaf. A block without a file or a row is absent. The scan
 collects all faults, because the repair needs all of them.
 
@@ -245,8 +245,8 @@ class _Scan:
             raise _transient(error) from error
 
     def _decode(self, block_id: BlockId, row: bytes) -> BlockData | None:
-        """Decode a row, and try again if it is damaged; None if it is damaged or the block is
-        deleted."""
+        """Return the decoded row; read it again if it is damaged. Return None if it is still
+        damaged or the block is deleted."""
         try:
             return decode_block(block_id, row)
         except DamagedData as first:

@@ -1,9 +1,9 @@
 """The mark of an unfinished scan: a position in a replica, small enough to keep on disk.
 
 A scan reads blocks by ascending id and chunks by ascending offset. Everything before the mark was
-read. A chunk before the mark is in doubt if the scan found a possible fault in it.
+read. A chunk before the mark is suspect if the scan found a possible fault in it.
 
-A resumed scan does not read data before the mark again, except chunks in doubt. It judges damage
+A resumed scan does not read data before the mark again, except suspect chunks. It judges damage
 again, so that every finding is based on reads of this process. A mark is valid for one generation
 only.
 """
@@ -97,12 +97,11 @@ KeepMark = Callable[[ScanMark], None]
 
 
 def no_mark(_mark: ScanMark) -> None:
-    """Keep no mark, for a scan that is not resumed."""
+    """Discard a mark, because the scan is not resumed later."""
 
 
 class ScanMarkRecorder:
-    """Passes marks to `keep` while a scan proceeds; none before the mark that the scan resumed
-    at."""
+    """Passes marks to `keep` during a scan, but none before the mark at which the scan resumed."""
 
     def __init__(self, keep: KeepMark, resume: ScanMark | None) -> None:
         self._keep = keep

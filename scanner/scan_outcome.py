@@ -24,7 +24,7 @@ class ScanOutcome:
 
     `stopped_because` is the reason why the scan ended early ("stopped", "changed", or a transient
     errno); then neither tree nor findings may be committed. `undecided_count` is the number of
-    chunks whose content on the medium is unknown; if it is not 0, the findings are valid, but the
+    chunks whose content on disk is unknown; if it is not 0, the findings are valid, but the
     tree is not. `findings` is bounded, `finding_count` is not. `disagreement_count` is the number
     of chunks for which the two checksum libraries differed.
     """
@@ -62,7 +62,7 @@ class ScanRecord:
         now_ms: Callable[[], int],
         doubt: Callable[[BlockId, int, int], None],
     ) -> None:
-        """`doubt` is called with the position of every finding."""
+        """Create an empty record. `doubt` is called with the position of every finding."""
         self.tree = ScanTreeBuilder(algorithm)
         self.notebook = FindingCollector(container_id, now_ms, doubt)
         self._disagreement_count = 0
@@ -85,7 +85,7 @@ class ScanRecord:
         )
 
     def judged(self, block: BlockData, chunk: ChunkInfo, judgement: ChunkJudgement) -> None:
-        """Record the judgement on the next chunk: a fault of the host, or damage."""
+        """Record the judgement on the next chunk, either as a fault of the host or as damage."""
         if judgement.verdict is Verdict.SUSPECT_HOST:
             self._suspect(block, chunk, judgement)
         else:

@@ -74,7 +74,7 @@ class Latencies:
             self._beside.append((now_s, latency_s))
 
     def scanned(self, now_s: float) -> None:
-        """Record that a scan has read something."""
+        """Record that a scan read data at `now_s`."""
         self._scanned_at_s = now_s
 
     def are_recent(self, now_s: float) -> bool:
@@ -182,7 +182,8 @@ class RateControl:
         self._reached = bytes_per_s
 
     def begin_at(self, bytes_per_s: float) -> None:
-        """Start at the given rate, if it is higher than the minimum rate."""
+        """Raise the rate to `bytes_per_s`, at most to the ceiling; keep a rate that is higher
+        already."""
         self._rate = min(max(self._rate, bytes_per_s), self._highest)
 
     def need(self, bytes_per_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Builds the tree of a scan from blocks in order and the content of their chunks on the medium."""
+"""Builds the tree of a scan from blocks in order and the content of their chunks on disk."""
 
 from typing import Final
 
@@ -40,7 +40,7 @@ class ScanTreeBuilder:
         self.chunk_count += len(chunks)
 
     def damaged(self, chunk: ChunkInfo, length_bytes: int, sums: bytes) -> None:
-        """Add a damaged chunk, by the window checksums of its content on the medium."""
+        """Add a damaged chunk, by the window checksums of its content on disk."""
         self._add_clean()
         self.chunk_count += 1
         self._builder.add_chunk(chunk.offset, length_bytes, sums, False)
@@ -72,8 +72,8 @@ class ScanTreeBuilder:
         return self._builder.build()
 
     def _add_clean(self) -> None:
-        """Add the clean chunks to the tree, many at once, because between two reads the processor's
-        cache is full of data.
+        """Add the collected clean chunks to the tree, many at once. Adding each between two reads
+        would be slow, because the processor's cache is then full of data.
         """
         for chunk in self._clean:
             self._builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums, True)

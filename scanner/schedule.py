@@ -102,7 +102,7 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates of one volume as columns; `doubt_since_ms` is the volume's."""
+    """The candidates of one volume as columns; all have the volume's `doubt_since_ms`."""
 
     container_ids: U64s
     used_bytes: U64s
@@ -151,7 +151,7 @@ class Schedule:
 
     @property
     def rest_s(self) -> float:
-        """The time after a read in which a replica is read again only for an urgent reason."""
+        """Seconds after a read in which a replica is read again only for an urgent reason."""
         return REST_SHARE * self._period_ms / 1000
 
     def item(self, candidate: ScanCandidate, now_ms: int) -> ScheduledReplica:

@@ -1,7 +1,7 @@
 """Decides when a read failure is UNREADABLE: after three failures over at least an hour.
 
 A single read failure with an errno that is not listed as a device error is no verdict on the data.
-It may be caused by changed permissions, a network outage, or a medium whose reads differ. Scans
+It may be caused by changed permissions, a network outage, or a disk whose reads differ. Scans
 count such failures (`UnreadableRecord`). After three failures over at least an hour, the next scan
 reads through `RetryingReader`, so that a repeated failure is UNREADABLE for the block. A lack of
 resources of the host never leads to this verdict.
@@ -86,12 +86,12 @@ class _InsistentFile:
             return self._file.size_bytes
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read as the file does."""
+        """Read as the wrapped file does."""
         with _insisting():
             return self._file.read(offset, length_bytes)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read from the medium again, as the file does."""
+        """Read again past the page cache, as the wrapped file does."""
         with _insisting():
             return self._file.reread_past_cache(offset, length_bytes)
 
