@@ -224,7 +224,7 @@ class _Bar:
         self._progress.update(self._progress.task_ids[0], total=self._total_bytes)
 
     def read(self, length_bytes: int) -> None:
-        """Add a read."""
+        """Count bytes that were read, and redraw the bar once per BAR_STEP_BYTES."""
         self._read_bytes += length_bytes
         if self._read_bytes - self._drawn_bytes >= BAR_STEP_BYTES:
             self._drawn_bytes = self._read_bytes

@@ -89,7 +89,7 @@ class Connection:
         self.send(frames.context_frame(client_id, self._identity.user, protocol))
 
     def _authenticated(self, exchange: SaslExchange) -> FrameProtection | None:
-        """Return the protection of the frames that follow; None if they are sent as they are."""
+        """Return the protection of the frames that follow; None if they are not protected."""
         reply: bytes | None = exchange.begin()
         for _ in range(EXCHANGE_MAX):
             if reply is None:

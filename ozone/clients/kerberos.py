@@ -143,7 +143,7 @@ def principal_on(principal: str, host: str) -> str:
 
 @contextmanager
 def _reported(hint: str = "") -> Iterator[None]:
-    """Convert the library's errors."""
+    """Convert GSSError of the body to the error for the caller, with this hint."""
     gssapi = library()
     try:
         yield

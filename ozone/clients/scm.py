@@ -60,7 +60,7 @@ class CallStats:
 
 
 class _RetryElsewhere(Exception):
-    """Raised to repeat a request at another SCM, or later."""
+    """Raised to repeat a request at another SCM, or at the same SCM later."""
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class OzoneScmClient:
             connection.send(b"".join(frames))
 
     def _decode_response(self, answer: Answer) -> Any:
-        """Return the response or the Failure. Raise _Again or RefusedError."""
+        """Return the response or the Failure. Raise _RetryElsewhere or RefusedError."""
         failure = answer.failure
         if failure is None:
             self.counts.answered_bytes += len(answer.body)
@@ -238,8 +238,8 @@ class OzoneScmClient:
             self._connection = None
 
     def _next(self, said: str, deadline_s: float) -> None:
-        """Switch to the next SCM; wait after a whole round. Raise UnavailableError when time is
-        up.
+        """Switch to the next SCM; pause after each SCM was tried once. Raise UnavailableError after
+        the deadline.
         """
         self._drop()
         self._said[self.leader] = said.removeprefix(f"{self.leader}: ")

@@ -55,7 +55,7 @@ class SiteConfig:
         return self.properties[name].strip()
 
     def is_set(self, name: str) -> bool:
-        """Return True if a switch is on. All switches that are read are off by default."""
+        """Return True if a boolean property is true. Boolean properties default to false."""
         return self.get(name).lower() == TRUE
 
     @property

@@ -38,7 +38,7 @@ _SETTLED: Final = {
         Agreement.DAMAGE.value,
     ),
 }
-"""Results of the tree comparison with which the settled root is known, by the scrub's verdict."""
+"""The results of the tree comparison for which the settled root is known, by the scrub's status."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,8 @@ def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockDa
 
 
 def _check_notes(message: Any, where: str) -> None:
-    """Raise RefusedError for notes that are not text, or more than a block may have."""
+    """Raise RefusedError if a note is not text, if there are more notes than a block may have, or
+    if the block has an incremental chunk list."""
     codec.check_pair_count(len(message.metadata), f"{where}.metadata")
     notes = []
     for at, pair in enumerate(message.metadata):

@@ -69,8 +69,8 @@ class ReadCommands:
         return {"get_block": {"block": row}}
 
     def _blocks(self, asked: CommandRequest) -> Body:
-        """Return the requested number of blocks by ascending id, or an error. A caller that lists
-        all blocks would treat a missing block as deleted.
+        """Return the requested number of blocks by ascending id, or an error if any of them is
+        damaged. A caller that lists all blocks would treat a missing block as deleted.
         """
         wish = asked.body
         if not wish.HasField("count"):
@@ -174,8 +174,8 @@ def _range_of(block: BlockData, wish: Any) -> tuple[int, int]:
 
 
 def _pieces(chunk: ChunkInfo, begin: int, end: int, *, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of the messages of one chunk: whole windows each, from the one with
-    the byte at `begin` to the one with the byte before `end`.
+    """Yield (offset, length) of each message of one chunk. Messages have whole windows and cover
+    the bytes from `begin` to before `end`.
     """
     window_bytes = _window_bytes(chunk)
     first = max(begin - chunk.offset, 0) // window_bytes * window_bytes
@@ -187,7 +187,7 @@ def _pieces(chunk: ChunkInfo, begin: int, end: int, *, bytes_max: int) -> Iterat
 
 
 def _window_bytes(chunk: ChunkInfo) -> int:
-    """Return the smallest size that can be verified; any size without checksums."""
+    """Return the size of a window, the smallest part that can be verified; 1 without checksums."""
     if chunk.checksum_type is ChecksumType.NONE:
         return 1
     return chunk.bytes_per_checksum

@@ -52,7 +52,7 @@ def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
 
 
 def _viewed(tree: Tree) -> OzoneView:
-    """Return a CRC-32C tree, without tombstones that were made under another algorithm."""
+    """Return the view of a CRC-32C tree, without tombstones made under another algorithm."""
     beyond = tree.deleted & (tree.block_checksums > np.uint64(CHECKSUM_MAX))
     if not beyond.any():
         return OzoneView(tree, tree.root)
@@ -60,7 +60,7 @@ def _viewed(tree: Tree) -> OzoneView:
 
 
 def _folded(store: ReplicaStore, container_id: ContainerId, tree: Tree) -> Tree:
-    """Return the live blocks of a tree in CRC-32C."""
+    """Return the live blocks of a tree, converted to CRC-32C."""
     rows = [row for row in store.view(container_id).block_rows() if is_intact(*row)]
     live = tree.select(tree.block_ids[~tree.deleted])
     written = build_from_rows(rows, {}, algorithm=tree.algorithm)
@@ -76,8 +76,8 @@ def _is_same(live: Tree, written: Tree) -> bool:
 def _folded_around_damage(
     store: ReplicaStore, container_id: ContainerId, live: Tree, rows: Mapping[BlockId, bytes]
 ) -> Tree:
-    """Compute the leaves of healthy chunks from the rows, and of damaged chunks from the bytes on
-    disk."""
+    """Return the live blocks as a CRC-32C tree. Leaves of healthy chunks are computed from the
+    rows, leaves of damaged chunks from the bytes on disk."""
     builder = TreeBuilder(Algorithm.CRC32C)
     left_bytes = REREAD_BYTES_MAX
     for block_id in map(BlockId, live.block_ids.tolist()):

@@ -55,7 +55,7 @@ def library() -> Any:
 
 @contextmanager
 def _reading(path: Path, scratch: str | None = None) -> Iterator[None]:
-    """Convert the library's errors; it has one exception for everything."""
+    """Convert errors of the RocksDB library, which are plain `Exception`s, to UnavailableError."""
     try:
         yield
     except Exception as error:

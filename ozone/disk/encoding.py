@@ -68,18 +68,18 @@ def decode_noted(
 
 
 def _fits(notes: Mapping[str, str]) -> bool:
-    """Return True if a block has room for these notes."""
+    """Return True if a block has room for these notes, by their number and bytes."""
     size_bytes = sum(len(encode_text(key, value)) for key, value in notes.items())
     return len(notes) <= NOTES_MAX and size_bytes <= METADATA_BYTES_MAX
 
 
 def _each(stripes: Mapping[int, bytes]) -> dict[str, str]:
-    """Return a note for each stripe."""
+    """Return one note per stripe checksum."""
     return {f"{STRIPE}{at}": base64.b64encode(data).decode() for at, data in stripes.items()}
 
 
 def _packed(stripes: Mapping[int, bytes]) -> dict[str, str]:
-    """Return few notes for all stripes."""
+    """Return a few notes that together have all stripe checksums."""
     records = b"".join(RECORD.pack(at, len(data)) + data for at, data in stripes.items())
     cuts = range(0, len(records), PACKED_BYTES)
     return {

@@ -149,7 +149,7 @@ class ContainerRows:
 
 
 def _are_numbers(keys: Sequence[bytes]) -> bool:
-    """Return True if all keys, which ascend, are block numbers; nearly always so."""
+    """Return True if all of these ascending keys are block numbers; this is nearly always so."""
     return len(max(keys, key=len)) < ID_DIGITS and keys[0][:1] != b"0" and b"".join(keys).isdigit()
 
 
@@ -168,8 +168,8 @@ def _merged(
     waiting: list[BlockId],
     tails: Mapping[BlockId, bytes],
 ) -> RowBatch:
-    """Return the blocks whose keys have this many digits, with their last chunks, merged with the
-    preceding ones in `waiting`, which have only a last chunk.
+    """Return the blocks whose keys have this many digits, each with its last chunk. Merge in the
+    blocks of `waiting` with smaller ids, which have only a last chunk.
     """
     if not waiting and not tails and set(map(len, keys)) == {digits} and _are_numbers(keys):
         return RowBatch([BlockId(int(key)) for key in keys], rows, [None] * len(keys))

@@ -74,7 +74,7 @@ class SimpleRows:
 
 
 class _Cursor:
-    """A position in each row, and whether the row has been simple up to it."""
+    """A position in each row, and whether all fields up to this position were simple."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
@@ -85,20 +85,21 @@ class _Cursor:
         self._beyond = int(self.ends[-1]) + 1 if len(rows) else 0
 
     def need(self, condition: Flags) -> None:
-        """Exclude the rows for which the condition is false."""
+        """Mark the rows for which the condition is False as not simple."""
         self.is_simple &= condition
 
     def move(self, size_bytes: Numbers | int) -> None:
-        """Advance in all rows; in rows that are not simple beyond their end, but not beyond all."""
+        """Advance the position in each row. In rows that are not simple, the position may pass the
+        end of the row, but not the end of all rows."""
         self.at = np.minimum(self.at + size_bytes, self._beyond)
 
     def tag(self, tag: int) -> None:
-        """Read an expected tag; rows with another tag are not simple."""
+        """Read the expected tag; mark rows with another tag as not simple."""
         self.need(self.octets[self.at] == tag)
         self.move(1)
 
     def varint(self) -> Numbers:
-        """Read a number."""
+        """Return the varint at the position of each row, and advance beyond it."""
         window = self.octets[self.at[:, None] + VARINT_PLACES]
         is_last = window < 0x80
         sizes = is_last.argmax(axis=1) + 1
@@ -109,7 +110,7 @@ class _Cursor:
         return value
 
     def short(self) -> Numbers:
-        """Read a length of one byte."""
+        """Return the one-byte length at the position of each row, and advance beyond it."""
         length: Numbers = self.octets[self.at].astype(np.int64)
         self.need(length <= SHORT_MAX)
         self.move(1)
@@ -174,7 +175,7 @@ def _pass_block_id(cursor: _Cursor, container_id: ContainerId, ids: Numbers) -> 
 
 
 def _pass_notes(cursor: _Cursor) -> None:
-    """Read the block's metadata, each entry a key and a value."""
+    """Advance beyond the block's metadata entries, each with a key and a value."""
     octets = cursor.octets
     for _ in range(NOTES_MAX):
         at = cursor.at
@@ -204,7 +205,7 @@ def _pass_size(cursor: _Cursor) -> None:
 
 
 def _check_sums(cursor: _Cursor, sums_at: Numbers, counts: Numbers) -> None:
-    """Exclude the rows that contain anything but consecutive checksums of 4 bytes."""
+    """Mark rows as not simple if they contain anything but consecutive checksums of 4 bytes."""
     for count, places in _alike(cursor.is_simple, counts):
         tagged = cursor.octets[sums_at[places][:, None] + np.arange(TAGGED_SUM_BYTES * count)]
         heads = tagged.reshape(len(places), count, TAGGED_SUM_BYTES)[:, :, :2]
@@ -273,7 +274,7 @@ def _rows_of(
 
 
 def _folds(table: npt.NDArray[np.uint8], length_bytes: int) -> U64s:
-    """Return the CRC-32C of the first bytes of each line."""
+    """Return the CRC-32C of the first `length_bytes` of each line."""
     starts = np.arange(len(table), dtype=np.int64) * table.shape[1]
     return fold_slices(
         Algorithm.CRC32C, table, starts, np.full(len(table), length_bytes, dtype=np.int64)

@@ -126,7 +126,7 @@ class Gatherer:
         return [name for name, peer in self._peers.items() if peer.is_silent_about(block_id)]
 
     def _local_pieces(self, target: RepairTarget) -> Iterator[tuple[int, bytes]]:
-        """Yield the chunk's bytes on the medium; window by window if one read of the chunk
+        """Yield the chunk's bytes on disk; window by window if one read of the chunk
         fails."""
         path, chunk = self._chunks / f"{target.block_id}.block", target.chunk
 

@@ -85,7 +85,7 @@ class Installer:
         """Finish each write that the journal lists as unfinished: keep the new bytes if they are
         complete, otherwise restore the old bytes. Return the number of recovered chunks.
 
-        If neither medium nor quarantine has the bytes, the journal entry is removed, and the next
+        If neither disk nor quarantine has the bytes, the journal entry is removed, and the next
         read reports the damaged chunk. An entry whose bytes cannot be written is set aside, with a
         remark. Raise UnavailableError if an entry of `container_id` (None = any container) must be
         retried later; entries of other containers get a remark.
@@ -247,7 +247,7 @@ class Installer:
 
 
 def _medium_matches(path: Path, chunk: ChunkInfo) -> bool:
-    """Return True if the chunk on the medium matches its row."""
+    """Return True if the chunk on disk matches its row."""
     try:
         return fits_twice(chunk, blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes))
     except OSError:

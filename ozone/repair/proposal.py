@@ -110,7 +110,7 @@ def propose(
 
 
 def _why(skip: Skip | None, silent: frozenset[PeerId]) -> str:
-    """Return the reason for a chunk without a source; it is unused for others."""
+    """Return the reason why no peer is a source of a chunk; not used for other chunks."""
     said = NOBODY if skip is None else " ".join(filter(None, (skip.reason.value, skip.detail)))
     return "; ".join(filter(None, (said, silence(silent))))
 

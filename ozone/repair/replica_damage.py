@@ -29,7 +29,7 @@ NOT_OF_BYTES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class InspectedReplica:
-    """A replica after a complete read. `tree` describes the content of the medium. `blocks` are the
+    """A replica after a complete read. `tree` describes the content on disk. `blocks` are the
     damaged blocks, from the replica's rows, and `chunks` their damaged chunks. `others` are faults
     that data of peers cannot repair.
     """

@@ -130,7 +130,7 @@ def self_of(led: AgentServices) -> DatanodeInfo:
 
 
 def _nothing() -> None:
-    """Renew no certificate, because the cluster is not secure."""
+    """Do nothing; without security there is no certificate to renew."""
 
 
 def _host(config: AgentConfig, listens: str) -> str:

@@ -112,8 +112,8 @@ class TreeComparisonBuilder:
         ]
 
     def _read(self, ids: U64s, written: U64s, scanned: Tree) -> U64s:
-        """Return the checksums of blocks from the data that was read or, if not read, from the
-        rows."""
+        """Return the checksums of blocks from the data that was read, or from the rows if a block
+        cannot be read."""
         silent = [key for key, (_, reason) in self._unstable.items() if reason in UNREADABLE]
         is_silent = np.isin(ids, np.array(silent, dtype=np.uint64))
         is_read = np.isin(ids, scanned.block_ids) & ~is_silent
@@ -182,7 +182,8 @@ def _reason(stored: StoredBlock) -> ChecksumDifferenceReason:
 
 
 def _folded(ids: U64s, checksums: U64s, tree: OzoneTree) -> int:
-    """Return the root of blocks and tombstones, including tombstones of blocks that have a row."""
+    """Return the root of these blocks and the tree's tombstones. A tombstone replaces a block of
+    its id."""
     dead = np.fromiter(tree.tombstones, np.uint64, len(tree.tombstones))
     sums = np.fromiter(tree.tombstones.values(), np.uint64, len(tree.tombstones))
     is_live = ~np.isin(ids, dead)

@@ -112,7 +112,7 @@ class PendingVolume:
         return str(self.place)
 
     def last_error(self) -> str:
-        """Return the last reason why the volume cannot be read."""
+        """Return the most recent reason why the volume cannot be read."""
         return self.loop.status().last_error or self.why
 
 

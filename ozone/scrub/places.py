@@ -82,7 +82,7 @@ _NO_CHUNKS: Final = _damaged(DamageFault.CHUNKS_DIRECTORY_MISSING)
 
 
 def _whatever(rule: PathRule) -> tuple[PathRule, PathRule]:
-    """Return a rule that does not depend on rows."""
+    """Return `rule` twice: for an object without rows and for an object with rows."""
     return (rule, rule)
 
 

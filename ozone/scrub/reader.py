@@ -454,9 +454,9 @@ class OzoneReader:
     # when the walk is over
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool]) -> ScanOutcome:
-        """Return the final outcome: without findings about blocks that were deleted during the
-        scan, and with findings about exchanged files. `spend` accounts for a read and returns True
-        to continue. Raise UnavailableError if the rows cannot be read.
+        """Return the final outcome, without findings about blocks that were deleted during the
+        scan. Findings about a block with another block's file name that block. `spend` accounts for
+        a read and returns True to continue. Raise UnavailableError if the rows cannot be read.
         """
         self._rows_age_s = 0.0
         outcome = self._status(outcome)
@@ -470,8 +470,9 @@ class OzoneReader:
         return replace(outcome, findings=tuple(explained(outcome.findings, theirs)))
 
     def _status(self, outcome: ScanOutcome) -> ScanOutcome:
-        """Remove the findings of deleted blocks. If a row changed, or if the removed findings
-        displaced others, mark the outcome CHANGED, so that the container is read again.
+        """Return the outcome without findings about deleted blocks. If a row changed, or if
+        findings may be missing because their number is limited, mark the outcome CHANGED; the
+        container is then read again.
         """
         asked, gone = {item.block_id for item in outcome.findings if _is_of_row(item)}, set()
         if not asked or not self.is_current():
@@ -497,7 +498,8 @@ class OzoneReader:
     def _misplaced(
         self, block_ids: Sequence[BlockId], spend: Callable[[int], bool]
     ) -> Mapping[BlockId, BlockId]:
-        """Return, for each damaged block with the file of another block, that other block."""
+        """Return a mapping from each damaged block that has the file of another block to that
+        block."""
 
         def read(block_id: BlockId, offset: int, length_bytes: int) -> memoryview:
             name, fd = f"{block_id}{SUFFIX}", self._directory_fd

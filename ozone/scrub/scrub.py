@@ -210,7 +210,7 @@ def scrub(wish: ScrubOptions, watched: ScrubListener, clock: Clock | None = None
 
 
 def _in_turns(watched: ScrubListener) -> ScrubListener:
-    """Return callbacks that run one at a time, for use by several threads."""
+    """Return callbacks that hold one lock, so that several threads call them one at a time."""
     lock = threading.Lock()
 
     def one_at_a_time(tell: Callable[..., None]) -> Callable[..., None]:
@@ -230,7 +230,7 @@ def _in_turns(watched: ScrubListener) -> ScrubListener:
 
 
 class _ScrubDeps:
-    """The common parts of several volumes' scrubs."""
+    """The parts that the scrubs of all volumes share."""
 
     def __init__(
         self, wish: ScrubOptions, watched: ScrubListener, clock: Clock, scratch: Path

@@ -435,7 +435,7 @@ class OzoneStore:
 
     def _added(self, result: ContainerResult) -> ContainerResult:
         """Return a container's result after an unfinished read: the new findings, and the earlier
-        findings about unread blocks.
+        findings at other positions.
         """
         known = self.history.result(result.container_id) or replace(
             result, read_at_ms=0, findings=(), comparison=Comparison(Agreement.NO_TREE)

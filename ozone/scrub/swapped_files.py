@@ -23,10 +23,10 @@ TRIED_BYTES_MAX: Final = 64 * 1024**2  # of one file: this much does not match b
 FORMS_MAX: Final = 4  # of blocks of one length: a client divides all its blocks alike
 
 Read = Callable[[BlockId, int, int], bytes | memoryview]
-"""Return bytes of a block's file: block, offset, length."""
+"""Returns bytes of a block's file, given block id, offset and length."""
 
 Place: TypeAlias = tuple[int, int, int, ChecksumType, int]
-"""A chunk: which of its block's, offset, length, and the kind and the bytes of its windows."""
+"""A chunk: its index in the block, its offset, length, checksum type, and window size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class MisplacedFile:
 
 
 def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[BlockId, BlockId]:
-    """Return, for each block with the file of another block, that other block. Raise OSError."""
+    """Return a mapping from each damaged block that has the file of another block to that block.
+    Raise OSError."""
     tried = list(islice(damaged.values(), TRIED_MAX))
     forms: dict[int, dict[tuple[Place, ...], list[BlockData]]] = {}
     for item in tried:
@@ -59,7 +60,7 @@ def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[Bloc
 
 
 def _form(block: BlockData) -> tuple[Place, ...]:
-    """Return the chunks and windows of a block, up to the length that is verified."""
+    """Return position, checksum type and window size of each chunk of a block that is verified."""
     return tuple(
         (index, chunk.offset, chunk.length_bytes, chunk.checksum_type, chunk.bytes_per_checksum)
         for index, chunk in enumerate(block.chunks)
@@ -70,7 +71,7 @@ def _form(block: BlockData) -> tuple[Place, ...]:
 def _owners(
     form: Sequence[Place], others: Sequence[BlockData], at: BlockId, read: Read
 ) -> Sequence[BlockData]:
-    """Return the blocks of the same form whose checksums match the file at this block's path."""
+    """Return those of `others` whose checksums match the file at the path of block `at`."""
     index, offset, length_bytes, kind, window_bytes = form[0]
     first = (index, offset, min(window_bytes, length_bytes), kind, window_bytes)
     for index, offset, length_bytes, kind, window_bytes in (first, *form):
@@ -85,7 +86,7 @@ def _owners(
 def explained(
     findings: Sequence[ScanFinding], theirs: Mapping[BlockId, BlockId]
 ) -> Iterator[ScanFinding]:
-    """Yield the findings; a finding about a block with another block's file names that block."""
+    """Yield the findings; those of a block with another block's file name that other block."""
     for item in findings:
         if item.fault in OF_BYTES and item.block_id in theirs:
             whose = f"the file in its place has the bytes of block {theirs[item.block_id]}"

@@ -81,8 +81,8 @@ class DatanodeCertificate:
             self._check_at_s = self.monotonic_s() + CHECK_S
 
     def renew_if_due(self) -> None:
-        """Every ten minutes, follow the CA, and renew the certificate near its end. A failure is
-        logged and tried again at the next check."""
+        """Check at most every ten minutes: store new certificates of the CA, and renew the own
+        certificate if it is due. Log a failure, and retry at the next check."""
         with self._lock:
             if self.monotonic_s() < self._check_at_s:
                 return
@@ -101,7 +101,7 @@ class DatanodeCertificate:
             self._request()
 
     def _is_usable(self) -> bool:
-        """Return True if the files fit together and the certificate has not expired."""
+        """Return True if certificate and key match and the certificate has not expired."""
         try:
             read_files(self.files)
             return self._left() > timedelta(0)

@@ -100,7 +100,7 @@ class TokenVerifier:
 
 
 def _service_of(command: DatanodeCommand, request: Any, body: Any) -> str:
-    """Return the name that the token must have."""
+    """Return the name of the container or block that the token of this command must have."""
     if command not in MODES:
         return container_service(ContainerId(request.container_id))
     named = body.block if command is DatanodeCommand.PUT_BLOCK else body

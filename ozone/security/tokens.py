@@ -136,7 +136,7 @@ def block_token(
 
 
 def parse_token(text: str) -> SignedToken:
-    """Return the parts of a token. Raise DamagedData if the text is none."""
+    """Return the parts of a token. Raise DamagedData if the text is not a token."""
     if len(text) > TEXT_CHARS_MAX:
         raise DamagedData(f"a token of {len(text)} characters")
     try:

@@ -107,7 +107,8 @@ def _entry(
 
 
 class _Source:
-    """The input of tarfile: the arriving bytes, up to the currently allowed number."""
+    """The input of tarfile: the arriving bytes. A read beyond the allowed number of bytes is an
+    error."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
@@ -117,15 +118,17 @@ class _Source:
 
     @property
     def has_ended(self) -> bool:
-        """True if the last bytes that were read are the end of an archive."""
+        """True if the bytes that were read last are the end mark of an archive."""
         return self._last == END
 
     def allow(self, size_bytes: int) -> None:
-        """Allow this many more bytes to be read; the rest of an earlier allowance is dropped."""
+        """Allow this many more bytes to be read. Of the earlier allowance, only bytes for headers
+        remain."""
         self._left_bytes = min(self._left_bytes, HEADER_BYTES_MAX) + size_bytes
 
     def read(self, size_bytes: int) -> bytes:
-        """Return this many bytes; fewer only at the end."""
+        """Return this many bytes, or fewer at the end. Raise RefusedError beyond the allowed
+        number."""
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
             raise malformed(f"more than {HEADER_BYTES_MAX} bytes of headers")
@@ -158,7 +161,7 @@ class _Source:
 
 
 def _unpacked(data: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
-    """Return the bytes of an archive, in pieces. Raise RefusedError for an unsupported
+    """Return the decompressed bytes of an archive, in pieces. Raise RefusedError for an unsupported
     compression.
     """
     match compression:
@@ -184,14 +187,14 @@ def _decompressed(data: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Pieces:
-    """A source of compressed bytes with zstandard's interface."""
+    """A source of compressed bytes with the interface that zstandard reads from."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
         self._kept = b""
 
     def read(self, size_bytes: int) -> bytes:
-        """Return some bytes; empty at the end."""
+        """Return at most `size_bytes` bytes; empty at the end."""
         while not self._kept:
             piece = next(self._data, None)
             if piece is None:

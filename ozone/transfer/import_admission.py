@@ -2,7 +2,7 @@
 once.
 
 If a push is rejected, Ozone's storage container manager repeats it only after its command expires,
-by default after twelve minutes. Therefore a push waits for its turn. While it waits, it uses one of
+by default after twelve minutes. Therefore a push waits until it may run. Meanwhile it uses one of
 the sender's ten streams and a sleeping thread of the agent, whose slot is given to other calls. An
 import that receives nearly no data is ended, because it would block others.
 """
@@ -43,7 +43,8 @@ class ImportAdmission:
 
     @contextmanager
     def admit(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
-        """Wait for a turn, and hold it during the body. The caller must hold a worker slot.
+        """Wait until an import may run, and count it as running during the body. The caller must
+        hold a worker slot, which is released during the wait.
 
         Raise UnavailableError: BUSY if the wait was too long, CANCELLED if `is_wanted` returns
         False.
@@ -74,7 +75,7 @@ class ImportAdmission:
                 )
 
     def _is_free(self) -> bool:
-        """Return True if the caller received a turn within `POLL_S`."""
+        """Return True if an import may run; wait for this at most `POLL_S`."""
         try:
             self._free.get(timeout=POLL_S)
         except Empty:

@@ -109,7 +109,7 @@ class ContainerReplicator:
         self.executor.shutdown(wait=True, cancel_futures=True)
 
     def _tell(self, container_id: ContainerId, failure: SutureError | None) -> None:
-        """Request a scan of a replica with a chunk that does not match its row."""
+        """Request a scan of the replica if the failure is a chunk that does not match its row."""
         if failure is not None and failure.code is Code.CHECKSUM_MISMATCH:
             self.request_scan(container_id, DAMAGED)
 
@@ -195,7 +195,7 @@ class _Watch:
         return self._watch.has_stalled()
 
     def reason(self, address: str) -> SutureError | None:
-        """Return the reason why this watch ended the transfer; None if it did not."""
+        """Return the error if the transfer was ended because it stalled; None otherwise."""
         if not self._watch.stalled:
             return None
         return UnavailableError(

@@ -83,7 +83,7 @@ class _Table:
             end = handle.offset + handle.size_bytes + TRAILER_BYTES
 
     def _is_relative(self, properties: Handle | None) -> bool:
-        """Return True for the relative form of the index. Raise DamagedData for an index of
+        """Return True if the index has the relative form. Raise DamagedData for an index of
         indexes.
         """
         if properties is None:
@@ -124,7 +124,7 @@ class _Table:
 
 
 def _number(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
-    """Return a varint of at most 64 bits and its end."""
+    """Return the varint at `at`, of at most 64 bits, and the offset after it."""
     value = 0
     for index in range(NUMBER_BYTES_MAX):
         octet = int(data[at + index])
@@ -141,7 +141,7 @@ def _handle(data: bytes, at: int) -> tuple[Handle, int]:
 
 
 def _end_of(block: bytes) -> int:
-    """Return the end of a block's entries; restart points and their count follow."""
+    """Return the offset at which a block's entries end and its restart points begin."""
     count: int = struct.unpack_from("<I", block, len(block) - 4)[0] & COUNT_MASK
     end = len(block) - 4 - 4 * count
     if end < 0:
@@ -167,8 +167,9 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
-    """Yield the blocks of an index. `is_relative`: an entry whose key shares bytes with the one
-    before follows it, and stores only the difference of its size.
+    """Yield the handles of the blocks in an index. With `is_relative`, an entry whose key shares
+    bytes with the previous key has only the difference of the sizes; its block follows the previous
+    one.
     """
     at, end, last = 0, _end_of(block), Handle(0, 0)
     while at < end:
@@ -189,8 +190,7 @@ def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
 
 
 def _unsnapped(data: bytes, size_bytes: int) -> bytes:
-    """Return the unpacked content of a block. A copy repeats earlier output, which may overlap with
-    the result.
+    """Return the content that Snappy packed. A copy repeats earlier output and may overlap its end.
     """
     out, at = bytearray(), 0
     while at < len(data):

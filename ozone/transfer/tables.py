@@ -100,7 +100,8 @@ class _Tables(DatabaseView):
     """The tables of an archive; their expansion is limited."""
 
     def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield batches like a view. Raise RefusedError if a table has more data than it states."""
+        """Yield the batches of a view. Raise RefusedError if a table exceeds TABLE_BYTES_MAX, or if
+        a row is too long."""
         size_bytes = 0
         for keys, values in super().batches(family, prefix):
             size_bytes += sum(map(len, keys)) + sum(map(len, values))
@@ -156,7 +157,7 @@ def _options(rocks: Any) -> Any:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Convert the library's errors; it has one exception for everything."""
+    """Convert errors of the RocksDB library, which are plain `Exception`s, to Suture's errors."""
     try:
         yield
     except Exception as error:
