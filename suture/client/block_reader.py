@@ -98,8 +98,8 @@ class ReplicaBlockReader:
                 said[holder.datanode_id] = str(error)
 
     def _patience_s(self, said: dict[str, str], at: int) -> float | None:
-        """Return how long to wait for the first replica, in seconds. Return None for no limit; a
-        large block has none, because it is sent while it is read."""
+        """Return how many seconds to wait for the first replica; None for no limit. A large block
+        has no limit, because the datanode sends it while it is read."""
         if self.length_bytes > SMALL_BYTES_MAX or at or said:
             return None
         if len(self.holders) < 2:

@@ -208,8 +208,9 @@ class ClusterClient:
     def _found_again(
         self, answer: scm_pb2.LookupKeyResponse, error: UnavailableError, *, is_called_again: bool
     ) -> scm_pb2.LookupKeyResponse:
-        """Return the present location of a key. Raise `error`, the cause of the lookup, if the
-        location cannot be looked up, or is unchanged and `is_called_again` is False."""
+        """Return the present location of a key. Raise `error`, the reason for the lookup, if the
+        lookup fails, or if the location is unchanged and `is_called_again` is False. Raise
+        RefusedError if the key was deleted or replaced."""
         key = answer.key.key
         try:
             now = self.find(key)
@@ -404,8 +405,8 @@ def rotate_replicas(replicas: Sequence[T], equal_count: int, block_id: int) -> l
 def _ended(
     futures: "Sequence[Future[None]]", sessions: Sequence[WriterSession]
 ) -> "set[Future[None]]":
-    """Wait until all have ended, or one has failed; return those that have ended. During the wait,
-    renew the sessions at the control plane."""
+    """Wait until all futures have ended, or one has failed; return the ended futures. Renew the
+    sessions at the control plane during the wait."""
     while True:
         patience_s = min((session.state.renew_s for session in sessions), default=None)
         done, pending = wait(futures, patience_s, FIRST_EXCEPTION)

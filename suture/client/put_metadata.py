@@ -39,7 +39,7 @@ class PutMetadata:
 
 
 def decoded(text: str) -> PutMetadata | None:
-    """Return the note that `text` encodes; None if no writer stores such a text."""
+    """Return the note in `text`; None if `text` is not a valid note."""
     put_id, *numbers = text.split(" ")
     values = [number for number in map(_number, numbers) if number is not None]
     if not put_id or len(numbers) != len(PutMetadata.__slots__) - 1 or len(values) != len(numbers):

@@ -79,8 +79,8 @@ class Spool:
 
 
 def _true_size_bytes(file: BinaryIO) -> int | None:
-    """Return the size of a regular file if a byte can be read at the last position, and none after
-    it; otherwise None."""
+    """Return the size of a regular file in bytes. Return None unless there is a byte at the last
+    position and none after it."""
     descriptor = file.fileno()
     for _ in range(SIZE_READS_MAX):
         facts = os.fstat(descriptor)

@@ -27,7 +27,7 @@ MILLISECONDS: Final = OptionUnit("milliseconds", lambda text: round(parse_durati
 def checked_port(address: str) -> str:
     """Return an address unchanged. Raise ValueError if its port is invalid.
 
-    gRPC would use the lower 16 bits of the port instead.
+    Otherwise gRPC would use the lower 16 bits of an invalid port.
     """
     if address and int(address.rpartition(":")[2]) > PORT_MAX:
         raise ValueError(f"{address!r}: a port is at most {PORT_MAX}")

@@ -57,8 +57,8 @@ def age(at_ms: int, now_ms: int) -> str:
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """Return how long ago an instant was; "never" for 0, and "-" for a negative number, which means
-    that there is nothing to date."""
+    """Return how long ago `at_ms` was; "never" for 0, and "-" for a negative number, which stands
+    for no time."""
     if at_ms < 0:
         return "-"
     return f"{age(at_ms, now_ms)} ago" if at_ms else "never"

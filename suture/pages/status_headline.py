@@ -131,7 +131,7 @@ def _unheard(answer: DataStatus) -> Iterator[str]:
 
 
 def _troubles(answer: DataStatus) -> Iterator[str]:
-    """Yield problems reported by datanodes that concern more than a chunk."""
+    """Yield the problems that datanodes report and that affect more than one chunk."""
     if answer.contradictory_count:
         replicas = _counted(answer.contradictory_count, "replica")
         verb = "contradicts its peers" if answer.contradictory_count == 1 else "contradict peers"

@@ -212,7 +212,7 @@ def _words(query: str) -> dict[str, str]:
 
 
 def _framing(headers: Message) -> str:
-    """Return the fault of a request that has a body; no valid request to this listener has one."""
+    """Return the fault of a request that has a body; "" if it has none. Pages accept no body."""
     if headers.get_all("Transfer-Encoding") or any(
         value.strip() != "0" for value in headers.get_all("Content-Length", [])
     ):

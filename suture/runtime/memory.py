@@ -119,7 +119,7 @@ def _limit(file: Path) -> int:
 
 class MemoryBudget:
     """Limit on the bytes in flight. If several owners wait, the owner with the fewest bytes in
-    flight is served first. Among equal owners, the one whose last turn is oldest is first."""
+    flight is served first. Among equal owners, the one that was served least recently is first."""
 
     def __init__(
         self, total_bytes: int, *, monotonic_s: Callable[[], float] = time.monotonic
@@ -194,7 +194,8 @@ class MemoryBudget:
                 self._choose()
 
     def _choose(self) -> None:
-        """Return the ticket to serve next; of one owner, the ticket that has waited longest."""
+        """Choose the ticket to serve next and wake the waiting threads. Of one owner, the ticket
+        that has waited longest is served first."""
         first = {owner: ticket for ticket, owner in reversed(self._waiting.items())}
         last_turn = {owner: self._last_turn.get(owner, 0) for owner in first}
         chosen = min(first, key=lambda owner: (self._used_by[owner], last_turn[owner]), default="")

@@ -55,7 +55,7 @@ Pace: TypeAlias = Callable[[int, Callable[[], bool]], None]
 
 
 def together(*paces: Pace) -> Pace:
-    """Return a pace that obeys several paces."""
+    """Return a pace that waits for each of `paces`, one after the other."""
 
     def pace(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
         for one in paces:

@@ -13,8 +13,8 @@ STDOUT = "stdout"  # the stream's name in errors
 
 
 class Output(io.FileIO):
-    """stdout, named in its errors: a full disk under stdout may be another disk than the
-    command's."""
+    """The stream stdout. Its errors name `stdout`, because the full disk may be the one under
+    stdout and not one that the command uses."""
 
     def write(self, data: Any) -> int:  # a buffer
         """Write some of the data. Raise an OSError that names `stdout`."""

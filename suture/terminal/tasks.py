@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 from suture.terminal.command_help import HelpSections
 
 HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
-"""Accepted by every program, because operators also type -h."""
+"""Names of the help option in every program; operators also type -h."""
 
 OTHERS: Final = "Other commands"
 TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {

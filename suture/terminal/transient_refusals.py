@@ -91,7 +91,7 @@ def _item_count(request: Any) -> int:
 
 
 def _part(request: Any, indexes: Sequence[int]) -> Any:
-    """Return a copy of a request with some of its items, and their fingerprints."""
+    """Return a copy of a request with only the items at `indexes` and their fingerprints."""
     part = type(request)()
     part.CopyFrom(request)
     for name in (*ITEM_FIELDS, "worlds"):

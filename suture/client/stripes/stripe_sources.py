@@ -293,8 +293,9 @@ class RebuildSources:
             yield from under_way.popleft()
 
     def _room_for(self, wanted: tuple[RebuildableGroup, int]) -> int:
-        """Return how many bytes a stripe takes in one source's message. If a source returns only
-        single cells, return a full message: a call for each cell would wait in a thread of its own.
+        """Return how many bytes of one source's message a stripe uses. If a source returns only
+        single cells, return a full message, because each cell then needs a call in a thread of its
+        own.
         """
         is_alone = not all(source.gives_several for source in self._askable)
         return GROUP_BYTES_MAX if is_alone else _cell_bytes(wanted)
@@ -392,7 +393,8 @@ class RebuildSources:
         return True
 
     def _chosen(self, reading: PendingStripe) -> RebuildSource | None:
-        """Return the best remaining source for this stripe, marked as asked."""
+        """Return the best remaining source for this stripe and mark it as asked; None if there is
+        none."""
         agreed, stripe = reading.agreed, reading.stripe
         candidates = [
             source

@@ -56,13 +56,13 @@ class NodeAddress(Protocol):
 
     @property
     def datanode_id(self) -> str:
-        """Its id; empty if the id is unknown, for instance because an operator gave only an
+        """The datanode's id; empty if the id is unknown, for instance if an operator gave only an
         address."""
         ...
 
     @property
     def address(self) -> str:
-        """HOST:PORT of its service."""
+        """HOST:PORT of the datanode's service."""
         ...
 
 

@@ -26,11 +26,11 @@ class ReplicaPeer(Protocol):
 
     @property
     def address(self) -> str:
-        """Address of the datanode."""
+        """HOST:PORT of the datanode."""
         ...
 
     def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
-        """Return the summary of its tree."""
+        """Return the summary of the replica's tree."""
         ...
 
     def ranges(
@@ -55,7 +55,7 @@ class ReplicaPeer(Protocol):
         ...
 
     def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
-        """Return its whole tree."""
+        """Return the complete tree of the replica."""
         ...
 
     def block(
@@ -80,7 +80,7 @@ class ReplicaPeer(Protocol):
         ...
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the report of its replica: state, index, and the commit id that it claims."""
+        """Return the datanode's report of its replica: state, index, and claimed commit id."""
         ...
 
 

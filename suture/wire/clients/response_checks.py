@@ -116,7 +116,7 @@ def parts_as_they_come(answers: Iterator[BlockPiece], end: int) -> Iterator[tupl
 
 
 def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
-    """Return a received chunk. Raise RefusedError if it extends beyond the block's end."""
+    """Return the chunk in a message. Raise RefusedError if it extends beyond the block's end."""
     chunk = codec.parse_chunk(message, "answer.chunk")
     if chunk.end > end:
         raise RefusedError(

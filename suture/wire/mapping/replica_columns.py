@@ -194,12 +194,12 @@ class ReportableReplica(Protocol):
 
     @property
     def state(self) -> ReplicaState:
-        """The state that its datanode reports."""
+        """The replica's state, as its datanode reports it."""
         ...
 
     @property
     def tree(self) -> TreeSummary | None:
-        """Summary of its tree; None if it has no tree."""
+        """Summary of the replica's tree; None if it has no tree."""
         ...
 
     @property
@@ -261,7 +261,7 @@ _WIRE_CODES: Final = {
 
 
 def _turned(rows: Any, names: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Return rows as columns, even if there are no rows."""
+    """Return rows as columns; one empty column for each name if there are no rows."""
     return list(zip(*rows, strict=True)) or [()] * len(names)
 
 
@@ -314,6 +314,7 @@ def _checked(
 
 
 def _coded(numbers: NDArray[Any], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the index of each number's word. Enums are open: any number may arrive."""
+    """Return the index of each number's word, `_UNKNOWN` for other numbers. Protobuf's enums are
+    open, so a peer may send any number."""
     is_small = (numbers >= 0) & (numbers < len(codes))
     return np.where(is_small, codes[np.where(is_small, numbers, 0)], _UNKNOWN)

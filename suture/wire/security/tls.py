@@ -194,8 +194,8 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Credentials of a process, and whether it may use plaintext. A server of it accepts callers
-    without a certificate if not `asks_certificate`."""
+    """Credentials of a process, and whether it may use plaintext. A server accepts callers
+    without a certificate unless `asks_certificate` is True."""
 
     certificates: Certificates | None = None
     allow_plaintext: bool = False

@@ -161,8 +161,8 @@ class BlockedCalls:
         return len(doomed)
 
     def _doomed(self, now_s: float, *, is_short: bool) -> list[int]:
-        """Return the tickets of the calls to cancel: those of the caller with the most waiting
-        calls first, oldest first."""
+        """Return the tickets of the calls to cancel: all that waited for WAIT_S_MAX, and slow ones
+        if too many wait. Slow calls of the caller with the most are chosen first, oldest first."""
         waits = list(self._waits.items())
         expired = [ticket for ticket, (_, since_s, _) in waits if now_s - since_s >= WAIT_S_MAX]
         if len(waits) < self._share and not is_short:
