@@ -297,7 +297,7 @@ def violations(batch: ContainerBatch, name_of: Callable[[int], str]) -> list[tup
 
 
 def _of_node(column: NDArray[Any], node: Ints, default: int) -> Ints:
-    """Return a column of nodes expanded to rows that name them; `default` for unknown nodes."""
+    """Return, for each row, the value of its node in a column of nodes; `default` if unknown."""
     return np.append(column.astype(np.int64), default)[node]
 
 

@@ -142,7 +142,7 @@ def problem_texts(containers: ContainerProblems) -> list[str]:
 
 
 def in_trouble(troubles: Sequence[str]) -> list[str]:
-    """Return the control plane's own problems."""
+    """Return a text for each problem of the control plane itself."""
     return [f"the control plane: {text}" for text in troubles]
 
 
@@ -164,7 +164,7 @@ def _whole(facts: ClusterFacts) -> str:
 
 
 def _wrong(facts: ClusterFacts) -> Iterator[VerdictReason]:
-    """Yield the problems of containers and volumes, then the uncompared ones."""
+    """Yield the problems of containers and of volumes, then the number of uncompared containers."""
     counted, judged = facts.containers, dict.fromkeys(ContainerProblems.__dataclass_fields__, 0)
     for name, count in facts.conditions.items():
         for word in _AS[HealthState[name]]:

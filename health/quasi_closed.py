@@ -42,8 +42,8 @@ def close_obstacle(
     """Return the `Obstacle` to a close at commit `last`, for one container or for columns.
 
     `last` is the greatest BCSID of the closed replicas (CLOSED or QUASI_CLOSED), `other_last` that
-    of all others (UNHEALTHY, not loaded, or still open), `acknowledged` the last commit that a
-    client was told is stored; NO_BCSID if there is none. `origin_count` counts the origins of
+    of all others (UNHEALTHY, not loaded, or still open), `acknowledged` the last commit
+    acknowledged to a client; NO_BCSID if there is none. `origin_count` counts the origins of
     closed and UNHEALTHY replicas that can be loaded.
     """
     reasons = {

@@ -22,7 +22,8 @@ _SPAN_MAX = 1 << 20
 _KEY_MAX = 1 << 62
 
 _DENSE = 8
-"""Keys are counted if at least one of this many possible values occurs; otherwise sorted."""
+"""Rows are grouped by counting if there are at most this many possible keys per row; otherwise by
+sorting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Groups:
     of_row: Ints
     """The group of each row."""
     first: Ints
-    """A row of each group: the first."""
+    """The first row of each group."""
 
     @classmethod
     def of(cls, *keys: NDArray[Any]) -> "Groups":

@@ -52,7 +52,7 @@ def ratis_sources(scene: PlanInput, asked: Bools) -> tuple[Bools, Ints]:
     """Return which replicas of the `asked` containers may be copied, and their rank.
 
     Sources are replicas of the best available kind with the last commit. A replica with a known
-    problem is a source only if all others with as many commits have one, too. QUASI_CLOSED replicas
+    problem is a source only if all others with as many commits have problems. QUASI_CLOSED replicas
     rank last. Containers that need no copy are included.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows

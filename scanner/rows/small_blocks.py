@@ -44,7 +44,7 @@ SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
 """Start of the window checksums in a row of one chunk."""
 
 FIRST_SUM_END: Final = SUMS_START + SUM_BYTES
-"""Their end if there is one window."""
+"""End of the window checksums in a row of one chunk with one window."""
 
 
 @dataclass(frozen=True, slots=True)
