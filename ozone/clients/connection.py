@@ -107,7 +107,7 @@ class Connection:
         return str(self._socket.getsockname()[0])
 
     def close(self) -> None:
-        """Close it; outstanding answers are lost."""
+        """Close the connection; outstanding answers are lost."""
         self._socket.close()
 
     def send(self, data: bytes) -> None:

@@ -53,7 +53,7 @@ class Failure:
 
     @property
     def name(self) -> str:
-        """The exception without its package."""
+        """Name of the Java class of the exception, without its package."""
         return self.exception.rpartition(".")[2]
 
 

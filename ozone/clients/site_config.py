@@ -68,7 +68,7 @@ class SiteConfig:
 
     @property
     def level_min(self) -> ProtectionLevel:
-        """The lowest level of `hadoop.rpc.protection`. Raise RefusedError if it has no level."""
+        """The lowest level of `hadoop.rpc.protection`. Raise RefusedError if it names none."""
         named = self.get("hadoop.rpc.protection", "authentication").upper().split(",")
         try:
             return min(ProtectionLevel[word.strip()] for word in named)

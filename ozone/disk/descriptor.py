@@ -33,7 +33,7 @@ _UNSUMMED: Final = b"checksum: !!binary |-\n  " + base64.b64encode(bytes(64))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OzoneDescriptor:
-    """The contents of the file. `schema`: 3 = one database per volume, 2 = one per container.
+    """The contents of a descriptor. `schema`: 3 = one database per volume, 2 = one per container.
 
     `is_verified` is False if the file has no checksum. `scanned_at_ms` is the time of Ozone's last
     scan.

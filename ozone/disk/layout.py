@@ -75,12 +75,12 @@ class ContainerPaths:
 
     @property
     def chunks(self) -> Path:
-        """The directory of its block files."""
+        """Directory of the container's block files."""
         return self.root / "chunks"
 
     @property
     def database(self) -> Path:
-        """Path of its own RocksDB, in schema V2."""
+        """Path of the container's own RocksDB, in schema V2."""
         return self.root / "metadata" / f"{self.container_id}-dn-container.db"
 
 

@@ -111,7 +111,8 @@ class OzoneHeartbeat:
         return Busy() if more else RetryAfter(self.interval_s)
 
     def _retry_delay_s(self, error: SutureError) -> float:
-        """Return a pause that grows with the failures up to the interval, with full jitter."""
+        """Count a failure, and return the pause before the next attempt in seconds. The pause grows
+        with the failures up to the interval, with jitter."""
         self._failures += 1
         self.outbox.note_state(f"{error.code.value}: {error}")
         if self._failures == 1:

@@ -89,7 +89,7 @@ class DatanodeProtocol:
         return self._asked(DatanodeRequestType.REGISTER, REQUEST(register=message))
 
     def heartbeat(self, message: Any) -> Any:
-        """Report, and receive commands."""
+        """Send a heartbeat with its reports; return the answer, which has the SCM's commands."""
         return self._asked(DatanodeRequestType.HEARTBEAT, REQUEST(heartbeat=message))
 
     def _asked(self, kind: DatanodeRequestType, request: Any) -> Any:

@@ -108,7 +108,7 @@ class PendingVolume:
 
     @property
     def path(self) -> str:
-        """The directory."""
+        """Path of the directory."""
         return str(self.place)
 
     def last_error(self) -> str:

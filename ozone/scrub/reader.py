@@ -253,8 +253,8 @@ class OzoneReader:
         self._lengths_bytes.update(zip(block_ids, lengths_bytes, strict=True))
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's row, which may be up to a minute older than the last read of its data
-        until `settled` is called; None if the block is deleted or has a pending delete.
+        """Return the block's row; None if the block is deleted or has a pending delete. Until
+        `settled` is called, the row may be up to a minute older than the last read of data.
         """
         if not self.is_current():
             return None

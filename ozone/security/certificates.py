@@ -48,7 +48,7 @@ log = structlog.get_logger()
 class DatanodeCertificate:
     """The files of one datanode's certificate. Thread-safe.
 
-    `host` and `ip_addresses` are what other datanodes dial.
+    `host` and `ip_addresses` are those under which other datanodes connect.
     """
 
     service: ScmSecurity

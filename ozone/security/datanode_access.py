@@ -1,4 +1,4 @@
-"""Calls to the datanodes of a secure cluster: the SCM's CA, and tokens, as its files require."""
+"""Access to the datanodes of a cluster: with TLS and tokens if its configuration requires them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +23,8 @@ TOKENS: Final = ("hdds.block.token.enabled", "hdds.container.token.enabled")
 
 
 def datanode_identity(config: SiteConfig) -> Identity:
-    """Return the identity of this host's datanode. Raise RefusedError if the files do not have
-    it."""
+    """Return the identity of this host's datanode. Raise RefusedError if the configuration
+    does not name it."""
     if not config.is_kerberos:
         return choose(ANY_USER)
     server = config.get("hdds.scm.kerberos.principal")
@@ -52,8 +52,8 @@ def scm_security(config: SiteConfig) -> ScmSecurity:
 
 
 def datanode_access(config: SiteConfig, now_ms: Callable[[], int]) -> DatanodeAccess:
-    """Return the access that a cluster requires. Raise RefusedError or UnavailableError if the SCM
-    does not give the certificates of its CA or the key for tokens.
+    """Return the access to datanodes that a cluster requires. Raise RefusedError or
+    UnavailableError if the SCM does not return the certificates of its CA or the key for tokens.
     """
     has_tls, has_tokens = config.is_set(TLS), any(map(config.is_set, TOKENS))
     if not (has_tls or has_tokens):

@@ -45,7 +45,7 @@ class KeySource(Protocol):
 
 
 class SecretKeys:
-    """The keys that were asked for. Thread-safe."""
+    """Cache of the secret keys that were fetched from the SCM. Thread-safe."""
 
     def __init__(self, source: KeySource, now_ms: Callable[[], int]) -> None:
         self._source = source

@@ -71,7 +71,7 @@ class SecureDatanode:
         self._certificates = Certificates(self._certificate.files)
 
     def renew_if_due(self) -> None:
-        """Follow the SCM's CA."""
+        """Store new certificates of the SCM's CA, and renew the own certificate if it is due."""
         if self._certificate is not None:
             self._certificate.renew_if_due()
 

@@ -158,7 +158,7 @@ def parse_token(text: str) -> SignedToken:
 
 
 def parse_container_identifier(data: bytes) -> TokenFacts:
-    """Return what a container token permits. Raise DamagedData if it is invalid."""
+    """Return the content of a container token's identifier. Raise DamagedData if it is invalid."""
     said = _parsed(security_pb2.ContainerTokenIdentifier, data)
     container_id = ContainerId(said.container_id.id)
     return TokenFacts(
@@ -170,7 +170,7 @@ def parse_container_identifier(data: bytes) -> TokenFacts:
 
 
 def parse_block_identifier(data: bytes) -> TokenFacts:
-    """Return what a block token permits. Raise DamagedData if it is invalid."""
+    """Return the content of a block token's identifier. Raise DamagedData if it is invalid."""
     said = _parsed(security_pb2.BlockTokenIdentifier, data)
     return TokenFacts(
         said.owner_id,
