@@ -84,8 +84,8 @@ class SessionState:
     """(container, datanode) of the replicas that were created."""
 
     def forget_except(self, container_ids: Collection[int]) -> None:
-        """Forget all other containers. The commit of the put reported their failed replicas to the
-        SCM, so the SCM does not allocate blocks on these replicas again."""
+        """Forget the state of containers that are not in `container_ids`. The SCM knows their
+        failed replicas from the commit, so it does not allocate blocks on these replicas again."""
         self.failed = {at: why for at, why in self.failed.items() if at[0] in container_ids}
         self.created = {at for at in self.created if at[0] in container_ids}
 

@@ -12,7 +12,7 @@ from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.wire.clients.replica_peer import BatchReplicaPeer, ReplicaPeer
 
 CellKey = tuple[BlockId, int]
-"""The block of a cell, and the offset of its chunk."""
+"""Key of a cell: the id of its block, and the offset of its chunk."""
 
 
 @dataclass(slots=True)

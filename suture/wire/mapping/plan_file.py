@@ -35,7 +35,7 @@ class FinishedRun:
     """A finished verification run, at a path or at an address of any file system."""
 
     name: str
-    """The name as given."""
+    """Path or address of the run, as the caller gave it."""
     files: Any
     path: str
     manifest: dict[str, Any]

@@ -45,7 +45,7 @@ SCHEMAS: Final[dict[str, Any]] = {
     name: pa.schema([pa.field(c.name, KINDS[c.kind], nullable=c.is_nullable) for c in columns])
     for name, columns in TABLES.items()
 }
-"""The contract with the Spark job."""
+"""Arrow schemas of the tables that the Spark job reads."""
 
 
 @contextmanager
