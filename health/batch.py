@@ -196,7 +196,7 @@ class BatchView:
     """Containers that the rules and plans consider."""
 
     def of_container(self, column: NDArray[Any]) -> NDArray[Any]:
-        """Return a column of containers expanded to their replicas."""
+        """Return, for each replica, the value of its container in this column."""
         return column[self.rows.owner]
 
     def places(self, rows: Ints) -> Ints:

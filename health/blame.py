@@ -271,7 +271,7 @@ class _Trial:
             np.add.at(squares, of_part, parts.total(own) ** 2)
             found += SPREADS[finer] * squares / expected**2
         contains = self._contains(name)
-        for coarser in LEVELS[LEVELS.index(name) + 1 : -1]:  # all share what they lie in
+        for coarser in LEVELS[LEVELS.index(name) + 1 : -1]:  # affects all its members
             place = LEVELS.index(coarser)
             inner = [i for i, g in enumerate(self._named, 1) if LEVELS.index(g.level) <= place]
             found += SPREADS[coarser] * ~contains[:, inner].any(axis=1)

@@ -41,7 +41,7 @@ def _replication(view: BatchView, counts: Counts, verdicts: Verdicts) -> dict[st
         "MISSING": (holds & is_missing) | ((state == SharedState.CLOSING) & none),
         "UNDER_REPLICATED": holds & is_under,
         "OVER_REPLICATED": holds & is_over,
-        # Missing replicas cannot be on a rack: first enough, then well placed.
+        # Placement is judged only if there are enough replicas: a missing one is on no rack.
         "MIS_REPLICATED": holds & counts.is_misplaced & ~none & ~is_under & ~is_lost,
         "UNHEALTHY": holds & is_lost & ~is_missing,
         "VULNERABLE": holds & ~is_ec & quasi.has_vulnerable,

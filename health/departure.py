@@ -35,7 +35,7 @@ def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
     online = view.is_present & ~view.is_bad & (view.service == ServiceState.IN_SERVICE)
     is_closed = (state == SharedState.CLOSED) | (state == SharedState.QUASI_CLOSED)
     is_closed &= ~rows.some(online & (replicas.state <= SharedState.CLOSING))
-    only_bad = n.healthy == 0  # the required number elsewhere, but waiting makes none of them whole
+    only_bad = n.healthy == 0  # enough elsewhere, but waiting makes none of them healthy
     at_risk = np.where(only_bad, n.need_with_bad > 0, n.online == 0) & ~is_ec
     at_risk |= is_ec & counts.erasure.is_unrecoverable
     at_risk |= flags & flag_bit("VULNERABLE") != 0

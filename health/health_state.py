@@ -146,7 +146,7 @@ def _ratis(chain: _Chain, view: BatchView, counts: Counts) -> None:
     counts their bad replicas.
     """
     n = counts.ratis
-    # Only if enough replicas are in the container's own state: otherwise close the others first.
+    # Delete only if enough replicas have the container's state; otherwise close the others first.
     is_safe = (n.mismatch == 0) & (n.match >= view.batch.containers.factor)
     is_quasi = view.batch.containers.state == SharedState.QUASI_CLOSED
     is_short, none = n.need > 0, view.present == 0

@@ -55,7 +55,7 @@ class RootComparison:
 
 
 def incomparable_reasons(view: BatchView, compared: RootComparison) -> Ints:
-    """Return why each container is NOT_COMPARABLE; UNKNOWN for others."""
+    """Return, per container, the reason why it is NOT_COMPARABLE; UNKNOWN for the others."""
     state = view.batch.containers.state
     is_grey = compared.checksum_class == ChecksumClass.NOT_COMPARABLE
     is_written = (state != SharedState.CLOSED) & (state != SharedState.QUASI_CLOSED)

@@ -41,7 +41,7 @@ TREE_STATES: Final = ("CLOSED", "QUASI_CLOSED", "UNHEALTHY")
 """Replica states with a valid root."""
 
 COUNTED_STATES: Final = ("OPEN", "CLOSING", *TREE_STATES)
-"""States in which a replica counts: not deleted, invalid or arriving."""
+"""States in which a replica counts: all except deleted, invalid and arriving."""
 
 REACHABLE_HEALTHS: Final = ("HEALTHY", "HEALTHY_READONLY")
 UNKNOWN: Final = -1

@@ -16,7 +16,7 @@ class Verdict(StrEnum):
 
     OK = "OK"
     CORRUPT = "CORRUPT"  # repeated reads are wrong, by two implementations: repair
-    SUSPECT_HOST = "SUSPECT_HOST"  # memory or a library is faulty, not the medium: no repair
+    SUSPECT_HOST = "SUSPECT_HOST"  # memory or a library is faulty, not the disk: no repair
     CHANGED = "CHANGED"  # written during the read: scan again, do not repair
     GONE = "GONE"  # deleted during the read: ignore it
     UNREADABLE = "UNREADABLE"  # a device error such as EIO: the volume is suspect

@@ -354,7 +354,7 @@ class _Scan:
             if len(span) == 1:
                 self._judge(block, row, file, span[0], FirstRead(0, b"", error))
                 return
-            for chunk in span:  # one bad sector must not condemn its neighbours
+            for chunk in span:  # one bad sector must not make the adjacent chunks unreadable
                 self._scan_span(block, row, file, (chunk,), wholes)
             return
         if attempt is None:
@@ -369,7 +369,7 @@ class _Scan:
                 suspects.append((chunk, first))
         for chunk, first in suspects:
             if first is None:
-                self._tree.healthy(chunk)  # waited only because chunks enter the tree in order
+                self._tree.healthy(chunk)  # it waited because chunks enter the tree in order
             else:
                 self._judge(block, row, file, chunk, first)
 

@@ -211,8 +211,8 @@ class RateControl:
                 self._too_much = self._rate
                 self._rate *= DECREASE
         elif not self._latencies.are_recent(now_s):
-            if now_s >= self._decreased_at_s + CALM_S:  # no client is left
-                self._is_probing, self._too_much = True, float("inf")  # for whom it was too much
+            if now_s >= self._decreased_at_s + CALM_S:  # clients stopped reading
+                self._is_probing, self._too_much = True, float("inf")  # forget the disturbing rate
             self._rate *= self._growth
         elif compared is not None:
             self._rate *= self._growth

@@ -119,6 +119,6 @@ class RetryingReader:
             return _InsistentFile(self._reader.open_block(block_id))
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Read a small block as the reader does."""
+        """Read a small block as the wrapped reader does."""
         with _insisting():
             return self._reader.read_whole(block_id, length_bytes)

@@ -62,7 +62,7 @@ def ratis_sources(scene: PlanInput, asked: Bools) -> tuple[Bools, Ints]:
     quasi = usable & (replicas.state == SharedState.QUASI_CLOSED)
     takes_quasi = ~rows.some(closed) | (containers.state == SharedState.QUASI_CLOSED)
     healthy = closed | (quasi & view.of_container(takes_quasi))
-    # A good one that is unreadable now will return: until then a bad one is no substitute.
+    # A healthy replica that is unreadable now will return, so do not copy an unhealthy one instead.
     has_healthy = view.of_container(rows.some(healthy) | (scene.counts.ratis.healthy > 0))
     chosen = healthy | (usable & (replicas.state == UNHEALTHY) & ~has_healthy)
     last = rows.highest(replicas.bcsid, -1, chosen)
@@ -81,7 +81,7 @@ def replicate(scene: PlanInput) -> Iterable[PlanRows]:
     view, n, verdicts = scene.view, scene.counts.ratis, scene.verdicts
     only_bad = n.healthy == 0
     need = np.where(only_bad, n.need_with_bad_after, np.minimum(n.need_after, n.need_if_healed))
-    # A copy on another rack makes it surplus; one in flight may do so already.
+    # A copy on another rack makes a replica surplus, and a copy in flight may be on another rack.
     is_misplaced = (verdicts.state == HealthState.MIS_REPLICATED) & (verdicts.queue == Queue.UNDER)
     is_misplaced |= _is_crowded(scene)
     is_misplaced &= (view.adds == 0) & (view.deletes == 0)
