@@ -32,7 +32,7 @@ class RowOutcome(StrEnum):
     """The outcome of one row of the plan."""
 
     SHOWN = "SHOWN"  # not sent, because of the dry run
-    ORDERED = "ORDERED"  # the SCM has told the datanodes
+    ORDERED = "ORDERED"  # the SCM has ordered the datanodes to reconcile
     REFUSED = "REFUSED"  # the SCM gives the reason
     NOT_KNOWN = "NOT_KNOWN"  # sent, but no answer came
     NOT_SENT = "NOT_SENT"  # the run was stopped before

@@ -50,7 +50,7 @@ class StatusTranslator:
 
 
 def arriving(requests: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the messages of a stream; an interrupted stream just ends."""
+    """Yield the messages of a stream. Raise UnavailableError if the sender disconnects."""
     try:
         yield from requests
     except grpc.RpcError as error:

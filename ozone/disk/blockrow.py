@@ -139,10 +139,10 @@ def _block(block_id: BlockId, message: Any, chunks: list[ChunkInfo]) -> BlockDat
 class Folds:
     """The checksums that Ozone's tree may have for an undamaged block.
 
-    They differ by what built the tree. `written`: the writes, from all chunks in the rows.
-    `closed`: the close of the container, without the chunk in `last_chunk_info`. `scanned`:
-    Ozone's scanner, from all chunks in `block_data` with checksums; None if there are none,
-    because the scanner's tree then omits the block.
+    They differ because different programs built the tree. `written`: the writes, from all chunks in
+    the rows. `closed`: the close of the container, without the chunk in `last_chunk_info`.
+    `scanned`: Ozone's scanner, from all chunks in `block_data` with checksums; None if there are
+    none, because the scanner's tree then omits the block.
     """
 
     written: int

@@ -187,7 +187,7 @@ class OzoneRepair:
             reader.close()
 
     def propose(self, replica: InspectedReplica) -> Proposal:
-        """Query the peers about the damaged blocks, and plan."""
+        """Query the peers about the damaged blocks, and return the planned writes."""
         container_id = self._wish.container_id
         self._peers = {
             peer_id: DamagedBlocksPeer(datanode, container_id, replica.blocks)

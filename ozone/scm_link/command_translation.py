@@ -30,7 +30,7 @@ PORT_MAX: Final = 65_535
 INDEX_MAX: Final = 2**32 - 1  # in Suture's protocol; larger than any replica index
 INT64_END: Final = 2**63
 NEVER_REACHED: Final = (
-    ID_MAX  # as a commit id: Ozone closes for good only by force, otherwise QUASI_CLOSED
+    ID_MAX  # as a commit id: Ozone closes to CLOSED only by force, otherwise to QUASI_CLOSED
 )
 REFUSED: Final[Mapping[ScmCommandType, str]] = {
     ScmCommandType.CREATE_PIPELINE: "this datanode joins no pipeline of Ratis: it holds closed and "

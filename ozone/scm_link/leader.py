@@ -27,8 +27,8 @@ ANY_USER: Final = ""
 
 
 class OzoneScmLink:
-    """An SCM of Ozone. Its protocol is for one thread: query the cluster id before the worker
-    runs."""
+    """An SCM of Ozone. The connection is for one thread, so query the cluster id before the
+    worker runs."""
 
     def __init__(
         self,

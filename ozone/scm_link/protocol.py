@@ -85,7 +85,7 @@ class DatanodeProtocol:
         return self._asked(DatanodeRequestType.GET_VERSION, REQUEST(get_version={}))
 
     def register(self, message: Any) -> Any:
-        """Join the cluster, or join it again."""
+        """Register this datanode, for the first time or again; return the SCM's answer."""
         return self._asked(DatanodeRequestType.REGISTER, REQUEST(register=message))
 
     def heartbeat(self, message: Any) -> Any:

@@ -49,7 +49,7 @@ class PathVerdict(StrEnum):
 
     SILENT = "-"  # nothing is reported
     READ = "read"  # its contents are read, and its bytes have the verdict
-    NOTED = "noted"  # a finding that costs no data
+    NOTED = "noted"  # a finding without loss of data
     SKIPPED = "SKIPPED"
     DOUBTFUL = "DOUBTFUL"
     NOT_READ = "NOT_READ"
