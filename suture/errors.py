@@ -125,8 +125,8 @@ def size_text(count_bytes: float) -> str:
 
 
 def missing_extra(error: ModuleNotFoundError, who: str, *, extra: str = "") -> RefusedError:
-    """If `error` reports a missing optional package, return the refusal that names `who` needs it
-    and the extra that installs it. Otherwise raise `error` again. `extra` names the extra if
+    """Return the refusal that says that `who` needs a missing optional package, and which extra
+    installs it. Raise `error` again if it reports no such package. `extra` names the extra if
     several extras contain the package."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:

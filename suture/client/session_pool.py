@@ -1,8 +1,8 @@
 """Writer sessions of one client, kept between puts, and the division of files among sessions.
 
-A kept session saves a small put the calls that create a container and end a session. A kept session
-does not block other clients. If no put uses its container for `session_idle_ms`, the SCM closes the
-container. If there is no room for another container, the SCM gives it to another client.
+With a kept session, a small put needs no calls to create a container and to end a session. A kept
+session does not block other clients. If no put uses its container for `session_idle_ms`, the SCM
+closes the container. If there is no room for another container, the SCM gives it to another client.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -52,7 +52,7 @@ def until_decided(submit: Callable[[Any], T], request: Any) -> T:
             for index, decision in zip(left, _decisions(part), strict=True):
                 _decisions(answer)[index].CopyFrom(decision)
         else:
-            answer = part  # the SCM refuses a request that is carried out as a whole as a whole
+            answer = part  # a request that is carried out in one step is refused as a whole
         decisions = _decisions(answer)
         left = [index for index, one in enumerate(decisions) if one.code in TRANSIENT]
         if left:

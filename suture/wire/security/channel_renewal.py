@@ -98,11 +98,11 @@ class RenewingChannel(grpc.Channel):
         return _StreamMethod(self, "stream_stream", method, options)
 
     def subscribe(self, callback: Callable[..., None], try_to_connect: bool = False) -> None:
-        """Watch the present line."""
+        """Watch the connectivity of the present channel."""
         self._lines[self._material].channel.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Callable[..., None]) -> None:
-        """Stop watching."""
+        """Stop watching the connectivity of every channel."""
         for line in list(self._lines.values()):
             line.channel.unsubscribe(callback)
 

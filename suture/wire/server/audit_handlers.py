@@ -82,7 +82,7 @@ def _is_due(line: str, *, since: str, about: str) -> bool:
 
 def is_about(entry: Mapping[str, Any], about: str) -> bool:
     """Return whether a line names an object: its id, or a name that begins with `about`. A list
-    that the log cut may contain any object."""
+    that was cut in the log counts as naming every object."""
     for name, value in entry.items():
         if name in NO_OBJECTS:
             continue
