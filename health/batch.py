@@ -32,7 +32,7 @@ from health.words import (
 )
 
 NO_BCSID = -1
-"""Stands for an unknown commit id; lower than every known one."""
+"""Placeholder for an unknown commit id; lower than every known commit id."""
 
 _NODE_OF_NO_OP, _NODE_OF_NO_REPLICA = -1, -2
 

@@ -60,7 +60,7 @@ STANDS_OUT_LOG10: Final = -2.5
 SHOWN_MAX: Final = 40
 
 BOTH: Final = "versions"
-"""The attribute of two versions of which one is to blame."""
+"""The attribute of a suspect that is a pair of versions; one of the two is to blame."""
 
 NOT_COMPARED: Final = 0.0
 """log10 of the probability of chance if a member has no excess losses."""

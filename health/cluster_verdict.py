@@ -35,7 +35,7 @@ class DataVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerProblems:
-    """Closed containers by problem; one may be counted several times."""
+    """Number of closed containers per problem; a container may count for several problems."""
 
     lost: int = 0  # no whole replica is known
     missing_blocks: int = 0  # no replica can have all blocks that keys need

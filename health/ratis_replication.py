@@ -32,7 +32,7 @@ class RatisCount:
     need: Ints
     """Missing replicas if all pending deletes succeed; negative = surplus replicas."""
     need_after: Ints
-    """As `need`, if all pending adds succeed as well."""
+    """As `need`, but also assuming that all pending adds succeed."""
     need_if_healed: Ints
     """As `need_after`, but bad replicas that a repair in place may heal are counted, too."""
     need_with_bad: Ints
@@ -41,7 +41,7 @@ class RatisCount:
     """Surplus replicas, ignoring pending operations."""
     excess_with_bad: Ints
     redundancy: Ints
-    """Number of replicas that may be lost without losing the last one."""
+    """Number of replicas that may be lost while at least one remains."""
     may_leave: Bools
     """`leaving_min` replicas are in service, and none is on a node in maintenance."""
     is_due_to_service: Bools

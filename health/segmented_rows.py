@@ -188,7 +188,7 @@ def _ranks(total: Ints, key: Ints) -> tuple[Ints, int]:
 
 
 def ascends(values: Ints) -> bool:
-    """Return True if no value is below the one before it."""
+    """Return True if no value is less than the previous value."""
     return bool((values[1:] >= values[:-1]).all())
 
 
@@ -209,7 +209,7 @@ def is_among(keys: Ints, sorted_keys: Ints) -> Bools:
 
 
 def first_of_run(values: Ints) -> Bools:
-    """Return which values differ from the one before them; the first always does."""
+    """Return a mask of the values that differ from the previous value, and of the first value."""
     is_first = np.ones(len(values), dtype=np.bool_)
     is_first[1:] = values[1:] != values[:-1]
     return is_first

@@ -118,7 +118,7 @@ class PendingOpKind(IntEnum):
 
 
 class HealthState(IntEnum):
-    """Ozone's health states and numbers; a container has one, the last that its chain set."""
+    """Ozone's health states and numbers. A container has the last state that its chain set."""
 
     HEALTHY = 0
     UNDER_REPLICATED = 1
@@ -219,7 +219,7 @@ class ChecksumClass(IntEnum):
     MISMATCH_SPLIT = 1
     """Roots differ, and no root has a majority."""
     MISMATCH_MINORITY = 2
-    """Roots differ. At least two replicas, and more than for any other root, have the same one."""
+    """Roots differ, and at least two replicas have one root, more than have any other."""
     PARTIAL = 3
     """The known roots are equal, and some roots are unknown."""
     UNKNOWN = 4

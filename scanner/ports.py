@@ -77,8 +77,8 @@ class ReadSplitting(Protocol):
         ...
 
     def throttle_part(self, length_bytes: int) -> None:
-        """Account for a piece of a read, except the last one, and wait until the next may be
-        read."""
+        """Account for a piece of a read that is not the last piece; wait until the next piece may
+        be read."""
         ...
 
 

@@ -31,7 +31,7 @@ from health.words import (
 )
 
 SCHEMA_VERSION: Final = 5
-"""A snapshot of another version is refused: an older one lacks columns."""
+"""Version of these columns. Snapshots of other versions are refused, because columns differ."""
 
 RESULT_VERSION: Final = 3
 """Version of a verification's result tables, in its manifest. Others are not applied."""
