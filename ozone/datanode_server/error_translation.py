@@ -13,7 +13,7 @@ log = structlog.get_logger()
 
 
 class StreamAborted(Exception):
-    """Raised to end a conversation with a gRPC status, where Ozone's clients expect one."""
+    """Raised to end a conversation with a gRPC status where Ozone's clients expect a status."""
 
     def __init__(self, status: grpc.StatusCode, message: str) -> None:
         super().__init__(message)

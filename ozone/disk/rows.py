@@ -36,7 +36,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Blocks by ascending id, with the rows of the block and of its last chunk; one may be None."""
+    """Blocks by ascending id, with the row of each block and of its last chunk, or None."""
 
     block_ids: Sequence[BlockId]
     rows: Sequence[bytes | None]
@@ -75,7 +75,7 @@ class ContainerRows:
         self._block_count: int | None = None  # unknown until all were read
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes | None, bytes | None]]:
-        """Yield by ascending id the row of each block and of its last chunk; one may be None."""
+        """Yield by ascending id the row of each block and the row of its last chunk, or None."""
         for batch in self.batches():
             yield from zip(batch.block_ids, batch.rows, batch.tails, strict=True)
 

@@ -120,7 +120,7 @@ class _Cursor:
 def read_simple(
     container_id: ContainerId, block_ids: Sequence[BlockId], rows: Sequence[bytes]
 ) -> SimpleRows:
-    """Parse the simple ones among rows of `block_data`."""
+    """Parse the simple rows among these rows of `block_data`; mark the others as not simple."""
     ids = np.fromiter(block_ids, dtype=np.int64, count=len(rows))
     cursor = _Cursor(rows)
     bcsids = _pass_block_id(cursor, container_id, ids)

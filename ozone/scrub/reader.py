@@ -523,5 +523,5 @@ class OzoneReader:
         return {}
 
     def compare(self, scanned: Tree) -> Comparison:
-        """Compare Ozone's tree with the rows and with what was read."""
+        """Compare Ozone's tree with the rows and with the data that was read."""
         return self.ledger.compare(self._tree, self.rows.number(RECORDED_ROOT), scanned)

@@ -57,7 +57,7 @@ class ContainerResult:
 
     @property
     def status(self) -> ScrubStatus:
-        """The one-word result."""
+        """The result of the container in one word."""
         if self.is_open:
             return ScrubStatus.SKIPPED
         if self.is_missing:

@@ -42,7 +42,7 @@ class Handle(NamedTuple):
 
 def check_blocks(path: Path, block_bytes_max: int) -> None:
     """Raise DamagedData if the blocks of a table are not consecutive in its file, if one unpacks to
-    more than `block_bytes_max`, or if this cannot be determined. Raise OSError.
+    more than `block_bytes_max`, or if this cannot be determined. Raise OSError for a failed read.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
@@ -150,8 +150,8 @@ def _end_of(block: bytes) -> int:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and values of a block; of each key only the part that differs from the one
-    before.
+    """Yield the keys and values of a block, which stores only the part of each key that
+    differs from the previous key. Raise DamagedData for an invalid entry.
     """
     at, end, key = 0, _end_of(block), b""
     while at < end:

@@ -39,8 +39,8 @@ SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
 
 
 def keep_table(entry: ArchiveEntry, scratch: Scratch) -> None:
-    """Store the file of one table. Raise RefusedError for an unused one, unless it is RETIRED and
-    empty.
+    """Store the file of one table. Raise RefusedError for a table that is not used, unless it is
+    RETIRED and empty.
     """
     name = entry.name.removeprefix(f"{TABLES}/").removesuffix(TABLE_SUFFIX)
     if name == RETIRED:
