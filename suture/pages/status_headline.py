@@ -143,7 +143,7 @@ def _troubles(answer: DataStatus) -> Iterator[str]:
 
 
 def _verified(answer: DataStatus, now_ms: int, *, has_doubts: bool) -> Iterator[str]:
-    """Yield what the answering datanodes have verified and found, and which scans are due."""
+    """Yield texts on the verified data and findings of answering datanodes, and on due scans."""
     where = " of the answering datanodes" if answer.silent else ""
     if answer.data_bytes:
         share = percent(answer.in_time_bytes, answer.data_bytes)

@@ -37,7 +37,7 @@ def nodes_of(client: ClusterClient, datanode: str | None) -> list[tuple[str, str
     """Return (name, address) of one datanode or of all. Raise RefusedError for an unknown datanode.
 
     An address is used as given, because without an SCM nothing else may be known. The datanode
-    there says its id; if it does not answer, the address is also the name.
+    returns its own id; if it does not answer, the address is also the name.
     """
     if datanode is not None and ":" in datanode:
         try:

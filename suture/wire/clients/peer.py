@@ -199,7 +199,7 @@ class Peer(BlockPeer, ShardWriter):
         return answer
 
     def audit(self, request: container_pb2.ListAuditRequest) -> container_pb2.ListAuditResponse:
-        """Return what people ordered on this datanode."""
+        """Return the audit log's newest lines about commands of people on this datanode."""
         answer: container_pb2.ListAuditResponse = self._call(self.stub.ListAudit, request)
         return answer
 
