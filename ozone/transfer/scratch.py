@@ -58,8 +58,8 @@ class Scratch:
         self._ends.close()
 
     def reserve(self, size_bytes: int) -> Path:
-        """Return the directory for a file of this size. Move the existing files to disk if memory
-        is too small for all. Raise UnavailableError if they cannot be moved.
+        """Return the directory for a file of this size. Move all files to disk once they exceed
+        MEMORY_BYTES_MAX. Raise UnavailableError if they cannot be moved.
         """
         self._reserved_bytes += size_bytes
         if self._is_in_memory and self._reserved_bytes > MEMORY_BYTES_MAX:
