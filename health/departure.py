@@ -61,8 +61,7 @@ def missing_replicas(view: BatchView, counts: Counts) -> Ints:
 
 
 def locked_out(view: BatchView, is_off: Bools) -> Bools:
-    """Return a mask of the containers that are readable now, but not without the nodes in `is_off`.
-    """
+    """Return a mask of the containers that only the nodes in `is_off` keep readable."""
     serves = answering(view)
     left = serves & ~is_off[view.batch.replicas.node]
     return is_readable(view, serves) & ~is_readable(view, left)

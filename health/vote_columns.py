@@ -59,8 +59,7 @@ class Duels:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The volumes that could lose votes: their votes, their losses, and their member at each level.
-    """
+    """The volumes that could lose votes: their votes, losses, and member at each level."""
 
     exposed: Floats
     lost: Floats

@@ -167,8 +167,7 @@ def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
-    """Return, for each `asked` replica, the highest commit id of the whole replicas of its index.
-    """
+    """Return the highest commit id of the whole replicas of each `asked` replica's index."""
     replicas = scene.view.batch.replicas
     rows = np.flatnonzero(whole | asked)
     same = Groups.of(scene.view.rows.owner[rows], replicas.index[rows])

@@ -190,8 +190,7 @@ def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
 
 
 def _unsnapped(data: bytes, size_bytes: int) -> bytes:
-    """Return the content that Snappy packed. A copy repeats earlier output and may overlap its end.
-    """
+    """Return the content that Snappy packed. A copy may overlap the end of the output so far."""
     out, at = bytearray(), 0
     while at < len(data):
         tag = data[at]
