@@ -1,9 +1,9 @@
-"""Pins on replicas that this datanode has proved to a peer which is about to delete its own
-replica.
+"""Delete pins: they keep a replica on this datanode while a peer deletes its own replica.
 
-While a replica is pinned (`pin`), no command deletes it. While a replica is being deleted
-(`deleting`), it cannot be pinned. If two datanodes are ordered to delete their replicas of one
-container at the same time, each with the other as witness, neither does.
+The peer deletes its replica only because this datanode has proved that it has the same data. While
+a replica is pinned (`pin`), no command deletes it. While a replica is being deleted (`deleting`),
+it cannot be pinned. If two datanodes are ordered to delete their replicas of one container at the
+same time, each with the other as witness, both deletes fail.
 """
 
 import threading
@@ -20,8 +20,8 @@ PINS_MAX: Final = 100_000
 
 
 class DeletePins:
-    """The pins of one datanode. They are lost when the process ends; docs/PROOFS.md explains why
-    this is safe."""
+    """The pins of one datanode, in memory only. docs/PROOFS.md explains why it is safe to lose
+    them when the process ends."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,8 +30,8 @@ class DeletePins:
         self._deleting: set[ContainerId] = set()
 
     def pin(self, container_id: ContainerId, keep_s: float) -> None:
-        """Pin the replica for `keep_s`. Raise UnavailableError(BUSY) if it is being deleted, or if
-        too many replicas are pinned."""
+        """Pin the replica for `keep_s` seconds. Raise UnavailableError(BUSY) if the replica is
+        being deleted, or if too many replicas are pinned."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if container_id in self._deleting:

@@ -1,9 +1,9 @@
 """Leases: the right to change one container, with one holder at a time.
 
 `agent/store/` has no locks of its own. Callers of functions that change a replica must hold the
-container's lease. A scan holds it only to begin and to commit. It passes `writes_chunks=False`,
-because the change watch (`agent.scan.change_watch`) ignores file events while a lease with
-`writes_chunks` is held, and shortly after.
+container's lease. A scan holds the lease only to begin and to commit. The change watch
+(`agent.scan.change_watch`) ignores file events while a lease with `writes_chunks` is held, and
+shortly after. A scan therefore takes its lease with `writes_chunks=False`.
 
 Leases are not re-entrant. A thread that requests the same lease twice has a bug, and fails at once
 instead of after a timeout.
@@ -21,7 +21,7 @@ from suture.errors import Code, UnavailableError
 from suture.runtime.clock import Clock, SystemClock
 
 WAITERS_MAX: Final = 1_000  # threads that may wait for leases; the pools are far smaller
-RELEASES_REMEMBERED_MAX: Final = 10_000  # for `written_within`; forgetting one costs a scan
+RELEASES_REMEMBERED_MAX: Final = 10_000  # for `written_within`; a missing entry causes one scan
 TIMEOUT_S_DEFAULT: Final = 30.0
 
 
@@ -67,10 +67,10 @@ class ContainerLeases:
     def share(
         self, container_id: ContainerId, timeout_s: float = TIMEOUT_S_DEFAULT
     ) -> Iterator[None]:
-        """Prevent changes of the container's chunks for a `with` block.
+        """Block writers of the container's chunks for a `with` block, for example during a copy.
 
-        Many threads may share at the same time, and a scan may begin and commit meanwhile. Writers
-        of chunks wait. Raise UnavailableError(BUSY) as `hold`.
+        Many threads may share a container at the same time, and a scan may begin and commit in
+        that time. Raise UnavailableError(BUSY) in the same cases as `hold`.
         """
         with self._changed:
             self._wait(container_id, timeout_s, lambda: container_id not in self._holders)
@@ -85,8 +85,8 @@ class ContainerLeases:
                 self._changed.notify_all()
 
     def is_shared(self, container_id: ContainerId) -> bool:
-        """Return whether a thread shares the container, for example to copy it, so that a change
-        has to wait."""
+        """Return whether a thread shares the container, for example to copy it. Writers of chunks
+        must then wait."""
         return container_id in self._shares
 
     def written_within(self, container_id: ContainerId, window_s: float) -> bool:

@@ -89,12 +89,13 @@ def who_am_i(
     """Return the identity of this datanode: from the volumes, or a new one in the SCM's cluster.
 
     The first start waits for an SCM, because a volume is formatted for one cluster. Return None if
-    the agent is stopped meanwhile. A new datanode gets the id in its certificate, if it has one.
+    `stop` is set first. A new datanode gets the id in its certificate, otherwise a random id. If no
+    volume is readable, return the identity in the SCM's records (`known_at`), because a host that
+    lost its only disk must report the loss.
 
-    Raise RefusedError if the volumes belong to another datanode than the certificate, or if all
-    volumes are empty although the SCM has records of their replicas. If no volume is readable, use
-    the datanode that the SCM knows at this address, because a host that lost its only disk has to
-    report that. Raise the disk's error if the SCM knows none.
+    Raise RefusedError if the certificate is for another datanode than the volumes, or if all
+    volumes are empty although the SCM has records of replicas on them. Raise the disk's error if
+    no volume is readable and the SCM has no record of this datanode.
     """
     unreadable: SutureError | None = None
     try:
@@ -135,13 +136,12 @@ def known_at(
     certified_id: str,
     unreadable: SutureError,
 ) -> DatanodeIdentity:
-    """Return the datanode that a control plane knows by the certificate's id, or at this agent's
-    address.
+    """Return this agent's identity from the control plane's records, after all volumes failed.
 
-    Without a certificate, only a datanode without heartbeats is accepted; otherwise another host
-    has the same address. If several match, the one with the latest heartbeat is chosen. Raise
-    UnavailableError while that datanode sends heartbeats. Raise `unreadable` if the control plane
-    knows no such datanode.
+    The record is found by the certificate's id or, without a certificate, by this agent's address.
+    Of several records, the one with the latest heartbeat is used. Without a certificate, raise
+    UnavailableError while that datanode sends heartbeats, because another host then has this
+    address. Raise `unreadable` if there is no record.
     """
     if not isinstance(scm, ScmClient):
         raise unreadable
@@ -168,8 +168,9 @@ def known_at(
 def cluster_at(
     scm: ScmClient | ExternalControlPlane, config: AgentConfig, certified_id: str
 ) -> str:
-    """Return the cluster that a first start joins, from a control plane. Raise UnavailableError if
-    it does not answer, RefusedError if it has records of replicas on this agent's volumes."""
+    """Return the id of a control plane's cluster, which a new datanode joins. Raise
+    UnavailableError if the control plane does not answer. Raise RefusedError if it has records of
+    replicas on this agent's volumes."""
     if not isinstance(scm, ScmClient):
         return scm.cluster_id()
     answer = scm.list_nodes(scm_pb2.ListNodesRequest())
@@ -178,8 +179,8 @@ def cluster_at(
 
 
 def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity) -> None:
-    """Raise RefusedError if an external control plane has another cluster, or refuses this agent. A
-    control plane that does not answer is not checked."""
+    """Raise RefusedError if an external control plane belongs to another cluster, or refuses this
+    agent. Skip control planes that do not answer."""
     for leader in leaders:
         try:
             theirs = leader.cluster_id()
@@ -197,9 +198,9 @@ def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity
 def replicas_elsewhere(
     answer: scm_pb2.ListNodesResponse, config: AgentConfig, certified_id: str
 ) -> str:
-    """Return a description of the datanode with this agent's id or address that has replicas,
-    according to the control plane; "" if there is none. With empty volumes, this agent cannot be
-    that datanode."""
+    """Return a description of a datanode that has this agent's id or address and, according to the
+    control plane, replicas; "" if there is none. An agent with empty volumes must not take the
+    identity of that datanode."""
     address = config.node.advertise or config.node.listen
     for node in answer.nodes:
         is_us = node.datanode_id == certified_id or node.address == address
@@ -215,8 +216,8 @@ def replicas_elsewhere(
 def ozone_of(
     config: AgentConfig,
 ) -> tuple[Sequence[MakeServer], Sequence[ExternalControlPlane]]:
-    """Return the functions that create the servers for Ozone, and Ozone's control planes in the
-    config. Ozone's modules are imported only if needed."""
+    """Return functions that create the Ozone servers, and the Ozone control planes of the config.
+    Import Ozone's modules only if the config uses them."""
     theirs = ozone_scms(config.node.scm)
     if not (config.ozone.listen or theirs):
         return (), ()
@@ -341,7 +342,7 @@ def command(
     logs.redirect_stderr()
     if check:
         try:
-            from suture.terminal.output import print_json  # with rich, which a daemon does without
+            from suture.terminal.output import print_json  # imports rich, which the daemon does not need
 
             print_json(load(config).model_dump(mode="json"))
         except SutureError as error:

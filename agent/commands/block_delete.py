@@ -4,8 +4,8 @@ separately.
 The transactions are grouped by container, and executed in batches under the container's lease. The
 store writes tombstones, deletes rows and removes data. A result is sent when the delete is durable.
 
-Deleting a deleted block succeeds, because the SCM repeats a transaction until it is acknowledged. A
-transaction that fails returns the reason and does not block others.
+The SCM repeats a transaction until it is acknowledged, so the delete of a deleted block succeeds.
+The result of a failed transaction has the reason. Other transactions are executed nevertheless.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,8 @@ def delete_blocks(
 ) -> list[scm_pb2.DeleteTransactionResult]:
     """Execute all transactions; return a result for each, in the same order.
 
-    `request_scan` queues a scan, with a reason, if the last known damage of a replica was deleted.
+    If a delete removed the last damaged block of a replica, `request_scan` is called with the
+    container and a reason, so that a scan can find the replica healthy.
     """
     results: dict[int, scm_pb2.DeleteTransactionResult] = {}
     understood: list[tuple[int, _DeleteTransaction]] = []
@@ -89,8 +90,8 @@ def _delete_batch(
 ) -> list[scm_pb2.DeleteTransactionResult]:
     """Delete the blocks of one container's transactions in one change; return a result for each.
 
-    All blocks become tombstones, or none. If files of a transaction's blocks could not be removed,
-    its result is a failure. The SCM then repeats it, which retries the removal.
+    Either all blocks become tombstones, or none. If the data of a block cannot be removed, its
+    transaction fails. The SCM then repeats the transaction, which retries the removal.
     """
     wanted = {block_id for item in transactions for block_id in item.block_ids}
     kept = {one for item in transactions if item.message.keep for one in item.block_ids}
@@ -124,8 +125,7 @@ def _delete_batch(
 
 
 def check_all_done(results: Sequence[scm_pb2.DeleteTransactionResult]) -> None:
-    """Raise `UnavailableError`, with the reason of the first failed transaction, if any has
-    failed."""
+    """Raise UnavailableError if a transaction failed, with the reason of the first failed one."""
     not_done = [result for result in results if not result.done]
     if not_done:
         first = not_done[0]

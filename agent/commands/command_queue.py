@@ -10,7 +10,7 @@ never use the threads that replication of missing replicas needs. Tasks also wai
 use the same resource (`place`, a volume). A heavy task that waits for free capacity blocks all
 later tasks, because they could otherwise starve it.
 
-Pure: it has no thread and no clock; `agent.commands.pool` provides both. Not thread-safe.
+Pure: `agent.commands.pool` provides the threads and the clock. Not thread-safe.
 """
 
 import heapq
@@ -46,10 +46,10 @@ class TaskRejection(StrEnum):
 class Task:
     """A command to run. Two tasks with the same `task_type` and `key` are duplicates.
 
-    `deadline_at_ms` is monotonic time; 0 = none. `term` 0 means that no SCM ordered the task, so it
-    is never stale. `weight` counts in light tasks; a task heavier than `running_max` runs alone.
-    `place` is the resource that the task uses, for example a volume; "" = none. `about` has ids for
-    the log.
+    `deadline_at_ms` is monotonic time; 0 = none. `term` is the term of the SCM that ordered the
+    task; 0 = no SCM, so that the task is never stale. `weight` is the capacity that the task uses;
+    a light task has weight 1, and a task above `running_max` runs alone. `place` is the resource
+    that the task uses, for example a volume; "" = none. `about` contains ids for the log.
     """
 
     task_type: str
@@ -89,9 +89,9 @@ class DequeueResult:
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """Limits of a queue. `running_max` counts in light tasks. `shares` has the maximum number of
-    running tasks per type. `per_place_max` is the maximum number of running tasks per resource; 0 =
-    unlimited."""
+    """Limits of a queue. `running_max` is the maximum total weight of running tasks. `shares` is
+    the maximum number of running tasks by type. `per_place_max` is the maximum number of running
+    tasks per resource; 0 = unlimited."""
 
     running_max: int
     queue_depth_max: int = QUEUE_DEPTH_MAX_DEFAULT
@@ -106,10 +106,11 @@ class TaskLimits:
 
 
 class TaskLanes:
-    """Waiting tasks, in lanes. The cost of choosing the next task does not grow with their number.
+    """Waiting tasks, in lanes, so that the cost of choosing the next task is independent of the
+    number of waiting tasks.
 
-    A lane has the tasks of one priority, type and resource. Either all of them may run now, or
-    none. Only the first task of each lane can be the next one. A heap has the deadlines.
+    A lane contains the tasks of one priority, type and resource. Their limits are the same, so only
+    the first task of each lane can be the next to run. A heap contains the deadlines.
     """
 
     def __init__(self) -> None:
@@ -183,7 +184,7 @@ class TaskLanes:
             kept.clear()
 
     def _find(self, item: tuple[int, int, Hashable]) -> Task | None:
-        """Return the task of a heap entry if it is still waiting."""
+        """Return the task of a heap entry; None if the task is no longer waiting."""
         _, number, identity = item
         key = self._lane_of.get(identity)
         if key is None:
@@ -217,8 +218,8 @@ class TaskQueue:
         return refusal
 
     def pop(self, now_ms: int) -> DequeueResult:
-        """Choose the task to run now and count it as running. Drop tasks whose deadline has
-        passed."""
+        """Choose the task to run now and count it as running. Drop tasks whose deadline has passed
+        or whose term is stale. Return the chosen task, or None, and the dropped tasks."""
         if self._is_stopping:
             return DequeueResult(None)
         dropped = self._drop_useless(now_ms)
@@ -231,7 +232,7 @@ class TaskQueue:
         return DequeueResult(task, dropped)
 
     def finish(self, task: Task) -> None:
-        """Record that a task has ended that `pop` returned."""
+        """Record the end of a task that `pop` returned."""
         assert task.identity in self._known, f"{task} is not running"
         assert self._running[task.task_type] > 0, f"no {task.task_type} is running"
         self._known.discard(task.identity)
@@ -254,7 +255,7 @@ class TaskQueue:
             self._stale.append(task)
 
     def stop(self) -> tuple[DroppedTask, ...]:
-        """Accept and run no more tasks; return the waiting tasks, which are dropped."""
+        """Drop all waiting tasks and return them. Refuse all later tasks."""
         self._is_stopping = True
         stale, waiting = self._drop(self._stale, TaskRejection.STALE_TERM), list(self._waiting)
         self._waiting.clear()
@@ -272,8 +273,8 @@ class TaskQueue:
         return len(self._waiting) + len(self._stale)
 
     def loads(self) -> dict[str, int]:
-        """Return the number of waiting NORMAL tasks and of running tasks, for every task type that
-        was queued."""
+        """Return, for each task type that was ever queued, the number of its waiting NORMAL tasks
+        plus its running tasks."""
         return {
             task_type: running_count + self._waiting.count(TaskPriority.NORMAL, task_type)
             for task_type, running_count in self._running.items()
@@ -293,7 +294,8 @@ class TaskQueue:
         return None
 
     def _drop_useless(self, now_ms: int) -> tuple[DroppedTask, ...]:
-        """Drop tasks whose deadline has passed, or whose SCM is no longer the leader."""
+        """Drop tasks whose deadline has passed, or whose SCM is no longer the leader. Return them
+        with the reasons."""
         stale, self._stale = self._stale, []
         late = self._waiting.pop_expired(now_ms)
         return self._drop(late, TaskRejection.DEADLINE_PASSED) + self._drop(
@@ -307,8 +309,8 @@ class TaskQueue:
         return dropped
 
     def _next(self) -> Task | None:
-        """Return the first task that may run. Return None if none may, or if a heavy task waits for
-        capacity."""
+        """Return the first task that may run; None if no task may run now. If that task is too
+        heavy for the free capacity, return None, so that later tasks do not starve it."""
         if self._weight >= self._limits.running_max:
             return None
         for level in TaskPriority:

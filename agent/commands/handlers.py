@@ -84,8 +84,8 @@ class HandlerDeps:
     """Services that the handlers use. `request_scan` queues a scan with a reason. `wait` sleeps for
     the given seconds, and returns True early when the agent stops. `report_soon` sends a heartbeat
     now. `reregister` registers again and sends a full report. `confirm_deletes` asks the control
-    plane about deletes that peers claim, and raises SutureError. `prove` reads the chunks that a
-    reconcile changed; without it, the complete replica is scanned."""
+    plane which blocks it ordered to delete, and raises SutureError if that fails. `prove` reads the
+    chunks that a reconcile changed; if it is None, the complete replica is scanned."""
 
     store: ReplicaStore
     leases: ContainerLeases
@@ -100,12 +100,13 @@ class HandlerDeps:
     memory: MemoryBudget = UNLIMITED
     prove: Prove | None = None
     dial: Callable[[NodeAddress, int], ShardPeer] | None = None
-    """Returns a peer for its address and the index of its shard; 0 = a complete replica. None =
-    peers speak Suture's own protocol."""
+    """Returns a client for the datanode at an address that has a given shard; index 0 = a complete
+    replica. None = use Suture's own protocol."""
     copy: Copy | None = None
-    """Executes a copy. None = in Suture's own protocol."""
+    """Copies a replica to another datanode. None = use Suture's own protocol."""
     shared_pace: Callable[[int], Pace] = lambda _floor_bytes_per_s: at_once
-    """Returns a pace that yields to clients, for a minimum rate in bytes per second."""
+    """Returns a pace that yields to clients. The argument is its minimum rate in bytes per
+    second."""
 
 
 def threads_for(volume_count: int) -> int:
@@ -299,8 +300,8 @@ class CommandHandlers:
         self._tools.reregister()
 
     def follow_node_state(self) -> None:
-        """Set the size of the work pool: twice as large while this datanode is out of service,
-        because its replicas must be copied elsewhere."""
+        """Set the size of the work pool. While this datanode is out of service, the pool is twice
+        as large, because all replicas must be copied to other datanodes."""
         is_leaving = self._tools.store.volume_set.node_state().is_out_of_service
         self.work.set_scale(OUT_OF_SERVICE_FACTOR if is_leaving else 1)
 
@@ -350,7 +351,8 @@ class CommandHandlers:
     def trust(
         self, request: datanode_pb2.TrustReplicaRequest, stop: Callable[[], bool]
     ) -> datanode_pb2.TrustReplicaResponse:
-        """Show, or execute, the changes that make this replica equal to the trusted one."""
+        """Make the local replica equal to the trusted peer's. With `dry_run`, only return the
+        changes. Raise RefusedError(STALE_PLAN) if they differ from the changes shown before."""
         container_id = ContainerId(request.container_id)
         trusted = request.trusted_datanode_id
         if trusted == self._tools.store.datanode_id:
@@ -386,8 +388,8 @@ class CommandHandlers:
         return response
 
     def _confirm(self, container_id: ContainerId, block_ids: Sequence[BlockId]) -> ConfirmedDeletes:
-        """Ask the control plane which of these deletes it ordered. If it does not answer, none is
-        confirmed."""
+        """Return which of these blocks the control plane ordered to delete, and which belong to a
+        key. If the control plane does not answer, its part of the answer is empty."""
         ordered: list[int] = []
         kept: list[int] = []
         try:
@@ -484,7 +486,7 @@ class CommandHandlers:
 
 
 def parse_holder(message: scm_pb2.KnownHolder) -> SilentHolder:
-    """Return a validated holder that a reconcile command names in addition to the peers."""
+    """Return the validated form of a holder that cannot be asked (`holders` of a reconcile)."""
     tree = message.tree if message.HasField("tree") else None
     summary = None if tree is None else codec.parse_summary(tree, "reconcile.holders.tree")
     return SilentHolder(message.datanode_id, summary, message.is_empty, message.is_dead)
@@ -496,10 +498,12 @@ def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:
 
 
 def command_key(order: scm_pb2.Command) -> int:
-    """Return a key that is different for every command, because the last command decides."""
+    """Return the command id as the key, so that no command is refused as a duplicate. The last
+    command takes effect."""
     return order.command_id
 
 
 def replicate_key(order: scm_pb2.Command) -> tuple[int, str]:
-    """Return a key that differs for copies of a container to different targets."""
+    """Return the container and the target, so that copies to different targets are no
+    duplicates."""
     return order.replicate.container_id, order.replicate.target.datanode_id

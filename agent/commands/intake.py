@@ -1,9 +1,10 @@
 """Intake of commands from the heartbeat into the pools, a few at a time.
 
-A heartbeat may bring thousands of commands. Python runs one thread at a time, so queueing all of
-them at once, and starting them as fast as possible, would delay every client's read. They are
-queued in slices with pauses in between, and started at a bounded rate. Commands mostly wait for
-disks and networks, so both bounds are far above what they need.
+A heartbeat may bring thousands of commands. Python runs one thread at a time. If the intake queued
+all commands at once, and the pools started them as fast as possible, every client's read would be
+delayed. The intake therefore queues commands in slices with pauses in between, and the pools start
+them at a bounded rate. Both bounds are far above the rate at which disks and networks complete
+commands.
 """
 
 import threading
@@ -45,7 +46,7 @@ class CommandIntake:
     def accept(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
         """Accept commands of the SCM with this term. This never blocks.
 
-        If more than `WAITING_MAX` commands wait, the others are refused, as by a full queue.
+        Commands beyond `WAITING_MAX` waiting ones are refused with QUEUE_FULL.
         """
         self._commands.set_term(term)
         now_ms = monotonic_ms(self._clock)

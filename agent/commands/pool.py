@@ -85,8 +85,8 @@ class TaskPool:
     ) -> TaskRejection | None:
         """Queue a task. Return None, or why it was refused. This never blocks.
 
-        If a queued task will not run, because its deadline passed, its term became stale or the
-        pool stops, another thread calls `on_drop`. Every queued task therefore ends with a call of
+        If a queued task is dropped, because its deadline passed, its term became stale or the pool
+        stops, another thread calls `on_drop`. Every queued task therefore ends with a call of
         `body` or `on_drop`.
         """
         with self._changed:
@@ -126,8 +126,8 @@ class TaskPool:
             self._work_came.notify_all()
 
     def loads(self) -> dict[str, int]:
-        """Return the number of waiting NORMAL tasks and of running tasks, for every task type that
-        was queued."""
+        """Return, for each task type that was ever queued, the number of its waiting NORMAL tasks
+        plus its running tasks."""
         with self._changed:
             return self._queue.loads()
 
@@ -162,8 +162,8 @@ class TaskPool:
         return drained
 
     def _add_thread(self) -> bool:
-        """Start one more thread if a task may need it and the limit allows it; return whether one
-        was started."""
+        """Start one more thread if there are more tasks than threads and the limit allows it.
+        Return True if a thread was started."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         allowed = min(int(self._limits.running_max * self._scale), THREADS_MAX)
         busy = self._queue.running_count + self._queue.queued_count
@@ -191,7 +191,8 @@ class TaskPool:
                 return
 
     def _next(self) -> DequeueResult:
-        """Wait for a task that may run or was dropped. Return an empty result if the pool stops."""
+        """Wait until a task may run or was dropped, and return it. Return an empty result if the
+        pool stops."""
         while not self._stopping.is_set():
             taken = self._queue.pop(monotonic_ms(self._clock))
             if taken.task is not None or taken.dropped:
@@ -201,8 +202,8 @@ class TaskPool:
         return DequeueResult(None)
 
     def _forget(self, dropped: Sequence[DroppedTask]) -> list[tuple[DroppedTask, OnDrop | None]]:
-        """Remove the entries of dropped tasks; return their callbacks, which are called without the
-        lock."""
+        """Remove the entries of dropped tasks, and return the tasks with their `on_drop` callbacks.
+        The caller calls these after it has released the lock."""
         return [(item, self._entries.pop(item.task.identity).on_drop) for item in dropped]
 
     def _tell(self, told: Sequence[tuple[DroppedTask, OnDrop | None]]) -> None:

@@ -1,4 +1,4 @@
-"""The highest rate of some background work, which the control plane changes at run time."""
+"""Upper limit on the rate of background work. The control plane changes it at run time."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -10,27 +10,28 @@ SLICE_S: Final = 1.0  # interval at which a long wait checks for a stop and a ch
 
 
 class RateCeiling:
-    """A rate that all threads of one kind of work share; a `Pace` (`suture.runtime.ports`)."""
+    """A rate limit that all threads of one kind of work share. Implements `Pace` of
+    `suture.runtime.ports`."""
 
     def __init__(self, clock: Clock, wait: Callable[[float], bool]) -> None:
         """`wait(seconds)` returns True early if the process stops, as `Event.wait` does."""
         self._clock = clock
         self._wait = wait
         self._lock = Lock()
-        self._owed_bytes = 0.0  # done beyond the rate, at `_counted_at_s`
+        self._owed_bytes = 0.0  # work in excess of the rate at `_counted_at_s`
         self._counted_at_s = clock.monotonic_s()
         self.bytes_per_s = 0
-        """The rate; 0 = no limit."""
+        """The rate limit in bytes per second; 0 = no limit."""
 
     def change(self, bytes_per_s: int) -> None:
-        """Apply another rate from now on. Thread-safe."""
+        """Set the rate limit; it applies from now on. Thread-safe."""
         with self._lock:
             self._count()
             self.bytes_per_s = bytes_per_s
 
     def __call__(self, length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
-        """Account for `length_bytes`, and wait until more work may follow. The wait ends early if
-        `is_interrupted` returns True."""
+        """Account for `length_bytes` of work, and wait until the rate allows more. The wait ends
+        early if `is_interrupted` returns True or the process stops."""
         if not self.bytes_per_s:
             return
         with self._lock:
@@ -46,7 +47,8 @@ class RateCeiling:
             return self._owed_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
 
     def _count(self) -> None:
-        """Deduct what the rate allowed since the last count. The caller holds the lock."""
+        """Deduct the bytes that the rate has allowed since the last call from the excess. The
+        caller holds the lock."""
         now_s = self._clock.monotonic_s()
         allowed_bytes = (now_s - self._counted_at_s) * self.bytes_per_s
         self._counted_at_s = now_s

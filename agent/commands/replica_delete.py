@@ -1,11 +1,11 @@
-"""Deletion of a replica after a witness, another holder, has proved that it has the same data.
+"""Deletion of a replica after a witness (another holder) has proved that it has the same data.
 
-1. This datanode stops acting as a witness for its own replica.
+1. This datanode refuses to pin its own replica as a witness for others.
 2. A witness reads its replica, proves its content, and pins the replica for KEEP_S.
 3. This datanode deletes its replica.
 
-A command without witnesses is executed without a proof. The SCM sends it if no datanode has to have
-the container any more, or if an operator forces the delete.
+A command without witnesses is executed without a proof. The SCM sends such a command if the
+container itself is being deleted, or if an operator forces the delete.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +33,9 @@ EMPTY: Final = "none: it holds no block"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDeleter:
-    """Deletes replicas. `confirmed` returns the blocks whose delete the control plane has ordered.
-    A witness that scanned its replica completely within `age_max_s` need not read it again."""
+    """Deletes replicas. `confirmed` returns which of the given blocks the control plane ordered to
+    delete. A witness skips the read if its last complete scan is at most `age_max_s` seconds
+    old."""
 
     store: ReplicaStore
     leases: Leases
@@ -51,7 +52,8 @@ class ReplicaDeleter:
         force: bool,
         timeout_s: float,
     ) -> None:
-        """Delete a replica. Raise SutureError, for example NOT_PROVEN, with the replica unchanged.
+        """Delete a replica. If no witness gives a proof, raise RefusedError(NOT_PROVEN) and keep
+        the replica unchanged.
 
         If the replica is already DELETED, because an earlier delete was interrupted after its
         proof, complete the delete without another proof.
@@ -88,7 +90,8 @@ class ReplicaDeleter:
         ).proof()
 
     def _without_row(self, container_id: ContainerId) -> frozenset[BlockId]:
-        """Return the blocks that have local bytes but no row, so that no tree contains them."""
+        """Return the blocks with local bytes but no row. The replica's tree does not contain
+        them."""
         sizes = self.store.view(container_id).blocks_without_row()
         return frozenset(block_id for block_id, size_bytes in sizes.items() if size_bytes > 0)
 

@@ -1,8 +1,8 @@
-"""Routing of the SCM's commands: each becomes a task in a bounded pool, and each is answered.
+"""Routing of the SCM's commands into the pools, with an answer to every command.
 
-`CommandHandlers.routes` assigns the types of commands to the pools. If a command will not run
-(duplicate, stale term, deadline passed, full queue, shutdown), its answer is SKIPPED with the
-reason. No command is dropped without an answer.
+`CommandHandlers.routes` assigns the types of commands to the pools. If a command is refused or
+dropped (duplicate, stale term, deadline passed, full queue, shutdown), its answer is SKIPPED with
+the reason. No command is dropped without an answer.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -26,8 +26,8 @@ KeyOf = Callable[[scm_pb2.Command], Hashable]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Route of one type of command. `key_of` returns a key that is equal for duplicate commands;
-    without it, the key is the container id. `place_of` returns the resource that a command uses,
+    """Route of one type of command. `key_of` returns a key that is equal for duplicate commands; if
+    it is None, the key is the container id. `place_of` returns the resource that a command uses,
     for example a volume."""
 
     pool: TaskPool
@@ -64,7 +64,8 @@ class CommandRouter:
                 yield scm_pb2.QueueCount(type=task_type, count=count)
 
     def queue(self, command: scm_pb2.Command, *, waited_ms: int = 0) -> str:
-        """Queue a command, or answer it. Return why it was refused; "" if it was queued.
+        """Queue a command. If that is refused, answer the command. Return the reason of the
+        refusal; "" if the command was queued.
 
         `waited_ms` is the time since the command arrived, which counts against its lifetime.
         """
@@ -95,8 +96,8 @@ class CommandRouter:
         return refusal.value
 
     def _deadline_at_ms(self, command: scm_pb2.Command, waited_ms: int) -> int:
-        """Return the command's deadline on this host's monotonic clock, so that clocks may differ;
-        0 = none."""
+        """Return the command's deadline in ms of the monotonic clock; 0 = none. It is computed from
+        the lifetime, so the clocks of the SCM and this host may differ."""
         came_ms = monotonic_ms(self._clock) - waited_ms
         return max(1, came_ms + command.lifetime_ms) if command.lifetime_ms else 0
 
@@ -143,7 +144,7 @@ def ids_of(command: scm_pb2.Command) -> tuple[tuple[str, int], ...]:
 def answer_to(
     command: scm_pb2.Command, state: scm_pb2.CommandStatus.State
 ) -> scm_pb2.CommandStatus:
-    """Return an answer to a command, without its outcome."""
+    """Return an answer to a command, with this state and the ids, but no outcome yet."""
     return scm_pb2.CommandStatus(
         command_id=command.command_id,
         type=kind_of(command),

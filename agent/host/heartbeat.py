@@ -55,9 +55,9 @@ class HeartbeatWorker:
     """Worker of the heartbeat loop. It sends the content of the outbox to one SCM.
 
     `terms` records the terms of SCMs, and decides which SCM leads. Heartbeats are at least
-    `spacing_s` apart, even if the worker is woken more often. `on_last_copies` gets, with each
-    response, the containers of which only this datanode has a healthy replica. `on_rates` gets
-    the limits on copies and reconciles, in bytes per second.
+    `spacing_s` apart, even if the worker is woken more often. After each response of the leader,
+    `on_last_copies` is called with the containers of which only this datanode has a healthy
+    replica, and `on_rates` with the limits on copies and reconciles in bytes per second.
     """
 
     scm: ScmClient
@@ -87,7 +87,7 @@ class HeartbeatWorker:
 
     @property
     def state(self) -> str:
-        """`registered`, or the last error."""
+        """Text for the status: `registered`, or the last error."""
         return self.outbox.state
 
     def step(self) -> Step:
@@ -114,10 +114,10 @@ class HeartbeatWorker:
         return Busy() if more else RetryAfter(self._interval_s)
 
     def _retry_delay_s(self, error: RefusedError | UnavailableError) -> float:
-        """Return the seconds until the next attempt. They grow with the failures, with full jitter.
+        """Return the seconds until the next attempt: exponential backoff with full jitter.
 
-        While no SCM is reachable, the delay is limited to the heartbeat interval. Longer delays
-        would help nobody, and a restarted control plane waits in safe mode for this datanode.
+        While the SCM is unreachable, the delay is at most the heartbeat interval, because a
+        restarted SCM waits in safe mode for this datanode.
         """
         self._failures += 1
         self.outbox.note_state(f"{error.code.value}: {error}")
@@ -213,7 +213,7 @@ class HeartbeatWorker:
         ]
 
     def _statuses_to_send(self) -> list[scm_pb2.CommandStatus]:
-        """Return the oldest answers that fit into one heartbeat, at least one."""
+        """Return the oldest answers that fit into one heartbeat; at least one if any is pending."""
         oldest = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
         sizes_bytes = accumulate(status.ByteSize() for status in oldest)
         count = sum(1 for size_bytes in sizes_bytes if size_bytes <= STATUSES_BYTES_MAX)
@@ -222,9 +222,10 @@ class HeartbeatWorker:
     def _reports(
         self, changed: list[ContainerId]
     ) -> tuple[list[scm_pb2.ContainerReport], list[scm_pb2.ColumnReport]]:
-        """Return the reports to send, and add the ids of changed replicas in them to `changed`.
+        """Return the reports to send: as messages, and as columns.
 
-        A page of a full report is encoded by columns if possible.
+        The changed replicas are sent as messages, and their ids are added to `changed`. A page of a
+        full report is sent as columns if possible.
         """
         reports: list[scm_pb2.ContainerReport] = []
         by_columns: list[scm_pb2.ColumnReport] = []
@@ -247,8 +248,8 @@ class HeartbeatWorker:
         return reports, by_columns
 
     def _by_columns(self, page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport | None:
-        """Return a page encoded by columns; None if a replica has an invalid field. The page is
-        then sent as messages, of which the SCM skips only that replica."""
+        """Return a page encoded by columns; None if a replica has an invalid field. The caller then
+        sends the page as messages, and the SCM skips only the invalid replica."""
         try:
             return column_report(page)
         except RefusedError:
@@ -257,15 +258,15 @@ class HeartbeatWorker:
     def _tell_meanwhile(self) -> None:
         """Queue the replicas that changed during the full report for another report.
 
-        A replica that was created during the full report is on no page, and the SCM may assume that
-        it is gone.
+        The full report does not contain replicas created meanwhile. Without another report, the SCM
+        might consider them deleted.
         """
         self.outbox.put_back(self._meanwhile)
         self._meanwhile.clear()
 
     def _requeue_reports(self, changed: Iterable[ContainerId]) -> None:
-        """Queue the changes that the SCM did not acknowledge again, and restart a full report in
-        progress."""
+        """Queue again the changes that the SCM did not acknowledge. If a full report is in
+        progress, restart it."""
         self.outbox.put_back(changed)
         if self._full is not None or self._full_ended:
             self._full = None
