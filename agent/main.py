@@ -342,7 +342,7 @@ def command(
     logs.redirect_stderr()
     if check:
         try:
-            from suture.terminal.output import print_json  # imports rich, which the daemon does not need
+            from suture.terminal.output import print_json  # imports rich: not for the daemon
 
             print_json(load(config).model_dump(mode="json"))
         except SutureError as error:

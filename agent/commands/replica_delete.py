@@ -4,8 +4,8 @@
 2. A witness reads its replica, proves its content, and pins the replica for KEEP_S.
 3. This datanode deletes its replica.
 
-A command without witnesses is executed without a proof. The SCM sends such a command if the
-container itself is being deleted, or if an operator forces the delete.
+A command without witnesses is executed without a proof. The SCM sends such a command if no datanode
+needs a replica of the container any more, or if an operator forces the delete.
 """
 
 from collections.abc import Callable, Mapping, Sequence

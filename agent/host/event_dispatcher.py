@@ -1,7 +1,7 @@
 """Dispatch of events between objects that are built at different times.
 
-A dispatcher is created before both sides. The object that emits events is built with it and does
-not know the listeners, which subscribe later. No object has to be changed after its construction.
+A dispatcher is created first. The object that emits events gets the dispatcher as a constructor
+argument. The listeners subscribe later. No object has to be changed after its construction.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Control planes that do not speak suture.v1, and the heartbeat loops of Suture's own.
+"""Interface of control planes that do not speak suture.v1, and the loops that report to all SCMs.
 
-The agent does not know the external control planes. `agent.main` creates them if the config names
-one. Each provides a worker that sends it the reports of an outbox and queues its commands, like the
-heartbeat of Suture's own control plane.
+The agent imports no external control plane; `agent.main` creates those that the config names. Each
+provides a worker that sends the reports of an outbox and queues the received commands, like the
+heartbeat worker of Suture's own control plane.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,9 +45,9 @@ class AgentServices:
     request_scan: Callable[[ContainerId, str], None]
     """Requests a scan of a replica, with a reason."""
     accept: Callable[[Sequence[scm_pb2.Command], int], None]
-    """Queues commands of the leader with the given term."""
+    """Queues the commands of the leader with the given term."""
     answer: Callable[[scm_pb2.CommandStatus], None]
-    """Reports the status of a command that is not queued."""
+    """Reports the status of a command that was executed without being queued."""
 
 
 class ExternalControlPlane(Protocol):
@@ -59,8 +59,8 @@ class ExternalControlPlane(Protocol):
         ...
 
     def cluster_id(self) -> str:
-        """Return the id of its cluster. Raise UnavailableError if it does not answer, RefusedError
-        if it refuses."""
+        """Return the id of the control plane's cluster. Raise UnavailableError if the control plane
+        does not answer, RefusedError if it refuses this agent."""
         ...
 
     def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
@@ -72,15 +72,15 @@ class ExternalControlPlane(Protocol):
         ...
 
     def dial(self, datanode: NodeAddress, index: int) -> ShardPeer:
-        """Return a client for a datanode that has the shard `index` of a container; 0 = a complete
-        replica. Nothing is sent yet. Thread-safe."""
+        """Return a client for a datanode that has shard `index` of a container; 0 = a complete
+        replica. Do not connect before the first call of the client. Thread-safe."""
         ...
 
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
-        """Execute a copy that this control plane ordered. Its worker must exist. Raise SutureError
-        if the copy fails."""
+        """Execute a copy that this control plane ordered. `worker` must have been called before.
+        Raise SutureError if the copy fails."""
         ...
 
     def close(self) -> None:

@@ -17,11 +17,10 @@ log = structlog.get_logger()
 
 
 class Housekeeper:
-    """Purges expired quarantine files, and retries the removal of deleted replicas' files. A
-    temporary error does therefore not waste their space.
+    """Purges expired quarantine files, and removes files of deleted replicas whose removal failed.
 
-    Ages are measured from the earliest wall clock time of the last `SETTLED_S`. A clock that is
-    years ahead for some hours, for example after a start, does therefore not empty the quarantine.
+    Ages are measured from the earliest wall clock time of the last SETTLED_S seconds. If the clock
+    is years ahead for some hours, for example after a start, no file expires for that reason.
     """
 
     name = "housekeeper"
@@ -34,7 +33,8 @@ class Housekeeper:
         self._graves: dict[str, tuple[Path, ...]] = {}  # paths that the last check found, by volume
 
     def keep_for(self, keep_s: float) -> None:
-        """Set how long quarantined files are kept. Any thread may call this."""
+        """Set the time in seconds for which quarantined files are kept. Any thread may call
+        this."""
         self._keep_s = keep_s
 
     def step(self) -> Step:
@@ -58,8 +58,8 @@ class Housekeeper:
                 log.warning("deleted_files_removal_failed", volume_id=volume_id, error=graves.why)
 
     def _clock_age_s(self) -> float | None:
-        """Return how far the wall clock is ahead of the earliest recent time, in seconds; None
-        before SETTLED_S have passed."""
+        """Return the seconds by which the wall clock is ahead of its earliest value in the last
+        SETTLED_S seconds; None if it has not been observed for that long."""
         now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
         self._told.append((now_s, now_ms))
         if now_s - self._told[0][0] < SETTLED_S:

@@ -1,7 +1,8 @@
 """Pending reports and answers for the SCM. Any thread adds them; the heartbeat sends them.
 
-Changes are a set of container ids, so memory is bounded by the number of replicas, however long the
-SCM is unavailable. An answer is removed only after the SCM has acknowledged it.
+Changes are stored as a set of container ids. Their memory is therefore bounded by the number of
+replicas, however long the SCM is unavailable. An answer is removed after the SCM has acknowledged
+it, or if more than STATUSES_KEPT_MAX answers are pending.
 """
 
 import threading
@@ -19,7 +20,7 @@ REGISTERED: Final = "registered"
 
 
 class Outbox:
-    """Pending reports and answers for one SCM. `bell` wakes its heartbeat."""
+    """Pending reports and answers for one SCM. `bell` wakes the heartbeat worker of this SCM."""
 
     def __init__(self) -> None:
         self.bell = WakeEvent()
@@ -40,7 +41,8 @@ class Outbox:
 
     @property
     def clock_offset_ms(self) -> int:
-        """Lead of the wall clock over the SCM's, as far as it is certain; negative = it lags."""
+        """Milliseconds by which this host's wall clock is certainly ahead of the SCM's; negative =
+        behind the SCM's."""
         return self._clock_offset_ms
 
     def notify(self, container_id: ContainerId) -> None:
@@ -73,9 +75,10 @@ class Outbox:
         self._state = state
 
     def note_clocks(self, *, sent_at_ms: int, answered_at_ms: int, received_at_ms: int) -> None:
-        """Record the SCM's wall clock in an answer, and the own one before and after the call.
+        """Record the wall clock times of one call: of this host before and after, and of the SCM.
 
-        The SCM read its clock at some moment of the call. So a slow call proves no difference.
+        The SCM read its clock at an unknown moment of the call. Only an SCM time outside the call's
+        period therefore counts as a clock difference.
         """
         lead_ms = max(0, sent_at_ms - answered_at_ms)
         self._clock_offset_ms = lead_ms + min(0, received_at_ms - answered_at_ms)
@@ -112,10 +115,10 @@ class Outbox:
             return list(islice(self._statuses, count_max))
 
     def acknowledge(self, statuses: Sequence[scm_pb2.CommandStatus]) -> bool:
-        """Remove answers that the SCM has received; return whether more reports or answers are
+        """Remove answers that the SCM has received. Return True if more reports or answers are
         pending.
 
-        A full outbox may have dropped some of them already.
+        Ignore answers that a full outbox has dropped in the meantime.
         """
         told = {id(status) for status in statuses}
         with self._lock:
@@ -125,8 +128,8 @@ class Outbox:
 
 
 class OutboxFanout:
-    """Outboxes of all SCMs, with the same content. An SCM that does not answer does not delay
-    others."""
+    """One outbox for each SCM. All get the same content, and an SCM that does not answer delays no
+    other SCM."""
 
     def __init__(self, count: int) -> None:
         """`count` is the number of SCMs."""
@@ -134,14 +137,15 @@ class OutboxFanout:
 
     @property
     def state(self) -> str:
-        """`registered` if the agent is registered with any SCM; otherwise the error of the
-        first."""
+        """`registered` if the agent is registered with any SCM; otherwise the last error of the
+        first SCM."""
         states = [box.state for box in self.boxes]
         return REGISTERED if REGISTERED in states else states[0]
 
     @property
     def clock_offset_ms(self) -> int:
-        """Lead of the wall clock over that of the SCM from which it differs most."""
+        """The largest difference, by absolute value, between this host's wall clock and an SCM's,
+        in milliseconds; negative = behind the SCM's."""
         return max((box.clock_offset_ms for box in self.boxes), key=abs)
 
     def notify(self, container_id: ContainerId) -> None:

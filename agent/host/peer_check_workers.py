@@ -29,8 +29,8 @@ PARITY_BYTES_PER_S: Final = 5 * 1024**2  # rate of the parity scrub, summed over
 
 
 class ControlPlanes:
-    """A datanode's queries to the control planes, besides heartbeats. If none answers, the error of
-    the last one is raised."""
+    """A datanode's queries to the control planes, besides heartbeats. Queries raise the SutureError
+    of the last control plane if none answers."""
 
     def __init__(self, scms: Sequence[ScmClient]) -> None:
         self._scms = tuple(scms)
@@ -43,7 +43,7 @@ class ControlPlanes:
     def confirm_deletes(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> scm_pb2.ConfirmDeletesResponse:
-        """Return which of these blocks the control plane has ordered to delete."""
+        """Return which of these blocks the control plane ordered to delete, and which it keeps."""
         request = scm_pb2.ConfirmDeletesRequest(container_id=container_id, local_ids=block_ids)
         return self._first(lambda scm: scm.confirm_deletes(request))
 
@@ -70,7 +70,8 @@ class ControlPlanes:
 
 @dataclass(frozen=True, slots=True)
 class PeerQueryDeps:
-    """Services that both workers need: the store, the control planes, connections and the clock."""
+    """Services for the challenge worker and the parity scrub: the store, the control planes,
+    connections and the clock."""
 
     store: ReplicaStore
     control_planes: "ControlPlanes"

@@ -44,7 +44,8 @@ class HostServices:
     submit: Submit
     """Runs writes of data in another thread."""
     on_read: Callable[[float], None]
-    """Called with the seconds that each read of chunk data took. Scans slow down if it grows."""
+    """Receives the duration of each read of chunk data, in seconds. If reads get slower, the scans
+    slow down."""
     request_scan: Callable[[ContainerId, str], None]
     """Requests a scan of a replica, with a reason."""
 
@@ -83,7 +84,7 @@ class ProtocolServers:
             bound.server.start()
 
     def stop(self, grace_s: float) -> list[Event]:
-        """Begin to stop all servers; return the events of their ends."""
+        """Begin to stop all servers. Return an event for each, which is set when it has ended."""
         return [bound.server.stop(grace_s) for bound in self._servers]
 
     def close(self) -> None:

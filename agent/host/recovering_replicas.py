@@ -1,9 +1,10 @@
-"""RECOVERING replicas, which reconstructions write, and removal of abandoned ones.
+"""RECOVERING replicas: reconstructions create and write them; abandoned ones are replaced.
 
-A RECOVERING replica has no data that other datanodes lack, and nothing relies on it. No second
-reconstruction may write to it. If no write arrives for some time, its reconstruction has ended. The
-replica then becomes UNHEALTHY for good, and the next reconstruction replaces it. After a restart,
-every RECOVERING replica is abandoned (`agent.store.recovery.startup_recovery`).
+All data of a RECOVERING replica can be computed from other datanodes, and nothing relies on it.
+Only one reconstruction may write to it. If no write arrives for `timeout_s` seconds, the
+reconstruction counts as abandoned. The replica then becomes UNHEALTHY permanently, and the next
+reconstruction replaces it. After a restart, every RECOVERING replica counts as abandoned
+(`agent.store.recovery.startup_recovery`).
 """
 
 import threading
@@ -29,9 +30,9 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class RecoveringReplicas:
-    """The RECOVERING replicas of this datanode, with the time of each one's last write.
+    """The RECOVERING replicas of this datanode, each with the time of its last write.
 
-    `scan` requests a scan of a completed replica.
+    `scan` requests a scan of a replica that was closed after its reconstruction.
     """
 
     name = "recoveries"
@@ -50,9 +51,9 @@ class RecoveringReplicas:
     def create(self, container_id: ContainerId, replica_index: int) -> None:
         """Create a RECOVERING replica. The caller holds the lease.
 
-        It replaces a replica that an earlier reconstruction of this shard abandoned. Raise
+        Delete a replica that an earlier reconstruction of this shard abandoned. Raise
         UnavailableError(BUSY) while another reconstruction of the container is running,
-        RefusedError(CONTAINER_EXISTS) if there is any other replica.
+        RefusedError(CONTAINER_EXISTS) if there is any other replica of the container.
         """
         with self._lock:
             is_fresh = not self._is_stale(container_id)
@@ -73,7 +74,7 @@ class RecoveringReplicas:
             self._written_at_s[container_id] = self.clock.monotonic_s()
 
     def record_write(self, container_id: int) -> None:
-        """Record a write, which shows that the reconstruction is running."""
+        """Record the time of a write to the container, if it is being reconstructed."""
         with self._lock:
             if container_id in self._written_at_s:
                 self._written_at_s[container_id] = self.clock.monotonic_s()
@@ -86,7 +87,7 @@ class RecoveringReplicas:
             self.scan(ContainerId(container_id))
 
     def step(self) -> Step:
-        """Mark replicas without recent writes as abandoned."""
+        """Make RECOVERING replicas without recent writes UNHEALTHY."""
         with self._lock:
             known = [ContainerId(container_id) for container_id in self._written_at_s]
         for container_id in known:
@@ -107,7 +108,7 @@ class RecoveringReplicas:
     def _remove_unfinished(self, container_id: ContainerId, replica_index: int) -> None:
         """Delete the replica if an earlier reconstruction of this shard abandoned it.
 
-        A replica that was only RECOVERING and then UNHEALTHY has no former state.
+        An abandoned replica is UNHEALTHY without a former state, or still RECOVERING.
         """
         facts = self.store.replica(container_id)
         is_expired = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None

@@ -107,8 +107,8 @@ class ReportExport:
         return True
 
     def _written(self, pages: IO[bytes]) -> dict[str, int] | None:
-        """Run the process that writes the file. Return its counts, or None if the agent stops
-        meanwhile."""
+        """Run the process that writes the file. Return the counts that it prints; None if the agent
+        stops first."""
         with os.fdopen(os.memfd_create("suture-report-answer"), "w+b") as answers:
             process = self._process = subprocess.Popen(
                 [sys.executable, "-m", "suture.wire.mapping.report_file"],

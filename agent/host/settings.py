@@ -39,8 +39,8 @@ def server_limits(config: AgentConfig, *, server_count: int = 1) -> DatanodeServ
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory budgets of calls, tasks and scans. They are separate to avoid a deadlock: a task calls
-    peers, which answer from their budget of calls, and waits for the scan of its repair."""
+    """Memory budgets of calls, tasks and scans. One shared budget could deadlock, because a task
+    waits for calls of peers and for the scan after its repair."""
 
     calls: MemoryBudget
     tasks: MemoryBudget

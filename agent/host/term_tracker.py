@@ -1,13 +1,12 @@
-"""Detection of the leading SCM: the one with the highest term, and with equal terms the first one
-seen.
+"""Detection of the leading SCM: the SCM with the highest term. Of equal terms, the first one seen.
 
-An SCM may have lost its leadership without knowing. Its commands have its term and are refused as
-stale. Its information about this datanode's replicas is ignored.
+An SCM may have lost its leadership without knowing. Its commands contain its term, and are refused
+as stale. Its information about this datanode's replicas is ignored.
 
 Each SCM process start has a random id. The SCM also sends the sequence number of its state. The
-agent stores both on its volumes and sends them to every SCM. An SCM thereby detects that its state
-is older than one that this datanode has seen, because a backup was restored, or because two SCMs
-run on copies of one state.
+agent stores both on its volumes and sends them to every SCM. With them, an SCM detects that its
+state is older than a state that this datanode has seen. This happens if a backup was restored, or
+if two SCMs run on copies of one state.
 """
 
 import threading
@@ -29,8 +28,8 @@ log = structlog.get_logger()
 class TermTracker:
     """Tracks the highest term of any SCM, and the SCM starts with the highest terms.
 
-    `keep` stores the starts durably: on every volume, or on one volume if only a state number
-    changed.
+    `keep` stores the starts durably. Its second argument is True for all volumes, and False for one
+    volume, if only a state number changed.
     """
 
     def __init__(
@@ -49,8 +48,8 @@ class TermTracker:
         self._leader_id = next(leaders, "")
 
     def observe_term(self, term: int, start_id: str = "", state_number: int = 0) -> bool:
-        """Record the term and the state number of an SCM. Return True if it is the leader: no
-        higher term is known, and no other start had this term before."""
+        """Record the term and the state number of an SCM. Return True if this SCM is the leader: no
+        higher term is known, and no other SCM start had this term first."""
         with self._lock:
             if term > self._highest:
                 self._highest, self._leader_id = term, start_id

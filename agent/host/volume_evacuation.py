@@ -4,8 +4,8 @@ For each replica, it takes the lease, closes the replica if it is open, copies i
 reads the copy completely, and deletes the original. If a move fails, because of missing space,
 damage or use, the worker logs it and retries later.
 
-All state is on the disks, so the work continues after the agent was killed. If two volumes have the
-same replica although neither retires any more, the worker removes one of them.
+All state is on the disks, so the work continues after the agent was killed. If a replica is on two
+volumes and neither is retiring any more, the worker removes one of the two copies.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class BlockedMove:
-    """Why a replica could not be moved, and the time of the next attempt."""
+    """Reason why a replica could not be moved, and the monotonic time of the next attempt."""
 
     why: str
     again_at_s: float
@@ -54,7 +54,7 @@ class RetirementProgress:
     moved_bytes: int = 0
     stuck: dict[ContainerId, "BlockedMove"] = field(default_factory=dict)
     unmovable: dict[ContainerId, str] = field(default_factory=dict)
-    """Replicas that cannot be loaded, and therefore not moved, with the reasons."""
+    """Replicas that cannot be moved because they cannot be loaded, with the reasons."""
     due: deque[RemainingReplica] = field(default_factory=deque)
     """Replicas that the last search found and that are not moved yet."""
     rests_until_s: float = 0.0
@@ -112,8 +112,8 @@ class VolumeEvacuator:
         return self.tools.clock.monotonic_s()
 
     def step(self) -> Step:
-        """Move one replica of the first volume that has one to move. An error of one volume does
-        not block the others; it is raised after all were tried."""
+        """Move one replica of the first volume that has due replicas. If a volume fails, try the
+        next one. If no volume had due replicas, raise the first error."""
         trouble: SutureError | None = None
         for volume in self._store.volumes():
             try:
@@ -126,7 +126,7 @@ class VolumeEvacuator:
         return Idle()
 
     def _tend(self, volume_id: str) -> bool:
-        """Move one replica of a volume if one is due; return whether there may be more."""
+        """Move one replica of a volume if one is due. Return True if there may be more."""
         progress = self._progress.setdefault(volume_id, RetirementProgress(self.now_s()))
         if self.stop() or not (progress.due or self._look(volume_id, progress)):
             return False
@@ -144,8 +144,8 @@ class VolumeEvacuator:
         return True
 
     def _look(self, volume_id: str, progress: RetirementProgress) -> bool:
-        """Search for replicas to move now; return whether there are any. A search over 100,000
-        replicas takes a second, so the next search is delayed if one finds nothing."""
+        """Search for replicas to move now; return True if there are any. A search over 100,000
+        replicas takes a second, so a search without result delays the next one."""
         began_s = self.now_s()
         if began_s < progress.rests_until_s:
             return False
@@ -163,7 +163,7 @@ class VolumeEvacuator:
         return False
 
     def _wanting(self, volume_id: str, mode: VolumeMode) -> list[RemainingReplica]:
-        """Return the replicas to move from a volume, or to close on it, interrupted moves first."""
+        """Return the replicas of a volume that must be moved or closed, interrupted moves first."""
         services = self._store.services
         match mode:
             case VolumeMode.RETIRING:
@@ -197,8 +197,8 @@ class VolumeEvacuator:
     def _due(
         self, here: Sequence[RemainingReplica], progress: RetirementProgress
     ) -> Iterator[RemainingReplica]:
-        """Yield the replicas that may be tried now. Forget failures of replicas that are no longer
-        on the volume (`here`)."""
+        """Yield the replicas whose next attempt is due. Forget failures of replicas that are no
+        longer in `here`, the replicas on the volume."""
         ids = {left.container_id for left in here}
         for gone in progress.stuck.keys() - ids:
             del progress.stuck[gone]
@@ -209,7 +209,7 @@ class VolumeEvacuator:
                 yield left
 
     def _deal_with(self, volume_id: str, left: RemainingReplica) -> None:
-        """Move one replica, or complete an interrupted move. On a volume that does not retire, only
+        """Move one replica, or complete its interrupted move. If the volume is not retiring, only
         close the replica. Raise SutureError if this fails."""
         container_id = left.container_id
         if left.is_served and left.state in WRITTEN:
@@ -232,8 +232,8 @@ class VolumeEvacuator:
         log.info("replica_moved", container_id=container_id, volume_id=volume_id)
 
     def _copy(self, container_id: ContainerId) -> None:
-        """Copy a replica. If unknown damage prevents it, scan the replica, which records the
-        damage, and copy it again."""
+        """Copy a replica. If the copy finds damage that no scan has recorded, scan the replica to
+        record the damage, and copy again."""
         try:
             self.mover.move(container_id, stop=self._may_not_go_on)
         except SutureError as error:
@@ -257,8 +257,8 @@ class VolumeEvacuator:
         return self.stop()
 
     def _close(self, container_id: ContainerId) -> None:
-        """Close the replica to stop writes. The control plane later decides which commit was the
-        last."""
+        """Close the replica to stop writes, with no limit on its commit id. The control plane later
+        decides which commit is the last."""
         with self.tools.leases.hold(container_id):
             if self._store.replica(container_id).state not in TREE_STATES:
                 self._store.close_container(container_id, bcsid=Bcsid(ID_MAX))

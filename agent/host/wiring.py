@@ -296,8 +296,9 @@ class AgentComponents:
 
     def _built_face(self, waits: BlockedCalls) -> DatanodeHttpServer:
         def trouble() -> str:
-            """Return why calls may get no answer; "" if they do. End calls that have been blocked
-            for too long."""
+            """End calls that have been blocked for too long. Return the reason if new calls may get
+            no answer; otherwise "".
+            """
             waits.sweep()
             return self.executor.trouble
 
@@ -469,12 +470,12 @@ class AgentComponents:
         self.outboxes.answer(status)
 
     def _scan_after_repair(self, container_id: ContainerId) -> ScanReport:
-        """Scan the complete replica after a repair, so that its state is based on the medium."""
+        """Scan the complete replica after a repair, and set its state from the data on the disk."""
         return scan_container(self.scrub.tools, container_id, stop=self.stopping.is_set)
 
     def _prove_repair(self, container_id: ContainerId, changed: Collection[Doubt]) -> ReadBack:
-        """Read the chunks that a reconcile changed, or the complete replica if its last scan is too
-        old."""
+        """Read the chunks that a reconcile changed; if the last complete scan is too old, read the
+        complete replica. Return which of the two was read."""
         return verify_repair(
             self.scrub.tools,
             container_id,
@@ -484,7 +485,7 @@ class AgentComponents:
         )
 
     def request_scan(self, container_id: ContainerId, reason: str) -> None:
-        """Request a scan. If the queue is full, the request is dropped and logged; the background
-        scan reads replicas that were never read first."""
+        """Request an on-demand scan. If the queue is full, drop and log the request. A new replica
+        is then scanned by the background scan, which reads never-scanned replicas first."""
         if not self.scrub.on_demand.request(container_id, reason=reason):
             log.warning("scan_request_dropped", container_id=container_id, reason=reason)

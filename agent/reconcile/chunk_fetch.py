@@ -25,7 +25,8 @@ class BlockRepair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkFetch:
-    """A chunk to fetch. `described` is the peer's record of it, if that is the wanted version."""
+    """A chunk to fetch. `described` is the peer's record of the chunk; None if that record is not
+    the wanted version."""
 
     block: BlockRepair
     wanted: WantedChunk

@@ -1,8 +1,9 @@
 """Rules for commit ids (BCSID) that a replica may adopt from its peers.
 
-A commit id claims that its replica has all blocks up to it. It may therefore be adopted only from a
-healthy peer that claims it and that has no data that the local replica lacks. Ozone 2.2 adopts it
-even if blocks are missing, and then claims blocks that no replica has (HDDS-15542).
+The commit id of a replica means that the replica has all blocks committed up to that id. A replica
+may therefore adopt a commit id only from a healthy peer, and only if it has all data of that peer.
+Ozone 2.2 adopts a peer's commit id even if blocks are missing. Its replica then claims blocks that
+no replica has (HDDS-15542).
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,8 +22,8 @@ TRUSTED_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSE
 def highest_claim(
     peers: Mapping[PeerId, ReplicaPeer], container_id: ContainerId, equal_peers: Iterable[PeerId]
 ) -> tuple[PeerId, int]:
-    """Return the peer with the highest commit id among these equal peers, and that id; 0 if no peer
-    is healthy."""
+    """Return the healthy peer with the highest commit id among `equal_peers`, and that id. The id
+    is 0 if no peer is healthy."""
     claimed = {peer_id: _claimed(peers[peer_id], container_id) for peer_id in equal_peers}
     lender = max(claimed, key=claimed.__getitem__, default="")
     return lender, claimed.get(lender, 0)
@@ -35,8 +36,8 @@ def highest_lent(
     *,
     own: int,
 ) -> int:
-    """Return the highest commit id above `own` that came with a peer's blocks and that the peer
-    claims for its replica; `own` if there is none."""
+    """Return the highest commit id in `lent` (by peer) that is above `own` and that its peer, if
+    healthy, has reached with its replica; `own` if there is none."""
     trusted = [
         bcsid
         for peer_id, bcsid in lent.items()
@@ -61,5 +62,5 @@ def _may_lend(peer: ReplicaPeer, container_id: ContainerId, bcsid: int) -> bool:
         report = peer.replica(container_id)
         state = codec.parse_state(report.state, "answer.replica.state")
     except SutureError:
-        return False  # an unknown tree proves nothing
+        return False  # a peer that does not answer proves nothing
     return state in TRUSTED_STATES and bcsid <= report.bcsid

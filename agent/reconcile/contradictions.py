@@ -1,7 +1,7 @@
 """Contradictions between replicas, stored as findings with the peers' versions as evidence.
 
-No repair resolves them. Each replica is correct according to its own rows, so an operator has to
-decide whose rows are right. Until then, the findings show each holder's version and its bytes.
+No repair resolves a contradiction. Each replica matches its own rows, so an operator has to decide
+which rows are right. Until then, the findings name each version, and quarantine has its bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ EVIDENCE_BYTES_MAX: Final = 64 * 1024**2
 def findings_of(
     container_id: ContainerId, skips: Sequence[Skip], now_ms: int
 ) -> Iterator[tuple[Skip, ScanFinding]]:
-    """Yield each contradiction among the skips, with a finding for it."""
+    """Yield each of these skips that is a contradiction, with a finding that reports it."""
     for skip in skips:
         if not skip.is_contradiction:
             continue
@@ -51,7 +51,7 @@ def keep_versions(
 ) -> None:
     """Store the peers' contradicting versions in quarantine, up to a limited number and size.
 
-    If a peer is not reachable any more, its version is omitted without an error.
+    Omit versions that cannot be fetched. If a version cannot be stored, stop without an error.
     """
     left_count, left_bytes = EVIDENCE_COUNT_MAX, EVIDENCE_BYTES_MAX
     for skip in fresh:

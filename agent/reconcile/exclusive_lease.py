@@ -15,7 +15,7 @@ from suture.runtime.ports import Leases
 class ReplicaChanges:
     """Changes of one replica by one repair, each under the container's lease.
 
-    While a change waits for the lease, `must_stop` is called every `lease_timeout_s`.
+    While a change waits for the lease, it calls `must_stop` every `lease_timeout_s` seconds.
     """
 
     store: ReplicaStore
@@ -26,8 +26,8 @@ class ReplicaChanges:
 
     @contextmanager
     def hold(self) -> Iterator[ReplicaRepair]:
-        """Hold the lease, and return the handle for repairs. While the container is copied to
-        another datanode, wait without a limit.
+        """Hold the lease for a `with` block, and yield the handle for repairs. Wait without a time
+        limit while the container is being copied to another datanode.
 
         Raise UnavailableError(BUSY) if `must_stop` returns True, or if a task other than a copy
         holds the lease for `lease_timeout_s`. Raise RefusedError if the replica does not exist any

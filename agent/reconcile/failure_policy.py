@@ -1,10 +1,10 @@
-"""Effect of a failed change: it ends the repair, or it is only the outcome of its block.
+"""Decision after a failed change: skip the block, or end the repair.
 
-- An invalid request is the outcome of its block.
-- An error of the files of one block is the outcome of its block. The volume is checked.
-- A lack of space to copy one block is the outcome of its block, because others may need less.
-- A failure of the index or the volume ends the repair.
-- A local problem (a lease, a full disk, memory) ends the repair; a later one may succeed.
+- An invalid request: skip the block.
+- An error of the files of one block: skip the block, and check the volume.
+- Too little space to copy one block: skip the block, because other blocks may need less.
+- A failure of the index or the volume: end the repair.
+- A local problem (a lease, a full disk, memory): end the repair. A later repair may succeed.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from merkle.replica import ContainerId
 from suture.errors import BlockFailed, Code, RefusedError, SutureError, VolumeFailed
 
 BLOCKS_MAX: Final = 8
-"""Maximum number of consecutive changes that fail because of their block's files. One bad block
-must not end a repair. If the disk stores nothing, further fetches would be useless."""
+"""Consecutive errors of block files after which the repair ends. One damaged block must not end a
+repair. After this many, the disk probably stores nothing, so further fetches are useless."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,8 @@ class FailureStreak:
 
     def may_go_on(self, error: SutureError) -> bool:
         """Return True if the failure concerns only its block, so that other blocks may be tried.
-        Raise `VolumeFailed` again if the volume failed."""
+        Return False after a local problem. Raise `error` again if the volume failed, or after
+        BLOCKS_MAX consecutive failures of block files."""
         if not isinstance(error, VolumeFailed):
             return isinstance(error, RefusedError)
         if error.code is Code.DISK_OUT_OF_SPACE:

@@ -3,8 +3,8 @@
 Small chunks are fetched together. At most `bytes_max` are in flight, and results are returned in
 the order of the requests.
 
-A returned chunk was verified twice: against the window checksums that came with it, and against the
-leaf in the peer's tree. If the peer supports it, it also proves that its medium has the chunk
+A returned chunk was verified twice: against the window checksums in the response, and against the
+leaf in the peer's tree. A peer that supports proofs also proves that its disk has the chunk
 (`agent.reconcile.witnesses`). If a source fails, the next one is tried. A peer that is unreachable,
 or whose data repeatedly does not match its tree, is not used again in this reconcile.
 """
@@ -49,16 +49,16 @@ class FetchFailure:
 class FetchResult:
     """Result of a fetch: the first success, the costs of all calls, and the failures before it.
 
-    `is_here` means that the local bytes verify, so no peer was asked.
+    `is_here` means that the local bytes match the wanted chunk, so no peer was asked.
     """
 
     peer_id: PeerId = ""
     block: BlockData | None = None
     chunk: ChunkInfo | None = None
     data: bytes = b""
-    word: ProofAnswer = NO_WORD  # the peer's proof that its medium has these bytes
+    word: ProofAnswer = NO_WORD  # the peer's proof that its disk has these bytes
     is_here: bool = False
-    seen: bytes = b""  # checksum of the local medium's bytes in that range
+    seen: bytes = b""  # checksum of the bytes on the local disk in that range
     failures: tuple[FetchFailure, ...] = ()
     costs: tuple[tuple[PeerId, TransferCost], ...] = ()
 
@@ -67,8 +67,8 @@ class FetchResult:
 class PeerSources:
     """The peers of one reconcile as sources of chunks. Many threads may call its methods.
 
-    Shared state is changed by single assignments only. A race can at most cause one more call to a
-    bad peer.
+    Shared state is changed only by single assignments, without a lock. The worst effect of a race
+    is one more call to a dropped peer.
     """
 
     peers: Mapping[PeerId, ReplicaPeer]
@@ -88,8 +88,8 @@ class PeerSources:
         return self._first(action.metadata_sources, ask)
 
     def describe_together(self, actions: Sequence[RepairBlock]) -> list[FetchResult]:
-        """Return the metadata of several blocks. Blocks with the same first source are requested in
-        one call. Blocks that it does not return are requested one by one."""
+        """Return the metadata of several blocks. Request blocks with the same first source in one
+        call, and the blocks that this call does not return one by one."""
 
         def lent(
             peer_id: PeerId, peer: BatchReplicaPeer, some: Sequence[RepairBlock]
@@ -121,9 +121,9 @@ class PeerSources:
         return replace(answer, word=word)
 
     def fetch_together(self, wanted: Sequence[Wanted]) -> list[FetchResult]:
-        """Return several small chunks. Chunks with the same first source are fetched in one call,
-        and their proofs in another. Missing ones are fetched one by one. The costs of failed calls
-        are included."""
+        """Return several small chunks. Fetch chunks with the same first source in one call, and
+        their proofs in a second call. Fetch the chunks that are then missing one by one. The
+        results include the costs of both attempts."""
         return self._together(
             wanted, lambda one: one[1].sources, self._lent, lambda one: self.fetch(*one)
         )
@@ -135,8 +135,8 @@ class PeerSources:
         lent: Callable[[PeerId, BatchReplicaPeer, Sequence[T]], list[FetchResult]],
         alone: Callable[[T], FetchResult],
     ) -> list[FetchResult]:
-        """Return a result for each item. Items with the same first source are requested together
-        with `lent`, all others one by one with `alone`."""
+        """Return a result for each item. Call `lent` for all items with the same first source, and
+        `alone` for each item without a result."""
         by_source: dict[PeerId, list[int]] = defaultdict(list)
         for index, item in enumerate(items):
             asked = (one for one in sources_of(item) if one not in self.dropped)
@@ -162,8 +162,9 @@ class PeerSources:
     def _lent(
         self, peer_id: PeerId, peer: BatchReplicaPeer, wanted: Sequence[Wanted]
     ) -> list[FetchResult]:
-        """Return one peer's results. A result has no chunk if the chunk does not match the peer's
-        tree, or is not proved. Raise SutureError if the call fails."""
+        """Fetch chunks from one peer in one call, and return a result for each. A result has no
+        chunk if the chunk is missing, does not match the peer's tree, or is not proved. Raise
+        SutureError if the call fails."""
         keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
         served = peer.read_chunks(self.container_id, keys)
         self.pace(sum(len(data) for _chunk, data in served.values()))
@@ -193,8 +194,8 @@ class PeerSources:
     def proven(
         self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes
     ) -> ProofAnswer:
-        """Return the first proof by one of these peers that its medium has these bytes. If there is
-        none, return the reasons of all."""
+        """Return the first proof by one of these peers that its disk has these bytes. If no peer
+        gives a proof, return an answer with the reasons of all peers."""
         words: list[tuple[PeerId, ProofAnswer]] = []
         for peer_id in asked:
             prover = self.provers.get(peer_id)
@@ -211,9 +212,9 @@ class PeerSources:
         return ProofAnswer(why=why or "nobody could be asked", is_silent=is_silent)
 
     def proven_end(self, store: ReplicaStore, action: Trim, block: BlockData | None) -> ProofAnswer:
-        """Return the proof of a peer that it has the last chunk of the block that will be
-        truncated. A block without chunks needs no proof. If the local chunk does not match its row,
-        although no scan found damage, the peer is not asked."""
+        """Return a peer's proof that it has the last chunk of a block, before the bytes after that
+        chunk are truncated. A block without chunks needs no proof. If the local chunk does not
+        match its row, return an answer without a proof and do not ask the peer."""
         if block is None or not block.chunks:
             return ProofAnswer(proof="none: no chunk is recorded")
         chunk = block.chunks[-1]
@@ -271,9 +272,9 @@ def in_order(
 ) -> Iterator[tuple[Job, Any]]:
     """Run `work` for every job with several in flight; yield each job with its result, in order.
 
-    At least one job is in flight, and more while their sizes sum to at most `bytes_max`. A job is
-    drawn from `jobs` only when it can start, so it may depend on earlier results. If the caller
-    stops early, jobs that have not started are cancelled.
+    At most `count_max` jobs with a total of `bytes_max` bytes are in flight; a larger job runs
+    alone. Only one job beyond these is drawn from `jobs`, so later jobs may depend on earlier
+    results. If the caller stops early, jobs that have not started are cancelled.
     """
     pending: deque[tuple[Job, Future, int]] = deque()
     pending_bytes = 0

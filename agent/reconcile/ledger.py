@@ -62,7 +62,7 @@ class ReconcileLedger:
 
     @property
     def has_replaced_data(self) -> bool:
-        """Return whether data was replaced, so that the tree must be different afterwards."""
+        """Return whether the reconcile has replaced data. The replica's tree must then differ."""
         return any(self.counts[result] for result in REPLACED)
 
     def record(
@@ -112,7 +112,7 @@ class ReconcileLedger:
             self.differences[kind.value] += count
 
     def note_skips(self, planned: RepairPlan) -> None:
-        """Record what the plan skips, with the reasons."""
+        """Record the differences that the plan does not repair, with the reasons."""
         for skip in planned.skips:
             self.is_short = self.is_short or not skip.is_harmless
             self.record(
@@ -133,8 +133,8 @@ class ReconcileLedger:
             self.is_transient = self.is_transient or not isinstance(failure.error, RefusedError)
 
     def verdict(self, trees: list[PeerTree], *, finding_count: int) -> ReconcileVerdict:
-        """Return the result of the reconcile. It is PARTIAL if the replica is not known to be
-        healthy."""
+        """Return the result of the reconcile. It is PARTIAL if the replica has findings or lacks
+        data, if a change failed, or if a peer did not answer."""
         if self.is_interrupted:
             return ReconcileVerdict.INTERRUPTED
         if not any(tree.is_known for tree in trees):

@@ -1,13 +1,13 @@
-"""Random challenges to peers to prove that their medium has a chunk now.
+"""Random challenges to peers to prove that their disk has a chunk now.
 
 The worker draws a local replica and a chunk, reads the chunk past the cache, and asks a random
 other holder for a proof.
 
-A scan verifies a datanode's data locally, once a week. A peer with a stale or forged tree, or with
-a cache in front of a dead disk, can still answer other requests as before, but not this challenge.
+A scan verifies a datanode's data only locally, and once a week. A peer with a stale or forged tree,
+or with a cache in front of a dead disk, answers other requests correctly, but fails this challenge.
 Each side reads one chunk, and at most 100 bytes are sent, a few times a day. The challenger logs
-and counts a failure. The peer scans its replica (`agent.services.proof_handlers`). Shards are
-verified by the parity scrub, because no other datanode has the same shard.
+and counts a failure. The peer scans its replica (`agent.services.proof_handlers`). The parity scrub
+verifies shards instead, because no other datanode has the same shard.
 """
 
 import random
@@ -28,9 +28,9 @@ from suture.wire.clients.peer import Peer
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 PROVEN: Final = "proven"
-FAILED: Final = "failed"  # the peer's medium differs from local bytes that match the local row
+FAILED: Final = "failed"  # the peer's disk differs from local bytes that match the local row
 UNANSWERED: Final = "unanswered"
-OWN: Final = "own"  # the local medium does not match the local row
+OWN: Final = "own"  # the bytes on the local disk do not match the local row
 RESULTS: Final = (PROVEN, FAILED, UNANSWERED, OWN)
 STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 IDLE_S: Final = 60.0
@@ -40,8 +40,9 @@ IDLE_S: Final = 60.0
 class ChallengeWorker:
     """Worker that challenges peers.
 
-    `info` queries the control plane, and raises SutureError. `request_scan` requests a scan
-    of a local replica. `count` gets each result. `interval_s` 0 = disabled.
+    `info` returns the control plane's record of a container, or raises SutureError.
+    `request_scan` requests a scan of a local replica. `count` gets each result. `interval_s` is
+    the mean time between two challenges; 0 = disabled.
     """
 
     name = "challenges"
@@ -91,13 +92,13 @@ class ChallengeWorker:
         return RetryAfter(0.0)
 
     def _pause_s(self) -> float:
-        """Return a random time around the interval in seconds, so that datanodes do not
-        synchronise."""
+        """Return a random pause of 0.5 to 1.5 intervals in seconds, so that datanodes do not
+        challenge at the same time."""
         return self.interval_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
 
     def _challenge(self) -> str:
-        """Challenge one peer about one chunk; return the result, "" if there was no chunk or no
-        peer."""
+        """Challenge one peer to prove one chunk. Return PROVEN, FAILED, UNANSWERED or OWN; "" if
+        there is no chunk or no other holder."""
         found = self._drawn()
         if found is None:
             return ""
@@ -120,8 +121,8 @@ class ChallengeWorker:
         return PROVEN if word.proof else FAILED if word.is_false else UNANSWERED
 
     def _own(self, found: tuple[ContainerId, BlockId, ChunkInfo], why: str) -> str:
-        """Request a scan of a local replica with a bad chunk; return OWN, or "" if the chunk was
-        deleted meanwhile. Raise SutureError if the replica or the block was deleted."""
+        """Request a scan of a local replica with a damaged chunk, and return OWN. Return "" if the
+        chunk was replaced meanwhile. Raise SutureError if the replica or the block was deleted."""
         container_id, block_id, chunk = found
         if chunk not in self.store.view(container_id).block(block_id).chunks:
             return ""
@@ -129,7 +130,8 @@ class ChallengeWorker:
         return OWN
 
     def _drawn(self) -> tuple[ContainerId, BlockId, ChunkInfo] | None:
-        """Return a random replica, one of its blocks and a chunk of that; None if there is none."""
+        """Return a random chunk, with its container and block. Return None if the random draw finds
+        no closed replica or no chunk."""
         ids = self.store.replica_ids()
         container_id = random.choice(ids) if ids else None  # noqa: S311 - no secret
         if container_id is None or self.store.replica(container_id).state not in STATES:
@@ -143,8 +145,8 @@ class ChallengeWorker:
         return (container_id, block_id, random.choice(chunks)) if chunks else None  # noqa: S311
 
     def _holders(self, container_id: ContainerId) -> Sequence[container_pb2.DatanodeEndpoint]:
-        """Return the other holders of a closed replica, according to the control plane; none for
-        shards."""
+        """Return the other datanodes with a closed replica, according to the control plane. Return
+        an empty sequence for an erasure-coded container."""
         info = self.info(container_id)
         if info.scheme:
             return ()

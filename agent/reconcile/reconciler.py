@@ -6,8 +6,8 @@ are kept, so an interrupted reconcile continues where it stopped: local bytes th
 correct are not fetched. Peers without a tree, and unreachable peers, are listed in the result and
 cause no action.
 
-If two repairs of replicas with the same roots had no effect, the next reconcile makes no repair.
-Its result is NON_CONVERGENT, and it stores the trees as evidence.
+If FRUITLESS_MAX repairs of replicas with the same roots had no effect, the next reconcile makes no
+repair. It stores the trees as evidence, and its result is NON_CONVERGENT.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ Prove = Callable[[ContainerId, Collection[Doubt]], ReadBack]
 """Reads a replica after a repair that changed these ranges; returns the extent of the read."""
 
 Confirm = Callable[[ContainerId, Sequence[BlockId]], ConfirmedDeletes]
-"""Returns the blocks whose delete the control plane ordered, and those that a key still has."""
+"""Returns which blocks the control plane ordered to delete, and which belong to a key."""
 
 Roots = tuple[tuple[PeerId, int, int], ...]
 """Root and tombstone checksum of every replica; together they identify a divergence. The local
@@ -71,7 +71,7 @@ replica has the id ""."""
 
 @dataclass(frozen=True, slots=True)
 class _RepeatedDivergence:
-    """A divergence that remained after a repair."""
+    """A divergence that repairs did not change, with the number of these repairs."""
 
     roots: Roots
     count: int
@@ -117,12 +117,12 @@ class Reconciler:
     ) -> ReconcileResult:
         """Reconcile one replica with `peers`. If `stop` returns True, end between two chunks.
 
-        `holders` are other holders, which cannot be asked. `trusted` is the peer whose versions an
-        operator ordered, even in place of chunks that verify. `is_asked_for` means that an operator
-        requested this reconcile, so that earlier repairs without effect do not prevent it.
+        `holders` are other holders, which cannot be asked. An operator may name a `trusted` peer;
+        its versions then replace even local chunks that verify. `is_asked_for` means that an
+        operator requested this reconcile, so earlier repairs without effect do not prevent it.
 
         Raise RefusedError if there is no such replica or it is not closed, VolumeFailed if its
-        medium fails. The result has the failures of peers.
+        volume fails. Failures of peers are not raised; the result lists them.
         """
         started_ms = self.now_ms()
         before = self.store.replica(container_id)
@@ -159,7 +159,8 @@ class Reconciler:
     ) -> list[TrustedChange]:
         """Return the changes that a reconcile with a trusted peer would make, without making them.
 
-        Raise RefusedError if the replica cannot be reconciled, or the error of the trusted peer.
+        Raise RefusedError if the replica cannot be reconciled, UnavailableError if the trusted
+        peer's tree is unknown.
         """
         mine = self._known_tree(container_id, self.store.replica(container_id))
         trees = query_peers(peers, container_id, mine, self.executor)
@@ -181,7 +182,8 @@ class Reconciler:
         return self.store.view(container_id).tree()
 
     def _repair(self, run: "_ReconcileRun") -> None:
-        """Plan and repair. Report changes even if the repair fails."""
+        """Plan and execute the repair. Report the replica to the SCM if it was changed, even if the
+        repair fails."""
         has_news = False
         try:
             run.repair()
@@ -204,10 +206,10 @@ class Reconciler:
             run.ledger.is_transient = True
 
     def _may_heal(self, run: "_ReconcileRun", before: ReplicaFacts) -> bool:
-        """Return whether an UNHEALTHY replica that was not changed may be healthy.
+        """Return whether an UNHEALTHY replica may be healthy although this run did not change it.
 
-        This is so if it lacks nothing that a peer has, or if its data changed after the last scan.
-        Such a change may be a repair whose process was killed before it verified the result.
+        Return True if the replica has all data of its peers, or if its data changed after the last
+        scan. Such a change may be a repair whose process was killed before it verified the result.
         """
         if before.state is not ReplicaState.UNHEALTHY:
             return False
@@ -292,7 +294,7 @@ def _result_text(roots: Roots) -> str:
 
 
 def _condition(facts: ReplicaFacts) -> tuple[object, ...]:
-    """Return the facts that a repair should have changed."""
+    """Return the facts of a replica that differ after a repair with an effect."""
     tree = facts.tree
     roots = (tree.root, tree.tombstones_checksum) if tree is not None else ()
     return (facts.state, facts.finding_count, facts.used_bytes, *roots)
@@ -341,7 +343,7 @@ class _ReconcileRun:
         )
 
     def trees(self) -> list[PeerTree]:
-        """Return what is known about every peer so far."""
+        """Return the latest answer of every peer."""
         return list(self._peers.values())
 
     @property
@@ -378,7 +380,7 @@ class _ReconcileRun:
             yield from changes_of(self._plan(views, here), self._mine, self._rows(views, here))
 
     def _plan(self, views: Sequence[PeerView], findings: Sequence[ScanFinding]) -> RepairPlan:
-        """Plan one window of blocks from the trees and all other facts."""
+        """Return the plan for one window of blocks, and collect the contradictions in it."""
         answered = {view.peer_id for view in views}
         heard = silent_holders(self.trees(), answered, self._holders)
         planned = plan(
@@ -396,7 +398,8 @@ class _ReconcileRun:
         return planned
 
     def _deletes(self, views: Sequence[PeerView]) -> ConfirmedDeletes:
-        """Ask the control plane about blocks that peers have deleted and this replica has not."""
+        """Ask the control plane which blocks it ordered to delete, of those that a peer has deleted
+        and the local replica still has."""
         claimed = {
             difference.block_id
             for view in views
@@ -406,8 +409,8 @@ class _ReconcileRun:
         return self._confirm(self.container_id, sorted(claimed)) if claimed else ConfirmedDeletes()
 
     def report_contradictions(self, now_ms: int) -> bool:
-        """Store contradictions between replicas as findings, with evidence; return whether any is
-        new."""
+        """Store contradictions between replicas as findings, with evidence. Return True if the
+        findings have changed."""
         if self._mender.must_stop():
             return False
         known = {
@@ -450,8 +453,8 @@ class _ReconcileRun:
         return views
 
     def _view(self, tree: PeerTree, window: BlockRange) -> tuple[PeerTree, PeerView | None]:
-        """Return the peer's view of a window. If its tree has changed meanwhile, ask for the
-        current one. None if the peer fails."""
+        """Return the peer's tree and its view of a window; the view is None if the peer fails. If
+        the peer's tree has changed meanwhile, request the current one, at most ASKED_MAX times."""
         error: SutureError = RefusedError(Code.MALFORMED_REQUEST, "response: contradicts itself")
         for _ in range(ASKED_MAX):
             try:
