@@ -2,12 +2,13 @@
 blocks.
 
 Every change goes through `agent.store.operations.repair` or `batch_repair`, which never overwrite
-bytes that verify. The container's lease is held only for that change, so a delete, a close or a
+bytes that verify. The container's lease is held for one change at a time, so a delete, a close or a
 stop can happen between two batches of chunks.
 
-A batch has at most as many chunks as were installed before it, and at most 16 MiB. A fault of a
-disk or of a repair thus appears after one or two chunks. Chunks that cannot be installed together
-are installed one by one, each with its own outcome.
+The first batch has one chunk. Each later batch has at most as many chunks as were installed before
+it, and at most 16 MiB. A faulty disk or repair therefore affects only one or two chunks before the
+fault appears. Chunks that cannot be installed together are installed one by one, each with its own
+outcome.
 """
 
 from collections import defaultdict
@@ -47,7 +48,7 @@ from suture.wire.clients.message_groups import GROUP_COUNT_MAX, grouped
 GONE_CODES: Final = frozenset(
     {Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO, Code.INVALID_CONTAINER_STATE}
 )
-"""Codes that mean that the replica does not exist or is not closed, so that the reconcile ends."""
+"""Error codes after which the reconcile ends: the replica does not exist or is not closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,8 @@ class RepairExecutor:
         )
 
     def must_stop(self) -> bool:
-        """Return whether to stop now. Once True, it remains True."""
+        """Return True if the repair must stop: `stop` returned True, or a local problem prevents
+        changes. Every later call also returns True."""
         self.ledger.is_interrupted = self.ledger.is_interrupted or self.stop()
         return self.ledger.is_interrupted or self.has_given_up
 
@@ -169,11 +171,11 @@ class RepairExecutor:
             self.ledger.record(block_id, difference, ChunkResult.FAILED, message=str(error))
 
     def _change(self, work: Callable[[ReplicaRepair], object]) -> SutureError | None:
-        """Make one change under the lease; return the error, or None.
+        """Make one change under the lease; return its error, or None.
 
-        An error of one block's files, or a lack of space, affects only that block. If a local
-        problem prevents all changes (the lease is not available, repeated failures), give up,
-        because further fetches would only burden the peers.
+        After an error that affects only one block (`failure_policy`), other blocks are still
+        repaired. If a local problem prevents all changes, for example an unavailable lease, set
+        `has_given_up`, because further fetches would only burden the peers.
         """
         try:
             with self.changes.hold() as repair:
@@ -219,7 +221,8 @@ class RepairExecutor:
             self._flush()
 
     def _add_to_batch(self, job: ChunkFetch, answer: FetchResult) -> None:
-        """Add a fetched chunk to the batch. Install the batch when it is full."""
+        """Add a fetched chunk to the batch, and install the batch when it is full. Record a chunk
+        whose local bytes are correct at once."""
         size_bytes = len(answer.data)
         if answer.is_here or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
             self._flush()
@@ -232,7 +235,7 @@ class RepairExecutor:
             self._flush()
 
     def _jobs(self, actions: Sequence[RepairBlock]) -> Iterator[ChunkFetch]:
-        """Yield the chunks to repair, after asking peers for the blocks' metadata."""
+        """Request the metadata of the blocks from the peers, and yield the chunks to repair."""
         described = in_order(
             self.executor,
             (actions[at : at + GROUP_COUNT_MAX] for at in range(0, len(actions), GROUP_COUNT_MAX)),
@@ -253,10 +256,10 @@ class RepairExecutor:
             self._complete_if_done(block)
 
     def _fetch(self, group: Sequence[ChunkFetch]) -> list[FetchResult]:
-        """Fetch chunks, except those whose local bytes verify.
+        """Fetch chunks, except those whose local bytes match the wanted chunk.
 
-        This runs in the executor, without the lease. The local bytes are checked again directly
-        before they are recorded or overwritten.
+        This runs in a thread of the executor, without the lease. The local bytes are therefore
+        checked again directly before they are recorded or overwritten.
         """
         seen = self._seen(group)
         missing = [job for job in group if seen[job] is not None]
@@ -270,8 +273,8 @@ class RepairExecutor:
         ]
 
     def _seen(self, group: Sequence[ChunkFetch]) -> dict[ChunkFetch, bytes | None]:
-        """Return for each job the checksum of the local medium's bytes: b"" if unknown, None if the
-        bytes verify as the wanted chunk."""
+        """Return, for each job, the checksum of the bytes on the local disk. Return b"" if they are
+        unknown, and None if they match the wanted chunk."""
         seen: dict[ChunkFetch, bytes | None] = dict.fromkeys(group, b"")
         of_block: dict[BlockId, list[tuple[ChunkFetch, ChunkInfo]]] = defaultdict(list)
         for job in group:
@@ -287,7 +290,8 @@ class RepairExecutor:
         return seen
 
     def _salvage(self, job: ChunkFetch) -> bool:
-        """Record the local bytes; return whether they match the wanted chunk."""
+        """Record the local bytes as the wanted chunk if they match it. Return True if this was
+        done."""
         block_id, chunk = job.block.action.block_id, job.described
         assert chunk is not None, "what is not described was not looked at"
         salvaged = False
@@ -302,7 +306,7 @@ class RepairExecutor:
         return False
 
     def _described_chunk(self, block: BlockRepair, wanted: WantedChunk) -> ChunkInfo | None:
-        """Return the peer's record of the chunk if it is the wanted version."""
+        """Return the peer's record of the chunk; None if that is not the wanted version."""
         chunk = block.lent.get(wanted.leaf.offset)
         return chunk if chunk and is_leaf(self.sources.algorithm, chunk, wanted.leaf) else None
 
@@ -325,7 +329,8 @@ class RepairExecutor:
     def _install_together(
         self, batch: Sequence[tuple[ChunkFetch, FetchResult]]
     ) -> frozenset[ChunkFetch]:
-        """Install the chunks that a batch can install; return their jobs."""
+        """Install the fetched chunks of a batch together. Return the jobs of the installed ones;
+        the caller installs the others one by one."""
         jobs, offers = [], []
         for job, answer in batch:
             if answer.chunk is not None:
@@ -404,7 +409,7 @@ class RepairExecutor:
     # Blocks.
 
     def _complete_if_done(self, block: BlockRepair) -> None:
-        """After a block's last chunk, adopt the peer's metadata."""
+        """Adopt the peer's metadata if the block's last chunk is done."""
         if not block.is_drawn or block.waiting_count:
             return
         block_id, lent = block.action.block_id, block.described.block
@@ -419,8 +424,8 @@ class RepairExecutor:
             self.uncovered.update(block.action.metadata_sources)
 
     def _complete(self, repair: ReplicaRepair, block: BlockRepair, lent: BlockData) -> None:
-        """Adopt the client's metadata, and the commit id if the block now has all chunks of the
-        peer."""
+        """Adopt the client's metadata from the peer's record (`lent`). Adopt the commit id, too, if
+        the block now has all chunks of the peer."""
         block_id = block.action.block_id
         if not block.action.chunks and not lent.chunks:
             repair.install_empty_block(block_id)
@@ -439,8 +444,8 @@ class RepairExecutor:
             self.uncovered.update(block.action.metadata_sources)
 
     def adopt_bcsid(self, equal_peers: Iterable[PeerId]) -> None:
-        """Adopt the highest commit id of healthy peers with exactly the same blocks and tombstones,
-        so that no block that it claims is missing."""
+        """Adopt the highest commit id of the healthy peers in `equal_peers`. They have exactly the
+        same blocks and tombstones, so this replica has all blocks up to that commit id."""
         facts = self.store.replica(self.container_id)
         if facts.state not in TRUSTED_STATES or facts.finding_count:
             return
@@ -454,7 +459,7 @@ class RepairExecutor:
         self._step(NOBODYS, "BCSID", ChunkResult.REWRITTEN, advance, lender)
 
     def advance_container(self) -> None:
-        """Adopt the highest commit id of a peer that has no data that this replica lacks."""
+        """Adopt the highest commit id among the peers of which this replica now has all data."""
         own = self.store.replica(self.container_id).bcsid
         lent = {
             peer: bcsid for peer, bcsid in self.lent_bcsids.items() if peer not in self.uncovered
@@ -465,5 +470,5 @@ class RepairExecutor:
 
 
 def format_failures(failures: Sequence[FetchFailure]) -> str:
-    """Return the errors of sources in one line."""
+    """Return the errors of all failed sources as one line of text."""
     return "; ".join(f"{failure.peer_id}: {failure.error}" for failure in failures)

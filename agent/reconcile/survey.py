@@ -1,4 +1,4 @@
-"""Survey of a replica's peers: all are asked concurrently, and only as deep as their trees differ.
+"""Survey of a replica's peers: all are queried concurrently, and only where their trees differ.
 
     ROOT    every peer's summary         equal on both sides, and all healthy? done
     RANGES  for a large tree only        which ranges of block ids differ
@@ -51,7 +51,7 @@ assert BLOCKS_PER_WINDOW <= SELECTION_MAX, "the ids of a window fit one request"
 class SilentHolder:
     """A holder of the container that cannot be asked, with its last report.
 
-    `is_dead` means that the control plane considers its datanode lost.
+    `is_dead` means that the control plane considers the holder's datanode lost.
     """
 
     peer_id: PeerId
@@ -75,13 +75,14 @@ class PeerTree:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the peer takes part."""
+        """Return whether the peer's tree is known, so that the peer takes part."""
         return self.state in {PeerState.USED, PeerState.EQUAL}
 
     def view(self, container_id: ContainerId, mine: Tree, window: BlockRange) -> PeerView:
-        """Return the differences in `window`. Ask the peer for the chunks of those blocks.
+        """Request the chunks of the differing blocks in `window`, and return the differences.
 
-        Raise DamagedData if they do not match its block rows: its tree has changed, or is false.
+        Raise DamagedData if the chunks do not match the peer's block rows. The peer's tree has then
+        changed, or is inconsistent.
         """
         scope = [
             (max(first, window[0]), min(last, window[1]))
@@ -107,7 +108,7 @@ class PeerTree:
 def query_peers(
     peers: Mapping[PeerId, ReplicaPeer], container_id: ContainerId, mine: Tree, executor: Executor
 ) -> list[PeerTree]:
-    """Ask all peers concurrently; return their answers in the order of their ids."""
+    """Query all peers concurrently; return their answers in the order of their ids."""
     futures = [
         executor.submit(query_peer, peer_id, peer, container_id, mine)
         for peer_id, peer in sorted(peers.items())
@@ -118,7 +119,7 @@ def query_peers(
 def query_peer(
     peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tree
 ) -> PeerTree:
-    """Ask one peer. A failure is returned as the peer's state."""
+    """Query one peer and return its answer. If that fails, the answer's state is the failure."""
     meter = TransferCost()
     attempt = 1
     while True:
@@ -136,7 +137,7 @@ def query_peer(
 def failed_peer(
     peer_id: PeerId, peer: ReplicaPeer, error: SutureError, meter: TransferCost
 ) -> PeerTree:
-    """Return the answer of a peer that failed, with the reason."""
+    """Return an answer for a peer that failed, with the reason."""
     message = f"{error.code}: {error}"
     return PeerTree(peer_id, peer, peer_state_of(error), message, meter=meter)
 
@@ -205,7 +206,7 @@ def _differing_rows(
 
 
 def _same(first: TreeSummary, later: TreeSummary) -> None:
-    """Raise BUSY if a response comes from another tree than the first summary."""
+    """Raise UnavailableError(BUSY) if the peer's tree has changed since the first summary."""
     if (first.generation, first.root) != (later.generation, later.root):
         raise _changed()
 
@@ -244,11 +245,11 @@ def rows_within(rows: BlockRows, window: BlockRange) -> BlockRows:
 def silent_holders(
     trees: Sequence[PeerTree], answered: Collection[PeerId], holders: Sequence[SilentHolder]
 ) -> HolderCoverage:
-    """Return the holders that did not answer: those that cannot be asked, and peers that failed.
+    """Return the holders that did not answer, by what is known about their data.
 
-    If a holder reported the same root as a peer that answered, it has that peer's data. Earlier
-    reports of peers that fail now are unknown. Repairs do not wait for a holder whose datanode is
-    dead.
+    These are the holders that cannot be asked, and the peers that failed. If a holder's last report
+    has the root of a peer that answered, the holder has that peer's data. The reports of failed
+    peers are unknown. Dead holders are listed apart, because repairs do not wait for them.
     """
     roots = {
         _shape(tree.summary): tree.peer_id
@@ -274,7 +275,7 @@ def _shape(summary: TreeSummary) -> tuple[Algorithm, int, int]:
 
 
 def split_block_ids(mine: Tree, peers: Sequence[PeerTree]) -> list[BlockRange]:
-    """Divide all block ids into ranges, each with a limited number of blocks."""
+    """Divide all block ids into ranges, each with at most BLOCKS_PER_WINDOW blocks."""
     ids: U64s = mine.block_ids
     for tree in peers:
         if tree.rows is not None:

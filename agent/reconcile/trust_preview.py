@@ -24,7 +24,7 @@ class TrustedChange:
 def changes_of(
     planned: RepairPlan, mine: Tree, rows: Mapping[BlockId, Sequence[ChunkInfo]]
 ) -> Iterator[TrustedChange]:
-    """Yield the changes that a plan would make, by block and offset."""
+    """Yield the changes that a plan would make, each with its block and offset."""
     for action in planned.actions:
         if isinstance(action, AdoptTombstone):
             yield TrustedChange(action.block_id, 0, 0, "delete", after=action.checksum)
@@ -45,8 +45,8 @@ def changes_of(
 
 
 def fingerprint(changes: Iterable[TrustedChange]) -> int:
-    """Return a number that identifies these changes. It is never 0, which means that no preview was
-    shown."""
+    """Return a number that identifies these changes. The number is never 0, because 0 means that
+    no preview was shown."""
     value = 0
     for change in changes:
         value = crc32(repr(change).encode(), value)

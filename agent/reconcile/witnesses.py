@@ -1,13 +1,12 @@
-"""Proofs by peers that their medium has, now, the data that is about to be replaced or deleted
-locally.
+"""Proofs by peers that their disk has certain data now. They precede a local overwrite or delete.
 
 To prove a chunk, the peer gets a nonce, reads the chunk past its cache, and returns BLAKE2b(nonce;
 bytes). The result must match the local bytes. To prove a replica, the peer reads the replica
-completely and returns BLAKE2b(nonce; tree), which must match its tree. Its tree must contain all
-local data, and the peer must prove some random chunks as above.
+completely and returns BLAKE2b(nonce; tree), which must match the peer's tree. That tree must
+contain all local data, and the peer must prove some random chunks as above.
 
-A peer that has only a checksum, an old answer, or a cache in front of a dead disk cannot give a
-proof. docs/PROOFS.md describes the scope of a proof.
+A checksum, an earlier answer, or a cache in front of a dead disk is not enough to compute a proof.
+docs/PROOFS.md describes the scope of a proof.
 """
 
 import secrets
@@ -41,9 +40,9 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ProofAnswer:
-    """A peer's answer to a request for a proof. `proof` is its text for the journal; "" if there is
-    none. In this case `why` is the reason. `is_false` means that the peer's medium has other data,
-    `is_silent` that the peer did not answer."""
+    """A peer's answer to a request for a proof. `proof` is the proof as text for the journal; ""
+    if there is none, and `why` is then the reason. `is_false` means that the peer's disk has other
+    data, `is_silent` that the peer did not answer."""
 
     proof: str = ""
     why: str = ""
@@ -89,8 +88,8 @@ def request_chunk_proofs(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProof:
-    """A proof as text for the journal, and the earliest time since when the witness pins its
-    replica."""
+    """A proof as text for the journal. The witness pinned its replica at monotonic time
+    `kept_since_s` or later."""
 
     text: str
     kept_since_s: float
@@ -101,8 +100,9 @@ class ReplicaProofCollector:
     """Collects a proof of another holder before the local replica is deleted.
 
     `mine` is the local tree. `without_row` has the blocks with local bytes but no row. `confirmed`
-    returns the blocks whose delete the control plane has ordered. `age_max_s` is the maximum age of
-    the witness's read. `keep_s` is how long the witness pins its replica after its last proof.
+    returns which of the given blocks the control plane ordered to delete. `age_max_s` is the
+    maximum age of the witness's last complete read. The witness pins its replica for `keep_s`
+    seconds after its last proof.
     """
 
     store: ReplicaStore
@@ -117,8 +117,8 @@ class ReplicaProofCollector:
     clock: Clock
 
     def proof(self) -> ReplicaProof:
-        """Return the proof of the first witness that gives one. Raise RefusedError(NOT_PROVEN),
-        with the reasons of all witnesses, if none does."""
+        """Return the proof of the first witness that gives one. If no witness does, raise
+        RefusedError(NOT_PROVEN) with the reasons of all witnesses."""
         reasons: list[str] = []
         for peer_id, peer in self.witnesses.items():
             try:
@@ -136,8 +136,8 @@ class ReplicaProofCollector:
         )
 
     def _request_proof(self, peer_id: PeerId, peer: Peer) -> ReplicaProof:
-        """Request a proof from one witness. Its first read may take long, so the witness proves and
-        pins its replica again directly before the local one is deleted."""
+        """Return the proof of one witness. Its first proof may need a long read of the replica, so
+        request a second proof at the end, which pins the replica again. Raise SutureError."""
         began_s = self.clock.monotonic_s()
         nonce, summary, proof = self._proven(peer, self.age_max_s)
         theirs = self.mine if _is_alike(self.mine, summary) else peer.tree(self.container_id)
@@ -169,8 +169,8 @@ class ReplicaProofCollector:
             raise RefusedError(Code.CHECKSUM_MISMATCH, "its response does not match its tree")
 
     def _check_has_all(self, theirs: Tree) -> None:
-        """Raise RefusedError if the witness lacks data that is, or may be, healthy locally, unless
-        the control plane ordered its delete."""
+        """Raise RefusedError if the witness lacks local data that is, or may be, healthy. Blocks
+        that the control plane ordered to delete may be missing."""
         buried: list[BlockId] = []
         for block_id, index in _lacking(self.mine, theirs):
             if index >= 0 and theirs.deleted[index]:
@@ -195,8 +195,8 @@ class ReplicaProofCollector:
             )
 
     def _check_samples(self, theirs: Tree, peer_id: PeerId, peer: Peer) -> int:
-        """Request proofs of random chunks that verify on the local medium; return their number.
-        Raise RefusedError if the witness does not prove one."""
+        """Request proofs of random chunks whose bytes on the local disk verify. Return the number
+        of proofs. Raise RefusedError if the witness cannot prove one of the chunks."""
         count = 0
         samples = self._samples(theirs)
         for group in grouped(samples, lambda sample: sample[1].length_bytes):
@@ -231,7 +231,7 @@ class ReplicaProofCollector:
 
 
 def _is_alike(mine: Tree, summary: TreeSummary) -> bool:
-    """Return whether a peer's tree equals the local tree, chunk for chunk."""
+    """Return whether a peer's tree equals the local tree, and all local chunks are healthy."""
     return (
         mine.algorithm == summary.algorithm
         and mine.root == summary.root
@@ -241,8 +241,8 @@ def _is_alike(mine: Tree, summary: TreeSummary) -> bool:
 
 
 def _lacking(mine: Tree, theirs: Tree) -> Iterator[tuple[BlockId, int]]:
-    """Yield the local live blocks that differ at the peer, each with its index in the peer's tree,
-    or -1."""
+    """Yield the local live blocks that differ at the peer, each with its index in the peer's tree;
+    -1 = not in that tree. Raise RefusedError if the trees use different algorithms."""
     if mine.algorithm != theirs.algorithm:
         raise RefusedError(
             Code.INELIGIBLE, f"its tree uses {theirs.algorithm}, the local tree {mine.algorithm}"
@@ -257,7 +257,7 @@ def _lacking(mine: Tree, theirs: Tree) -> Iterator[tuple[BlockId, int]]:
 
 
 def _covers(mine: Tree, theirs: Tree, block_id: BlockId) -> bool:
-    """Return whether the peer has each healthy chunk of a local block, and has it healthy."""
+    """Return whether each healthy chunk of a local block is also healthy at the peer."""
     leaves = mine.leaves(block_id)
     if not leaves:
         return theirs.index_of(block_id) >= 0

@@ -1,12 +1,11 @@
 """Blocks that a QUASI_CLOSED shard lacks because it was closed before their commits.
 
-Each block that enough other shards have, and that this shard neither has nor has deleted, is
-computed from its stripes, verified and recorded. If all blocks are then present, the shard adopts
-the commit id of a healthy source.
+A block is missing if enough other shards have it, and this shard has neither the block nor its
+tombstone. The block is computed from its stripes, verified and recorded. If all blocks are then
+present, the shard adopts the commit id of a healthy source.
 
-A shard that lacks such blocks is not damaged: its data is intact, and its state is QUASI_CLOSED. If
-a datanode has space, the SCM rebuilds the shard elsewhere. Otherwise this is the only way to
-complete it.
+The data of such a shard is intact, and its state is QUASI_CLOSED. If another datanode has space,
+the SCM rebuilds the shard there. Otherwise, the shard can only be completed in this way.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +38,8 @@ class BlockBackfill:
     def make(self, peers: Mapping[str, Peer]) -> Iterator[ChunkOutcome]:
         """Rebuild each missing block; yield the outcomes.
 
-        The commit id is read first, because blocks that its source gets later are not listed.
+        Read the commit id before the list of blocks. The list then contains all blocks up to that
+        commit id.
         """
         store, container_id = self.changes.store, self.changes.container_id
         sources, index = self.rows.sources, self.rows.index
@@ -67,8 +67,8 @@ class BlockBackfill:
             yield made
 
     def adopt_bcsid(self, replaced: Mapping[str, str]) -> Iterator[ChunkOutcome]:
-        """Adopt the commit id if this shard has all blocks that it claims, and no findings.
-        `replaced` has the sources that failed."""
+        """Adopt the source's commit id if this shard has all blocks up to that id, no findings, and
+        no source failed. Yield the outcome. `replaced` contains the failed sources."""
         facts = self.changes.store.replica(self.changes.container_id)
         is_whole = facts.state is ReplicaState.QUASI_CLOSED and not facts.finding_count
         if not (self.is_complete and is_whole) or replaced or self._claimed <= facts.bcsid:

@@ -6,9 +6,10 @@
    write them. Small blocks are written in batches.
 4. Close the targets. Each target scans its shard.
 
-`suture.client.stripes.cell_rebuild` describes how a stripe is verified before it is written. A
-block that too few sources have is omitted only if no key has it, because its client abandoned it.
-If a key has it, the sources have lost it; a shard without the block would pass for a complete one.
+`suture.client.stripes.cell_rebuild` describes how a stripe is verified before it is written. If too
+few sources have a block and no key refers to it, its client has abandoned it, and it is omitted. If
+a key refers to it, the sources have lost it, and the reconstruction is refused. Otherwise the new
+shard would count as complete without the block.
 
 If a step fails, the new shards are removed. Existing replicas are not changed.
 """
@@ -38,9 +39,9 @@ class ReconstructionCoordinator:
     """Executes reconstructions, one per call. Thread-safe.
 
     `executor` needs enough threads for all cells of a stripe and every target at the same time.
-    `pace` gets the bytes read, and returns when more may be read. `needed` returns the blocks that
-    belong to a key, and raises SutureError if that is unknown. It is None if the control plane,
-    such as Ozone's SCM, cannot be asked.
+    `pace` gets the number of bytes read, and waits until more may be read. `needed` returns which
+    of the given blocks belong to a key, and raises SutureError if that is unknown. None = the
+    control plane cannot be asked, for example Ozone's SCM.
     """
 
     executor: Executor
@@ -91,9 +92,9 @@ class ReconstructionCoordinator:
         )
 
     def _check_orphans(self, sources: RebuildSources, orphans: Mapping[int, str]) -> None:
-        """Raise RefusedError if a key has a block that would be omitted, and have its holders
-        scanned. If keys are unknown, raise UnavailableError while a source does not answer, because
-        it may have the block."""
+        """Raise RefusedError if one of these blocks belongs to a key, after requesting a proof of
+        the block from its sources, which makes them scan. If keys cannot be queried, raise
+        UnavailableError while a source does not answer, because it may have the block."""
         if not orphans:
             return
         container_id = sources.container_id
@@ -151,7 +152,7 @@ class _Run:
     """A running reconstruction.
 
     Stripes are read ahead across blocks, and small blocks are written in batches. A container may
-    have a million small blocks, and each alone would cost some calls and a sync.
+    have a million small blocks, and a separate write of each would cost some calls and a sync.
     """
 
     sources: RebuildSources
@@ -165,7 +166,7 @@ class _Run:
         self._growing: dict[BlockId, _BlockInProgress] = {}
 
     def rebuild_blocks(self) -> None:
-        """Rebuild every block that enough sources have; record the others."""
+        """Rebuild every block that enough sources have. Record the other blocks as orphans."""
         paced_bytes = self.account.read_bytes
         for reading in self.sources.prefetch(self._target_stripes()):
             block_id = reading.agreed.block_id
@@ -208,8 +209,8 @@ class _Run:
                 yield agreed, stripe
 
     def _write(self, block_id: BlockId, growing: _BlockInProgress, made: Made, stripe: int) -> None:
-        """Write the computed cells now. Cells of a small block are written in a batch when the
-        block is complete."""
+        """Write the computed cells of a large block now. Add a small block to the next batch when
+        all of its cells are computed."""
         is_last = stripe == growing.stripes[-1]
         drafts = growing.drafts
         if not growing.is_small:
@@ -225,8 +226,8 @@ class _Run:
             self.targets.add({i: (d.block(), b"") for i, d in drafts.items() if not d.chunks})
 
     def _leave_out(self, block_id: BlockId, error: UnavailableError) -> None:
-        """Record a block that was deleted after it was listed. Raise `error` if it was not deleted.
-        Keys are checked at the end."""
+        """Record a block as an orphan if it was deleted after it was listed; otherwise raise
+        `error`. `_check_orphans` later checks that no key has the block."""
         why = self.sources.deletion_text(block_id)
         if not why:
             raise error

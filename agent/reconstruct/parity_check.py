@@ -1,9 +1,10 @@
-"""Parity check: do the shards of a container form code words, stripe by stripe.
+"""Parity check: verifies that the shards of a container match each other, stripe by stripe.
 
-Each shard's own checksums prove that it has the bytes that were written to it. They do not prove
-that the bytes fit the stripe: a shard restored from elsewhere, or written by a faulty host, passes
-every scan. The check reads all cells of a stripe and computes them from each other. It names the
-wrong shard if the redundancy or the writer's stripe checksums allow this.
+A shard's own checksums prove that the shard has the bytes that were written to it. They do not
+prove that the bytes belong to the stripe. A shard that was restored from another place, or written
+by a faulty host, passes every scan. The check reads all cells of a stripe and computes them from
+each other. It identifies the wrong shard if the redundancy or the writer's stripe checksums allow
+this.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,8 +24,8 @@ from suture.wire.clients.replica_peer import ReplicaPeer
 
 @dataclass(frozen=True, slots=True)
 class StripeFault:
-    """A stripe whose cells do not fit. `wrong` is empty if the wrong shards cannot be
-    identified."""
+    """A stripe whose cells do not match each other. `wrong` has the indexes of the wrong shards;
+    empty if they cannot be identified."""
 
     block_id: int
     stripe: int
@@ -35,10 +36,10 @@ class StripeFault:
 class ParityReport:
     """Result of the parity check of one container.
 
-    `absent` shards had no readable replica. `unreadable` has the errors of datanodes. `unread` has
-    the stripes (block, number) of which too few cells could be read. `missing_shards` has (block,
-    shard) pairs in which the shard's record of the block is missing or differs. Its index lost the
-    block before the container was closed, or a delete is pending.
+    `absent` has the indexes of shards without a readable replica, `unreadable` the errors by
+    datanode. `unread` has the stripes (block, number) of which too few cells could be read.
+    `missing_shards` has the pairs (block, shard) for which the shard's record of the block is
+    missing or differs, because the shard lost its row, or because a delete is pending.
     """
 
     container_id: ContainerId
@@ -53,7 +54,7 @@ class ParityReport:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether every stripe was read completely, and fits."""
+        """Return whether every cell of every stripe was read, and no stripe has a fault."""
         return not (
             self.faults
             or self.orphans
@@ -65,7 +66,7 @@ class ParityReport:
 
     @property
     def wrong(self) -> tuple[int, ...]:
-        """Shards that are wrong in any stripe."""
+        """Indexes of the shards that are wrong in at least one stripe."""
         return tuple(sorted({index for fault in self.faults for index in fault.wrong}))
 
 
@@ -116,8 +117,8 @@ def verify_parity(
 def _stripes(
     sources: RebuildSources, account: RebuildStats, missing_shards: list[tuple[int, int]]
 ) -> Iterator[tuple[RebuildableGroup, int]]:
-    """Yield all stripes. Record the blocks that cannot be checked, and the shards that lack
-    others."""
+    """Yield all stripes. Record the blocks that cannot be checked, and, for every other block, the
+    shards that lack it."""
     for block_id, known in sources.blocks():
         agreed = resolve_group(sources.scheme, block_id, known)
         if isinstance(agreed, OrphanGroup):
@@ -128,7 +129,7 @@ def _stripes(
 
 
 def _verdict(sources: RebuildSources, reading: PendingStripe) -> StripeVerdict | None:
-    """Check one stripe with all readable cells; None if there are too few.
+    """Return the verdict on one stripe from all readable cells; None if too few are readable.
 
     Raise UnavailableError if so many shards are unavailable that no stripe can be read.
     """

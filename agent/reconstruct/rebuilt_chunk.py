@@ -1,9 +1,9 @@
 """A chunk of a shard that is computed from the other shards and compared with its own row.
 
-The local row decides. If the result does not match it, one of the shards used may be wrong although
-it matches its own checksums. In this case all shards are read. If all sets of shards except those
-with a certain shard match the row, that shard is wrong. If no set matches, the shards and the row
-contradict each other.
+The local row is the reference. If the computed chunk does not match the row, one of the shards used
+may be wrong although it matches its own checksums. In this case, all shards are read. If the result
+matches the row exactly when a certain shard is left out, that shard is wrong. If no set of shards
+gives a match, the shards and the row contradict each other.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ Cells = Mapping[int, bytes]
 class RebuiltChunk:
     """A computed chunk: its bytes, and whether they match the local row.
 
-    `makers` are the datanodes whose cells were used, by shard index.
+    `makers` names the datanodes whose cells were used, in the order of shards.
     """
 
     data: bytes
@@ -47,7 +47,7 @@ def rebuilt_chunk(
         )
 
     def computed(cells: Cells) -> bytes:
-        """Return the chunk, verified by the reverse computation."""
+        """Return the chunk. To verify it, compute the used cells from the result."""
         length_bytes = agreed.group.cell_bytes_max(stripe)
         octets = rebuild_checked(sources.scheme, cells, [index], length_bytes)[index]
         return octets[: chunk.length_bytes].tobytes()
@@ -65,7 +65,8 @@ def rebuilt_chunk(
 
 
 def _names(sources: RebuildSources, cells: Cells) -> tuple[str, ...]:
-    """Return the datanodes from which these cells come. Empty cells come from none."""
+    """Return the datanodes of these cells with their shards. Omit empty cells, which are not read
+    from a datanode."""
     living = sources.live_sources
     return tuple(
         f"{living[one].shard.datanode_id} (shard {one})"

@@ -5,10 +5,10 @@ the local disk, it is recorded; otherwise it is installed with the journal. The 
 group is recorded last. If the local file ends early, all chunks and the row are installed in one
 batch.
 
-No row shows what was written to this shard, so stripes are verified as for a lost shard
-(`suture.client.stripes.cell_rebuild`). Correct local bytes are kept; others go to quarantine. A
-partially recorded block has no group length, and has bytes after its last chunk. A block whose file
-ends early would look complete, so it is recorded completely or not at all.
+Without a row, stripes are verified as for a lost shard (`suture.client.stripes.cell_rebuild`).
+Correct local bytes are kept; others go to quarantine. An interrupted repair is recognized, because
+the block then has no group length and has bytes after its last chunk. This does not work if the
+file ends early, so such a block is recorded in one batch.
 """
 
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ class RowRestorer:
     index: int
 
     def lacks_row(self, finding: ScanFinding) -> bool:
-        """Return whether a block has no row, or one that an interrupted repair left without the
-        group length and with bytes after its last chunk."""
+        """Return whether the block of a finding has no row, or an incomplete row of an interrupted
+        repair: without a group length, and with bytes after the last chunk."""
         if finding.fault is not DamageFault.TRAILING_BYTES:
             return finding.fault in ROW_FAULTS
         block = self.changes.store.view(self.changes.container_id).block(finding.block_id)
@@ -48,10 +48,10 @@ class RowRestorer:
     def restore_row(
         self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome
     ) -> ChunkOutcome:
-        """Restore the row of the block in `blank`; return the outcome.
+        """Restore the row of a block. Return `blank` with the outcome.
 
-        Skip a block whose file ends early and that is larger than a batch. Raise RefusedError if
-        the shard does not exist any more.
+        If the block's file ends early and the block does not fit into a batch, the outcome is
+        SKIPPED. Raise RefusedError if the shard does not exist any more.
         """
         if isinstance(agreed, OrphanGroup):
             return replace(blank, result=ChunkResult.FAILED, message=agreed.reason)
@@ -70,7 +70,7 @@ class RowRestorer:
         return replace(blank, result=ChunkResult.REPAIRED, source="its stripes")
 
     def _reaches(self, block_id: BlockId, ends_at: int) -> bool:
-        """Return whether the file of a block has the byte before `ends_at`."""
+        """Return whether the file of a block has at least `ends_at` bytes."""
         if not ends_at:
             return True
         last = ChunkInfo(ends_at - 1, 1, ChecksumType.NONE, 0, b"")
@@ -106,8 +106,8 @@ class RowRestorer:
             )
 
     def _made(self, agreed: RebuildableGroup) -> Iterator[OfferedChunk]:
-        """Yield the chunks of the shard, computed from the other shards. Raise
-        UnavailableError(CANCELLED) after a chunk if the repair must stop."""
+        """Yield the block's chunks in this shard, computed from the other shards. If the repair
+        must stop, raise UnavailableError(CANCELLED) after the current chunk."""
         maker = CellRebuilder(self.sources, {self.index})
         for stripe, cells in self.sources.stripes(agreed, stripes_of(agreed, {self.index})):
             chunk, data = maker.made(agreed, stripe, cells)[self.index]

@@ -1,9 +1,9 @@
-"""Repair of one shard in place: a damaged chunk is computed from its stripe; other data is not
-read.
+"""Repair of one shard in place: damaged chunks are computed from their stripes, and no other data
+is read.
 
 - A damaged chunk is computed from the other shards. If the result matches the local row, it is
-  installed with the journal. If no set of shards gives a match, this is a contradiction, which is
-  stored as a finding. A full scan follows.
+  installed with the journal. If no set of shards gives a match, the contradiction is stored as a
+  finding. After a repair, the complete shard is scanned.
 - Bytes after the last chunk go to quarantine if the block group ends there and the last chunk
   matches the other shards.
 - If a block has no row, all of its chunks are computed and recorded
@@ -11,9 +11,9 @@ read.
 - If a QUASI_CLOSED shard has no damage, its missing blocks are added
   (`agent.reconstruct.block_backfill`).
 
-Local bytes that verify are never overwritten: `agent.store.operations.repair` reads the medium
-directly before. The lease is held for one chunk at a time, and a change waits while the shard is
-being copied.
+Local bytes that verify are never overwritten: `agent.store.operations.repair` reads them from the
+disk directly before the overwrite. The lease is held for one chunk at a time, and a change waits
+while the shard is being copied.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,8 +70,8 @@ LEASE_TIMEOUT_S: Final = 30.0
 class _Contradictions:
     """Contradictions between the other shards and the local rows, found in one repair.
 
-    `is_complete` means that every damaged chunk was computed, so that known contradictions that are
-    not in `found` have ended.
+    `is_complete` means that every damaged chunk was computed. Earlier contradictions that are not
+    in `found` have then ended.
     """
 
     known: frozenset[tuple[BlockId, int]]
@@ -81,8 +81,8 @@ class _Contradictions:
     left_bytes: int = EVIDENCE_BYTES_MAX
 
     def must_keep(self, block_id: BlockId, offset: int, data: bytes) -> bool:
-        """Return whether these bytes are new evidence and the limits of this repair allow storing
-        them."""
+        """Return whether to store these bytes as evidence: the contradiction is new, and the limits
+        of this repair allow it. If so, count the bytes."""
         is_news = (block_id, offset) not in self.known
         if not is_news or not self.left_count or len(data) > self.left_bytes:
             return False
@@ -102,7 +102,7 @@ class ShardRepairer:
     now_ms: Callable[[], int]
     lease_timeout_s: float = LEASE_TIMEOUT_S
     pace: Pace = at_once
-    """Receives the bytes that were read from peers."""
+    """Gets the number of bytes read from peers, and waits until more may be read."""
 
     def repair(
         self,
@@ -116,7 +116,7 @@ class ShardRepairer:
         shard has no damage, add its missing blocks.
 
         If the computed bytes contradict the local row, store a finding, with the bytes as evidence.
-        It remains until a repair does not find the contradiction any more.
+        The finding remains until a complete repair does not find the contradiction any more.
 
         Raise RefusedError if there is no such shard, UnavailableError if fewer peers are readable
         than the code has data shards. A healthy CLOSED shard is not read.
@@ -173,11 +173,12 @@ class ShardRepairer:
         )
 
     def _known_findings(self, facts: ReplicaFacts) -> list[ScanFinding]:
-        """Return the findings for the current data. If they are unknown, scan the shard first.
+        """Return the findings for the current data. Scan an UNHEALTHY shard first if its findings
+        are not current.
 
-        Data written after the last scan may be a repair whose process was killed before it verified
-        the result. If the shard was never scanned, its damaged blocks are unknown. If all damaged
-        blocks were deleted, it may be healthy.
+        This is so if data was written after the last scan, for example by a repair that was killed
+        before it verified the result. It is also so if the shard was never scanned, or has no
+        findings because all damaged blocks were deleted.
         """
         container_id, tree = facts.container_id, facts.tree
         if facts.state is ReplicaState.UNHEALTHY:
@@ -188,7 +189,8 @@ class ShardRepairer:
         return self.store.findings(container_id)
 
     def _judged(self, container_id: ContainerId) -> list[ChunkOutcome]:
-        """Scan the shard to determine its state; return an outcome if the scan failed."""
+        """Scan the shard to determine its state. Return the outcome of a failed scan; otherwise an
+        empty list."""
         try:
             self.scan(container_id)
         except VolumeFailed:
@@ -202,8 +204,8 @@ class ShardRepairer:
     ) -> bool:
         """Store new contradictions, and remove those that have ended; return whether any is new.
 
-        This needs the lease, like every change of a replica. If the lease is not available, the
-        next repair does it. Raise RefusedError if the shard does not exist any more.
+        If the container's lease is not available, store nothing and return False; the next repair
+        tries again. Raise RefusedError if the shard does not exist any more.
         """
         if not (contradictions.found or contradictions.known):
             return False
@@ -283,8 +285,8 @@ class _ShardRepair:
                     return
 
     def _chunks_of(self, finding: ScanFinding) -> tuple[ChunkInfo, ...]:
-        """Return the chunks of a finding: one chunk, or all chunks of a block without a file.
-        Return none if the block was deleted meanwhile."""
+        """Return the damaged chunks of a finding: one chunk, or all chunks of a block without a
+        file. Return an empty tuple if the block was deleted meanwhile."""
         try:
             chunks = self._block(finding.block_id).chunks
         except RefusedError as error:
@@ -316,11 +318,10 @@ class _ShardRepair:
         return None
 
     def _cut(self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome) -> ChunkOutcome:
-        """Move the bytes after a block's last chunk to quarantine. This requires that its row, the
-        group length, and the last chunk computed from the other shards all show that the block ends
-        there.
+        """Move the bytes after a block's last chunk to quarantine, and return the outcome.
 
-        Raise RefusedError if the shard does not exist any more.
+        The outcome is FAILED unless the group length and the last chunk computed from the other
+        shards match the row. Raise RefusedError if the shard does not exist any more.
         """
         try:
             block = self._block(blank.block_id)
@@ -334,8 +335,8 @@ class _ShardRepair:
         return replace(blank, result=ChunkResult.TRIMMED, source="its stripe")
 
     def _proven_end(self, agreed: RebuildableGroup, block: BlockData) -> str:
-        """Return the proof that the shard's block ends where its row says. Raise RefusedError if it
-        cannot be proved."""
+        """Return the proof, as text, that the block in this shard has the length in its row. Raise
+        RefusedError if this cannot be proved."""
         ends_at = agreed.group.shard_bytes(self.rows.index)
         if block.length_bytes != ends_at:
             raise RefusedError(
@@ -393,7 +394,7 @@ class _ShardRepair:
 
 
 def _outcomes_of(names: Iterable[str], account: RebuildStats) -> tuple[PeerOutcome, ...]:
-    """Return the state of each of these peers as a source."""
+    """Return, for each of these peers, whether it was used as a source or failed."""
     return tuple(
         PeerOutcome(name, PeerState.BAD_DATA, message=account.replaced[name])
         if name in account.replaced
@@ -403,7 +404,7 @@ def _outcomes_of(names: Iterable[str], account: RebuildStats) -> tuple[PeerOutco
 
 
 def _rebuildable(agreed: RebuildableGroup | OrphanGroup) -> RebuildableGroup:
-    """Return the group if its shards agree on it. Raise RefusedError if they do not."""
+    """Return the block group if its shards agree on it. Raise RefusedError if it is an orphan."""
     if isinstance(agreed, OrphanGroup):
         raise RefusedError(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
     return agreed

@@ -55,10 +55,10 @@ class RebuildTargets:
         cells: Mapping[int, tuple[ChunkInfo, memoryview]],
         whole: Mapping[int, BlockData],
     ) -> None:
-        """Start to write a cell to each of some targets. Commit the blocks in `whole`, which are
-        then complete.
+        """Wait for earlier writes, then start to write these cells to their targets (by shard
+        index). Commit the blocks in `whole`, which are complete with these cells.
 
-        Wait for the previous cells first, because cells of one shard are written in order.
+        Cells of one shard must be written in order. Raise the first error of the earlier writes.
         """
         self._wait()
         for index, (chunk, data) in cells.items():
@@ -75,7 +75,8 @@ class RebuildTargets:
             self._account.written_bytes += chunk.length_bytes
 
     def add(self, blocks: Mapping[int, WholeBlock]) -> None:
-        """Add a small block for each of some targets. It is written later in a batch."""
+        """Add one small block for each target in `blocks` (by shard index). The blocks are written
+        later in a batch."""
         for index, (block, data) in blocks.items():
             self._waiting.setdefault(index, []).append((block, data))
             self._waiting_bytes += len(data)
@@ -106,7 +107,8 @@ class RebuildTargets:
             raise errors[0]
 
     def close(self, bcsid: int) -> None:
-        """Close every target. Its tree is then written, and it counts as a replica."""
+        """Write the remaining blocks, and close every target, which then counts as a replica. Raise
+        UnavailableError if a target is not CLOSED afterwards."""
         self._send()
         self._wait()
         for peer in self._peers.values():
@@ -118,8 +120,8 @@ class RebuildTargets:
                 )
 
     def remove(self) -> None:
-        """Remove the unfinished shards of this reconstruction. Those on unreachable datanodes
-        expire there."""
+        """Remove the unfinished shards of this reconstruction. Shards on unreachable datanodes are
+        not removed; they expire there."""
         with suppress(SutureError):
             self._wait()
         for index in self._made:

@@ -1,9 +1,10 @@
 """Assembly of a block from the replicas on several volumes: verified bytes, or holes.
 
 A version of a block is the content of a row. Each chunk of a version is read from any copy whose
-bytes match. If a later commit has extended a row, the shorter row is no version of its own, because
-its replica missed that commit. If two versions can be read completely, they contradict each other,
-and none is chosen. Bytes that were written without checksums cannot be verified.
+bytes match. If a row has all chunks of another row and a later commit id, only the longer row
+counts as a version, because the other replica missed the later commit. If two versions can be read
+completely, they contradict each other, and chunks in which they differ become holes. Bytes without
+checksums cannot be verified, and become holes, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ CONTRADICTED: Final = "replicas contradict each other, each by intact rows"
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Bytes of a block of which no copy is intact, with the reason."""
+    """A range of a block that cannot be read from any copy, with the reason."""
 
     offset: int
     length_bytes: int
@@ -67,7 +68,8 @@ def matches(chunks: Sequence[ChunkInfo], data: bytes) -> bool:
 
 
 def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
-    """Return the different versions in the rows: latest commit first, then the most frequent."""
+    """Return the distinct versions in the rows: the latest commit first, and among equal commits
+    the most frequent version first."""
 
     def version(copy: BlockCopy) -> tuple[int, tuple[ChunkInfo, ...]]:
         return copy.block.bcsid, copy.block.chunks
@@ -89,8 +91,8 @@ def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
 def _chunk(
     chunk: ChunkInfo, copies: Sequence[BlockCopy], failures: list[str] | None = None
 ) -> bytes | None:
-    """Return a chunk's bytes from any copy whose row has it and whose bytes match; None if there is
-    none. Add the errors of unreadable copies to `failures`."""
+    """Return a chunk's bytes from a copy whose row has the chunk and whose bytes match it; None if
+    there is no such copy. Add the errors of unreadable copies to `failures`."""
     if chunk.checksum_type is ChecksumType.NONE:
         return None
     for copy in copies:

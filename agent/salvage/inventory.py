@@ -14,7 +14,7 @@ from suture.ec.scheme import Scheme
 @dataclass(frozen=True, slots=True)
 class SalvageFile:
     """A file to write, with its blocks (container, block) in order. `key` is "" for a block without
-    a key. `lack` is why the file is incomplete according to the rows; "" if it is not."""
+    a key. `lack` is the reason if the file is incomplete according to the rows; otherwise ""."""
 
     key: str
     path: str
@@ -41,8 +41,8 @@ class Inventory:
 
 
 def build_inventory(volumes: Sequence[OfflineVolume], given: Scheme | None) -> Inventory:
-    """Read every row of the volumes. `given` is the erasure code of block groups whose rows do not
-    name it."""
+    """Read every row of the volumes, and return the files and copies. `given` is the erasure code
+    for block groups whose rows do not name one."""
     inventory = Inventory()
     for volume in volumes:
         for container_id, index in volume.replicas().items():
@@ -86,7 +86,8 @@ def _look_into(
 
 
 def files_to_write(found: Sequence[DiscoveredPut]) -> list[SalvageFile]:
-    """Assign a path to each put. The newest complete put of a key gets the key's own path."""
+    """Return a file with a path for each put. The newest complete put of a key, or the newest put
+    if none is complete, gets the key's own path."""
     paths = paths_of(one.key for one in found)
     newest: dict[str, DiscoveredPut] = {}
     for one in found:  # ordered from older to newer puts

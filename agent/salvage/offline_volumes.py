@@ -27,8 +27,8 @@ MAP_BYTES: Final = 1024**3  # LMDB uses the size in the file if that is larger
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """A replica's record of a block, and the location of its bytes. Index 0 is a complete
-    replica."""
+    """A replica's record of a block, and the location of the block's bytes. `replica_index` 0 = a
+    complete replica."""
 
     volume: str
     replica_index: int
@@ -87,7 +87,8 @@ class OfflineVolume:
 def opened(
     paths: Sequence[Path], unreadable: dict[str, str]
 ) -> Iterator[tuple[OfflineVolume, ...]]:
-    """Open volumes of one cluster for a `with` block. Add unreadable volumes to `unreadable`.
+    """Open volumes of one cluster for a `with` block. Skip volumes whose index cannot be read, and
+    add their errors to `unreadable`, by path.
 
     Raise RefusedError if a path is not a volume, is in use, or belongs to another cluster than the
     first.

@@ -21,8 +21,8 @@ DIRECTORY_MODE: Final = 0o750
 
 @contextmanager
 def atomic_output(root: Path, relative: str) -> Iterator[IO[bytes]]:
-    """Open a file for a `with` block. It gets its name when the block ends; if the block raises,
-    the file is removed."""
+    """Open a new file under a temporary name for a `with` block. Rename it to `relative` when the
+    block ends. If the block raises an exception, remove the file."""
     path = root / relative
     _make_folders(root, path.parent)
     _refuse_other(path)
@@ -39,8 +39,8 @@ def atomic_output(root: Path, relative: str) -> Iterator[IO[bytes]]:
 
 
 def sync(root: Path) -> None:
-    """Sync all files. If a crash truncates a file before, the next run detects that from its
-    bytes."""
+    """Sync the file system of the output. If a crash before that truncates a file, the next run
+    detects it, because the run compares all bytes."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_file_system(descriptor)

@@ -1,10 +1,10 @@
 """Output paths for keys: always inside the directory, and unique. Pure.
 
-Clients choose keys freely. Each part between slashes becomes a name that every file system accepts.
-Characters other than letters, digits and harmless signs are written as `%XX`, so that different
-parts have different names. Parts with a special meaning (empty, `.`, `..`) are escaped, too. If a
-path is too long, or would collide with another key's path, a checksum makes it unique. Collisions
-are detected without regard to case.
+A key may contain any characters. Each part between slashes becomes a name that every file system
+accepts. Characters other than letters, digits and harmless signs are written as `%XX`, so that
+different parts have different names. Parts with a special meaning (empty, `.`, `..`) are escaped,
+too. If a path is too long, or equals another key's path without regard to case, a checksum makes it
+unique.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ TOLD_APART: Final = 12  # hex digits of the checksum that makes a path unique
 
 
 def path_of(key: str) -> str:
-    """Return the path for a key, relative to the folder of all keys. Other keys are not
-    considered."""
+    """Return the path for a key, relative to the folder of all keys. `paths_of` handles collisions
+    with the paths of other keys."""
     parts = [_part(part) for part in key.split("/")]
     path = "/".join(parts)
     if len(path) > PATH_BYTES_MAX or len(parts) > PARTS_MAX:

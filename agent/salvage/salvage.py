@@ -29,7 +29,7 @@ LACKS_NAMED_MAX: Final = 100  # holes listed per file
 
 @dataclass(slots=True)
 class IncompleteFile:
-    """An incomplete file, with its first holes."""
+    """An incomplete file, with descriptions of its missing parts, about LACKS_NAMED_MAX at most."""
 
     key: str
     path: str
@@ -54,15 +54,15 @@ class SalvageSummary:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether every file that the rows name was written, and all volumes and rows were
-        readable."""
+        """Return whether the salvage is complete: all volumes and rows were readable, and every
+        file in the rows was written or kept."""
         return not (self.incomplete_files or self.unreadable_volumes or self.damaged_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress callbacks: `total` gets the bytes of all files, `done` those of each finished
-    file."""
+    """Progress callbacks: `total` gets the size of all files together, `done` the size of each
+    finished file, both in bytes."""
 
     total: Callable[[int], object] = lambda _total_bytes: None
     done: Callable[[int], object] = lambda _done_bytes: None
@@ -76,8 +76,8 @@ def salvage(
     is_partial: bool = False,
     progress: Progress | None = None,
 ) -> SalvageSummary:
-    """Write every file of the volumes below `to`. `scheme` is the erasure code of block groups
-    whose rows do not name it.
+    """Write every file on the volumes to the directory `to`. `scheme` is the erasure code for block
+    groups whose rows do not name one. With `is_partial`, also write incomplete files.
 
     Raise RefusedError if a volume is in use or of another cluster, or if `to` is on a volume or has
     other content. Raise UnavailableError if `to` cannot be written.
@@ -121,7 +121,8 @@ def _one(
     *,
     is_partial: bool,
 ) -> str:
-    """Write one file; return the result as a word."""
+    """Write one file. Return its state for the list: "written", "kept" (from an earlier run),
+    "partial" or "not whole"."""
     why = [wanted.lack] if wanted.lack else []
     if not why:
         if _is_there(inventory, wanted, to):
@@ -150,8 +151,8 @@ class _NotWhole(Exception):
 
 
 def _write(inventory: Inventory, wanted: SalvageFile, to: Path) -> list[str]:
-    """Write a file if it is complete; return an empty list. Otherwise leave no file, and return its
-    holes."""
+    """Write a file and return an empty list. If the file is incomplete, leave no file, and return
+    descriptions of the missing parts."""
     why: list[str] = []
     with suppress(_NotWhole), atomic_output(to, wanted.path) as file:
         why = _copy(inventory, wanted, file, is_partial=False)
@@ -167,8 +168,8 @@ def _end_if_not_whole(why: Sequence[str]) -> None:
 def _copy(
     inventory: Inventory, wanted: SalvageFile, file: IO[bytes], *, is_partial: bool
 ) -> list[str]:
-    """Write the readable bytes; return the holes. With `is_partial`, write zeros for missing
-    bytes."""
+    """Write the readable bytes of a file; return descriptions of the missing parts. With
+    `is_partial`, leave zeros in place of missing bytes; otherwise omit them."""
     why: list[str] = []
     size_bytes = 0
     for container_id, local_id in wanted.blocks:
@@ -205,7 +206,7 @@ def _reader(inventory: Inventory, container_id: int, local_id: int) -> Reader | 
 
 
 def _is_there(inventory: Inventory, wanted: SalvageFile, to: Path) -> bool:
-    """Return whether an earlier run has written the file, judged by its bytes."""
+    """Return whether an earlier run has written the file. Compare all bytes to determine this."""
     with existing(to, wanted.path, wanted.size_bytes) as file:
         return file is not None and all(
             _is_same(inventory, container_id, local_id, file)
@@ -239,7 +240,8 @@ def _refuse_inside(paths: Sequence[Path], to: Path) -> None:
 
 
 def _begin(to: Path, cluster_id: str) -> None:
-    """Mark a new or empty directory, or accept one of an earlier run for the same cluster."""
+    """Create the directory and its mark, or accept the directory of an earlier run for this
+    cluster. Raise RefusedError if it belongs to another cluster or has other content."""
     to.mkdir(parents=True, exist_ok=True)
     mark = to / MARK
     if os.path.lexists(mark):

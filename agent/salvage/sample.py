@@ -1,9 +1,9 @@
-"""Random sample of chunks on volumes that no agent uses, read from their media and judged.
+"""Random sample of chunks on volumes that no agent uses, read from the disks and judged.
 
-It counts the chunks in all rows, draws numbers, goes through the rows again, and reads the drawn
-chunks past the page cache. Every chunk with a checksum, of every readable row, is equally likely. A
-drawn chunk is judged as in a scan (`scanner.chunk_verdict`). Before it is called bad, it is read
-again and hashed by two libraries.
+The sample counts the chunks in all rows, draws numbers, goes through the rows again, and reads the
+drawn chunks past the page cache. Every chunk with a checksum, of every readable row, is equally
+likely. A drawn chunk is judged as in a scan (`scanner.chunk_verdict`). A chunk that seems damaged
+is read again and hashed by two libraries before it counts as damaged.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +69,8 @@ def run_sample(
 
 
 def _counted(volume: OfflineVolume) -> SampleResult:
-    """Return a result with the counts of a volume's chunks, and its damaged rows."""
+    """Count the chunks of a volume, with and without checksums. Return a result with these counts
+    and the damaged rows."""
     result = SampleResult()
     for one in _chunks(volume):
         is_drawn_from = has_sums(one.chunk)
@@ -89,9 +90,9 @@ def _chunks(volume: OfflineVolume) -> Iterator[_Chunk]:
 
 
 def _read(result: SampleResult, one: _Chunk) -> None:
-    """Read one chunk and judge it."""
+    """Read one chunk, judge it, and record the verdict in `result`."""
     copy = one.volume.copy(one.container_id, one.block_id, one.index)
-    if copy is None:  # its key is damaged, so that only iteration finds the row, not a search
+    if copy is None:  # the row's key is damaged: iteration finds the row, a lookup does not
         row = f"container {one.container_id}: block {one.block_id} is not found by its key"
         if row not in result.unread:
             result.note_unread(row)
