@@ -409,8 +409,8 @@ class _ReconcileRun:
         return self._confirm(self.container_id, sorted(claimed)) if claimed else ConfirmedDeletes()
 
     def report_contradictions(self, now_ms: int) -> bool:
-        """Store contradictions between replicas as findings, with evidence. Return True if any
-        contradiction is new."""
+        """Store contradictions between replicas as findings, with evidence. Return True if the
+        stored contradictions have changed."""
         if self._mender.must_stop():
             return False
         known = {

@@ -191,7 +191,8 @@ class RepairExecutor:
         return None
 
     def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
-        """Store contradictions with peers as findings; return whether any is new."""
+        """Store contradictions with peers as findings. Return True if the stored contradictions
+        have changed."""
         is_news = False
 
         def note(repair: ReplicaRepair) -> None:

@@ -202,7 +202,7 @@ class ShardRepairer:
     def _update_contradictions(
         self, container_id: ContainerId, contradictions: _Contradictions
     ) -> bool:
-        """Store new contradictions, and remove those that have ended; return whether any is new.
+        """Store new contradictions, and remove those that have ended. Return True if any changed.
 
         If the container's lease is not available, store nothing and return False; the next repair
         tries again. Raise RefusedError if the shard does not exist any more.

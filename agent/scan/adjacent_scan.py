@@ -1,10 +1,10 @@
-"""Requests of scans for the replicas that are nearest to damage on the same disk.
+"""Adjacent scans: requests to scan the replicas that are nearest to damage on the same disk.
 
 When a scan finds damage, this worker maps the damaged chunks and the block files of the volume to
 extents on the device. It requests on-demand scans of the nearest replicas. The mapping has its own
-rate limit: each file counts as a read of a few KiB. If the file system does not report extents, the
-replicas with neighbouring ids are requested instead, because they were written at about the same
-time. The log says which method was used.
+rate limit, in which each file counts as a read of 4 KiB. If the file system does not report
+extents, the worker requests scans of the replicas with the nearest ids, because they were written
+at about the same time. The log names the method.
 """
 
 import threading
@@ -51,8 +51,8 @@ class _Search:
 class AdjacentScanWorker:
     """Worker that searches for the neighbours of damage. Any thread may call `queue_search`.
 
-    `ask` requests a scan with a reason, and returns False if the queue is full. `pace` gets
-    the number of bytes read, and waits until the next read is due.
+    `ask` requests a scan of a container with a reason, and returns False if the queue is full.
+    `pace` gets the number of bytes read, and waits until the next read is due.
     """
 
     name = "neighbours"
@@ -71,7 +71,8 @@ class AdjacentScanWorker:
         self.wake: Callable[[], None] = lambda: None  # wakes the worker's loop; set by its creator
 
     def queue_search(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
-        """Queue a search for the damage that a scan of one replica found on the medium."""
+        """Queue a search for replicas near the damage that a scan of one replica found. Ignore the
+        damage if it has no place on the disk, after a recent search, or if the queue is full."""
         places = tuple(_place(one) for one in damage if _has_place(one))[:PLACES_MAX]
         if not places:
             return
@@ -116,7 +117,8 @@ class AdjacentScanWorker:
         return Busy()
 
     def _go_on(self, search: _Search) -> bool:
-        """Map some files to their extents; return whether the search is complete. Raise OSError."""
+        """Map some files to their extents. Return True if the search is complete. Raise OSError if
+        the file system does not report extents."""
         if search.files is None:
             search.bad = self.places.bad(search.places)
             others = [
@@ -138,7 +140,7 @@ class AdjacentScanWorker:
         return False
 
     def _by_id(self, search: _Search) -> list[ContainerId]:
-        """Return the other replicas of the volume, those with the nearest ids first."""
+        """Return the other replicas of the volume, in the order of the distance of their ids."""
         others = [
             one for one in self.places.replicas(search.volume_id) if one != search.container_id
         ]
@@ -147,7 +149,7 @@ class AdjacentScanWorker:
     def _request_scans(
         self, search: _Search, near: Sequence[ContainerId], *, how: str, why: str
     ) -> None:
-        """Request scans of the first NEIGHBOURS_MAX replicas of `near`, and log it."""
+        """Request scans of the first NEIGHBOURS_MAX replicas in `near`, and log the requests."""
         reason = f"it lies beside damage of container {search.container_id}"
         asked = [one for one in near[:NEIGHBOURS_MAX] if self.ask(one, reason)]
         log.info(
@@ -164,7 +166,7 @@ class AdjacentScanWorker:
 
 
 def _has_place(finding: ScanFinding) -> bool:
-    """Return whether a finding is damage of a chunk on the medium."""
+    """Return whether a finding reports damage of a chunk, which has a place on the disk."""
     return finding.is_damage and finding.offset >= 0 and finding.block_id > 0
 
 

@@ -44,7 +44,8 @@ log = structlog.get_logger()
 
 
 class ScanPause:
-    """Pause of one volume's scan, which ends by itself, and skip of a running scan."""
+    """Operator control of one volume's scan: a pause with a time limit, and a skip of the running
+    scan."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -53,7 +54,8 @@ class ScanPause:
         self.wake: Callable[[], None] = lambda: None  # wakes the worker's loop; set by its creator
 
     def pause(self, duration_s: float) -> None:
-        """Pause for `duration_s` from now. Raise ValueError if it is not within 0..PAUSE_MAX_S."""
+        """Pause for `duration_s` from now. Raise ValueError if it is not above 0, or is above
+        PAUSE_MAX_S."""
         if not 0 < duration_s <= PAUSE_MAX_S:
             raise ValueError(f"a pause of {duration_s:g} s: more than 0, at most {PAUSE_MAX_S:g}")
         self._until_s = self._clock.monotonic_s() + duration_s
@@ -72,7 +74,7 @@ class ScanPause:
         return max(0.0, self._until_s - self._clock.monotonic_s())
 
     def stops(self, container_id: ContainerId) -> bool:
-        """Return whether the scan of this container must stop now."""
+        """Return whether a pause or a skip requires the scan of this container to stop now."""
         return self._skipped == container_id or self._until_s > self._clock.monotonic_s()
 
     def begin(self) -> None:
@@ -85,8 +87,8 @@ class RoundStatus:
     """Progress of one volume's background scan.
 
     `state` is reading, waiting, paused, closed (outside the scan windows) or starting.
-    `speed_bytes_per_s` was measured over the last seconds; `rate_bytes_per_s` is allowed. `eta_s`
-    is the time until no replica is due, at the measured speed; -1.0 if unknown.
+    `speed_bytes_per_s` is the measured speed of the last seconds, `rate_bytes_per_s` the allowed
+    rate. `eta_s` is the time until no replica is due, at the measured speed; -1.0 if unknown.
     """
 
     volume_id: str
@@ -110,9 +112,9 @@ class RoundStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPolicy:
-    """Schedule of a volume's scans. `gap_min_s` is the minimum time between two attempts at one
-    container. `last_copy_since_ms` returns the time since when no other datanode has a healthy
-    replica; 0 if another one has."""
+    """Schedule of a volume's scans. `gap_min_s` is the minimum time between two attempts to scan
+    one container. `last_copy_since_ms` returns the wall clock time since which only this datanode
+    has a healthy replica; 0 if another datanode has one."""
 
     schedule: Schedule
     gap_min_s: float
@@ -156,7 +158,7 @@ class VolumeScanWorker:
         return f"scan-{self.volume_id}"
 
     def change(self, policy: RoundPolicy, limits: PaceLimits) -> None:
-        """Apply another policy and other limits from now on. Any thread may call this."""
+        """Replace the policy and the rate limits. Any thread may call this."""
         self.policy = policy
         self.pace.change(limits)
         self.hold.wake()
@@ -217,8 +219,8 @@ class VolumeScanWorker:
         )
 
     def rescan_all(self) -> None:
-        """Schedule another scan of all replicas scanned before now, because the volume is
-        suspect."""
+        """Mark the volume as suspect: schedule another scan of all replicas that were scanned
+        before now. Do this at most once per scan interval."""
         interval_ms = self.policy.schedule.interval_s * 1000
         now_ms = self._clock.now_ms()
         if now_ms - self._doubt_since_ms > interval_ms:  # once per interval: a disk may fail often
@@ -227,14 +229,14 @@ class VolumeScanWorker:
             self._agenda_at_s = float("-inf")
 
     def _record_idle(self, state: str) -> None:
-        """Record that the worker does not read. Free the buffers, because those of many volumes
-        need much memory."""
+        """Record the state of a worker that does not read, and free its read buffers, because the
+        buffers of many volumes need much memory."""
         if self._state == "reading":
             self._buffers = ReadBuffers()  # uses no memory before it is written to
         self._state = state
 
     def _waits(self) -> tuple[str, float] | None:
-        """Return why, and for how many seconds, the worker may not read now; None if it may."""
+        """Return None if the worker may read now; otherwise the state and the seconds to wait."""
         pause_left_s = self.hold.left_s()
         if pause_left_s:
             return "paused", pause_left_s
@@ -245,8 +247,8 @@ class VolumeScanWorker:
         return ("closed", closed_s) if closed_s else None
 
     def _next(self) -> ScanCandidate | None:
-        """Return the replica to scan now; None if none is due. Renew the agenda if it is old or
-        finished."""
+        """Return the replica to scan now; None if none is due. Make a new agenda first if the
+        current one is old or finished."""
         age_s = self._clock.monotonic_s() - self._agenda_at_s
         if age_s >= (AGENDA_S if self._queue else self._gather_s()):
             self._plan()
@@ -315,12 +317,12 @@ class VolumeScanWorker:
             self.rescan_all()
 
     def _gather_s(self) -> float:
-        """Return how many seconds to wait for more due replicas; short compared with the scan
-        interval."""
+        """Return the seconds to wait for more due replicas: 1/600 of the scan interval, at most
+        GATHER_MAX_S."""
         return min(GATHER_MAX_S, self.policy.schedule.interval_s / 600)
 
     def _idle_s(self) -> float:
-        """Return the maximum seconds until a new container is noticed."""
+        """Return the maximum seconds between two searches for due replicas."""
         return min(IDLE_MAX_S, self.policy.schedule.interval_s / 60)
 
     def _stops(self, container_id: ContainerId) -> bool:
@@ -349,7 +351,8 @@ class VolumeScanWorker:
 
 
 class RateMeter:
-    """Bytes per second over about the last `SPEED_S`, counted in two halves."""
+    """Measured rate in bytes per second over about the last SPEED_S seconds. The period is counted
+    in two halves."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

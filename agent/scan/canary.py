@@ -1,12 +1,13 @@
 """Canary drill: plant a fault that the scan must find.
 
 A private store on the volume has one container with two blocks. The drill flips one bit of the
-second block on the medium. The ordinary scan reads both blocks, and must call the second corrupt
-and the first healthy. The private store is separate from the host's store, so nothing in it is
-reported.
+second block on the disk. The ordinary scan reads both blocks, and must find the second corrupt and
+the first healthy. The private store is separate from the host's store, so the SCM gets no reports
+about it.
 
-A drill runs once per period. It may fail, hang or not run at all. If no drill has found its fault
-for two periods, the canary is overdue, and the scan of this volume cannot be trusted.
+A drill runs once per period. If no drill has found its fault for two periods, the canary is
+overdue, and the scan of this volume cannot be trusted. This includes drills that fail, hang or do
+not run at all.
 """
 
 import os
@@ -42,8 +43,8 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class Canary:
-    """Canary drill of one volume. `found_at_ms` is the time when the fault was last found; 0 =
-    never."""
+    """Canary drill of one volume. `found_at_ms` is the time of the last drill that found its fault;
+    0 = never."""
 
     directory: Path
     algorithm: Algorithm
@@ -64,17 +65,17 @@ class Canary:
 
     @property
     def is_overdue(self) -> bool:
-        """Return whether no drill has found its fault for two periods. The scan may be blind, hung
-        or dead."""
+        """Return whether no drill has found its fault for two periods. The scan may then miss
+        damage, hang, or not run."""
         age_s = self.clock.monotonic_s() - self._trusted_at_s
         return age_s > OVERDUE_PERIODS * self.period_s
 
     def drill(self, buffers: ReadBuffers) -> bool:
         """Plant a fault and scan; return whether the scan found it.
 
-        If the private store is damaged (for example by a power failure during its creation), create
-        a new one, because its damage says nothing about the scan. Raise SutureError if that fails,
-        too.
+        If the private store is damaged, for example by a power failure during its creation, replace
+        it and repeat the drill, because this damage is no evidence about the scan. Raise
+        SutureError if that fails, too.
         """
         self._due_at_s = self.clock.monotonic_s() + self.period_s  # also if the drill raises
         try:
@@ -121,7 +122,7 @@ class Canary:
         return found
 
     def _plant(self, store: ReplicaStore) -> None:
-        """Write two blocks with new random data, and damage one of them on the medium."""
+        """Write two blocks with new random data, and damage one of them on the disk."""
         if store.replica_ids():  # left by an interrupted drill
             store.delete_container(CONTAINER, force=True)
         store.create_container(CONTAINER)
@@ -136,13 +137,13 @@ class Canary:
 
 
 def is_found(report: ScanReport) -> bool:
-    """Return whether the scan found the planted fault and no other."""
+    """Return whether the scan found the planted fault and no other corrupt block."""
     corrupt = {item.block_id for item in report.findings if item.verdict is Verdict.CORRUPT}
     return corrupt == {DAMAGED}
 
 
 def flip_one_bit(path: Path) -> None:
-    """Flip one random bit of a file on the medium."""
+    """Flip one random bit in the first BLOCK_BYTES of a file, and sync the file."""
     place = secrets.randbelow(BLOCK_BYTES)
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:

@@ -1,13 +1,13 @@
 """Watch on the files of closed containers. A change by another process triggers a scan.
 
-Only the agent changes a closed container's chunks directory. An unlink, truncation, write or rename
-by another process is therefore worth a scan within a second instead of within a week. An inotify
-event is only a hint. If the kernel drops one, or has no watch left for a directory, the background
-scan still finds the damage later. Events while this agent writes to the container (it has the
-lease) are ignored.
+Only the agent may change a closed container's chunks directory. If another process unlinks,
+truncates, writes or renames a file there, the container is scanned within a second instead of
+within a week. An inotify event is only a hint. If the kernel drops an event, or has no watch left
+for a directory, the background scan still finds the damage later. Events are ignored while this
+agent writes to the container (it then holds the lease), and shortly after.
 
-One inotify instance serves all containers (`watchdog`'s InotifyFD), because one observer per
-directory would need one thread each.
+One inotify instance serves all containers (`watchdog`'s InotifyFD), because a separate observer for
+each directory would need its own thread.
 """
 
 import os
@@ -54,8 +54,8 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class ChangeWatch:
-    """Worker that keeps the set of watched directories current and converts events to scan
-    requests.
+    """Worker that watches the chunks directories of closed containers, and requests a scan after a
+    change.
 
     `unwatched_count` is the number of directories that could not be watched.
     """
@@ -119,8 +119,8 @@ class ChangeWatch:
         )
 
     def _running_inotify(self) -> InotifyFD:
-        """Return the inotify thread. Start a new one if it has died. Raise OSError at the kernel's
-        limit."""
+        """Return the inotify thread. Start one if none is running. Raise OSError if the kernel's
+        limit of inotify instances is reached."""
         if self._inotify is not None and not self._inotify.is_alive():
             log.error("change_watch_stopped", watched_count=len(self.watched))
             self._inotify = None
@@ -131,8 +131,8 @@ class ChangeWatch:
         return self._inotify
 
     def _add(self, inotify: InotifyFD, wanted: U64s) -> None:
-        """Watch as many directories as possible. Count the others, and log the reason if their
-        number changes."""
+        """Watch as many of these containers as possible. Count the others, and log the reason if
+        their number has changed. Request a scan if a directory does not exist."""
         missed_count, why, hint = 0, "", ""
         for index, number in enumerate(wanted):
             container_id = ContainerId(int(number))
@@ -154,7 +154,7 @@ class ChangeWatch:
         self._limit(missed_count, why, hint)
 
     def _limit(self, missed_count: int, why: str, hint: str) -> None:
-        """Count the containers that are not watched; log `why` when their number changes."""
+        """Record the number of containers that are not watched. Log `why` if it has changed."""
         if why and missed_count != self.unwatched_count:
             log.warning(
                 "change_watch_limited",
@@ -170,7 +170,7 @@ class ChangeWatch:
     # large host. They must not raise or wait for long.
 
     def on_event(self, event: InotifyEvent) -> None:
-        """Handle one event of a container's chunks directory."""
+        """Request a scan after an event in a chunks directory, unless this agent caused it."""
         container_id = self.watched.get(event.wd)
         name = os.fsdecode(event.name)
         if container_id is None:
@@ -188,6 +188,6 @@ class ChangeWatch:
         log.warning("change_watch_overflowed", overflow_count=self._overflow_count)
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
-        """Forget a directory that the kernel no longer watches. The next step watches it again if
-        it exists."""
+        """Forget a directory that the kernel no longer watches. The next step watches the directory
+        again if it exists."""
         self.watched.pop(wd, None)

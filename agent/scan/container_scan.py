@@ -2,8 +2,8 @@
 
 The scan reads the replica's state under the lease, reads and judges the data without a lease, and
 commits under the lease. It commits only if the replica has not changed since the scan began. A scan
-of hours does therefore not block writes, repairs or deletes. An interrupted scan may store a cursor
-in the index, and the next scan continues there.
+that takes hours therefore does not block writes, repairs or deletes. An interrupted scan may store
+a cursor in the index, and the next scan continues at the cursor.
 """
 
 import threading
@@ -52,9 +52,9 @@ log = structlog.get_logger()
 class ScanReport:
     """Result of the scan of one container.
 
-    `findings` is bounded as `scanner.replica_scan` describes; `finding_count` counts all. If
-    `committed` is False, no tree was stored, and `tripped_reason` says why. Damage that was found
-    before a scan was stopped is recorded nevertheless.
+    `findings` is bounded as `scanner.replica_scan` describes; `finding_count` is the number of all
+    findings. If `committed` is False, no tree was stored, and `tripped_reason` is the reason. If a
+    scan was stopped after it had found damage, the findings are stored without a tree.
     """
 
     container_id: ContainerId
@@ -71,7 +71,8 @@ class ScanReport:
 
 
 class VerdictBreaker:
-    """Breaker of this process against mass verdicts. All scanning threads share it."""
+    """Circuit breaker: holds back verdicts if scans report so much damage that this host is
+    suspected. All scanning threads of the process share it."""
 
     def __init__(self, breaker: Breaker | None = None, clock: Clock | None = None) -> None:
         self._breaker = breaker or Breaker()
@@ -80,17 +81,18 @@ class VerdictBreaker:
 
     @property
     def window_s(self) -> float:
-        """Seconds for which a scan's result is remembered."""
+        """Seconds for which a scan's result counts for the breaker."""
         return self._breaker.window_s
 
     def record_scan(self, volume_id: str, container_id: ContainerId, outcome: ScanOutcome) -> str:
-        """Count a finished scan. Return why its damage must not be recorded now; "" if it may."""
+        """Count a finished scan. Return the reason if its damage must be held back; otherwise
+        ""."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             return self._breaker.record_scan(now_s, volume_id, container_id, outcome)
 
     def tripped_reason(self) -> str:
-        """Return why damage is not recorded now; "" if it is."""
+        """Return the reason if damage is held back now; otherwise ""."""
         with self._lock:
             return self._breaker.tripped_reason(self._clock.monotonic_s())
 
@@ -109,7 +111,7 @@ class ScannedStore(Protocol):
         ...
 
     def columns(self, volume_id: str = "", /) -> Iterable[tuple[str, ReplicaColumns]]:
-        """Yield each volume's id with its replicas as columns, for all volumes or for one."""
+        """Yield each volume's id with its replicas as columns. `volume_id` "" = all volumes."""
         ...
 
     def begin_scan(self, container_id: ContainerId, /) -> ScanBase:
@@ -131,7 +133,7 @@ class ScannedStore(Protocol):
 
     def log_verdict(self, base: ScanBase, outcome: ScanOutcome, /, *, why: str) -> None:
         """Write the verdict to the verification log before the agent acts on it. `why` is the
-        reason if it is held back, otherwise ""."""
+        reason if the verdict is held back; otherwise ""."""
         ...
 
     def commit_scan(self, base: ScanBase, outcome: ScanOutcome, /) -> ScanCommit:
@@ -144,9 +146,9 @@ S_co = TypeVar("S_co", bound=ScannedStore, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanDeps(ABC, Generic[S_co]):
-    """Services shared by all scans of a store. `on_unreadable` gets a volume with failed reads, and
-    the reason. `on_damage` gets damage unless this host is suspected. `shadow` hashes a sample of
-    the reads twice after an upgrade."""
+    """Services shared by all scans of a store. `on_unreadable` gets the id of a volume with failed
+    reads, and the reason. `on_damage` gets the volume id and the damage that a scan found, unless
+    this host is suspected. `shadow` hashes a sample of the reads twice after an upgrade."""
 
     store: S_co
     leases: ContainerLeases
@@ -184,7 +186,7 @@ def _never() -> bool:
 
 
 def ignore(_length_bytes: int) -> None:
-    """Do nothing after a read; for scans without a pace or a progress callback."""
+    """Do nothing. Default for the pace and the progress callback of a scan."""
 
 
 def scan_container(
@@ -203,9 +205,9 @@ def scan_container(
     """Read one replica completely, judge it, and commit the result.
 
     `pieces` limits the size of single reads. `holds_lease` means that the calling thread already
-    has the container's lease. With `resumable_s`, the scan stores cursors, and continues at a
-    stored cursor whose scan began at most so many seconds ago. `is_drill` marks a canary, which is
-    no replica of this host and is not logged. Raise RefusedError(CONTAINER_NOT_FOUND,
+    has the container's lease. If `resumable_s` is not 0, the scan stores cursors, and continues at
+    a stored cursor if the cursor's scan began at most `resumable_s` seconds ago. `is_drill` marks a
+    canary, whose scan is not logged. Raise RefusedError(CONTAINER_NOT_FOUND,
     UNCLOSED_CONTAINER_IO), UnavailableError(BUSY) or VolumeFailed.
     """
     hooks = _Hooks(stop, progress, pace, pieces)
@@ -257,8 +259,8 @@ class _Hooks:
 
 
 class _CursorKeeper:
-    """Stores some of a scan's marks as a cursor in the index. Not all, because each is a durable
-    write."""
+    """Stores the position of a scan as a cursor in the index, at most once per CURSOR_BYTES or
+    CURSOR_S, because each cursor is a durable write."""
 
     def __init__(self, tools: ScanDeps[ScannedStore], base: ScanBase, resumable_s: float) -> None:
         self._tools = tools
@@ -274,15 +276,15 @@ class _CursorKeeper:
         self._last: ScanMark | None = None
 
     def save_mark(self, mark: ScanMark) -> None:
-        """Take a mark. Store it if enough bytes were read or enough time has passed since the last
-        one."""
+        """Remember the scan's position. Store it as the cursor if CURSOR_BYTES were read or
+        CURSOR_S have passed since the last cursor."""
         self._last = mark
         is_much = mark.bytes_read - self._kept_bytes >= CURSOR_BYTES
         if is_much or self._tools.clock.monotonic_s() - self._kept_at_s >= CURSOR_S:
             self.keep_last()
 
     def keep_last(self) -> None:
-        """Store the last mark, so that a restart loses little progress."""
+        """Store the remembered position as the cursor, if it is not stored yet."""
         if self._last is None:
             return
         cursor = ScanCursor(self._base.generation, self._begun_at_ms, self._last)
@@ -353,8 +355,8 @@ def _scan_once(
 
 
 def _note_doubts(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOutcome) -> None:
-    """Count failed reads in the index, because a later scan may treat them as damage. Report a
-    volume with unreadable chunks."""
+    """Count failed reads in the index, because a later scan may treat repeated failures as damage.
+    If a chunk is unreadable, call `on_unreadable` for its volume."""
     if is_lasting(outcome.stopped_because):
         base.doubts.record_failure(outcome.stopped_because)
     elif outcome.wavering_count and outcome.stopped_because != STOPPED:
@@ -366,8 +368,8 @@ def _note_doubts(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOut
 
 
 def _held_because(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOutcome) -> str:
-    """Return why no part of this scan's result may be committed; "" if the result, or the findings
-    of a stopped scan, may be."""
+    """Return the reason if nothing of this scan may be committed. Return "" if the result, or the
+    findings of a stopped scan, may be committed."""
     if outcome.stopped_because and not outcome.is_damaged:
         return outcome.stopped_because
     if tools.store.generation(base.facts.container_id) != base.generation:

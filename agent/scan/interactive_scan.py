@@ -1,8 +1,8 @@
-"""Scans that a caller waits for: `suture scrub scan --wait` and the demo.
+"""Scans for which a caller waits: `suture scrub scan --wait` and the demo.
 
-A scan takes minutes, so it runs in its own thread. The RPC can thus report progress, and can end
-when the caller disconnects. The scan yields to client reads, unless the caller requests otherwise.
-A scan without `--wait` joins the queue of on-demand scans.
+A scan takes minutes, so it runs in its own thread. The RPC can therefore report progress, and can
+end when the caller disconnects. The scan yields to client reads unless the caller requests full
+speed. A scan without `--wait` joins the queue of on-demand scans.
 """
 
 from collections.abc import Callable, Iterator
@@ -61,9 +61,9 @@ class InteractiveScans:
     ) -> Iterator[ScanStep]:
         """Scan a container; yield progress steps, then the result. Raise the exception of the scan.
 
-        If `SCANS_MAX` scans are running, this scan waits, and its steps say so. Raise
-        UnavailableError(BUSY) if `WAITING_MAX` calls are waiting already, or if `mode` is `QUEUE`
-        and the queue is full.
+        If `SCANS_MAX` scans are running, wait, and yield steps with `is_waiting`. Raise
+        UnavailableError(BUSY) if `WAITING_MAX` calls are waiting already, if `mode` is `QUEUE` and
+        the queue is full, or if the result could not be committed.
         """
         if mode is ScanMode.QUEUE:
             yield self._queued(container_id)
@@ -142,7 +142,7 @@ class InteractiveScans:
             thread.join()
 
     def _paced(self, container_id: ContainerId, is_over: Callable[[], bool]) -> ScanPace:
-        """Return a pace that yields to clients, and whose waits end when the scan is over."""
+        """Return a pace that yields to clients. Its waits end when `is_over` returns True."""
         pace = self.pace(self.tools.store.volume_id(container_id))
         pace.begin(is_over)
         return pace
@@ -157,7 +157,8 @@ class InteractiveScans:
         return ScanStep(0, self.tools.store.replica(container_id).used_bytes, is_queued=True)
 
     def _last(self, end: ScanReport | BaseException, total_bytes: int) -> ScanStep:
-        """Return the last step, or raise the error that ended the scan."""
+        """Return the last step. Raise the error that ended the scan, or UnavailableError(BUSY) if
+        the result could not be committed."""
         if isinstance(end, BaseException):
             raise end
         if not end.committed:
@@ -170,7 +171,7 @@ class InteractiveScans:
 
 
 class ByteCounter:
-    """A byte count that one thread writes and another reads."""
+    """Byte counter that one thread increases and another thread reads."""
 
     def __init__(self) -> None:
         self.total = 0

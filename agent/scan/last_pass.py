@@ -1,7 +1,8 @@
 """Last full pass of the scans over a volume, from the times and histories of its replicas.
 
-Scans go on without a begin or an end, so the pass is the period from the oldest to the newest last
-read of the replicas. All their bytes were read in it. Nothing is stored for it.
+Background scans run continuously. Therefore, a pass is defined as the period from the oldest to the
+newest time in the replicas' last scan times. All replicas were read in this period. The pass is
+computed, not stored.
 """
 
 from agent.store.operations.reading import finding_counts
@@ -13,7 +14,8 @@ from suture.wire.v1 import datanode_pb2 as pb
 
 
 def last_pass(store: ReplicaStore, volume_id: str) -> pb.ScrubPass | None:
-    """Return the last full pass of a volume; None if no replica was read or the disk fails."""
+    """Return the last full pass of a volume. Return None if no replica was scanned, the volume is
+    not served, or its disk fails."""
     try:
         for volume in store.volume_set.working:
             if volume.volume_id == volume_id:

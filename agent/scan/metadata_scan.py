@@ -1,7 +1,8 @@
 """Check of the descriptor, tree file and directories of all replicas every few hours.
 
-A data scan reads a replica once a week. This check notices a directory that was removed by hand on
-the same day. A replica with a fault is scanned on demand, and only that scan judges it.
+A data scan reads a replica once a week. This check finds a directory that was removed by hand
+within hours. If a replica has a fault, an on-demand scan is requested, and only that scan judges
+the replica.
 """
 
 from collections import deque
@@ -32,7 +33,7 @@ log = structlog.get_logger()
 class MetadataScan:
     """Worker that checks metadata. `scanned_at_ms` is the end of its last round; 0 = none yet.
 
-    `on_unreadable` gets a volume whose files have faults, and the reason.
+    `on_unreadable` gets the id of a volume with faulty metadata files, and the reason.
     """
 
     name = "metadata-scan"

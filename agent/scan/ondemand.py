@@ -1,5 +1,5 @@
-"""On-demand scans, requested by an operator or by an event: a changed file, a failed read, nearby
-damage."""
+"""On-demand scans. An operator requests them, or an event: a changed file, a failed read, or damage
+nearby on the disk."""
 
 import threading
 from collections import OrderedDict
@@ -95,9 +95,9 @@ class OnDemandScans:
     ) -> bool:
         """Request a scan; return False if the queue is full.
 
-        A hint (a changed file) waits until `gap_min_s` have passed since the last scan. A process
-        that writes all day then causes one scan a minute, not a thousand. A failed read waits for
-        `failure_gap_s`, because a bad sector stays bad. Explicit requests are scanned first, then
+        A hint (a changed file) waits until `gap_min_s` have passed since the last scan, so that a
+        process that writes all day causes at most one scan a minute. A failed read waits for
+        `failure_gap_s`, because a bad sector remains bad. Explicit requests are scanned first, then
         failures, neighbours of damage, and hints.
         """
         with self._lock:
@@ -155,8 +155,8 @@ class OnDemandScans:
         return Busy()
 
     def _pop_due(self) -> tuple[ContainerId | None, _Request | None, float]:
-        """Return the first due request, by priority and then by age. If none is due, return the
-        seconds until the next one is; 0.0 if there is no request."""
+        """Remove and return the first due request, by priority and then by age. If none is due,
+        return the seconds until the next request is due; 0.0 if no request is waiting."""
         with self._lock:
             now_s = self.tools.clock.monotonic_s()
             self._scanned_at_s = {
@@ -174,7 +174,7 @@ class OnDemandScans:
             return None, None, min(item.not_before_s for item in self._waiting.values()) - now_s
 
     def _retry(self, container_id: ContainerId, request: _Request) -> None:
-        """Queue a failed scan again, at most RETRIES_MAX times."""
+        """Queue the request of a failed scan again, at most RETRIES_MAX times."""
         if not request.retries_left:
             log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return
@@ -183,9 +183,9 @@ class OnDemandScans:
         )
 
     def _retry_held(self, container_id: ContainerId, request: _Request) -> None:
-        """Queue a scan whose verdict was held back again, once, after the suspicion of this host
-        has ended. An earlier scan would read the replica without a result, and prolong the
-        suspicion."""
+        """Queue the request of a scan whose verdict was held back again, at most once. Delay it
+        until the suspicion of this host has ended, because an earlier scan would prolong the
+        suspicion and its verdict would be held back, too."""
         if request.was_held:
             log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return

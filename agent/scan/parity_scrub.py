@@ -1,10 +1,10 @@
 """Parity scrub: slow background verification of this host's erasure-coded containers.
 
 A scan proves that a shard has the bytes that were written to it. Only a comparison of all shards
-proves that they still fit together. The datanode with the lowest shard verifies the container, so
-each container is verified once. The scrub reads all stripes of the shards and reports wrong ones.
-It reads at a fixed low rate, and pauses with the scans. The times of verification are not stored,
-so all containers are due after a restart.
+proves that the shards match each other. The datanode with the lowest shard verifies the container,
+so each container is verified once. The scrub reads all stripes of the shards and reports wrong
+shards. It reads at a fixed low rate, and pauses together with the scans. The times of verification
+are not stored, so all containers are due after a restart.
 """
 
 import logging
@@ -46,7 +46,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ParityPolicy:
-    """Schedule of the parity scrub. `interval_s` is per container; 0 = disabled."""
+    """Schedule of the parity scrub. Each container is verified once per `interval_s`; 0 =
+    disabled."""
 
     interval_s: float
     start_delay_s: float = 0.0
@@ -56,8 +57,8 @@ class ParityPolicy:
 class ParityScrub:
     """Worker of the parity scrub. Any thread may call `status`.
 
-    `info` queries the control plane, and raises SutureError. `is_held` returns whether
-    background reads must wait now.
+    `info` returns the control plane's record of a container, or raises SutureError. `is_held`
+    returns whether background reads must wait now.
     """
 
     name = "parity-scrub"
@@ -128,8 +129,8 @@ class ParityScrub:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def status(self) -> pb.ParityScrub:
-        """Return the number of verified containers, and the wrong stripes that each last
-        verification found."""
+        """Return the number of verified containers, and the wrong stripes that the last
+        verification of each container found."""
         with self._lock:
             reports = dict(self._reports)
             message = pb.ParityScrub(
@@ -145,8 +146,8 @@ class ParityScrub:
         return message
 
     def _next(self) -> ContainerId | None:
-        """Return the next container to verify; None if none is due. Forget containers whose shard
-        this datanode no longer has."""
+        """Return the next container to verify; None if none is due. Forget containers of which this
+        datanode has no closed shard any more."""
         here: set[ContainerId] = set(self._shard_ids().tolist())
         with self._lock:
             for known in (self._verified_at_ms, self._reports):
@@ -158,8 +159,8 @@ class ParityScrub:
         return min(due, key=self._order, default=None)
 
     def _shard_ids(self) -> U64s:
-        """Return the containers of which this datanode has a closed shard. Read the rows again only
-        after a change."""
+        """Return the ids of the containers of which this datanode has a closed shard. Read the rows
+        again only if the index has changed."""
         version = self.store.volume_set.version()
         if self._seen is None or self._seen[0] != version:
             shard_ids = [
@@ -173,8 +174,8 @@ class ParityScrub:
         return self._seen[1]
 
     def _order(self, container_id: ContainerId) -> tuple[float, int]:
-        """Return a sort key: the container that has been due for the longest time first. Among
-        containers that were never verified, each datanode uses another order."""
+        """Return the sort key of a container: the time since which it is due, then a hash. With the
+        hash, datanodes verify containers without a due time in different orders."""
         seed = zlib.crc32(f"{self.datanode_id}:{container_id}".encode())
         return self._due_at_s.get(container_id, 0.0), seed
 
@@ -182,8 +183,8 @@ class ParityScrub:
         self._due_at_s[container_id] = self.clock.monotonic_s() + delay_s
 
     def _shards(self, container_id: ContainerId) -> tuple[list[ShardLocation], str]:
-        """Return the holder of each shard, and the erasure code; no shards if another datanode has
-        to verify the container."""
+        """Return the holder of each shard, and the erasure code. If another datanode has to verify
+        the container, the list of holders is empty."""
         info = self.info(container_id)
         closed = [
             item

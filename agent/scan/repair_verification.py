@@ -1,13 +1,13 @@
 """Verification of a replica after a repair: by a read of the changed chunks, or of the complete
 replica.
 
-If a complete scan was recent, only the repaired chunks and those with findings are read, and all
-rows are compared with the tree of that scan. If the rows of all other chunks are unchanged and the
-read finds no fault, the result is committed. The time of the last complete scan does not change, so
-the rest is read at its scheduled time.
+If a complete scan was recent, only the repaired chunks and the chunks with findings are read, and
+all rows are compared with the tree of that scan. If the rows of all other chunks are unchanged and
+the read finds no fault, the result is committed. The time of the last complete scan does not
+change, so the other chunks are read at their scheduled time.
 
-The other chunks can be skipped because the recent scan found them healthy and their rows are still
-in its tree. In any other case, and after a single finding, the complete replica is read.
+The other chunks can be skipped because the recent scan found them healthy and their rows still
+match its tree. In all other cases, for example after one finding, the complete replica is read.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -39,11 +39,11 @@ def verify_repair(
     age_max_s: float,
     stop: Callable[[], bool],
 ) -> ReadBack:
-    """Verify a replica after a repair of the chunks `changed`, and commit the result. Return
-    whether only the changed chunks or the complete replica was read. A partial read requires a
-    complete scan at most `age_max_s` ago; 0 = always read all.
+    """Verify a replica after a repair of the ranges in `changed`, and commit the result. Return
+    CHANGED if only the changed chunks were read, WHOLE if the complete replica was read. A partial
+    read requires a complete scan at most `age_max_s` ago; 0 = always read the complete replica.
 
-    Raise as `agent.scan.container_scan.scan_container`.
+    Raise the errors of `agent.scan.container_scan.scan_container`.
     """
     if _prove_changed(tools, container_id, changed, age_max_s, stop):
         return ReadBack.CHANGED
@@ -58,7 +58,8 @@ def _prove_changed(
     age_max_s: float,
     stop: Callable[[], bool],
 ) -> bool:
-    """Read the changed chunks. Return whether this was sufficient and the result is committed."""
+    """Read only the changed chunks, and commit the result. Return False, with nothing committed,
+    if the complete replica must be read."""
     with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
         base = tools.store.begin_scan(container_id)
         known = tools.store.view(container_id).tree()
@@ -88,7 +89,7 @@ def _prove_changed(
 
 
 def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
-    """Return whether a complete scan is recent enough, and no scan since then had failed reads."""
+    """Return whether the last complete scan is recent enough and no failed reads are recorded."""
     read_at_ms = base.facts.data_scan_at_ms
     if not read_at_ms or base.doubts.are_noted():
         return False
@@ -103,7 +104,8 @@ def unverified_ranges(findings: Collection[ScanFinding]) -> Iterator[Doubt]:
 
 
 def is_clean(outcome: ScanOutcome) -> bool:
-    """Return whether all data that was read is healthy, and the replica has no other fault."""
+    """Return whether the read was complete, and found no damaged or unstable chunk and no other
+    fault."""
     return (
         outcome.complete
         and not outcome.wavering_count
@@ -112,8 +114,8 @@ def is_clean(outcome: ScanOutcome) -> bool:
 
 
 def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
-    """Return whether all blocks and chunks that were not read again have the same rows as at the
-    last scan."""
+    """Return whether the rows of all blocks and chunks that were not read again are unchanged since
+    the last scan. `mark` has the ranges that were read again."""
     again = np.array(sorted({block_id for block_id, _, _ in mark.doubts}), dtype=np.uint64)
     before, after = ~np.isin(known.block_ids, again), ~np.isin(now.block_ids, again)
     return all(
@@ -127,8 +129,8 @@ def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
 
 
 def _is_block_as_read(known: Tree, now: Tree, mark: ScanMark, block_id: BlockId) -> bool:
-    """Return whether, in a block of which some chunks were read again, no other chunk has
-    changed."""
+    """Return whether all chunks of a block that were not read again are unchanged since the last
+    scan."""
     unlike = set(known.leaves(block_id)) ^ set(now.leaves(block_id))
     return not any(mark.covers_range(block_id, leaf.offset, leaf.end) for leaf in unlike)
 

@@ -11,8 +11,8 @@ from suture.wire.v1 import datanode_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class BackgroundScans:
-    """The scans of this host, and its requests to peers to prove their data. `parity` is None if
-    the parity scrub is disabled."""
+    """Background scans, challenges to peers and parity scrub of this host. `parity` is None if the
+    parity scrub is disabled."""
 
     scrub: ScanManager
     challenges: ChallengeWorker

@@ -1,8 +1,8 @@
 """All scans and checks of this host's data: construction, control and status.
 
 The manager first checks whether each volume can be read within the scan interval. If not, it
-refuses to start or logs a warning, as the config says. It creates one `VolumeScanWorker` per
-volume, which operators can pause, and the workers for on-demand scans, volume checks, adjacent
+refuses to start or logs a warning, depending on `scan.promise`. It creates one `VolumeScanWorker`
+per volume, which operators can pause, and the workers for on-demand scans, volume checks, adjacent
 scans and metadata scans. Each worker runs in a loop of its own.
 """
 
@@ -75,7 +75,8 @@ def limits_of(config: ScanConfig) -> PaceLimits:
 
 
 def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return whether the volume can be read completely within the scan interval."""
+    """Return the comparison of the rate that the scan interval requires for a volume with the rate
+    that the config and the disk allow."""
     if config.volume_bytes_per_s:
         offered, offered_by = float(config.volume_bytes_per_s), "scan.volume_bytes_per_s"
     else:
@@ -93,8 +94,8 @@ def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float)
 
 
 def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return whether the volume can be read within the scan interval. If it cannot, log it, or
-    raise RefusedError if `scan.promise` is "refuse"."""
+    """Return the result of `promise_of`. If the volume cannot be read within the scan interval,
+    log a warning, or raise RefusedError if `scan.promise` is "refuse"."""
     promise = promise_of(config, volume, disk_bytes_per_s)
     if promise.is_possible:
         return promise
@@ -121,8 +122,9 @@ class ScanManager:
         on_shadow_difference: Callable[[], None] = lambda: None,
     ) -> None:
         """Check the scan interval against the speed of the disks. Raise RefusedError if it is
-        infeasible and the config refuses that. `on_volume_failed` gets a fenced volume and its
-        containers. `on_shadow_difference` is called when shadow hashing holds back a verdict."""
+        infeasible and `scan.promise` is "refuse". `on_volume_failed` gets the id of a fenced volume
+        and its containers. `on_shadow_difference` is called when shadow hashing holds back a
+        verdict."""
         self.checks = VolumeCheckWorker(tools.store, clock=tools.clock, on_failed=on_volume_failed)
         upgraded_at_ms = tools.store.volume_set.upgraded_at_ms
         self._shadow = ShadowHashing(
@@ -175,7 +177,7 @@ class ScanManager:
         self._shadow.close()
 
     def _follow(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
-        """Search for replicas near this damage on the disk, if background scans are enabled."""
+        """Queue a search for replicas near this damage, if background scans are enabled."""
         if self._config.enabled:
             self._neighbours.queue_search(volume_id, damage)
 
@@ -187,8 +189,8 @@ class ScanManager:
         return self.on_demand.request(container_id, reason="asked for by an operator")
 
     def requested_pace(self, volume_id: str) -> ScanPace:
-        """Return a pace for a scan that a caller waits for. It starts at the current rate of the
-        volume's background scan, if that is higher, because the disk sustains that rate."""
+        """Return a pace for a scan for which a caller waits. The pace starts at the current rate of
+        the volume's background scan if that is higher, because the disk sustains that rate."""
         pace = self._pace(
             PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), ProgressMarker(self._tools.clock)
         )
@@ -221,8 +223,8 @@ class ScanManager:
                 yield self._volume_loop(volume)
 
     def check_new(self, volume: VolumeFacts, disk_bytes_per_s: float) -> None:
-        """Check the scan interval for a volume before it is added. Raise RefusedError if it is
-        infeasible and the config refuses that."""
+        """Check the scan interval for a volume before it is added. Raise RefusedError if the
+        interval is infeasible and `scan.promise` is "refuse"."""
         if self._config.enabled:
             check_promise(self._config, volume, disk_bytes_per_s)
 
@@ -242,9 +244,9 @@ class ScanManager:
         self._latencies.add(self._tools.clock.monotonic_s(), latency_s)
 
     def trouble(self, trouble: StoreFailure) -> None:
-        """Scan the container of a failed client call, and check the volume if its disk is at fault.
-        Server threads call this. Repeated failures of one container do not repeat the scan, because
-        a bad sector stays bad."""
+        """Request a scan of the container of a failed client call, and a check of the volume if its
+        disk is at fault. Server threads call this. Failures soon after a scan of the container do
+        not repeat the scan, because a bad sector remains bad."""
         if trouble.is_disk:
             self.checks.request(self._tools.store.volume_id(trouble.container_id), trouble.reason)
         self.on_demand.request(
@@ -256,9 +258,9 @@ class ScanManager:
     def last_copies(self, container_ids: Iterable[int]) -> None:
         """Replace the set of containers of which only this datanode has a healthy replica.
 
-        Each of them is scanned first, once, unless it was scanned recently. Unknown ids are
-        ignored. If the wall clock was ahead when a container was recorded, the time of this call
-        counts.
+        Each of these containers is scanned before others, once, unless it was scanned recently.
+        Unknown ids are ignored. A recorded time in the future, from a wall clock that was ahead, is
+        replaced by the current time.
         """
         known, now_ms = self._last_copy_since_ms, self._tools.clock.now_ms()
         since_ms = max(1, now_ms - int(self._schedule.rest_s * 1000))
@@ -269,13 +271,13 @@ class ScanManager:
 
     def reconfigure(self, config: ScanConfig) -> None:
         """Apply the live options of `config`. Raise RefusedError, with nothing changed, if a scan
-        interval is infeasible and the config refuses that."""
+        interval is infeasible and `scan.promise` is "refuse"."""
         promises = self._promises_of(config)
         self._config, self._promises = config, promises
         for worker in self._workers.values():
             worker.change(self._policy(config), limits_of(config))
 
-    # operator requests
+    # Requests of operators.
 
     def status(self, *, with_last_pass: bool = False) -> pb.ScrubStatusResponse:
         """Return the progress of each volume, and its last full pass if requested."""
@@ -349,7 +351,7 @@ class ScanManager:
             )
         return chosen
 
-    # what there is
+    # Construction of the parts.
 
     def _promises_of(self, config: ScanConfig) -> dict[str, Feasibility]:
         return {

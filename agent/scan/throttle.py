@@ -1,4 +1,4 @@
-"""Throttling of scans: the scan calls the pace after each read, and the call returns when the next
+"""Throttling of scans. A scan calls its pace after each read, and the call returns when the next
 read is due.
 
 `scanner.scan_rate_control` decides the rate. This module provides the clock, the waiting, and the
@@ -39,7 +39,7 @@ def kernel_stall_us() -> int | None:
 
 
 class IoPressure:
-    """Disk pressure that other work, not scans, causes. All scanning threads share it."""
+    """I/O pressure from all work on this host except scans. All scanning threads share it."""
 
     def __init__(
         self, clock: Clock, *, stall_us: Callable[[], int | None] = kernel_stall_us
@@ -52,7 +52,7 @@ class IoPressure:
         self._of_others = 0.0
 
     def worked(self, duration_s: float) -> None:
-        """Add time that a scan spent reading."""
+        """Record that a scan was reading for `duration_s`."""
         with self._lock:
             self._own_s += duration_s
 
@@ -105,12 +105,12 @@ class ScanPace:
         return self._pacer.rate.bytes_per_s
 
     def change(self, limits: PaceLimits) -> None:
-        """Apply other limits from now on, and end a running wait. Any thread may call this."""
+        """Replace the limits, and end a running wait. Any thread may call this."""
         self._pacer.change(limits)
         self._change_count += 1
 
     def begin_at(self, bytes_per_s: float) -> None:
-        """Start at the current rate of another scan of this volume, if that rate is higher than the
+        """Start at `bytes_per_s`, the rate of another scan of this volume, if it is higher than the
         start rate of this scan."""
         self._pacer.rate.begin_at(bytes_per_s)
 
@@ -134,8 +134,8 @@ class ScanPace:
         self._piece_bytes += length_bytes
 
     def __call__(self, length_bytes: int) -> None:
-        """Account for a read, except parts that `throttle_part` has counted, and wait until the
-        next read is due."""
+        """Account for a read of `length_bytes`, except its parts that `throttle_part` has counted.
+        Wait until the next read is due."""
         last_bytes = max(0, length_bytes - self._piece_bytes)
         self._piece_bytes = 0
         self._account(last_bytes)
@@ -159,9 +159,9 @@ class ScanPace:
 class SharedPace:
     """Pace that all threads which send copies of replicas share.
 
-    It delays nothing while no client reads. While clients read, it starts at `floor_bytes_per_s`
-    and adapts to their latency, as a scan does. It pauses at the same times as the scans, so that
-    client latency without background work can be measured.
+    While no client reads, copies are not delayed. While clients read, the rate starts at
+    `floor_bytes_per_s` and adapts to their latency, as in a scan. Copies pause at the same times as
+    the scans, so that client latency without background work can be measured.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class SharedPace:
 
     def __call__(self, length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
         """Account for `length_bytes`, and wait until the next bytes are due. The wait ends early
-        when `is_interrupted` returns True."""
+        if `is_interrupted` returns True or the process stops."""
         until_s = self._due_s(length_bytes)
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and not is_interrupted():
             if self._wait(min(left_s, SLICE_S)):

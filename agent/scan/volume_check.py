@@ -1,9 +1,10 @@
 """Checks of every volume, periodically and after a failed read. Failed volumes are fenced.
 
 Each check runs a probe in its own thread, because a probe may hang with the disk. An error, or no
-result within the timeout, counts as a strike. No second probe begins while one hangs. If the host
-was short of a resource, the probe counts as no strike and is repeated. A volume is fenced after too
-many strikes in the window, or at once if it is missing.
+result within the timeout, counts as a strike. No second probe begins while one hangs. If a probe
+failed because the host was short of a resource, it is repeated and counts as no strike. A volume is
+fenced after too many strikes in the window. It is fenced at once if it is missing, or if a probe
+hangs for twice the timeout.
 """
 
 import threading
@@ -30,8 +31,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
     """Limits of volume checks. `gap_min_s` is the minimum time between two checks, even on request.
-    `retry_s` is the time after which a failed check is repeated, even on request; a disk recovers
-    from a reset within that time."""
+    After a failed check, the minimum is `retry_s`, in which a disk recovers from a reset."""
 
     interval_s: float = 3600.0
     gap_min_s: float = 10.0
@@ -102,7 +102,7 @@ class VolumeCheckWorker:
         self.wake()
 
     def error_of(self, volume_id: str) -> str:
-        """Return the error of a volume's last check; "" if the check passed."""
+        """Return the error of a volume's last check; "" if the check passed, or none was made."""
         volume = self._volumes.get(volume_id)
         return self._fenced.get(volume_id, "") if volume is None else volume.error
 

@@ -1,12 +1,11 @@
-"""Detection of volumes that are much slower than the other volumes of this host. The result is only
-reported.
+"""Detection of volumes that are much slower than the other volumes of this host, for reports only.
 
 The kernel counts completed reads and writes, and their duration, for each disk. A window is the
-difference over one minute. The latency of a volume is compared with the median of the other volumes
-in the same minute. A volume is slow in a window if its latency is above FLOOR_MS, above TIMES that
-median, and far beyond the spread of the others. It is reported as slow if it was slow in most of
-the latest windows. One busy minute, or load on all disks of the host, does therefore not make a
-volume slow.
+difference of these counters over one minute. The latency of a volume is compared with the median of
+the other volumes in the same window. A volume is slow in a window if its latency is above FLOOR_MS,
+above TIMES times that median, and above the median plus DEVIATIONS times the spread of the others.
+It is reported as slow if it was slow in most of the latest windows. Therefore, a volume is not
+reported after one busy minute, or if all disks of the host are under load.
 """
 
 from collections import deque
@@ -40,7 +39,8 @@ Latencies = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class VolumeLatency:
-    """Latencies of a volume. `slow` is why the volume is slow; "" if it is not."""
+    """Latest latencies of a volume in milliseconds. `slow` is a description if the volume is slow;
+    otherwise ""."""
 
     read_ms: float = 0.0
     write_ms: float = 0.0
@@ -48,8 +48,8 @@ class VolumeLatency:
 
 
 def slower_than_siblings(latencies: Latencies) -> dict[str, bool]:
-    """Return for each volume of one window whether it is slow. A volume without siblings is
-    omitted. Pure."""
+    """Return, for each volume, whether it is slow in one window. Omit a volume if there is no other
+    volume to compare with. Pure."""
     judged = {}
     for volume, own_ms in latencies.items():
         others = [value for name, value in latencies.items() if name != volume]
@@ -63,14 +63,16 @@ def slower_than_siblings(latencies: Latencies) -> dict[str, bool]:
 
 
 def is_lasting(windows: Sequence[bool]) -> bool:
-    """Return whether a volume was slow in most of the latest windows. Pure."""
+    """Return whether a volume was slow in at least SLOW_SHARE of at least WINDOWS_MIN windows.
+    Pure."""
     return len(windows) >= WINDOWS_MIN and sum(windows) >= SLOW_SHARE * len(windows)
 
 
 def latencies_between(
     before: Mapping[str, DiskCounters], after: Mapping[str, DiskCounters]
 ) -> dict[str, Latencies]:
-    """Return the latencies in a window, by kind of operation and volume. Pure."""
+    """Return the latencies in a window, by kind of operation and volume. Omit volumes with fewer
+    than COUNT_MIN operations. Pure."""
     found: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
     for volume in before.keys() & after.keys():
         old, new = before[volume], after[volume]
@@ -93,8 +95,8 @@ class _History:
 
 
 def counted(volumes: Sequence[VolumeFacts]) -> dict[str, DiskCounters]:
-    """Return the kernel's I/O counters of each volume's disk. Volumes without counters are
-    omitted."""
+    """Return the kernel's I/O counters of each volume's disk, by volume id. Omit volumes without
+    counters."""
     found = {}
     for volume in volumes:
         device = None if volume.failed else block_device(Path(volume.path))
@@ -117,7 +119,7 @@ class LatencyWatch:
         self._words: dict[str, VolumeLatency] = {}
 
     def word(self, volume_id: str) -> VolumeLatency:
-        """Return the latencies of a volume, with the verdict."""
+        """Return the latest latencies of a volume, and whether it is slow."""
         return self._words.get(volume_id, VolumeLatency())
 
     def step(self) -> Step:
