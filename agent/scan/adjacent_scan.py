@@ -118,7 +118,7 @@ class AdjacentScanWorker:
 
     def _go_on(self, search: _Search) -> bool:
         """Map some files to their extents. Return True if the search is complete. Raise OSError if
-        the file system does not report extents."""
+        the extents cannot be read."""
         if search.files is None:
             search.bad = self.places.bad(search.places)
             others = [

@@ -110,7 +110,7 @@ def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: flo
 
 
 class ScanManager:
-    """All scans of one host (agent.services.server.Scrub)."""
+    """All scans and checks of one host. `BackgroundScans` offers its control to operators."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ Status = Callable[[], pb.StatusResponse]
 class AdminHandlers:
     """Handlers of Status, ScrubStatus, ControlScrub, ControlVolume, ListDisks.
 
-    Without `scrub` there are no background scans. Without `volumes` no volume can be
+    If `scrub` is None, there are no background scans. If `volumes` is None, no volume can be
     changed.
     """
 

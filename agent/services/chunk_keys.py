@@ -19,14 +19,15 @@ Found: TypeAlias = tuple[BlockLocation, ChunkInfo]
 
 
 def parse_keys(asked: Sequence[pb.ChunkKey] | Sequence[pb.ChunkChallenge]) -> list[Key]:
-    """Return the requested chunks. Raise RefusedError if there are too many, or duplicates."""
+    """Return the keys of the requested chunks. Raise RefusedError if there are more than COUNT_MAX,
+    or duplicates."""
     keys = [(codec.parse_block_id(key.local_id, "chunks.local_id"), key.offset) for key in asked]
     check_names(keys, "chunks")
     return keys
 
 
 def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
-    """Raise RefusedError if there are too many blocks or chunks, or duplicates."""
+    """Raise RefusedError if a request names more than COUNT_MAX blocks or chunks, or duplicates."""
     if len(named) > COUNT_MAX:
         raise codec.malformed(where, f"{len(named)} of them, at most {COUNT_MAX} at once")
     if len(set(named)) < len(named):
@@ -34,7 +35,7 @@ def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
 
 
 def no_room() -> UnavailableError:
-    """Return the error for an item that does not fit into the response any more."""
+    """Return the error BUSY for a block or chunk that does not fit into the response any more."""
     return UnavailableError(
         Code.BUSY, f"cannot read another chunk: earlier requests already need {BYTES_MAX} bytes"
     )
@@ -44,8 +45,8 @@ def several_chunks(
     store: ReplicaStore, container_id: ContainerId, keys: Sequence[Key]
 ) -> dict[Key, Found | SutureError]:
     """Return each chunk with its block, or its error, in the order of `keys`. The error is BUSY if
-    the chunks before it already need `BYTES_MAX`. A single chunk may be larger. Each block is
-    looked up once."""
+    the response would exceed BYTES_MAX with this chunk; a single requested chunk may be larger.
+    Look up each block once."""
     blocks: dict[BlockId, BlockLocation] = {}
     chosen: dict[Key, Found | SutureError] = {}
     left_bytes = BYTES_MAX

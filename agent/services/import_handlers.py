@@ -16,7 +16,7 @@ class ImportHandlers:
         self.decoders: Mapping[str, Callable[[bytes], Any]] = {
             "ImportContainer": importer.read_part
         }
-        """Decoders for requests with so much data that protobuf's own decoder is too slow."""
+        """Own decoders by RPC name, for requests for which protobuf's decoder is too slow."""
 
     def ImportContainer(self, requests: Iterator[Any]) -> pb.ImportContainerResponse:
         """Receive a complete replica from another datanode. It becomes visible only when it is

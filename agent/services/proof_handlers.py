@@ -1,4 +1,4 @@
-"""RPCs that prove to a peer which data the medium has, by reads past every cache."""
+"""RPCs that prove to a peer which data is on the local disks, by reads past every cache."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ PROVING_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSE
 class ProofHandlers:
     """Handlers of ProveChunks, ProveReplica.
 
-    `on_damage` gets a container whose medium does not match its row, and a reason.
+    `on_damage` gets a container whose data on the disk does not match its rows, and a reason.
     """
 
     store: ReplicaStore
@@ -38,11 +38,10 @@ class ProofHandlers:
     on_damage: Callable[[ContainerId, str], None] = lambda *_: None
 
     def ProveChunks(self, request: pb.ProveChunksRequest) -> pb.ProveChunksResponse:
-        """Read chunks from the medium, and return hashes that cannot be computed without their
-        bytes.
+        """Read chunks from the disk, and return the hash of each with the caller's nonce.
 
-        The caller compares them with its own data. If data does not match the local row, the
-        replica is scanned.
+        The caller computes the same hashes from its own data. If a chunk is unreadable, has lost
+        its row or does not match it, report the damage, so that the replica is scanned.
         """
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
@@ -79,8 +78,8 @@ class ProofHandlers:
     def ProveReplica(
         self, request: pb.ProveReplicaRequest, context: Context
     ) -> Iterator[pb.ProveReplicaResponse]:
-        """Pin the replica, scan it completely unless its last scan is recent enough, and return its
-        tree."""
+        """Pin the replica, scan it completely unless its last scan is recent enough, and return the
+        summary of its tree with a hash of the nonce and the tree."""
         container_id = codec.parse_container_id(request.container_id)
         nonce = _nonce(request.nonce)
         age_max_ms = codec.parse_int(request.age_max_ms, "age_max_ms", low=0, high=ID_MAX)
@@ -101,13 +100,13 @@ class ProofHandlers:
         )
 
     def _is_in_tree(self, container_id: ContainerId, block_id: BlockId) -> bool:
-        """Return whether the replica's tree has the block as a live one."""
+        """Return whether the replica's tree contains the block, not as a tombstone."""
         tree = self.store.view(container_id).tree()
         return bool((tree.block_ids[~tree.deleted] == block_id).any())
 
     def _whole(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of a healthy closed replica, which can be a witness. Raise
-        RefusedError(INELIGIBLE) if it is not."""
+        """Return the facts of the replica. Raise RefusedError(INELIGIBLE) if it cannot be a
+        witness, because it is not closed or has findings."""
         facts = self.store.replica(container_id)
         if facts.state in PROVING_STATES and not facts.finding_count:
             return facts

@@ -36,8 +36,8 @@ class ReadHandlers:
     """Handlers of GetContainer, ListContainers, GetBlocks, ListBlocks, ReadChunk, ReadChunks,
     ReadBlock, GetSmallFile, GetContainerHashes, ListHistory, ListChanges.
 
-    `on_read` gets the seconds that each read of chunk data took. For the first read of a
-    call, they include the lookup of the row.
+    `on_read` gets the duration of each read of chunk data in seconds. The duration of the
+    first read of a call includes the lookup of the row.
     """
 
     store: ReplicaStore
@@ -49,7 +49,7 @@ class ReadHandlers:
         self.encoders: Mapping[str, Callable[[Any], bytes]] = {"ReadBlock": encode_piece}
 
     def GetContainer(self, request: pb.GetContainerRequest) -> pb.GetContainerResponse:
-        """Return the report of one replica. It may be one that cannot be loaded."""
+        """Return the report of one replica, even if the replica cannot be loaded."""
         container_id = codec.parse_container_id(request.container_id)
         for unloadable in self.store.unloadable():
             if unloadable.container_id == container_id:
@@ -97,8 +97,8 @@ class ReadHandlers:
         return answer
 
     def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, BlockLocation]:
-        """Return the block. Raise RefusedError if the caller requests a later commit or another
-        replica index."""
+        """Return the location of a requested block. Raise RefusedError if the block is missing, or
+        if the request names a later commit id or another replica index."""
         container_id, block_id = codec.parse_block_key(asked, "block_id")
         found = self.store.view(container_id).readable(block_id)
         if asked.replica_index not in {0, found.replica_index}:
@@ -160,7 +160,8 @@ class ReadHandlers:
             described, before_s = None, 0.0
 
     def ReadChunks(self, request: pb.ReadChunksRequest) -> pb.ReadChunksResponse:
-        """Send several chunks in one message. Unreadable chunks are omitted."""
+        """Send several chunks in one message. Omit chunks that are unreadable or do not fit. The
+        caller can read them by ReadChunk, which returns the error."""
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
         answer = pb.ReadChunksResponse()
@@ -175,8 +176,8 @@ class ReadHandlers:
         return answer
 
     def ReadBlock(self, request: pb.ReadBlockRequest) -> Iterator[BlockPiece]:
-        """Send a block, chunk after chunk. gRPC's flow control limits how far ahead data is
-        read."""
+        """Send a block from an offset to its end, chunk after chunk. gRPC's flow control limits the
+        data that is read ahead of the caller."""
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
         before_s = perf_counter() - begun_s
@@ -188,7 +189,8 @@ class ReadHandlers:
                 described, before_s = None, 0.0
 
     def GetSmallFile(self, request: pb.ReadBlockRequest) -> pb.GetSmallFileResponse:
-        """Send a block from an offset to its end in one message."""
+        """Send a block from an offset to its end in one message. Raise RefusedError if there are
+        more than PIECE_BYTES_MAX bytes."""
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
         before_s = perf_counter() - begun_s
@@ -219,7 +221,7 @@ class ReadHandlers:
         length_bytes: int,
         before_s: float = 0.0,
     ) -> bytes:
-        """Read data; report the seconds that this took, plus `before_s`, to `on_read`."""
+        """Return data of a block. Report the duration plus `before_s` to `on_read`, in seconds."""
         begun_s = perf_counter()
         data = self.store.view(container_id).read(found, offset, length_bytes)
         self.on_read(before_s + perf_counter() - begun_s)
@@ -237,8 +239,8 @@ class ReadHandlers:
         return pb.ListHistoryResponse(entries=report_messages.HISTORY_ENTRY.messages(entries))
 
     def ListChanges(self, request: pb.ListChangesRequest) -> pb.ListChangesResponse:
-        """Return the changes of this datanode's replicas since a time. If there are too many,
-        return the newest."""
+        """Return the changes of this datanode's replicas since a time. If there are more than
+        CHANGES_PAGE_MAX, return the newest, and the number of the others."""
         since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
         found = self.store.changes(since_ms, count=CHANGES_PAGE_MAX)
         return pb.ListChangesResponse(
@@ -254,8 +256,8 @@ class ReadHandlers:
 
 
 def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
-    """Return the block's chunks from the one that contains the byte at `offset` on. Raise
-    RefusedError if no chunk contains it."""
+    """Return the chunk that contains the byte at `offset`, and all chunks after it. Raise
+    RefusedError if no chunk contains that byte."""
     chunks: Sequence[ChunkInfo] = block.chunks
     if offset or not chunks:
         chunks = [chunk for chunk in chunks if chunk.end > offset]
@@ -270,10 +272,9 @@ def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
 
 
 def pieces(chunk: ChunkInfo, piece_bytes_max: int = PIECE_BYTES_MAX) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) for the messages of one chunk. Each message ends at the end of a
-    window.
+    """Divide a chunk into messages of at most `piece_bytes_max`; yield (offset, length) of each.
 
-    If windows are larger than a message, each message has the maximum length.
+    Each message ends at the end of a checksum window, unless a window is larger than a message.
     """
     window_bytes = max(chunk.bytes_per_checksum, 1)
     step_bytes = piece_bytes_max // window_bytes * window_bytes or piece_bytes_max

@@ -1,7 +1,7 @@
 """Messages about a datanode's replicas: reports, findings, outcomes.
 
-The conversions are in one direction: no agent parses these messages. Data from other hosts is
-parsed by `suture.wire.mapping.codec`.
+The conversions are in one direction, because no agent parses these messages.
+`suture.wire.mapping.codec` parses the data that an agent receives from other hosts.
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ def _cut(text: str) -> str:
 
 
 def _unsigned(number: int) -> int:
-    """Return the number, or 0 for -1, which means no block or chunk."""
+    """Return the number, or 0 if it is negative. -1 = no block or chunk, which is 0 in messages."""
     return max(number, 0)
 
 
@@ -38,7 +38,7 @@ FINDING: Final = MessageMap(
     evidence=TEXT,
 )
 HISTORY_ENTRY: Final = MessageMap(datanode_pb2.HistoryEntry, HistoryEntry, reason=TEXT)
-"""The root is absent in an entry of a replica without a tree."""
+"""If the replica has no tree, the entry has no root."""
 PEER_OUTCOME: Final = MessageMap(
     scm_pb2.PeerOutcome, PeerOutcome, datanode_id="peer_id", message=TEXT, chunks="chunk_count"
 )

@@ -42,9 +42,9 @@ class ScanHandlers:
     def ScanContainer(
         self, request: pb.ScanContainerRequest, context: Context
     ) -> Iterator[pb.ScanProgress]:
-        """Scan the complete replica now and send the result, or queue the scan.
+        """Scan the complete replica now and send progress and the result, or queue the scan.
 
-        The scan ends early if the caller disconnects.
+        A scan that is not queued ends early if the caller disconnects.
         """
         container_id = codec.parse_container_id(request.container_id)
         if request.queue and request.full_speed:
@@ -92,8 +92,8 @@ class ScanHandlers:
             yield progress
 
     def ListFindings(self, request: pb.ListFindingsRequest) -> pb.ListFindingsResponse:
-        """Return a page of findings by container. The findings of one container are not divided
-        between pages."""
+        """Return a page of findings by ascending container id. The findings of a container are on
+        one page; if they exceed it, the rest is omitted."""
         count = self.limits.findings_page_max
         if request.container_id:
             container_id = codec.parse_container_id(request.container_id)

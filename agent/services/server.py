@@ -1,8 +1,8 @@
 """Service suture.v1.Datanode of one storage host, composed of groups of handlers.
 
-Handlers are thin. The codec checks whether a request is well-formed, and the store whether it is
-allowed. `ErrorStatusMiddleware` converts errors to statuses. A group has the RPCs with the same
-dependencies. The groups together have all RPCs of the service.
+Handlers are thin. The codec checks whether a request is well-formed. The store checks whether the
+request is allowed. `ErrorStatusMiddleware` converts errors to gRPC statuses. A group contains the
+RPCs with the same dependencies, and each RPC of the service is in one group.
 """
 
 from collections.abc import Sequence

@@ -33,13 +33,13 @@ class ScanMode(Enum):
 
 
 Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
-"""Scans a container and yields steps; ends early if the callable returns True."""
+"""Scans a container and yields steps. The scan ends early if the callable returns True."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSpec:
-    """Parameters of a sample: `drawn_count` of `chunk_count` chunks, and a seed. If both counts are
-    0, the chunks are only counted."""
+    """Parameters of a sample: the number of chunks to draw, of all chunks at an earlier count, and
+    the seed. If both counts are 0, the chunks are only counted."""
 
     chunk_count: int
     drawn_count: int
@@ -48,9 +48,9 @@ class SampleSpec:
 
 @dataclass(slots=True)
 class SampleResult:
-    """Result of a sample. `gone_count` counts drawn chunks that were deleted or rewritten after the
-    count. `undecided_count` counts chunks without two equal reads, and chunks that are temporarily
-    unreadable."""
+    """Result of a sample. `gone_count` is the number of drawn chunks that were deleted or rewritten
+    after the count. `undecided_count` is the number of chunks without two equal reads and of chunks
+    that are temporarily unreadable."""
 
     chunk_count: int = 0
     read_count: int = 0
@@ -80,7 +80,8 @@ class SampleStep:
 
 
 Sample = Callable[[SampleSpec, Callable[[], bool]], Iterable[SampleStep]]
-"""Draws a sample and yields steps; ends early if the callable returns True. Raises SutureError."""
+"""Draws a sample and yields steps. The sample ends early if the callable returns True. Raises
+SutureError."""
 
 
 class ScrubControl(Protocol):
@@ -135,7 +136,7 @@ class ImportedReplica(Protocol):
 
     @property
     def damaged_chunk_count(self) -> int:
-        """Number of damaged chunks. The source has declared all of them."""
+        """Number of damaged chunks. The sender of the replica has declared all of them."""
         ...
 
 

@@ -9,7 +9,8 @@ from suture.wire.mapping import codec
 from suture.wire.v1 import datanode_pb2 as pb
 
 Trust = Callable[[pb.TrustReplicaRequest, Callable[[], bool]], pb.TrustReplicaResponse]
-"""Shows or makes the changes of trusting a replica; ends early if the callable returns True."""
+"""Makes the local replica equal to a trusted one, or returns the changes that this would make. It
+ends early if the callable returns True."""
 
 
 class TrustHandlers:

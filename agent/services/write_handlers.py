@@ -1,8 +1,9 @@
 """RPCs that create, write, close and delete replicas.
 
-A change is made under the container's lease. The lease is taken when the request is complete, and
-held for one call of the store. A slow or dead client therefore holds no lease. A RECOVERING replica
-belongs to the reconstruction that created it; writes show that the reconstruction is running.
+A change is made under the container's lease. A handler acquires the lease when it has received the
+request completely, and holds it for one call of the store. A slow or dead client therefore holds no
+lease. A RECOVERING replica belongs to the reconstruction that created it. While writes arrive, the
+reconstruction counts as running.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +50,7 @@ class WriteHandlers:
     """Handlers of CreateContainer, WriteChunk, PutBlock, WriteBlocks, CloseContainer,
     DeleteContainer.
 
-    Without `recoveries`, no reconstruction can create a replica on this datanode. `submit`
+    If `recoveries` is None, no reconstruction can create a replica on this datanode. `submit`
     runs writes of data in another thread.
     """
 
@@ -104,8 +105,8 @@ class WriteHandlers:
         return pb.PutBlockResponse()
 
     def WriteBlocks(self, requests: Iterator[Any], context: Context) -> pb.WriteBlocksResponse:
-        """Write complete new blocks of one container. Blocks that a message completes are committed
-        before the next message is read."""
+        """Write complete new blocks of one container. Commit the blocks that a message completes
+        before reading the next message. Return the number of committed blocks."""
         owner: ContainerId | None = None
         new: NewBlocks | None = None
         count = 0
@@ -132,7 +133,7 @@ class WriteHandlers:
     def CloseContainer(
         self, request: pb.CloseContainerRequest, context: Context
     ) -> pb.CloseContainerResponse:
-        """Close the replica. Its tree exists when this returns."""
+        """Close the replica, and return its report. The replica's tree then exists."""
         container_id = codec.parse_container_id(request.container_id)
         bcsid = codec.parse_bcsid(request.bcsid, "bcsid")
         with self._hold(container_id, context):
@@ -144,19 +145,21 @@ class WriteHandlers:
     def DeleteContainer(
         self, request: pb.DeleteContainerRequest, context: Context
     ) -> pb.DeleteContainerResponse:
-        """Delete the replica. An open or non-empty one is only deleted with `force`."""
+        """Delete the replica. Raise RefusedError if it is open or not empty, unless `force` is
+        set."""
         container_id = codec.parse_container_id(request.container_id)
         with self._hold(container_id, context):
             self.store.delete_container(container_id, force=request.force)
         return pb.DeleteContainerResponse()
 
     def _note_write(self, container_id: ContainerId) -> None:
-        """Record that the replica's reconstruction, if there is one, is running."""
+        """Record a write to the replica, in case it belongs to a running reconstruction."""
         if self.recoveries is not None:
             self.recoveries.record_write(container_id)
 
     def _hold(self, container_id: ContainerId, context: Context) -> AbstractContextManager[None]:
-        """Hold the container's lease. Wait for it no longer than the caller waits."""
+        """Return a context that holds the container's lease. Wait for the lease at most until the
+        caller's deadline. Raise UnavailableError(CANCELLED) if the caller has disconnected."""
         remaining_s = context.time_remaining()
         timeout_s = self.limits.lease_timeout_s
         if remaining_s is not None:
