@@ -1,12 +1,13 @@
 """The `suture-agent` program: construction, start and shutdown.
 
 It loads the config, determines the identity (from the volumes, otherwise from the SCM), opens and
-recovers the store, starts the server and the loops, and waits. It stops them in reverse order.
+recovers the store, and starts the server and the loops. At shutdown, it stops these in reverse
+order.
 """
 
 import os
 
-# gRPC reads this at import. Without it, its core logs each failed handshake, and not as JSON.
+# gRPC reads this variable at import. By default, gRPC's core logs each failed handshake as text.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import faulthandler

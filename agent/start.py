@@ -1,7 +1,8 @@
 """Entry point of `suture-agent`: installs signal handlers first, then imports the agent.
 
-The imports take seconds on a small host. Without a handler, SIGHUP would end the process meanwhile.
-Process 1 of a container would lose SIGTERM, because the kernel drops its unhandled signals.
+The imports take seconds on a small host. Without handlers, SIGHUP during the imports would end the
+process. If the agent is process 1 of a container, SIGTERM would be lost, because the kernel drops
+signals that process 1 does not handle.
 """
 
 from suture.runtime.standard_streams import open_standard_streams

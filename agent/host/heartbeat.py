@@ -161,8 +161,8 @@ class HeartbeatWorker:
 
     def _send_heartbeat(self) -> bool:
         """Send one heartbeat; return whether more reports or answers are pending."""
-        # Read the queues first: if a task ends meanwhile, its answer is among the statuses, so the
-        # SCM does not consider it lost.
+        # Read the queues before the statuses. If a task ends in between, its answer is among the
+        # statuses, so the SCM does not consider the task lost.
         queues = list(self.reporter.queues())
         statuses = self._statuses_to_send()
         changed: list[ContainerId] = []

@@ -80,11 +80,11 @@ class AgentProcess:
         return differences
 
     def stop(self) -> list[str]:
-        """Shut down within the configured time; return the names of parts that did not end. This is
-        harmless before `start`.
+        """Shut down within the configured time. Return the names of the parts that did not end.
+        May be called before `start`.
 
         First, new calls are refused. Then reconciles stop between two chunks, and the loops end.
-        The journal covers interrupted work.
+        The next start uses the journal to recover changes that were interrupted.
         """
         parts, deadline_s = self._parts, self._parts.config.stop_deadline_s
         parts.stopping.set()

@@ -1,4 +1,4 @@
-"""Worker that removes expired quarantine files and the remains of deletes."""
+"""Worker that removes expired quarantine files, and files that earlier deletes left."""
 
 from collections import deque
 from pathlib import Path

@@ -51,7 +51,7 @@ class Outbox:
         self.bell.set()
 
     def report_all(self) -> None:
-        """Send a full report soon. The SCM considers replicas that it does not name as gone."""
+        """Send a full report soon. The SCM considers replicas that are not in it as deleted."""
         with self._lock:
             self._is_full_wanted = True
         self.bell.set()
@@ -154,7 +154,7 @@ class OutboxFanout:
             box.notify(container_id)
 
     def report_all(self) -> None:
-        """Send a full report soon. The SCM considers replicas that it does not name as gone."""
+        """Send a full report soon. The SCM considers replicas that are not in it as deleted."""
         for box in self.boxes:
             box.report_all()
 

@@ -43,7 +43,8 @@ class ControlPlanes:
     def confirm_deletes(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> scm_pb2.ConfirmDeletesResponse:
-        """Return which of these blocks the control plane ordered to delete, and which it keeps."""
+        """Return which of these blocks the control plane ordered to delete, and which belong to a
+        key."""
         request = scm_pb2.ConfirmDeletesRequest(container_id=container_id, local_ids=block_ids)
         return self._first(lambda scm: scm.confirm_deletes(request))
 
@@ -84,8 +85,8 @@ class PeerQueryDeps:
         request_scan: Callable[[ContainerId, str], None],
         count: Callable[[str], None],
     ) -> ChallengeWorker:
-        """Return the worker that challenges peers to prove chunks. It does nothing if scans are
-        disabled."""
+        """Return the worker that challenges peers to prove chunks. The worker does nothing if scans
+        are disabled."""
         return ChallengeWorker(
             self.store,
             self.store.datanode_id,

@@ -80,7 +80,7 @@ class RecoveringReplicas:
                 self._written_at_s[container_id] = self.clock.monotonic_s()
 
     def closed(self, container_id: int) -> None:
-        """Record that a replica was closed. If it was RECOVERING, request a scan."""
+        """Record that a replica was closed. If the replica was RECOVERING, request a scan of it."""
         with self._lock:
             was_recovering = self._written_at_s.pop(container_id, None) is not None
         if was_recovering:

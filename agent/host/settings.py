@@ -17,7 +17,8 @@ STREAMS_MAX: Final = 100  # running calls per connection; further calls wait at 
 
 
 def web_names(config: AgentConfig) -> Sequence[str]:
-    """Return the Host names with which a browser may request the status page."""
+    """Return the values of the HTTP Host header with which a browser may request the status
+    page."""
     return (*config.observe.names, (config.node.advertise or "").rpartition(":")[0])
 
 

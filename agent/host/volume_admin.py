@@ -31,7 +31,7 @@ log = structlog.get_logger()
 class VolumeAdmin:
     """Changes volumes and reports their status (agent.services.service_protocols.VolumeControl).
 
-    `check` gets the facts and read speed of a new volume, and may raise to refuse it.
+    `check` gets the facts and read speed of a new volume, and raises an error to refuse the volume.
     `on_added` starts its scans, checks and reports.
     """
 
@@ -77,7 +77,7 @@ class VolumeAdmin:
         self.on_added(volume)
 
     def disks(self) -> Sequence[pb.DiskReport]:
-        """Return what the disks and the kernel report about themselves."""
+        """Return the health reports of the disks of all volumes."""
         return disk_reports(self.store.volumes())
 
     def status(self) -> Sequence[pb.VolumeStatus]:
@@ -94,7 +94,7 @@ class VolumeDescriber:
     slow_disks: LatencyWatch
 
     def __call__(self, status: pb.VolumeStatus) -> None:
-        """Add these fields to `status`."""
+        """Add the fields to `status`. Leave the status of a failed volume unchanged."""
         if status.failed:
             return
         word = self.slow_disks.word(status.volume_id)

@@ -182,7 +182,7 @@ class VolumeEvacuator:
         container_id: ContainerId,
         error: SutureError,
     ) -> None:
-        """Postpone a replica that cannot be moved. Log it if the reason is new."""
+        """Postpone the move of a replica by RETRY_S. Log the error if the reason is new."""
         before = progress.stuck.get(container_id)
         progress.stuck[container_id] = BlockedMove(str(error), self.now_s() + RETRY_S, error.code)
         if before is not None and before.code is error.code:

@@ -30,7 +30,7 @@ from suture.runtime.ports import Executor, Future
 from suture.wire.clients.block_peer import TransferCost
 from suture.wire.clients.replica_peer import BatchReplicaPeer, ChunkProver, ReplicaPeer
 
-BAD_CHUNKS_MAX: Final = 2  # one may be bit rot since the peer's scan; two mean a bad peer
+BAD_CHUNKS_MAX: Final = 2  # one may be bit rot since the peer's scan; after two, drop the peer
 
 Job = TypeVar("Job")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Blocks that a QUASI_CLOSED shard lacks because it was closed before their commits.
+"""Backfill of a QUASI_CLOSED shard: adds the blocks that were committed after the shard closed.
 
 A block is missing if enough other shards have it, and this shard has neither the block nor its
 tombstone. The block is computed from its stripes, verified and recorded. If all blocks are then

@@ -21,7 +21,7 @@ from merkle.replica import ContainerId
 from suture.ec.scheme import Scheme
 from suture.errors import Code, RefusedError, UnavailableError
 
-MARK: Final = "salvage.json"  # names the cluster whose files the directory has
+MARK: Final = "salvage.json"  # file with the id of the cluster of the salvaged files
 LIST: Final = "files.jsonl"  # one line per file: key, path, size, result
 PARTIAL: Final = "partial"
 LACKS_NAMED_MAX: Final = 100  # holes listed per file

@@ -165,9 +165,9 @@ class ChangeWatch:
             )
         self.unwatched_count = missed_count
 
-    # The inotify thread calls the methods below. This object is the callback (watchdog's
-    # WatchCallback) of every directory, because one object per directory would need megabytes on a
-    # large host. They must not raise or wait for long.
+    # The inotify thread calls the methods below. They must not raise or wait for long. This object
+    # is the callback (watchdog's WatchCallback) of every directory, because one object per
+    # directory would need megabytes on a large host.
 
     def on_event(self, event: InotifyEvent) -> None:
         """Request a scan after an event in a chunks directory, unless this agent caused it."""

@@ -43,7 +43,7 @@ class AdminHandlers:
         return pb.ControlVolumeResponse(volumes=self.volumes.status())
 
     def ListDisks(self, _request: pb.ListDisksRequest) -> pb.ListDisksResponse:
-        """Return what the disks and the kernel report about themselves."""
+        """Return the health reports of the disks of all volumes."""
         return pb.ListDisksResponse(disks=() if self.volumes is None else self.volumes.disks())
 
     def ScrubStatus(self, request: pb.ScrubStatusRequest) -> pb.ScrubStatusResponse:

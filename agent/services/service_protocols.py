@@ -122,7 +122,7 @@ class VolumeControl(Protocol):
         ...
 
     def disks(self) -> Sequence[pb.DiskReport]:
-        """Return what the disks and the kernel report about themselves."""
+        """Return the health reports of the disks of all volumes."""
         ...
 
 
@@ -143,7 +143,7 @@ class ImportedReplica(Protocol):
 class Importer(Protocol):
     """Receives replicas (`agent.transfer.incoming`)."""
 
-    def read_part(self, encoded: bytes) -> Any:  # what `receive` takes
+    def read_part(self, encoded: bytes) -> Any:  # the argument of `receive`
         """Decode one `ImportPart`. Raise DecodeError if it is invalid."""
         ...
 
