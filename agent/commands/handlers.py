@@ -389,7 +389,7 @@ class CommandHandlers:
 
     def _confirm(self, container_id: ContainerId, block_ids: Sequence[BlockId]) -> ConfirmedDeletes:
         """Return which of these blocks the control plane ordered to delete, and which belong to a
-        key. If the control plane does not answer, its part of the answer is empty."""
+        key. Blocks for which the control plane does not answer are in neither set."""
         ordered: list[int] = []
         kept: list[int] = []
         try:

@@ -47,7 +47,7 @@ class AgentServices:
     accept: Callable[[Sequence[scm_pb2.Command], int], None]
     """Queues the commands of the leader with the given term."""
     answer: Callable[[scm_pb2.CommandStatus], None]
-    """Reports the status of a command that was executed without being queued."""
+    """Reports the status of a command that was not queued."""
 
 
 class ExternalControlPlane(Protocol):

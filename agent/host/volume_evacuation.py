@@ -257,8 +257,8 @@ class VolumeEvacuator:
         return self.stop()
 
     def _close(self, container_id: ContainerId) -> None:
-        """Close the replica to stop writes, with no limit on its commit id. The control plane later
-        decides which commit is the last."""
+        """Close the replica to stop writes. The control plane later decides which commit was the
+        last."""
         with self.tools.leases.hold(container_id):
             if self._store.replica(container_id).state not in TREE_STATES:
                 self._store.close_container(container_id, bcsid=Bcsid(ID_MAX))

@@ -36,8 +36,8 @@ def highest_lent(
     *,
     own: int,
 ) -> int:
-    """Return the highest commit id in `lent` (by peer) that is above `own` and that its peer, if
-    healthy, has reached with its replica; `own` if there is none."""
+    """Return the highest commit id in `lent` (by peer) that is above `own` and at most the commit
+    id of that peer's healthy replica; `own` if there is none."""
     trusted = [
         bcsid
         for peer_id, bcsid in lent.items()

@@ -222,8 +222,8 @@ class RepairExecutor:
             self._flush()
 
     def _add_to_batch(self, job: ChunkFetch, answer: FetchResult) -> None:
-        """Add a fetched chunk to the batch, and install the batch when it is full. Record a chunk
-        whose local bytes are correct at once."""
+        """Add a fetched chunk to the batch, and install the batch when it is full. If the local
+        bytes are correct, record the chunk at once instead."""
         size_bytes = len(answer.data)
         if answer.is_here or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
             self._flush()

@@ -29,7 +29,7 @@ LACKS_NAMED_MAX: Final = 100  # holes listed per file
 
 @dataclass(slots=True)
 class IncompleteFile:
-    """An incomplete file, with descriptions of its missing parts, about LACKS_NAMED_MAX at most."""
+    """An incomplete file, with descriptions of its first LACKS_NAMED_MAX or so missing parts."""
 
     key: str
     path: str
