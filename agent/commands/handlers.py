@@ -100,7 +100,7 @@ class HandlerDeps:
     memory: MemoryBudget = UNLIMITED
     prove: Prove | None = None
     dial: Callable[[NodeAddress, int], ShardPeer] | None = None
-    """Returns a client for the datanode at an address that has a given shard; index 0 = a complete
+    """Returns a client for a datanode, by its address and the index of its shard; 0 = a complete
     replica. None = use Suture's own protocol."""
     copy: Copy | None = None
     """Copies a replica to another datanode. None = use Suture's own protocol."""

@@ -47,7 +47,7 @@ class RateCeiling:
             return self._owed_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
 
     def _count(self) -> None:
-        """Deduct the bytes that the rate has allowed since the last call from the excess. The
+        """Reduce `_owed_bytes` by the bytes that the rate has allowed since the last call. The
         caller holds the lock."""
         now_s = self._clock.monotonic_s()
         allowed_bytes = (now_s - self._counted_at_s) * self.bytes_per_s

@@ -1,6 +1,6 @@
 """The agent process of one host: start, change of options, and shutdown.
 
-`agent.host.wiring` builds the parts in their order.
+`agent.host.wiring` builds the parts of the process in the order of their dependencies.
 """
 
 from collections.abc import Sequence

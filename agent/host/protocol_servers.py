@@ -1,9 +1,9 @@
 """Servers for protocols other than suture.v1, over the same store.
 
-The agent does not know these protocols. `agent.main` provides a function that creates each server.
-The agent calls it when the store is open, and starts and stops the servers with its own server.
-Each server has its own threads. All share the slots for running calls, and the agent counts blocked
-calls of all servers together.
+The agent imports none of these protocols. For each server, `agent.main` provides a function that
+creates it. The agent calls these functions when the store is open, and starts and stops the servers
+together with its own. Each server has its own threads. All share the slots for running calls, and
+the agent counts the blocked calls of all servers together.
 """
 
 from collections.abc import Callable, Sequence

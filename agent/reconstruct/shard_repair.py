@@ -176,9 +176,9 @@ class ShardRepairer:
         """Return the findings for the current data. Scan an UNHEALTHY shard first if its findings
         are not current.
 
-        This is so if data was written after the last scan, for example by a repair that was killed
-        before it verified the result. It is also so if the shard was never scanned, or has no
-        findings because all damaged blocks were deleted.
+        Findings are not current if the shard was never scanned, or if data was written after the
+        last scan, for example by a repair that was killed before it verified the result. A shard
+        without findings is also scanned, because all damaged blocks may have been deleted.
         """
         container_id, tree = facts.container_id, facts.tree
         if facts.state is ReplicaState.UNHEALTHY:
@@ -228,9 +228,8 @@ class _ShardRepair:
     now_ms: Callable[[], int]
 
     def repair_chunks(self, damaged: Sequence[ScanFinding]) -> Iterator[ChunkOutcome]:
-        """Repair chunk by chunk; yield the outcomes. If a local problem prevents all changes (the
-        lease is not available, repeated failures), stop, because further reads would only burden
-        the peers."""
+        """Repair chunk by chunk; yield the outcomes. If a local problem prevents all changes, for
+        example an unavailable lease, stop, because further reads would only burden the peers."""
         store, sources = self.changes.store, self.rows.sources
         contradictions = self.contradictions
         failures = FailureStreak(store, sources.container_id)
